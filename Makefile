@@ -1,0 +1,86 @@
+# Antiphon. `make help` lists what can be made.
+#
+# Everything happens inside .venv, which is created on first use. What has been installed there is
+# noted in stamp files, so that the second run only compares dates.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Further words for the command behind a target: make run ARGS="--port 0", make test ARGS="-k ranges".
+ARGS ?=
+SEEDS ?= 500
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-long setup check format sim bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
+		printf '%-18s %s\n' "$$target" "$$text"; done
+
+run: $(VENV)/.installed-run ## start an embedded message system in the foreground (ARGS="--port 0")
+	@exec $(BIN)/antiphon up $(ARGS)
+
+test: $(VENV)/.installed-dev ## run the tests (ARGS="tests/unit -k ranges")
+	@exec $(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-long: $(VENV)/.installed-dev ## run the long tests, and the properties with many more examples
+	@exec $(BIN)/python -m pytest -m "long or hypothesis" --hypothesis-profile=long --timeout=3600 $(ARGS)
+
+setup: $(VENV)/.installed-dev ## create .venv with all extras; quick the second time
+
+check: $(VENV)/.installed-dev ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## let ruff format everything and repair what it safely can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+sim: $(VENV)/.installed-run ## simulate the bus under faults (SEEDS=500)
+	@exec $(BIN)/antiphon sim bus --seeds $(SEEDS) $(ARGS)
+
+bench: $(VENV)/.installed-dev ## measure this machine
+	@exec $(BIN)/python bench/run.py $(ARGS)
+
+clean: ## remove caches and build results; .venv and antiphon-data stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# What running needs, and no more.
+$(VENV)/.installed-run: pyproject.toml | $(BIN)/pip
+	@echo "installing antiphon into $(VENV)" >&2
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+# Everything: all extras, and the tools of the developers.
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
+	@echo "installing antiphon with all extras and the development tools into $(VENV)" >&2
+	@$(PIP_INSTALL) --editable '.[all,dev]'
+	@touch $(VENV)/.installed-run $@
+
+# pip is the last thing `venv` puts in place: when it is there, the environment is whole.
+# Debian ships Python without what `venv` needs; root gets it installed, others are told how.
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "Antiphon needs Python 3.11 or later and finds no '$(PYTHON)'." >&2; \
+		echo "On Debian: apt-get install python3 python3-venv. Or name one: make PYTHON=/path/to/python3" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Antiphon needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version)." >&2; \
+		echo "Name another one: make PYTHON=python3.12" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "installing $$package, which creating $(VENV) needs" >&2; \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$package >/dev/null; \
+		else \
+			echo "'$(PYTHON)' cannot create virtual environments: its venv module is incomplete." >&2; \
+			echo "On Debian or Ubuntu: sudo apt-get install $$package" >&2; \
+			exit 1; \
+		fi; }
+	@echo "creating $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,73 @@
+"""`make bench`: the figures of docs/performance.md, each the median of several runs.
+
+Starts an embedded message system on a temporary directory beside this file's project, measures it with
+`antiphon bench --json`, prints one line per run and the medians, and stops it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FIGURES = (
+    "publish_rate",
+    "drain_rate",
+    "end_to_end_rate",
+    "latency_ms.p50",
+    "latency_ms.p99",
+    "send_ms.p50",
+    "send_ms.p99",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--size", type=int, default=256)
+    arguments = parser.parse_args()
+    # The project's own disk, not a memory file system: a sync must mean something.
+    with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as data:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "antiphon.cli.main", "up", "--data", data, "--port", "0", "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            runs = [measure(url, arguments) for _ in range(arguments.runs)]
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+    print(f"medians of {len(runs)} runs, {arguments.messages:,} messages of {arguments.size} bytes:")
+    for name in FIGURES:
+        values = sorted(figure(run, name) for run in runs)
+        print(f"  {name:<18} {statistics.median(values):>14,.3f}   [{values[0]:,.3f} .. {values[-1]:,.3f}]")
+    return 0
+
+
+def measure(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", "antiphon.cli.main", "bench", "--url", url, "--json"]
+    command += ["--messages", str(arguments.messages), "--size", str(arguments.size)]
+    line = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    print(line.strip(), flush=True)
+    result: dict[str, Any] = json.loads(line)
+    return result
+
+
+def figure(run: dict[str, Any], name: str) -> float:
+    value: Any = run
+    for part in name.split("."):
+        value = value[part]
+    return float(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Antiphon: a message system that puts every message of a channel in one order and keeps it there.
+
+import antiphon
+
+async with antiphon.connect("antiphon://127.0.0.1:7420") as connection:
+    async with connection.session() as session:
+        await session.producer("queue:orders").send(b"...")
+        message = await session.consumer("queue:orders").receive(timeout=1.0)
+"""
+
+from importlib.metadata import version as _version
+
+from antiphon.client.admin import Admin
+from antiphon.client.aio import Connection, connect
+from antiphon.client.consumer import Consumer
+from antiphon.client.producer import Producer
+from antiphon.client.receipts import Receipt, Receipts
+from antiphon.client.session import Session
+from antiphon.errors import (
+    AccessDenied,
+    AcknowledgeRefused,
+    AntiphonError,
+    ConnectionFailed,
+    ConsumerClosed,
+    Damaged,
+    DataDirectoryLocked,
+    FormatMismatch,
+    InvalidMessage,
+    InvalidName,
+    LocalError,
+    MessageTooLarge,
+    NodeError,
+    NoSpace,
+    NotConnected,
+    ProtocolError,
+    PublishError,
+    PublishRefused,
+    PublishUncertain,
+    RemoteError,
+    SessionClosed,
+    StorageFailed,
+    Timeout,
+    TransactionRolledBack,
+    VersionMismatch,
+)
+from antiphon.message import Message
+from antiphon.values import Float32, Int8, Int16, Int32
+
+__version__ = _version("antiphon")
+
+__all__ = [
+    "connect",
+    "Connection",
+    "Session",
+    "Producer",
+    "Consumer",
+    "Message",
+    "Receipt",
+    "Receipts",
+    "Admin",
+    "Int8",
+    "Int16",
+    "Int32",
+    "Float32",
+    "AntiphonError",
+    "LocalError",
+    "NotConnected",
+    "ConnectionFailed",
+    "AccessDenied",
+    "SessionClosed",
+    "ConsumerClosed",
+    "InvalidName",
+    "InvalidMessage",
+    "MessageTooLarge",
+    "RemoteError",
+    "ProtocolError",
+    "VersionMismatch",
+    "PublishError",
+    "PublishRefused",
+    "PublishUncertain",
+    "AcknowledgeRefused",
+    "TransactionRolledBack",
+    "Timeout",
+    "NodeError",
+    "DataDirectoryLocked",
+    "Damaged",
+    "StorageFailed",
+    "FormatMismatch",
+    "NoSpace",
+    "__version__",
+]

@@ -1,0 +1,211 @@
+"""BatchBuilder: messages come in one by one, are checked, and leave as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from antiphon.batch.batch import Batch
+from antiphon.batch.bodies import Body, encode_body
+from antiphon.batch.column import Column
+from antiphon.batch.layout import (
+    BATCH_BYTES_MAX,
+    BODY_BYTES_MAX,
+    BODY_KIND_MIXED,
+    COLUMN_TYPES,
+    PRIORITY_DEFAULT,
+    PRIORITY_MAX,
+    ROWS_MAX,
+    VALUE_BYTES_MAX,
+    ColumnId,
+)
+from antiphon.batch.properties import build_properties, check_properties
+from antiphon.errors import InvalidMessage, MessageTooLarge
+from antiphon.ids import I64_MAX, U64_MAX
+from antiphon.values import PropertyValue, ValueType, encode_text
+
+# What a message may have besides its body. It leaves room in a batch for the largest
+# message behind 400 KB of smaller ones.
+EXTRAS_BYTES_MAX: Final = 512 * 1024
+
+# Upper bounds: a slot in every column that is not a property, rounded up; header,
+# directory and paddings of every column there can be.
+_ROW_BYTES: Final = 56
+_HEAD_BYTES: Final = 4096
+
+
+class _Row(NamedTuple):
+    """One message, checked, its texts encoded. `build` turns rows into columns."""
+
+    kind: int
+    body: bytes
+    timestamp_ms: int
+    priority: int
+    expires_ms: int
+    deliver_at_ms: int
+    persistent: bool
+    key: bytes | None
+    correlation_id: bytes | None
+    reply_to: bytes | None
+    type: bytes | None
+    properties: Mapping[str, PropertyValue]
+
+
+class BatchBuilder:
+    """Gathers messages for one batch.
+
+    Ask `is_full` before each `add`; when it says yes, `build` first.
+
+    >>> builder = BatchBuilder()
+    >>> builder.add({"total": 12.5}, {"region": "EU"}, timestamp_ms=1_700_000_000_000)
+    >>> builder.build(producer=7, first_number=1).properties(0)
+    {'region': 'EU'}
+    """
+
+    __slots__ = ("_bytes", "_property_bytes", "_rows")
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: list[_Row] = []
+        self._bytes = _HEAD_BYTES
+        self._property_bytes = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def byte_size(self) -> int:
+        """What the batch will take at most."""
+        return self._bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Might the next message not fit? Then it is time to build."""
+        room = BATCH_BYTES_MAX - self._bytes
+        return room < BODY_BYTES_MAX + EXTRAS_BYTES_MAX + _ROW_BYTES or len(self._rows) == ROWS_MAX
+
+    def add(
+        self,
+        body: Body | bytearray | memoryview,
+        properties: Mapping[str, PropertyValue] | None = None,
+        *,
+        timestamp_ms: int,
+        priority: int = PRIORITY_DEFAULT,
+        expires_ms: int = 0,
+        deliver_at_ms: int = 0,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+    ) -> None:
+        """Take one message. If it raises InvalidMessage, InvalidName or MessageTooLarge, nothing changed."""
+        assert not self.is_full, "a full batch is built before the next message is added"
+        kind, data = encode_body(body)
+        property_bytes = check_properties(properties) if properties else 0
+        row = _Row(
+            kind,
+            data,
+            _check_number("timestamp_ms", timestamp_ms, I64_MAX),
+            _check_number("priority", priority, PRIORITY_MAX),
+            _check_number("expires_ms", expires_ms, I64_MAX),
+            _check_number("deliver_at_ms", deliver_at_ms, I64_MAX),
+            bool(persistent),
+            None if key is None else _encode_header("key", key),
+            None if correlation_id is None else _encode_header("correlation_id", correlation_id),
+            None if reply_to is None else _encode_header("reply_to", reply_to),
+            None if type is None else _encode_header("type", type),
+            dict(properties) if properties else {},
+        )
+        texts = (row.key, row.correlation_id, row.reply_to, row.type)
+        extras = property_bytes + sum(len(text) for text in texts if text)
+        if extras > EXTRAS_BYTES_MAX:
+            raise MessageTooLarge(
+                f"properties and headers of {extras:,} bytes are more than the {EXTRAS_BYTES_MAX:,} allowed"
+            )
+        self._rows.append(row)
+        self._bytes += _ROW_BYTES + len(data) + extras
+        self._property_bytes += property_bytes
+
+    def build(self, producer: int, first_number: int) -> Batch:
+        """The batch of what was added; the builder is empty again."""
+        assert self._rows, "a batch has at least one message"
+        assert first_number + len(self._rows) - 1 <= U64_MAX, "message numbers fit 64 bits"
+        kind, timestamp_ms = self._rows[0].kind, self._rows[0].timestamp_ms
+        # The rows turned on their side: each name now holds the values of all of them.
+        (
+            kinds,
+            bodies,
+            timestamps,
+            priorities,
+            expirations,
+            deliveries,
+            persistent,
+            keys,
+            correlation_ids,
+            reply_tos,
+            types,
+            properties,
+        ) = zip(*self._rows, strict=True)
+        columns: dict[ColumnId, Column] = {}
+        _put_numbers(columns, ColumnId.BODY_KIND, kinds, kind)
+        _put_numbers(columns, ColumnId.TIMESTAMP, timestamps, timestamp_ms)
+        _put_numbers(columns, ColumnId.PRIORITY, priorities, PRIORITY_DEFAULT)
+        _put_numbers(columns, ColumnId.EXPIRES, expirations, 0)
+        _put_numbers(columns, ColumnId.DELIVER_AT, deliveries, 0)
+        if not all(persistent):
+            columns[ColumnId.PERSISTENT] = Column.of_flags(persistent)
+        _put_texts(columns, ColumnId.KEY, keys)
+        _put_texts(columns, ColumnId.CORRELATION_ID, correlation_ids)
+        _put_texts(columns, ColumnId.REPLY_TO, reply_tos)
+        _put_texts(columns, ColumnId.TYPE, types)
+        property_columns: dict[str, Column] = {}
+        if self._property_bytes:
+            property_columns, blobs = build_properties(properties, self._property_bytes)
+            if blobs is not None:
+                columns[ColumnId.PROPERTIES] = blobs
+        batch = Batch(
+            len(self._rows),
+            producer,
+            first_number,
+            0 if ColumnId.TIMESTAMP in columns else timestamp_ms,
+            BODY_KIND_MIXED if ColumnId.BODY_KIND in columns else kind,
+            0,
+            Column.of_items(ValueType.BYTES, bodies),
+            columns,
+            property_columns,
+        )
+        self._clear()
+        return batch
+
+
+def _put_numbers(columns: dict[ColumnId, Column], id: ColumnId, numbers: Sequence[int], default: int) -> None:
+    if numbers.count(default) != len(numbers):
+        columns[id] = Column.of_numbers(COLUMN_TYPES[id], numbers)
+
+
+def _put_texts(columns: dict[ColumnId, Column], id: ColumnId, texts: Sequence[bytes | None]) -> None:
+    absent = texts.count(None)
+    if absent != len(texts):
+        presence = [text is not None for text in texts] if absent else None
+        columns[id] = Column.of_items(ValueType.STR, [text or b"" for text in texts], presence)
+
+
+def _check_number(what: str, number: int, number_max: int) -> int:
+    if not isinstance(number, int):
+        raise InvalidMessage(f"{what} is of type {type(number).__name__}, not int")
+    if not 0 <= number <= number_max:
+        raise InvalidMessage(f"{what} goes beyond 0 to {number_max}")
+    return number
+
+
+def _encode_header(what: str, text: str) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidMessage(f"{what} is of type {type(text).__name__}, not str")
+    data = encode_text(text, what)
+    if len(data) > VALUE_BYTES_MAX:
+        raise MessageTooLarge(f"{what} of {len(data):,} bytes is larger than the {VALUE_BYTES_MAX:,} allowed")
+    return data

@@ -1,0 +1,1 @@
+"""The bus: a reliable, atomic, totally ordered multicast for one channel, as pure machines."""

@@ -1,0 +1,249 @@
+"""Codec: the bytes of every bus message.
+
+Where it sits
+    a role's effect  ->  CODEC  ->  a datagram or a stream  ->  CODEC  ->  a role's event
+
+What it promises
+    P1  decode(encode(m)) equals m, and decode of any bytes gives a message or `ProtocolError`, in time
+        and memory linear in their number.
+    P2  Entries of one message are contiguous; enumerations hold known values. A role may rely on it.
+
+What it leaves to others
+    Whether the sender is who it says it is (the transport's), and whether it may say this (the roles').
+
+    magic u16, version u8, type u8, config id u32, sender u16, run id 16 bytes, group text, fields
+
+The tables below are the format: the order of the fields in a message class, and how each is written.
+Payloads and batches come out as views into what was decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Final, NamedTuple, TypeVar
+
+from antiphon.bus import messages as m
+from antiphon.bus.entries import read_entries, write_entries
+from antiphon.errors import ProtocolError
+from antiphon.ids import MID_STRUCT, Mid
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import Outcome, read_outcomes, write_outcomes
+from antiphon.wire.layout import Field, list_of
+from antiphon.wire.primitives import Buffer, Reader, Writer, pack
+
+MAGIC: Final = 0xA971
+VERSION: Final = 1
+
+_HEAD = Struct("<HBBIH16s")
+_ITEM = Struct("<HQQQII16s")
+_DATA = Struct("<HQQQI16s")
+_PIECE = Struct("<QII")
+
+
+class Header(NamedTuple):
+    """Who says it, in which run, and to which group under which configuration."""
+
+    group: str
+    config_id: int
+    sender: int
+    run_id: bytes
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+E = TypeVar("E", bound=IntEnum)
+
+
+def _enum(kind: type[E]) -> Field[E]:
+    known = {int(value): value for value in kind}
+
+    def read(reader: Reader) -> E:
+        number = reader.u8()
+        value = known.get(number)
+        if value is None:
+            raise ProtocolError(f"{number} is no {kind.__name__}")
+        return value
+
+    return Field(Writer.u8, read)
+
+
+def _fixed(size: int) -> Field[bytes]:
+    def write(writer: Writer, value: bytes) -> None:
+        if len(value) != size:
+            raise ValueError(f"{len(value)} bytes where {size} belong")
+        writer.raw(value)
+
+    return Field(write, lambda reader: bytes(reader.raw(size)))
+
+
+def _write_mid(writer: Writer, mid: Mid) -> None:
+    writer.raw(pack(MID_STRUCT, *mid))
+
+
+def _read_mid(reader: Reader) -> Mid:
+    return Mid(*MID_STRUCT.unpack(reader.raw(MID_STRUCT.size)))
+
+
+def _write_item(writer: Writer, item: m.ReportItem) -> None:
+    writer.raw(pack(_ITEM, *item.mid, item.ts, item.count, item.size, item.digest))
+
+
+def _read_item(reader: Reader) -> m.ReportItem:
+    pid, pe, pseq, ts, count, size, digest = _ITEM.unpack(reader.raw(_ITEM.size))
+    return m.ReportItem(Mid(pid, pe, pseq), ts, count, digest, size)
+
+
+def _write_data(writer: Writer, data: m.Data) -> None:
+    writer.raw(pack(_DATA, *data.mid, data.ts, data.count, data.digest))
+    writer.bytes_(data.payload)
+
+
+def _read_data(reader: Reader) -> m.Data:
+    pid, pe, pseq, ts, count, digest = _DATA.unpack(reader.raw(_DATA.size))
+    return m.Data(Mid(pid, pe, pseq), ts, count, digest, reader.bytes_())
+
+
+def _write_piece(writer: Writer, piece: m.Piece) -> None:
+    writer.raw(pack(_PIECE, piece.first_sequence, piece.count, piece.redelivery_count))
+    writer.u32(sum(map(len, piece.buffers)))
+    writer.parts.extend(piece.buffers)
+
+
+def _read_piece(reader: Reader) -> m.Piece:
+    first, count, redelivery_count = _PIECE.unpack(reader.raw(_PIECE.size))
+    return m.Piece(first, count, redelivery_count, [reader.bytes_()])
+
+
+def _write_ranges(writer: Writer, ranges: Ranges) -> None:
+    writer.bytes_(ranges.encode())
+
+
+def _write_outcomes(writer: Writer, outcomes: Sequence[Outcome]) -> None:
+    write_outcomes(writer, outcomes)
+
+
+_U16 = Field(Writer.u16, Reader.u16)
+_U32 = Field(Writer.u32, Reader.u32)
+_U64 = Field(Writer.u64, Reader.u64)
+_U128 = Field(Writer.u128, Reader.u128)
+_BOOL = Field(Writer.bool_, Reader.bool_)
+_TEXT = Field(Writer.text, Reader.text)
+_BYTES = Field[bytes](Writer.bytes_, lambda reader: bytes(reader.bytes_()))
+_ID = _fixed(16)
+_MID = Field(_write_mid, _read_mid)
+_MIDS = list_of(_MID, MID_STRUCT.size)
+_NUMBERS = list_of(_U64, 8)
+_ITEMS = list_of(Field(_write_item, _read_item), _ITEM.size)
+_ENTRIES = Field(write_entries, read_entries)
+_DATAS = list_of(Field(_write_data, _read_data), _DATA.size + 4)
+_PIECES = list_of(Field(_write_piece, _read_piece), _PIECE.size + 4)
+_RANGES = Field(_write_ranges, lambda reader: Ranges.decode(reader.bytes_()))
+_OUTCOMES = Field(_write_outcomes, lambda reader: read_outcomes(reader, Outcome))
+_STATUS = _enum(m.ServerStatus)
+_REASON = _enum(m.NackReason)
+
+# --- messages ------------------------------------------------------------------------------------
+
+# Numbers are never used twice, also not those of messages that are gone.
+_TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
+    (2, m.Published, (_MID,)),
+    (3, m.DataReport, (_U64, _ITEMS)),
+    (4, m.ReportNack, (_U64, _MID, _REASON, _U64)),
+    (5, m.ProducerOpen, (_U16, _ID)),
+    (6, m.ProducerOpened, (_U16, _ID, _U64)),
+    (7, m.CommitSubmit, (_U64, _U64, _ENTRIES, _U64)),
+    (8, m.CommitAcknowledge, (_U64, _U64, _STATUS)),
+    (9, m.Commit, (_U64, _ENTRIES, _U64)),
+    (10, m.Heartbeat, (_U64, _U64, _U64, _U64, _U64, _BOOL)),
+    (11, m.HeartbeatAck, (_U64, _U64)),
+    (12, m.PreSeal, (_U64,)),
+    (13, m.PreSealOk, (_U64,)),
+    (14, m.Seal, (_U64, _U64)),
+    (15, m.SealOk, (_U64, _U64, _U64, _U64, _U64)),
+    (16, m.SealNack, (_U64, _STATUS)),
+    (17, m.FetchLog, (_U64, _U64)),
+    (18, m.FetchLogReply, (_U64, _U64, _ENTRIES, _U64)),
+    (19, m.EpochStart, (_U64, _U64, _ENTRIES, _U64)),
+    (20, m.StartNeed, (_U64, _U64, _U64)),
+    (21, m.FetchId, (_U64, _U32)),
+    (22, m.FetchIdReply, (_ENTRIES, _U64, _U64)),
+    (23, m.FetchData, (_MIDS, _NUMBERS)),
+    (24, m.FetchDataReply, (_DATAS, _MIDS)),
+    (25, m.CheckpointReport, (_U64, _ID, _U64)),
+    (26, m.Presence, (_TEXT, _TEXT, _U64, _BOOL, _BYTES, _U64)),
+    (27, m.Applied, (_U64, _U64, _OUTCOMES)),
+    (28, m.Register, (_U64, _U128, _U32, _U64, _U64, _TEXT, _U64, _U64, _RANGES)),
+    (29, m.Registered, (_U64, _U64, _TEXT, _TEXT)),
+    (30, m.Unregister, (_U64, _U64)),
+    (31, m.SessionDetached, (_U128, _U32)),
+    (32, m.CreditUpdate, (_U64, _U64, _U64)),
+    (33, m.Deliver, (_U64, _U64, _U64, _U64, _U64, _PIECES)),
+    (34, m.ConsumerEnded, (_U64, _U64, _TEXT, _TEXT)),
+)
+
+_Write = Callable[[Writer, Any], None]
+_Read = Callable[[Reader], Any]
+
+
+def _compile(kind: type[Any], formats: tuple[Field[Any], ...]) -> tuple[_Write, _Read]:
+    names = [field.name for field in fields(kind)]
+    assert len(names) == len(formats), f"{kind.__name__} has {len(names)} fields and {len(formats)} formats"
+    steps = [(name, format_.write) for name, format_ in zip(names, formats, strict=True)]
+    reads = [format_.read for format_ in formats]
+
+    def write(writer: Writer, message: Any) -> None:
+        for name, write_field in steps:
+            write_field(writer, getattr(message, name))
+
+    def read(reader: Reader) -> Any:
+        return kind(*[read_field(reader) for read_field in reads])
+
+    return write, read
+
+
+# DATA is written as it stands in FETCH_DATA_REPLY, by hand: it is the one that is large.
+_WRITERS: dict[type[Any], tuple[int, _Write]] = {m.Data: (1, _write_data)}
+_READERS: dict[int, _Read] = {1: _read_data}
+for _number, _kind, _formats in _TABLE:
+    _write, _read = _compile(_kind, _formats)
+    _WRITERS[_kind] = (_number, _write)
+    _READERS[_number] = _read
+
+
+def encode_parts(
+    message: m.BusMessage, group: str, config_id: int, sender: int, run_id: bytes
+) -> list[Buffer]:
+    """The message as buffers to be sent one after the other; payloads are not copied."""
+    number, write = _WRITERS[type(message)]
+    if len(run_id) != 16:
+        raise ValueError(f"a run id has 16 bytes, not {len(run_id)}")
+    writer = Writer()
+    writer.raw(pack(_HEAD, MAGIC, VERSION, number, config_id, sender, run_id))
+    writer.text(group)
+    write(writer, message)
+    return writer.parts
+
+
+def encode(message: m.BusMessage, group: str, config_id: int, sender: int, run_id: bytes) -> bytes:
+    """The message as one byte string."""
+    return b"".join(encode_parts(message, group, config_id, sender, run_id))
+
+
+def decode(data: Buffer) -> tuple[Header, m.BusMessage]:
+    """Header and message of exactly these bytes, or `ProtocolError`."""
+    reader = Reader(data)
+    magic, version, number, config_id, sender, run_id = _HEAD.unpack(reader.raw(_HEAD.size))
+    if magic != MAGIC:
+        raise ProtocolError("these bytes are no bus message")
+    if version != VERSION:
+        raise ProtocolError(f"a bus message of version {version}; this node speaks version {VERSION}")
+    read = _READERS.get(number)
+    if read is None:
+        raise ProtocolError(f"a bus message of type {number}")
+    header = Header(reader.text(), config_id, sender, run_id)
+    message: m.BusMessage = read(reader)
+    reader.finish()
+    return header, message

@@ -1,0 +1,404 @@
+"""Data server: keeps every envelope from its arrival until the fold has it, and reports what is durable.
+
+Where it sits
+    producer  ->  DATA SERVER  ->  sequencer;   DATA SERVER  ->  member, once an envelope has its numbers
+
+What it promises
+    P1  An envelope is reported only after a sync that began after it was written.
+    P2  It is reported again, every R and to every new sequencer, until it is committed. It is forgotten
+        on commit and never on submit: a submit can be lost with its sequencer.
+    P3  An envelope without a number is given up only when it can never get one: its producer's run is
+        over, or the order has passed ts + L. Both are facts of the committed order, not of a clock.
+    P4  What does not verify is not stored: size, digest, and the count against the command headers.
+
+What it leaves to others
+    Order is the sequencer's. Whether a producer may still send is judged by the sequencer and the fold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from antiphon.bus import messages as m
+from antiphon.bus.effects import (
+    Alarm,
+    Append,
+    DataRecord,
+    Learned,
+    Received,
+    RoleEffect,
+    RoleEvent,
+    Send,
+    Synced,
+)
+from antiphon.bus.entries import COUNT_MAX
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.ledger import Ledger
+from antiphon.bus.log import CommitLog
+from antiphon.bus.messages import Entry, EntryKind, NackReason, ReportItem, digest_of
+from antiphon.bus.planted import ACKNOWLEDGE_BEFORE_FSYNC, NONE, RELEASE_BY_EARLIER_SYNC
+from antiphon.bus.ports import JournalCounter, Location, Payloads
+from antiphon.bus.prefix import Prefix
+from antiphon.errors import Damaged, ProtocolError
+from antiphon.ids import Mid, epoch_node
+from antiphon.journal.recovery import Stored
+from antiphon.wire.commands import count_of
+
+WEIGHT_MIN = 1_280
+"""What a small envelope counts in windows and quotas: a socket buffer charges it no less."""
+
+
+class _Held:
+    """An envelope between its arrival and its delivery to the fold."""
+
+    __slots__ = ("is_durable", "is_settled", "item", "payload", "reported_at")
+
+    def __init__(self, item: ReportItem, payload: bytes | None, is_durable: bool) -> None:
+        self.item = item
+        self.payload = payload
+        self.is_durable = is_durable
+        self.is_settled = False
+        self.reported_at = 0
+
+
+class DataServer:
+    """The data server of one node for one channel."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        node: int,
+        payloads: Payloads,
+        counter: JournalCounter,
+        known: Prefix,
+        ledger: Ledger,
+        log: CommitLog,
+        *,
+        recovered: Sequence[Stored] = (),
+        planted: frozenset[str] = NONE,
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._payloads = payloads
+        self._counter = counter
+        # What the member and the commit server of this node know; read here, never changed.
+        self._known = known
+        self._ledger = ledger
+        self._log = log
+        self._planted = planted
+        self._epoch = 0
+        self._held: dict[Mid, _Held] = {}
+        # Committed, but never arrived here, or arrived and cannot be read.
+        self._wanted: dict[Mid, Entry] = {}
+        self._writing: deque[tuple[int, _Held]] = deque()
+        self._unsettled = 0
+        self._weights: dict[int, int] = {}
+        self._cached_bytes = 0
+        # Through which number the member has taken its payloads.
+        self._taken_upto = known.upto
+        self._due: list[_Held] = []
+        self._rereport_at: int | None = None
+        self.dropped = 0
+        for stored in recovered:
+            size = stored.location.length
+            item = ReportItem(stored.mid, stored.ts, stored.count, stored.digest, size)
+            self._hold(_Held(item, None, True))
+
+    @property
+    def unsettled(self) -> int:
+        """How many envelopes here have no committed number yet."""
+        return self._unsettled
+
+    def is_durable(self, mid: Mid) -> bool:
+        held = self._held.get(mid)
+        return held is not None and held.is_durable
+
+    def next_deadline_ns(self) -> int | None:
+        return self._rereport_at if self._unsettled else None
+
+    def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
+        """Take what happened, return what must happen next."""
+        out: list[RoleEffect] = []
+        for event in events:
+            match event:
+                case Received(sender, message):
+                    self._on_received(sender, message, out)
+                case Synced(index):
+                    self._on_synced(index)
+                case Learned():
+                    self._on_learned(event)
+                case _:
+                    pass
+        if self._rereport_at is None:
+            self._rereport_at = now_ns + self._config.rereport_ms * MS
+        elif now_ns >= self._rereport_at:
+            self._rereport(now_ns, out)
+        if self._due:
+            self._report(now_ns, out)
+        return out
+
+    # -- arrival -----------------------------------------------------------------------------------
+
+    def _on_received(self, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
+        match message:
+            case m.Data():
+                self._on_data(message, out)
+            case m.Commit() | m.Heartbeat():
+                self._on_epoch(message.epoch)
+            case m.ReportNack():
+                self._on_nack(sender, message, out)
+            case m.FetchData():
+                self._on_fetch_data(sender, message, out)
+            case m.FetchDataReply():
+                for item in message.items:
+                    self._on_data(item, out)
+            case _:
+                pass
+
+    def _on_data(self, data: m.Data, out: list[RoleEffect]) -> None:
+        mid = data.mid
+        held = self._held.get(mid)
+        if held is not None:
+            if held.item.digest != data.digest:
+                out.append(Alarm(f"{mid} came with two contents; the second is dropped"))
+            elif held.is_durable and not held.is_settled:
+                self._due.append(held)
+            return
+        wanted = self._wanted.get(mid)
+        if wanted is None:
+            verdict = self._verdict(data)
+            if verdict is not None:
+                out.append(Send(mid.pid, verdict))
+                return
+        elif wanted.digest != data.digest:
+            self.dropped += 1
+            return
+        payload = data.payload
+        size = len(payload)
+        weight = max(size, WEIGHT_MIN)
+        quota = self._config.producer_quota_bytes
+        if not self._verifies(data) or self._weights.get(mid.pid, 0) + weight > quota:
+            # The producer will send it again; what is malformed was not its.
+            self.dropped += 1
+            return
+        cached: bytes | None = None
+        if type(payload) is bytes and self._cached_bytes + size <= self._config.cached_bytes_max:
+            # A view may lie in a buffer that is used again; bytes stay what they are.
+            cached = payload
+            self._cached_bytes += size
+        held = _Held(ReportItem(mid, data.ts, data.count, data.digest, size), cached, False)
+        self._hold(held)
+        if wanted is not None:
+            # It came after its numbers. Nobody needs a report any more, but the member waits for it.
+            del self._wanted[mid]
+            self._settle(held)
+        index = self._counter.next()
+        out.append(Append(index, DataRecord(mid, data.ts, data.count, data.digest, payload)))
+        if ACKNOWLEDGE_BEFORE_FSYNC in self._planted:  # planted: the report does not wait for the disk
+            held.is_durable = True
+            self._due.append(held)
+            return
+        self._writing.append((index, held))
+
+    def _verdict(self, data: m.Data) -> m.Published | m.ReportNack | None:
+        """What the committed order already says about an envelope, if anything."""
+        mid = data.mid
+        row = self._ledger.rows.get(mid.pid)
+        if row is not None and (mid.pe < row.pe or (mid.pe == row.pe and mid.pseq <= row.last_pseq)):
+            if self._ledger.is_committed(mid):
+                return m.Published(mid)
+            return m.ReportNack(self._epoch, mid, NackReason.FENCED, row.pe)
+        if data.ts + self._config.lifetime < self._known.upto:
+            return m.ReportNack(self._epoch, mid, NackReason.EXPIRED)
+        return None
+
+    def _verifies(self, data: m.Data) -> bool:
+        if len(data.payload) > self._config.envelope_bytes_max or not 1 <= data.count <= COUNT_MAX:
+            return False
+        if digest_of(data.mid, data.ts, data.count, data.payload) != data.digest:
+            return False
+        try:
+            return count_of(data.payload) == data.count
+        except ProtocolError:
+            return False
+
+    def _hold(self, held: _Held) -> None:
+        item = held.item
+        self._held[item.mid] = held
+        self._unsettled += 1
+        pid = item.mid.pid
+        self._weights[pid] = self._weights.get(pid, 0) + max(item.size, WEIGHT_MIN)
+
+    # -- durability and reports --------------------------------------------------------------------
+
+    def _on_synced(self, index: int) -> None:
+        writing = self._writing
+        while writing:
+            written, held = writing[0]
+            if written > index and RELEASE_BY_EARLIER_SYNC not in self._planted:  # planted: any sync will do
+                break
+            writing.popleft()
+            held.is_durable = True
+            if not held.is_settled:
+                self._due.append(held)
+
+    def _on_epoch(self, epoch: int) -> None:
+        if epoch > self._epoch:
+            # A new sequencer knows of no report that its predecessor got (P2).
+            self._epoch = epoch
+            self._due = [held for held in self._held.values() if held.is_durable and not held.is_settled]
+
+    def _rereport(self, now_ns: int, out: list[RoleEffect]) -> None:
+        interval = self._config.rereport_ms * MS
+        self._rereport_at = now_ns + interval
+        expired: list[Mid] = []
+        for mid, held in self._held.items():
+            if not held.is_durable or held.is_settled:
+                continue
+            if held.item.ts + self._config.lifetime < self._known.upto:
+                expired.append(mid)
+            elif held.reported_at + interval <= now_ns:
+                self._due.append(held)
+        for mid in expired:
+            # Rule X: no sequencer may number it any more, and it is not among the numbered (P3).
+            self._give_up(mid)
+            out.append(Send(mid.pid, m.ReportNack(self._epoch, mid, NackReason.EXPIRED)))
+
+    def _report(self, now_ns: int, out: list[RoleEffect]) -> None:
+        if not self._epoch:
+            # Nobody to report to yet. The first word of a sequencer brings everything back here.
+            self._due.clear()
+            return
+        due: dict[Mid, ReportItem] = {}
+        for held in self._due:
+            if not held.is_settled:
+                held.reported_at = now_ns
+                due[held.item.mid] = held.item
+        self._due.clear()
+        items = tuple(due.values())
+        to = epoch_node(self._epoch)
+        page = self._config.report_items_max
+        for start in range(0, len(items), page):
+            out.append(Send(to, m.DataReport(self._epoch, items[start : start + page])))
+
+    def _on_nack(self, sender: int, nack: m.ReportNack, out: list[RoleEffect]) -> None:
+        if sender != epoch_node(nack.epoch):
+            return
+        held = self._held.get(nack.mid)
+        if held is None or held.is_settled:
+            return
+        # A refusal is the word of one sequencer, whose log may yet be given up. The envelope stays here
+        # until the committed order has decided; only the producer is told.
+        out.append(Send(nack.mid.pid, nack))
+
+    # -- commit and delivery -----------------------------------------------------------------------
+
+    def _on_learned(self, learned: Learned) -> None:
+        held_by_mid = self._held
+        for entry in learned.entries:
+            if entry.kind is EntryKind.DATA:
+                held = held_by_mid.get(entry.mid)
+                if held is not None:
+                    self._settle(held)
+                elif entry.last > self._taken_upto:
+                    self._wanted[entry.mid] = entry
+        for entry in learned.notable:
+            if entry.kind in (EntryKind.PRODUCER_OPEN, EntryKind.PRODUCER_FENCE):
+                self._give_up_former_runs()
+
+    def _give_up_former_runs(self) -> None:
+        """Nothing of a run that is over can follow in the order, so what has no number never gets one."""
+        rows = self._ledger.rows
+        over = [
+            mid
+            for mid, held in self._held.items()
+            if held.is_durable and not held.is_settled and mid.pid in rows and mid.pe < rows[mid.pid].pe
+        ]
+        for mid in over:
+            self._give_up(mid)
+
+    def _settle(self, held: _Held) -> None:
+        if not held.is_settled:
+            held.is_settled = True
+            self._unsettled -= 1
+            pid = held.item.mid.pid
+            self._weights[pid] -= max(held.item.size, WEIGHT_MIN)
+
+    def _give_up(self, mid: Mid) -> None:
+        held = self._held.pop(mid)
+        self._settle(held)
+        self._drop_cached(held)
+        self._payloads.discard(mid)
+
+    def _drop_cached(self, held: _Held) -> None:
+        if held.payload is not None:
+            self._cached_bytes -= held.item.size
+            held.payload = None
+
+    def take(self, entry: Entry, out: list[RoleEffect]) -> tuple[memoryview, Location] | None:
+        """Payload and place of a committed envelope, for the member; None while it is not durable here."""
+        mid = entry.mid
+        held = self._held.get(mid)
+        if held is None or not held.is_durable or not self._payloads.has(mid):
+            return None
+        if held.item.digest != entry.digest:
+            out.append(Alarm(f"{mid} is committed with another content than is stored here"))
+            self._miss(entry)
+            return None
+        if held.payload is not None:
+            payload = memoryview(held.payload)
+        else:
+            try:
+                payload = self._read(mid)
+            except Damaged as error:
+                out.append(Alarm(f"{mid} cannot be read: {error}"))
+                self._miss(entry)
+                return None
+        self._settle(held)
+        self._drop_cached(held)
+        del self._held[mid]
+        self._taken_upto = entry.last
+        return payload, self._payloads.place(mid, entry.first, entry.count)
+
+    def _miss(self, entry: Entry) -> None:
+        """What is here is not what is committed: another holder has it, and the member will ask."""
+        self._give_up(entry.mid)
+        self._wanted[entry.mid] = entry
+
+    def _read(self, mid: Mid) -> memoryview:
+        location = self._payloads.locate(mid)
+        assert location is not None, f"{mid} is held and cannot be found"
+        return self._payloads.read(location)
+
+    def _on_fetch_data(self, sender: int, fetch: m.FetchData, out: list[RoleEffect]) -> None:
+        items: list[m.Data] = []
+        unknown: list[Mid] = []
+        for mid, first in zip(fetch.mids[: self._config.fetch_mids_max], fetch.firsts, strict=False):
+            try:
+                found = self._found_waiting(mid) or self._found_placed(mid, first)
+            except Damaged as error:
+                # "I do not know it" makes the asker try another; "it does not exist" would be a lie.
+                out.append(Alarm(f"{mid} cannot be read: {error}"))
+                found = None
+            if found is None:
+                unknown.append(mid)
+            else:
+                items.append(found)
+        out.append(Send(sender, m.FetchDataReply(tuple(items), tuple(unknown))))
+
+    def _found_waiting(self, mid: Mid) -> m.Data | None:
+        held = self._held.get(mid)
+        if held is None or not self._payloads.has(mid):
+            return None
+        payload = self._read(mid) if held.payload is None else held.payload
+        return m.Data(mid, held.item.ts, held.item.count, held.item.digest, payload)
+
+    def _found_placed(self, mid: Mid, first: int) -> m.Data | None:
+        entry = self._log.covering(first)
+        if entry is None or entry.mid != mid:
+            return None
+        location = self._payloads.location_of(entry.first)
+        if location is None:
+            return None
+        return m.Data(mid, entry.ts, entry.count, entry.digest, self._payloads.read(location))

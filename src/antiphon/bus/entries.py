@@ -1,0 +1,132 @@
+"""Bytes of log entries, on the wire and on disk, and of what their details say.
+
+An entry is 57 bytes and its detail. Details are the few facts of entries that have no payload:
+
+    PRODUCER_OPEN      pid u16, run id 16 bytes
+    PRODUCER_FENCE     pid u16, pe u64, term u64
+    CHECKPOINT_STABLE  n u64, digest 16 bytes, holders: a count u16 and node ids u16
+    PRIMARY_CLAIM      nothing: the epoch and the node of its mid are the term and the primary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from antiphon.bus.messages import Entry, EntryKind
+from antiphon.errors import ProtocolError
+from antiphon.ids import Mid
+from antiphon.wire.primitives import Buffer, Reader, Writer
+
+# first, count, kind, pid, pe, pseq, ts, digest, length of the detail
+_ENTRY = Struct("<QIBHQQQ16sH")
+ENTRY_BYTES_MIN: Final = _ENTRY.size
+COUNT_MAX: Final = 65_536
+"""The most numbers one envelope may take."""
+
+_NUMBER_END: Final = 1 << 64
+_KINDS: Final = {int(kind): kind for kind in EntryKind}
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """The entries end to end, without a count."""
+    pack = _ENTRY.pack
+    return b"".join(
+        [
+            pack(first, count, kind, mid[0], mid[1], mid[2], ts, digest, len(detail)) + detail
+            for first, count, kind, mid, ts, digest, detail in entries
+        ]
+    )
+
+
+def write_entries(writer: Writer, entries: Sequence[Entry]) -> None:
+    """A count, then the entries."""
+    writer.count(len(entries))
+    try:
+        writer.raw(encode_entries(entries))
+    except StructError as error:
+        raise ValueError(f"an entry that does not fit: {error}") from None
+
+
+def read_entries(reader: Reader) -> tuple[Entry, ...]:
+    """What `write_entries` wrote: whole entries, each beginning where the one before ends."""
+    entries: list[Entry] = []
+    expected = 0
+    for _ in range(reader.count(ENTRY_BYTES_MIN)):
+        first, count, kind_number, pid, pe, pseq, ts, digest, length = _ENTRY.unpack(
+            reader.raw(ENTRY_BYTES_MIN)
+        )
+        kind = _KINDS.get(kind_number)
+        if kind is None:
+            raise ProtocolError(f"an entry of kind {kind_number}")
+        if not 1 <= count <= COUNT_MAX:
+            raise ProtocolError(f"an entry that takes {count} numbers")
+        if first < 1 or first + count > _NUMBER_END or (expected and first != expected):
+            raise ProtocolError(f"an entry at {first} where {expected or 'a number'} was expected")
+        expected = first + count
+        detail = bytes(reader.raw(length)) if length else b""
+        entries.append(Entry(first, count, kind, Mid(pid, pe, pseq), ts, digest, detail))
+    return tuple(entries)
+
+
+# --- details -------------------------------------------------------------------------------------
+
+_OPEN = Struct("<H16s")
+_FENCE = Struct("<HQQ")
+_STABLE = Struct("<Q16sH")
+_NODE = Struct("<H")
+
+
+class OpenDetail(NamedTuple):
+    """Which node opened as a producer, and in which run."""
+
+    pid: int
+    run_id: bytes
+
+    def encode(self) -> bytes:
+        return _OPEN.pack(*self)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> OpenDetail:
+        if len(data) != _OPEN.size:
+            raise ProtocolError(f"the detail of a PRODUCER_OPEN has {len(data)} bytes")
+        return cls(*_OPEN.unpack(data))
+
+
+class FenceDetail(NamedTuple):
+    """Which run of a producer is over, as the primary of a term proposes."""
+
+    pid: int
+    pe: int
+    term: int
+
+    def encode(self) -> bytes:
+        return _FENCE.pack(*self)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> FenceDetail:
+        if len(data) != _FENCE.size:
+            raise ProtocolError(f"the detail of a PRODUCER_FENCE has {len(data)} bytes")
+        return cls(*_FENCE.unpack(data))
+
+
+class StableDetail(NamedTuple):
+    """Which checkpoint is held by enough servers, with which digest, and by whom."""
+
+    n: int
+    digest: bytes
+    holders: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        nodes = b"".join([_NODE.pack(node) for node in self.holders])
+        return _STABLE.pack(self.n, self.digest, len(self.holders)) + nodes
+
+    @classmethod
+    def decode(cls, data: Buffer) -> StableDetail:
+        reader = Reader(data)
+        n, digest, count = _STABLE.unpack(reader.raw(_STABLE.size))
+        holders = tuple([reader.u16() for _ in range(count)])
+        reader.finish()
+        return cls(n, digest, holders)

@@ -1,0 +1,128 @@
+"""GroupConfig: who does what on a channel, how many of them must agree, and how long they wait.
+
+Where it sits
+    configuration  ->  GROUP  ->  every role
+
+What it promises
+    P1  The quantities of a group that exists fulfil what the proof of the protocol requires.
+
+What it leaves to others
+    Changing a configuration while the channel runs is an entry of the log, not a setter here.
+
+A quantity is how many servers of a kind must have said yes. Safety rests on two of them alone:
+commit_quantity + seal_quantity > commit servers, so that whoever seals an epoch meets somebody who
+knows of every commit before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+MS: Final = 1_000_000
+"""Nanoseconds in a millisecond. Machines count in nanoseconds, people configure in milliseconds."""
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """One channel: its members, their roles, the quantities, the limits and the timers."""
+
+    group: str
+    config_id: int = 1
+    nodes: tuple[int, ...]
+    commit_servers: tuple[int, ...]
+    data_servers: tuple[int, ...]
+    checkpoint_servers: tuple[int, ...]
+    # Who may stand for sequencer, the lowest rank first.
+    candidates: tuple[int, ...]
+
+    data_quantity: int
+    commit_quantity: int
+    seal_quantity: int
+    checkpoint_quantity: int
+    # How many failed servers the data and the checkpoints must survive.
+    data_failures: int = 0
+    checkpoint_failures: int = 0
+
+    heartbeat_ms: int = 50
+    suspicion_ms: int = 500
+    rank_delay_ms: int = 150
+    suspicion_spread_ms: int = 100
+    check_ms: int = 500
+    rereport_ms: int = 200
+    retransmit_ms: int = 100
+    tick_ms: int = 1_000
+    fetch_delay_ms: int = 10
+    fetch_delay_ms_max: int = 1_000
+
+    # L: an envelope whose ts is further back than so many numbers will never be numbered.
+    lifetime: int = 1 << 40
+    checkpoint_entries: int = 100_000
+    checkpoint_bytes: int = 64 * MIB
+    # A checkpoint report is repeated with every so many heartbeats until its checkpoint is stable.
+    checkpoint_report_beats: int = 20
+    submit_entries_max: int = 256
+    report_items_max: int = 1_024
+    fetch_entries_max: int = 1_024
+    fetch_mids_max: int = 64
+    window_entries: int = 1_024
+    producer_window_bytes: int = 1 * MIB
+    # What a data server keeps for one producer before it drops more; above any honest window.
+    producer_quota_bytes: int = 16 * MIB
+    envelope_bytes_max: int = 2 * MIB
+    # Payloads kept in memory between arrival and delivery. Beyond that they are read from the journal.
+    cached_bytes_max: int = 32 * MIB
+
+    @classmethod
+    def of(cls, group: str, nodes: tuple[int, ...], **settings: Any) -> GroupConfig:
+        """All roles on all nodes, ranked as listed, with the default quantities.
+
+        >>> GroupConfig.of("main", (1, 2, 3)).commit_quantity
+        2
+        """
+        size = len(nodes)
+        quorum = size // 2 + 1
+        defaults: dict[str, Any] = {
+            "commit_servers": nodes,
+            "data_servers": nodes,
+            "checkpoint_servers": nodes,
+            "candidates": nodes,
+            "data_quantity": min(size, 2),
+            "commit_quantity": quorum,
+            "seal_quantity": quorum,
+            "checkpoint_quantity": min(size, 2),
+        }
+        return cls(group=group, nodes=nodes, **{**defaults, **settings})
+
+    def __post_init__(self) -> None:
+        for role, servers in (
+            ("commit servers", self.commit_servers),
+            ("data servers", self.data_servers),
+            ("checkpoint servers", self.checkpoint_servers),
+            ("candidates", self.candidates),
+        ):
+            assert len(set(servers)) == len(servers), f"a node is listed twice among the {role}"
+            assert all(node in self.nodes for node in servers), f"one of the {role} is no node of the group"
+        _require_quantity("commit quantity", self.commit_quantity, len(self.commit_servers))
+        _require_quantity("seal quantity", self.seal_quantity, len(self.commit_servers))
+        _require_quantity("data quantity", self.data_quantity, len(self.data_servers))
+        _require_quantity("checkpoint quantity", self.checkpoint_quantity, len(self.checkpoint_servers))
+        assert self.commit_quantity + self.seal_quantity > len(self.commit_servers), (
+            "a seal quorum must meet every commit quorum"
+        )
+        assert self.data_quantity >= self.data_failures + 1, "one copy of the data must survive the failures"
+        assert self.checkpoint_quantity >= self.checkpoint_failures + 1, (
+            "one copy of a stable checkpoint must survive the failures"
+        )
+        for node in self.candidates:
+            assert node in self.commit_servers, "a sequencer must be one of the commit servers"
+            assert node in self.data_servers, "a sequencer numbers only what its own data server holds"
+        assert self.lifetime >= 1, "an envelope must live for at least one number"
+        assert self.window_entries >= 1, "a sequencer that may number nothing is none"
+
+
+def _require_quantity(name: str, quantity: int, servers: int) -> None:
+    assert 1 <= quantity <= servers, f"a {name} of {quantity} cannot be reached by {servers} servers"

@@ -1,0 +1,153 @@
+"""Ledger: what the order itself says about producers and the primary.
+
+Where it sits
+    member, sequencer  ->  LEDGER  ->  checkpoint_server, commit_server (with every base)
+
+What it promises
+    P1  The same entries give the same bytes, whoever folds them.
+    P2  The envelopes of a producer's run are 1, 2, 3 … without a gap. The sequencer sees to it;
+        this is the second line of defence, and it stops the node.
+    P3  Rows are never trimmed: one for each node that ever produced.
+
+What it leaves to others
+    Client sessions live inside envelopes and are the message manager's.
+
+A row answers the one question a producer may have after a failure: pseq <= last_pseq of that pe is
+committed; anything else of a pe that is over is definitely not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from antiphon.bus.entries import FenceDetail, OpenDetail
+from antiphon.bus.messages import Entry, EntryKind
+from antiphon.errors import ProtocolError
+from antiphon.ids import Mid
+from antiphon.wire.primitives import Buffer, Reader
+
+_VERSION: Final = 1
+_HEAD = Struct("<BQHI")
+_ROW = Struct("<HQQQQQ16s")
+_NO_RUN: Final = bytes(16)
+
+
+class Row:
+    """One producer: its current run, and how far the run before it came."""
+
+    __slots__ = ("last_pseq", "last_seq", "pe", "previous_last_pseq", "previous_pe", "run_id")
+
+    def __init__(
+        self,
+        pe: int,
+        last_pseq: int = 0,
+        last_seq: int = 0,
+        previous_pe: int = 0,
+        previous_last_pseq: int = 0,
+        run_id: bytes = _NO_RUN,
+    ) -> None:
+        self.pe = pe
+        self.last_pseq = last_pseq
+        self.last_seq = last_seq
+        self.previous_pe = previous_pe
+        self.previous_last_pseq = previous_last_pseq
+        self.run_id = run_id
+
+
+class Ledger:
+    """The rows of all producers, and who is primary in which term."""
+
+    __slots__ = ("primary", "rows", "term")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.term = 0
+        self.primary = 0
+
+    def fold(self, entries: Iterable[Entry]) -> None:
+        """Take the next entries of the order."""
+        rows = self.rows
+        data = EntryKind.DATA
+        for entry in entries:
+            if entry.kind is data:
+                pid, pe, pseq = entry.mid
+                row = rows.get(pid)
+                assert row is not None, f"envelope {entry.mid} of a producer that never opened"
+                assert row.pe == pe, f"envelope {entry.mid} is not of the open run {row.pe}"
+                assert row.last_pseq + 1 == pseq, f"envelope {entry.mid} follows {row.last_pseq}"
+                row.last_pseq = pseq
+                row.last_seq = entry.first + entry.count - 1
+            else:
+                self._fold_other(entry)
+
+    def _fold_other(self, entry: Entry) -> None:
+        match entry.kind:
+            case EntryKind.PRODUCER_OPEN:
+                pid, run_id = OpenDetail.decode(entry.detail)
+                self._begin(pid, entry.first, run_id)
+            case EntryKind.PRODUCER_FENCE:
+                pid, pe, term = FenceDetail.decode(entry.detail)
+                row = self.rows.get(pid)
+                # What a former primary proposed, or what came too late, is void.
+                if term == self.term and row is not None and row.pe == pe:
+                    self._begin(pid, entry.first, _NO_RUN)
+            case EntryKind.PRIMARY_CLAIM:
+                assert entry.mid.pe > self.term, f"term {entry.mid.pe} is claimed after term {self.term}"
+                self.term = entry.mid.pe
+                self.primary = entry.mid.pid
+
+    def _begin(self, pid: int, pe: int, run_id: bytes) -> None:
+        before = self.rows.get(pid) or Row(0)
+        self.rows[pid] = Row(pe, 0, before.last_seq, before.pe, before.last_pseq, run_id)
+
+    def is_committed(self, mid: Mid) -> bool:
+        """Is this envelope among the folded entries? Only asked about the last two runs of a producer."""
+        row = self.rows.get(mid.pid)
+        if row is None:
+            return False
+        if mid.pe == row.pe:
+            return mid.pseq <= row.last_pseq
+        return mid.pe == row.previous_pe and mid.pseq <= row.previous_last_pseq
+
+    def copy(self) -> Ledger:
+        return Ledger.decode(self.encode())
+
+    def encode(self) -> bytes:
+        """Canonical: rows by producer, integers of fixed width."""
+        rows = sorted(self.rows.items())
+        return _HEAD.pack(_VERSION, self.term, self.primary, len(rows)) + b"".join(
+            [
+                _ROW.pack(
+                    pid,
+                    row.pe,
+                    row.last_pseq,
+                    row.last_seq,
+                    row.previous_pe,
+                    row.previous_last_pseq,
+                    row.run_id,
+                )
+                for pid, row in rows
+            ]
+        )
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Ledger:
+        reader = Reader(data)
+        version, term, primary, count = _HEAD.unpack(reader.raw(_HEAD.size))
+        if version != _VERSION:
+            raise ProtocolError(f"a ledger of version {version}")
+        ledger = cls()
+        ledger.term, ledger.primary = term, primary
+        before = -1
+        for _ in range(count):
+            pid, pe, last_pseq, last_seq, previous_pe, previous_last, run_id = _ROW.unpack(
+                reader.raw(_ROW.size)
+            )
+            if pid <= before:
+                raise ProtocolError(f"the row of producer {pid} stands behind that of {before}")
+            before = pid
+            ledger.rows[pid] = Row(pe, last_pseq, last_seq, previous_pe, previous_last, run_id)
+        reader.finish()
+        return ledger

@@ -1,0 +1,458 @@
+"""What the nodes of a channel say to each other.
+
+One frozen dataclass per message, nouns named as in the protocol. `codec.py` gives each its bytes;
+the memory transport hands the objects over as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from xxhash import xxh3_128_digest
+
+from antiphon.ids import MID_STRUCT, Mid
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import Outcome
+
+
+class EntryKind(IntEnum):
+    """What one entry of the channel's log is about."""
+
+    DATA = 1
+    PRODUCER_OPEN = 2
+    PRODUCER_FENCE = 3
+    PRIMARY_CLAIM = 4
+    QUANTITY = 5
+    TICK = 6
+    CHECKPOINT_MARK = 7
+    CHECKPOINT_STABLE = 8
+    CONFIG = 9
+    VOID = 10
+
+
+class Entry(NamedTuple):
+    """One place in the log: the numbers first … first+count-1 belong to envelope `mid`.
+
+    Entries other than DATA are made by the sequencer itself and have no payload; what little they
+    say is in `detail`.
+    """
+
+    first: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    kind: EntryKind
+    mid: Mid
+    ts: int
+    digest: bytes
+    detail: bytes = b""
+
+    @property
+    def last(self) -> int:
+        """The last number of this entry."""
+        return self.first + self.count - 1
+
+
+NO_DIGEST = bytes(16)
+
+
+def digest_of(mid: Mid, ts: int, count: int, payload: bytes | memoryview) -> bytes:
+    """XXH3-128 over an envelope: guards against accidents, and is the record's checksum at rest."""
+    # Two hashes rather than one over a joined copy: the payload may be two megabytes.
+    head = MID_STRUCT.pack(*mid) + ts.to_bytes(8, "little") + count.to_bytes(4, "little")
+    return xxh3_128_digest(head + xxh3_128_digest(payload))
+
+
+class NackReason(IntEnum):
+    """Why the sequencer will not number an envelope."""
+
+    DUPLICATE = 1
+    FENCED = 2
+    EXPIRED = 3
+    GAP = 4
+    BUSY = 5
+    NOT_OPEN = 6
+    DIGEST = 7
+
+
+class ServerStatus(IntEnum):
+    """What a commit server can say about its disk."""
+
+    OK = 0
+    NO_SPACE = 1
+    DAMAGED = 2
+
+
+class ReportItem(NamedTuple):
+    """One envelope that a data server holds durably; `size` is the length of its payload."""
+
+    mid: Mid
+    ts: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    digest: bytes
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """An envelope, from its producer to all data servers."""
+
+    mid: Mid
+    ts: int
+    count: int
+    digest: bytes
+    payload: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A data server to a producer: that envelope is committed already, up to and including its pseq."""
+
+    mid: Mid
+
+
+@dataclass(frozen=True, slots=True)
+class DataReport:
+    """A data server to the sequencer: these envelopes are durable here."""
+
+    epoch_hint: int
+    items: tuple[ReportItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportNack:
+    """The sequencer to a data server, which passes it on to the producer."""
+
+    epoch: int
+    mid: Mid
+    reason: NackReason
+    argument: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOpen:
+    """A node asks the sequencer to open it as a producer of this channel; idempotent per run id."""
+
+    pid: int
+    run_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOpened:
+    """The sequencer answers a repeated `ProducerOpen`: it is committed already, as number `pe`."""
+
+    pid: int
+    run_id: bytes
+    pe: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSubmit:
+    """The sequencer to the commit servers: append these behind `prev`."""
+
+    epoch: int
+    prev: int
+    entries: tuple[Entry, ...]
+    committed_upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAcknowledge:
+    """A commit server: my log of this epoch is durable through `last`."""
+
+    epoch: int
+    last: int
+    status: ServerStatus = ServerStatus.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The sequencer to all: these entries are committed."""
+
+    epoch: int
+    entries: tuple[Entry, ...]
+    committed_upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The sequencer to all, periodically; also tells whether the primary serves, and how far it applied."""
+
+    epoch: int
+    committed_upto: int
+    stable_checkpoint: int
+    nonce: int
+    applied: int
+    serving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAck:
+    """A commit server answers a heartbeat, so that the sequencer knows it still leads a quorum."""
+
+    epoch: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreSeal:
+    """A candidate asks whether anybody still hears a sequencer (liveness only)."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreSealOk:
+    """A commit server has not heard a heartbeat within the suspicion time."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A candidate asks the commit servers to promise its epoch."""
+
+    epoch: int
+    candidate_committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealOk:
+    """A commit server promised the epoch (durably) and tells where its log stands."""
+
+    epoch: int
+    log_epoch: int
+    base: int
+    last: int
+    committed_upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealNack:
+    """A commit server refuses: it promised a higher epoch, or it is damaged."""
+
+    promised: int
+    status: ServerStatus = ServerStatus.OK
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLog:
+    """A candidate asks a commit server that promised its epoch for log entries, in pages."""
+
+    epoch: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLogReply:
+    """Entries from `start` on; `last` tells where the log ends."""
+
+    epoch: int
+    start: int
+    entries: tuple[Entry, ...]
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """The new sequencer to a commit server: your log is your prefix below `from_seq` plus these."""
+
+    epoch: int
+    from_seq: int
+    entries: tuple[Entry, ...]
+    committed_upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartNeed:
+    """A commit server cannot take a submit or a start: its log stands elsewhere."""
+
+    epoch: int
+    committed_upto: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchId:
+    """A member asks a commit server for committed entries from number `first` on."""
+
+    first: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchIdReply:
+    """Committed entries; `base` tells how far back this server's log reaches."""
+
+    entries: tuple[Entry, ...]
+    committed_upto: int
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchData:
+    """A member asks a data server for payloads.
+
+    Beside each id stands the first number of its entry, or 0 if it has none yet: a data server finds
+    what it has delivered by number, and what waits by id.
+    """
+
+    mids: tuple[Mid, ...]
+    firsts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchDataReply:
+    """Payloads it has, and the ids it does not know."""
+
+    items: tuple[Data, ...]
+    unknown: tuple[Mid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """A checkpoint server: my checkpoint after number n is durable and has this digest."""
+
+    seq: int
+    digest: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Every member to its channels, periodically: liveness and drift only, never safety."""
+
+    name: str
+    role: str
+    applied: int
+    synchronized: bool
+    config_digest: bytes
+    load: int
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The primary to all: everything through `upto` is applied and did what it asked, but for these."""
+
+    epoch: int
+    upto: int
+    exceptions: tuple[Outcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A client manager attaches a consumer at the primary; repeated on a new term."""
+
+    consumer: int
+    session: int
+    generation: int
+    destination: int
+    subscription: int
+    selector: str
+    credit_messages: int
+    credit_bytes: int
+    held: Ranges = field(default_factory=Ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The primary's answer; `code` is empty when the consumer is attached."""
+
+    consumer: int
+    term: int
+    code: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """A client manager detaches a consumer; deliveries above `seen_through` never reached the application."""
+
+    consumer: int
+    seen_through: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDetached:
+    """A client manager lost the client of a session; the primary lets it expire after a while."""
+
+    session: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreditUpdate:
+    """How far the primary may deliver to a consumer, absolutely: deliveries and body bytes from its start."""
+
+    consumer: int
+    messages: int
+    bytes: int
+
+
+class Piece(NamedTuple):
+    """Rows of one stored batch with consecutive numbers; `buffers` joined are the bytes of a batch."""
+
+    first_sequence: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    redelivery_count: int
+    buffers: list[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The primary to a client manager: messages for one consumer, in a numbered stream."""
+
+    term: int
+    stream_number: int
+    consumer: int
+    destination: int
+    first_delivery: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerEnded:
+    """The primary closed a consumer (its destination or session went away)."""
+
+    consumer: int
+    term: int
+    code: str
+    text: str
+
+
+BusMessage = (
+    Data
+    | Published
+    | DataReport
+    | ReportNack
+    | ProducerOpen
+    | ProducerOpened
+    | CommitSubmit
+    | CommitAcknowledge
+    | Commit
+    | Heartbeat
+    | HeartbeatAck
+    | PreSeal
+    | PreSealOk
+    | Seal
+    | SealOk
+    | SealNack
+    | FetchLog
+    | FetchLogReply
+    | EpochStart
+    | StartNeed
+    | FetchId
+    | FetchIdReply
+    | FetchData
+    | FetchDataReply
+    | CheckpointReport
+    | Presence
+    | Applied
+    | Register
+    | Registered
+    | Unregister
+    | SessionDetached
+    | CreditUpdate
+    | Deliver
+    | ConsumerEnded
+)

@@ -1,0 +1,53 @@
+"""What the bus machines are handed: places where bytes can be looked up.
+
+Writing is an effect (`Append`) and durability is an event (`Synced`); only looking up what was
+written is a direct call, because it changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from antiphon.ids import Mid
+from antiphon.journal.ports import Location
+
+__all__ = ["JournalCounter", "Location", "Payloads"]
+
+
+class Payloads(Protocol):
+    """Payloads of envelopes this node has written, by id and by place."""
+
+    def has(self, mid: Mid) -> bool:
+        """Is this envelope written here and not yet given up?"""
+
+    def locate(self, mid: Mid) -> Location | None:
+        """Where a written envelope lies that has no number yet, or None."""
+
+    def read(self, location: Location) -> memoryview:
+        """The payload, its digest verified; raises `errors.Damaged` rather than return other bytes."""
+
+    def place(self, mid: Mid, first: int, count: int) -> Location:
+        """The envelope got its numbers: from now on it is found by them."""
+
+    def location_of(self, first: int) -> Location | None:
+        """Where the envelope lies whose first number this is, if it was placed and not yet forgotten."""
+
+    def discard(self, mid: Mid) -> None:
+        """The envelope will never get a number, or a checkpoint covers it: its space may go."""
+
+
+class JournalCounter:
+    """Numbers the durable records of one node: 1, 2, 3, … in the order they must reach the disk.
+
+    Shared by all roles of a node, because one journal and one sync serve them all.
+    """
+
+    __slots__ = ("last",)
+
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
+
+    def next(self) -> int:
+        """The index of the next record."""
+        self.last += 1
+        return self.last

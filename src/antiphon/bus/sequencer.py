@@ -1,0 +1,309 @@
+"""Sequencer: one node at a time gives every envelope its place in one order.
+
+Where it sits
+    data_server  ->  SEQUENCER  ->  commit_server  ->  SEQUENCER  ->  member
+
+What it promises
+    P1  It leads only in an epoch that it claimed durably and that enough commit servers promised.
+    P2  A start of the process is a new epoch. Numbers of an earlier one are a cache, valid only as far
+        as the seal quorum confirms them.
+    P3  On hearing of a higher epoch, or when no quorum answers, it stops numbering.
+
+What it leaves to others
+    Fencing is the commit servers': a sequencer that does not know that it is deposed can commit nothing.
+
+    FOLLOWER -> PRE -> SEALING -> STARTING -> LEADING;  a higher epoch leads back to FOLLOWER
+
+PRE asks whether anybody still hears a sequencer, so that a node with a bad ear does not depose a good
+one. A node that is the only commit server need not ask: it stands at once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from antiphon.bus import messages as m
+from antiphon.bus.candidacy import Candidacy
+from antiphon.bus.chance import Chance
+from antiphon.bus.commit_server import CommitServer
+from antiphon.bus.effects import Received, RoleEffect, RoleEvent, Send, Synced
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.member import Member
+from antiphon.bus.messages import ServerStatus
+from antiphon.bus.planted import NONE
+from antiphon.bus.reign import Reign
+from antiphon.bus.superblock import Superblock
+from antiphon.ids import epoch_counter, epoch_node, make_epoch
+
+_PATIENCE_MAX = 16
+
+
+class State(Enum):
+    """What a sequencer is doing."""
+
+    FOLLOWER = "follower"
+    PRE = "pre"
+    SEALING = "sealing"
+    STARTING = "starting"
+    LEADING = "leading"
+
+
+class Sequencer:
+    """The sequencer of one node for one channel, whether it leads or not."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        node: int,
+        superblock: Superblock,
+        commit_server: CommitServer,
+        member: Member,
+        chance: Chance,
+        *,
+        planted: frozenset[str] = NONE,
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._superblock = superblock
+        # Both of this node, and read only.
+        self._commit_server = commit_server
+        self._member = member
+        self._chance = chance
+        self._planted = planted
+        self._may_stand = node in config.candidates
+        self._is_alone = config.commit_servers == (node,)
+        # The highest epoch this node has heard of, from whomever.
+        self.epoch_seen = max(superblock.promised, superblock.epoch_claimed)
+        self._pre_counter = 0
+        self._pre_answers: dict[int, bool] = {}
+        self._pre_until: int | None = None
+        self._suspect_at: int | None = None
+        self._patience = 1
+        self._candidacy: Candidacy | None = None
+        self._reign: Reign | None = None
+
+    @property
+    def state(self) -> State:
+        if self._reign is not None:
+            return State.LEADING
+        if self._candidacy is not None:
+            return State.STARTING if self._candidacy.is_starting else State.SEALING
+        return State.FOLLOWER if self._pre_until is None else State.PRE
+
+    @property
+    def reign(self) -> Reign | None:
+        """What this node leads, if it leads."""
+        return self._reign
+
+    def next_deadline_ns(self) -> int | None:
+        if self._reign is not None:
+            return self._reign.next_deadline_ns()
+        if self._candidacy is not None:
+            return self._candidacy.next_deadline_ns()
+        return self._pre_until if self._pre_until is not None else self._suspect_at
+
+    def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
+        """Take what happened, return what must happen next; what was numbered leaves in one submit."""
+        out: list[RoleEffect] = []
+        if self._suspect_at is None and self._may_stand:
+            # The first step of this life. Nobody has been heard, so nobody is deposed by waiting.
+            self._suspect_at = now_ns if self._is_alone else self._next_suspicion(now_ns)
+        for event in events:
+            match event:
+                case Received(sender, message):
+                    self._on_received(now_ns, sender, message, out)
+                case Synced(index):
+                    if self._candidacy is not None and index >= self._candidacy.claim_index:
+                        self._on_claim_durable(now_ns, out)
+                case _:
+                    pass
+        self._on_epoch(self._superblock.promised, now_ns)
+        self._keep_time(now_ns, out)
+        if self._reign is not None:
+            self._reign.forget(self._commit_server.log.base)
+            self._reign.flush(now_ns, out)
+        return out
+
+    def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
+        match message:
+            case m.DataReport():
+                if self._reign is not None and sender in self._config.data_servers:
+                    self._reign.on_report(now_ns, sender, message, out)
+            case m.CommitAcknowledge(epoch, last, status):
+                if status is ServerStatus.OK and sender in self._config.commit_servers:
+                    self._on_acknowledge(now_ns, sender, epoch, last, out)
+            case m.ProducerOpen():
+                if self._reign is not None and sender == message.pid and sender in self._config.nodes:
+                    self._reign.on_producer_open(message, out)
+            case m.Heartbeat() | m.Commit():
+                if sender == epoch_node(message.epoch) and sender != self._node:
+                    self._on_sequencer_heard(now_ns, message.epoch)
+            case m.HeartbeatAck(epoch, nonce):
+                if self._is_mine(sender, epoch) and self._reign is not None:
+                    self._reign.on_heartbeat_ack(sender, nonce)
+            case m.CheckpointReport():
+                if self._reign is not None and sender in self._config.checkpoint_servers:
+                    self._reign.on_checkpoint_report(sender, message, out)
+            case _:
+                self._on_change(now_ns, sender, message, out)
+
+    def _on_change(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
+        """Messages of a change of sequencer."""
+        candidacy = self._candidacy
+        match message:
+            case m.PreSealOk(counter):
+                if self._pre_until is not None and counter == self._pre_counter:
+                    self._on_pre_seal_ok(now_ns, sender, out)
+            case m.SealOk(epoch):
+                if (
+                    candidacy is not None
+                    and self._is_mine(sender, epoch)
+                    and not candidacy.on_seal_ok(sender, message, out)
+                ):
+                    self._follow(now_ns)
+            case m.FetchLogReply(epoch):
+                if candidacy is not None and self._is_mine(sender, epoch):
+                    candidacy.on_log_page(sender, message, out)
+            case m.StartNeed(epoch):
+                if self._is_mine(sender, epoch):
+                    if self._reign is not None:
+                        self._reign.on_start_need(now_ns, sender, message, out)
+                    elif candidacy is not None:
+                        candidacy.on_start_need(sender, message, out)
+            case m.SealNack(promised):
+                if sender in self._config.commit_servers:
+                    self._on_epoch(promised, now_ns)
+            case _:
+                pass
+
+    def _is_mine(self, sender: int, epoch: int) -> bool:
+        """Is this the answer of a commit server to us, in our epoch?"""
+        if sender not in self._config.commit_servers:
+            return False
+        if self._reign is not None:
+            return epoch == self._reign.epoch
+        return self._candidacy is not None and epoch == self._candidacy.epoch
+
+    def _on_acknowledge(self, now_ns: int, server: int, epoch: int, last: int, out: list[RoleEffect]) -> None:
+        if self._reign is not None:
+            if epoch == self._reign.epoch:
+                self._reign.on_acknowledge(now_ns, server, last, out)
+        elif self._candidacy is not None and epoch == self._candidacy.epoch:
+            self._candidacy.on_acknowledge(server, last)
+            if self._candidacy.is_won:
+                self._lead(now_ns, out)
+
+    # -- following ---------------------------------------------------------------------------------
+
+    def _on_sequencer_heard(self, now_ns: int, epoch: int) -> None:
+        self._on_epoch(epoch, now_ns)
+        if epoch >= self.epoch_seen and self._may_stand:
+            self._pre_until = None
+            self._patience = 1
+            self._suspect_at = self._next_suspicion(now_ns)
+
+    def _on_epoch(self, epoch: int, now_ns: int) -> None:
+        """Somebody promised or uses this epoch; if it is above ours, ours is over."""
+        if epoch <= self.epoch_seen:
+            return
+        self.epoch_seen = epoch
+        current = self._reign or self._candidacy
+        if current is not None and epoch > current.epoch:
+            self._follow(now_ns)
+
+    def _follow(self, now_ns: int) -> None:
+        self._reign = None
+        self._candidacy = None
+        self._pre_until = None
+        if self._may_stand:
+            self._suspect_at = self._next_suspicion(now_ns)
+
+    def _next_suspicion(self, now_ns: int) -> int:
+        config = self._config
+        rank = config.candidates.index(self._node)
+        spread = self._chance.below(config.suspicion_spread_ms * self._patience * MS)
+        return now_ns + (config.suspicion_ms + rank * config.rank_delay_ms) * MS + spread
+
+    # -- standing ----------------------------------------------------------------------------------
+
+    def _keep_time(self, now_ns: int, out: list[RoleEffect]) -> None:
+        config = self._config
+        if self._reign is not None:
+            if now_ns >= self._reign.next_deadline_ns():
+                self._beat(now_ns, out)
+        elif self._candidacy is not None:
+            waited_ns = now_ns - self._candidacy.started_at
+            if not self._is_alone and waited_ns > config.suspicion_ms * MS * self._patience:
+                # Somebody else may have better luck. A slow disk gets more time with every attempt.
+                self._patience = min(self._patience * 2, _PATIENCE_MAX)
+                self._follow(now_ns)
+            elif now_ns >= self._candidacy.next_deadline_ns():
+                self._candidacy.resend(now_ns, out)
+        elif self._suspect_at is not None and now_ns >= self._suspect_at:
+            if self._commit_server.status is not ServerStatus.OK:
+                self._suspect_at = self._next_suspicion(now_ns)
+            elif self._is_alone:
+                self._stand(now_ns, out)
+            elif self._pre_until is None or now_ns >= self._pre_until:
+                self._ask_around(now_ns, out)
+
+    def _ask_around(self, now_ns: int, out: list[RoleEffect]) -> None:
+        self._pre_counter += 1
+        self._pre_answers = {}
+        self._pre_until = now_ns + self._config.suspicion_ms * MS
+        for server in self._config.commit_servers:
+            out.append(Send(server, m.PreSeal(self._pre_counter)))
+
+    def _on_pre_seal_ok(self, now_ns: int, sender: int, out: list[RoleEffect]) -> None:
+        if sender in self._config.commit_servers:
+            self._pre_answers[sender] = True
+            if len(self._pre_answers) >= self._config.seal_quantity:
+                self._stand(now_ns, out)
+
+    def _stand(self, now_ns: int, out: list[RoleEffect]) -> None:
+        """Claim an epoch above every one that was ever seen."""
+        self._pre_until = None
+        superblock = self._superblock
+        highest = max(superblock.promised, superblock.epoch_claimed, self.epoch_seen)
+        epoch = make_epoch(epoch_counter(highest) + 1, self._node)
+        append = superblock.claim(epoch)
+        out.append(append)
+        self.epoch_seen = epoch
+        self._candidacy = Candidacy(
+            self._config, self._node, epoch, append.index, self._commit_server, now_ns
+        )
+
+    def _on_claim_durable(self, now_ns: int, out: list[RoleEffect]) -> None:
+        assert self._candidacy is not None, "a claim without a candidate"
+        if not self._candidacy.has_claimed:
+            self._candidacy.on_claim_durable(now_ns, out)
+
+    # -- leading -----------------------------------------------------------------------------------
+
+    def _lead(self, now_ns: int, out: list[RoleEffect]) -> None:
+        candidacy = self._candidacy
+        assert candidacy is not None and candidacy.log is not None and candidacy.ledger is not None, (
+            "nothing was adopted"
+        )
+        self._candidacy = None
+        self._patience = 1
+        self._reign = Reign(
+            self._config,
+            self._node,
+            candidacy.epoch,
+            candidacy.log,
+            candidacy.ledger,
+            candidacy.match,
+            now_ns,
+            self._chance,
+            self._planted,
+        )
+        self._reign.tell_committed(candidacy.newly_committed, out)
+        self._reign.claim()
+        self._beat(now_ns, out)
+
+    def _beat(self, now_ns: int, out: list[RoleEffect]) -> None:
+        assert self._reign is not None, "only a sequencer that leads has a heartbeat"
+        member = self._member
+        if not self._reign.beat(now_ns, member.applied, member.term == self._reign.epoch, out):
+            self._follow(now_ns)

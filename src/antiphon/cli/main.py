@@ -1,0 +1,61 @@
+"""The entry point: finds the command, runs it, and turns deliberate errors into one sentence.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 timeout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from antiphon import __version__
+from antiphon.cli import admin, bench, receive, send, sim, up
+from antiphon.errors import AntiphonError, Timeout
+
+DONE, FAILED, USAGE, TIMED_OUT = 0, 1, 2, 3
+
+COMMANDS = (up, send, receive, admin, bench, sim)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; every command module adds its own part."""
+    parser = argparse.ArgumentParser(
+        prog="antiphon", description="A message system that is one server to its clients."
+    )
+    parser.add_argument("--version", action="version", version=f"antiphon {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_command(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    if not __debug__:
+        # Our safety rests on asserts: a node that met the impossible must stop (see errors.py).
+        print("antiphon: refuses to run with asserts switched off (python -O)", file=sys.stderr)
+        return FAILED
+    parsed = build_parser().parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+        sys.stdout.flush()
+        return code
+    except Timeout as error:
+        print(f"antiphon: {error}", file=sys.stderr)
+        return TIMED_OUT
+    except (AntiphonError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader of our output left (`antiphon receive … | head`): nothing is wrong with us. Standard
+            # output is pointed elsewhere so that the interpreter does not complain when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return DONE
+        print(f"antiphon: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""`antiphon receive`: receives, prints and then acknowledges messages.
+
+Everything is received until nothing came for `--timeout`. A message is acknowledged after it was printed, so
+one that was not seen is not lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import antiphon
+from antiphon.cli.options import add_connection_options, positive
+
+CHUNK = 1000
+TIMED_OUT = 3
+
+
+def add_command(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "receive", help="receive messages", description=__doc__
+    )
+    parser.add_argument("destination", help="for example queue:orders")
+    parser.add_argument("--count", type=positive, help="stop after that many; exit code 3 when fewer came")
+    parser.add_argument(
+        "--timeout", type=float, default=1.0, help="seconds without a message to wait (default 1)"
+    )
+    parser.add_argument("--follow", action="store_true", help="go on for ever")
+    parser.add_argument(
+        "--save", type=Path, metavar="DIR", help="write each body to a file DIR/CHANNEL-SEQUENCE"
+    )
+    add_connection_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Receive until there is nothing more, or enough."""
+    if arguments.save is not None:
+        arguments.save.mkdir(parents=True, exist_ok=True)
+    received = asyncio.run(_receive(arguments))
+    return TIMED_OUT if arguments.count is not None and received < arguments.count else 0
+
+
+async def _receive(arguments: argparse.Namespace) -> int:
+    wanted = arguments.count if arguments.count is not None else math.inf
+    timeout = None if arguments.follow else arguments.timeout
+    received = 0
+    async with (
+        antiphon.connect(arguments.url) as connection,
+        connection.session(ack="client") as session,
+        session.consumer(arguments.destination) as consumer,
+    ):
+        while received < wanted:
+            first = await consumer.receive(timeout=timeout)
+            if first is None:
+                break
+            most = int(min(CHUNK, wanted - received)) - 1
+            messages = [first, *(await consumer.receive_many(most, timeout=0) if most else [])]
+            for message in messages:
+                _show(message, arguments)
+            sys.stdout.flush()
+            await messages[-1].ack()
+            received += len(messages)
+    return received
+
+
+def _show(message: antiphon.Message, arguments: argparse.Namespace) -> None:
+    if arguments.save is not None:
+        (arguments.save / f"{message.channel}-{message.sequence}").write_bytes(bytes(message.body_bytes))
+    if arguments.json:
+        print(json.dumps(as_json(message), ensure_ascii=False))
+    elif isinstance(message.body, bytes):
+        print(message.body.decode("utf-8", errors="backslashreplace"))
+    elif isinstance(message.body, str):
+        print(message.body)
+    else:
+        print(json.dumps(_plain(message.body), ensure_ascii=False))
+
+
+def as_json(message: antiphon.Message) -> dict[str, Any]:
+    """One message as the documented JSON object."""
+    body: Any
+    match message.body:
+        case str():
+            body, encoding = message.body, "text"
+        case bytes():
+            body, encoding = base64.b64encode(message.body).decode(), "base64"
+        case _:
+            body, encoding = _plain(message.body), "json"
+    return {
+        "destination": message.destination,
+        "message_id": message.message_id,
+        "sequence": message.sequence,
+        "channel": message.channel,
+        "timestamp": message.timestamp,
+        "priority": message.priority,
+        "properties": _plain(message.properties),
+        "correlation_id": message.correlation_id,
+        "reply_to": message.reply_to,
+        "type": message.type,
+        "key": message.key,
+        "redelivered": message.redelivered,
+        "delivery_count": message.delivery_count,
+        "body": body,
+        "encoding": encoding,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say: bytes become {"base64": …}, numbers that JSON lacks become text."""
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+        case bytes():
+            return {"base64": base64.b64encode(value).decode()}
+        case float() if not math.isfinite(value):
+            return str(value)
+    return value

@@ -1,0 +1,122 @@
+"""`antiphon sim`: runs the machines of a node in an invented world, one run per seed.
+
+Without faults in the machines every seed passes; exits 1 at the first seed that breaks a promise, and
+says how to repeat it. `--planted` breaks one rule on purpose, to see that the simulator sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from collections import Counter
+from time import perf_counter
+from typing import Any
+
+from antiphon.bus.planted import ALL
+from antiphon.cli.options import positive
+from antiphon.sim.runs import WORKLOADS, Report
+from antiphon.sim.runs import run as run_seed
+from antiphon.sim.trace import Trace
+
+SEEDS = 100
+
+
+def add_command(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "sim", help="simulate nodes under faults", description=__doc__
+    )
+    parser.add_argument("workload", help=f"one of: {', '.join(sorted(WORKLOADS))}")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seeds", type=positive, default=SEEDS, help="how many seeds (default %(default)s)")
+    which.add_argument("--seed", type=int, help="run this one seed and tell what happened")
+    parser.add_argument("--from", dest="first", type=int, default=1, help="the first seed (default 1)")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
+    parser.add_argument("--planted", choices=ALL, help="break one rule on purpose")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the seeds; 1 when a promise was broken, 2 when there is no such workload."""
+    if arguments.workload not in WORKLOADS:
+        known = ", ".join(sorted(WORKLOADS))
+        print(f"antiphon: there is no workload {arguments.workload!r}; known: {known}", file=sys.stderr)
+        return 2
+    if arguments.seed is not None:
+        return _run_one(arguments)
+    return _run_many(arguments)
+
+
+def _run_one(arguments: argparse.Namespace) -> int:
+    trace = Trace(is_on=True, show=print if arguments.trace else None)
+    report = run_seed(arguments.workload, arguments.seed, planted=arguments.planted or "", trace=trace)
+    if arguments.json:
+        print(json.dumps(_as_json(report)))
+    else:
+        for name, times in report.probes.items():
+            print(f"  {name:<40} {times:>6}")
+        print(f"{report.events} events in {report.virtual_ms:.0f} ms of virtual time")
+        print(f"trace digest {report.digest}")
+        print(_words(report.figures))
+        _print_verdict(report)
+    return 0 if report.is_clean else 1
+
+
+def _run_many(arguments: argparse.Namespace) -> int:
+    probes: Counter[str] = Counter()
+    figures: Counter[str] = Counter()
+    broken: Report | None = None
+    started = perf_counter()
+    done = 0
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        report = run_seed(arguments.workload, seed, planted=arguments.planted or "")
+        gc.collect(0)
+        done += 1
+        probes.update(report.probes)
+        figures.update(report.figures)
+        if not report.is_clean:
+            broken = report
+            break
+    took = perf_counter() - started
+    per_minute = round(done * 60 / took)
+    if arguments.json:
+        verdict = _as_json(broken) if broken else None
+        print(json.dumps({"seeds": done, "seeds_per_minute": per_minute, "figures": figures, "probes": probes,
+                          "violation": verdict}))  # fmt: skip
+    else:
+        for name, times in sorted(probes.items()):
+            print(f"  {name:<40} {times:>8}")
+        print(_words(figures))
+        print(f"{done} seeds in {took:.1f} s, {per_minute} seeds a minute")
+        if broken is not None:
+            _print_verdict(broken)
+        else:
+            print("no promise was broken")
+    return 0 if broken is None else 1
+
+
+def _print_verdict(report: Report) -> None:
+    if report.is_clean:
+        print(f"seed {report.seed}: no promise was broken")
+    else:
+        print(f"seed {report.seed}: {report.violation}")
+        print(f"replay: {report.replay}")
+
+
+def _words(figures: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in figures.items())
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    return {
+        "workload": report.workload,
+        "seed": report.seed,
+        "planted": report.planted or None,
+        "violation": report.violation or None,
+        "replay": report.replay,
+        "events": report.events,
+        "digest": report.digest or None,
+    }

@@ -1,0 +1,177 @@
+"""The asyncio face: `connect` and what it gives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, Literal
+
+from antiphon.client.admin import Admin
+from antiphon.client.durations import Duration, seconds
+from antiphon.client.link import Link
+from antiphon.client.once import Once
+from antiphon.client.scope import SessionScope
+from antiphon.client.servers import Server, parse_url
+from antiphon.client.session import Session
+from antiphon.errors import AccessDenied, AntiphonError, ConnectionFailed, LocalError, NotConnected
+from antiphon.wire.frames import AckMode
+
+AckName = Literal["auto", "client", "individual"]
+
+_ACK_MODES = {"auto": AckMode.AUTO, "client": AckMode.CLIENT, "individual": AckMode.INDIVIDUAL}
+
+
+def connect(
+    url: str,
+    user: str | None = None,
+    password: str | None = None,
+    client_id: str | None = None,
+    timeout: Duration = 10,
+) -> Connection:
+    """A connection to the first of the servers in `url` that lets us in.
+
+    Await it, or use it with `async with`. `timeout` is how long that may take; and how
+    long the server may take later on to open a session, a producer or a consumer.
+
+    >>> async with antiphon.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
+    ...     async with connection.session() as session:
+    ...         await session.producer("queue:orders").send(b"...")
+    """
+    return Connection(
+        parse_url(url),
+        user=user or "",
+        password=password or "",
+        client_id=client_id or "",
+        timeout=seconds(timeout, "timeout"),
+    )
+
+
+class Connection:
+    """A connection to a server; `connect` makes them.
+
+    >>> connection = await antiphon.connect("antiphon://127.0.0.1:7420")
+    >>> await connection.close()
+    """
+
+    def __init__(
+        self, servers: list[Server], *, user: str, password: str, client_id: str, timeout: float
+    ) -> None:
+        self._servers = servers
+        self._user = user
+        self._password = password
+        self._client_id = client_id
+        self._timeout = timeout
+        self._connecting = Once(self._connect)
+        self._link: Link | None = None
+        self._sessions: list[Session] = []
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed, or lost?"""
+        return self._link is not None and self._link.error is not None
+
+    def session(self, ack: AckName = "auto") -> Session:
+        """A session, whose `ack` says when messages are acknowledged.
+
+        auto: when `receive` returns them, or when `async for` asks for the next one.
+        client: `message.ack()` acknowledges everything the session was given so far.
+        individual: `message.ack()` acknowledges this one.
+
+        >>> async with connection.session(ack="client") as session:
+        ...     consumer = session.consumer("queue:orders")
+        """
+        if ack not in _ACK_MODES:
+            raise LocalError(f"ack is one of {', '.join(map(repr, _ACK_MODES))}; it was {ack!r}")
+        session = Session(SessionScope(self._connected, _ACK_MODES[ack], self._timeout))
+        self._sessions = [known for known in self._sessions if not known.closed]
+        self._sessions.append(session)
+        return session
+
+    def admin(self) -> Admin:
+        """Questions to the system.
+
+        >>> status = await connection.admin().status()
+        """
+        return Admin(self._connected, self._timeout)
+
+    async def close(self) -> None:
+        """Close the sessions, each of which waits until everything in it is confirmed, then say goodbye.
+
+        >>> await connection.close()
+        """
+        try:
+            await asyncio.gather(*(session.close() for session in self._sessions))
+        finally:
+            self._sessions.clear()
+            if self._link is not None:
+                await self._link.close()
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> Connection:
+        return await self._opened()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except AntiphonError:
+            # What went wrong inside says more than that the end went wrong too.
+            if kind is None:
+                raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self._link.server if self._link is not None else "not connected"
+        return f"<Connection {state}>"
+
+    # -- connecting ------------------------------------------------------------
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            raise NotConnected("the connection was neither awaited nor entered with `async with`")
+        self._link.check()
+        return self._link
+
+    async def _opened(self) -> Connection:
+        await self._connecting.get()
+        return self
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        failures: dict[str, str] = {}
+        for place, server in enumerate(self._servers):
+            # A server that never answers leaves their share of the time to those after it.
+            share = (deadline - loop.time()) / (len(self._servers) - place)
+            try:
+                self._link = await self._reach(server, share)
+                return
+            except AccessDenied:
+                raise
+            except TimeoutError:
+                failures[str(server)] = f"no answer within {share:.3g} s"
+            except (OSError, AntiphonError) as error:
+                failures[str(server)] = _reason(error)
+        reasons = "; ".join(f"{server}: {reason}" for server, reason in failures.items())
+        raise ConnectionFailed(f"no server could be reached. {reasons}", failures)
+
+    async def _reach(self, server: Server, timeout: float) -> Link:
+        link = Link(server=str(server), user=self._user, password=self._password, client_id=self._client_id)
+        try:
+            async with asyncio.timeout(timeout):
+                await link.loop.create_connection(lambda: link, server.host, server.port)
+                await link.welcomed
+        except BaseException:
+            link.abort()
+            raise
+        return link
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)

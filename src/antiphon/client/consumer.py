@@ -1,0 +1,308 @@
+"""Consumer: receives the messages of one destination."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from antiphon.client.core_consumer import PREFETCH_MESSAGES, ConsumerCore, Span
+from antiphon.client.core_session import Acknowledgement, SessionCore
+from antiphon.client.durations import Duration, seconds
+from antiphon.client.iteration import Iteration
+from antiphon.client.link import Link
+from antiphon.client.once import Once
+from antiphon.client.outcomes import acknowledge_error
+from antiphon.client.scope import SessionScope
+from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected
+from antiphon.message import Message
+from antiphon.names import parse_destination
+from antiphon.wire.frames import AckMode, Done
+
+PREFETCH_MAX = 1_000_000
+
+
+class Attached(NamedTuple):
+    """A consumer that the server knows."""
+
+    link: Link
+    session: SessionCore
+    core: ConsumerCore
+
+
+class Consumer:
+    """Receives the messages of one destination; `session.consumer` makes them.
+
+    >>> async for message in session.consumer("queue:orders"):
+    ...     print(message.body, message.properties)
+    """
+
+    def __init__(self, scope: SessionScope, destination: str, prefetch: int | None) -> None:
+        parse_destination(destination)
+        if prefetch is not None and not (isinstance(prefetch, int) and 1 <= prefetch <= PREFETCH_MAX):
+            raise LocalError(f"prefetch is 1 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
+        self.destination = destination
+        self._scope = scope
+        self._prefetch = prefetch or PREFETCH_MESSAGES
+        self._opening = Once(self._open)
+        self._closing = Once(self._close)
+        self._attached: Attached | None = None
+        self._error: AntiphonError | None = None
+        self.was_closed_here = False
+        self._waiters: deque[asyncio.Future[bool]] = deque()
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed, here or by the server?"""
+        return self._error is not None
+
+    async def receive(self, timeout: Duration | None = None) -> Message | None:
+        """The next message; None when none came within `timeout`. Without a timeout, wait for it.
+
+        In an auto session the message is acknowledged, in the background, when this returns.
+
+        >>> message = await consumer.receive(timeout=1.0)
+        """
+        spans = await self.take(1, timeout)
+        if not spans:
+            return None
+        self.given(spans)
+        return spans[0].message()
+
+    async def receive_many(self, n: int, timeout: Duration | None = None) -> list[Message]:
+        """The next `n` messages; fewer, perhaps none, when no more came within `timeout`.
+
+        In an auto session they are acknowledged, in the background, when this returns.
+
+        >>> messages = await consumer.receive_many(1000, timeout=1.0)
+        """
+        if not (isinstance(n, int) and n >= 0):
+            raise LocalError(f"receive_many takes a number of messages; it was {n!r}")
+        spans = await self.take(n, timeout)
+        self.given(spans)
+        if len(spans) == 1:
+            return spans[0].messages()
+        return [message for span in spans for message in span.messages()]
+
+    def __aiter__(self) -> Iteration:
+        """The messages as they come, until the consumer is closed.
+
+        In an auto session a message is acknowledged when the next one is asked for, or when
+        the loop is left by `break` or `return`. An exception leaves it unacknowledged.
+
+        >>> async for message in consumer:
+        ...     print(message.body)
+        """
+        return Iteration(self, sys._getframe(1).f_code)
+
+    async def close(self) -> None:
+        """Wait until the acknowledgements are confirmed, then receive nothing more.
+
+        Messages that were received and not acknowledged will be delivered again.
+
+        >>> await consumer.close()
+        """
+        await self._closing.get()
+
+    def __await__(self) -> Generator[Any, None, Consumer]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> Consumer:
+        return await self._opened()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except AntiphonError:
+            # What went wrong inside says more than that the end went wrong too.
+            if kind is None:
+                raise
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self.destination}{' closed' if self.closed else ''}>"
+
+    # -- opening and closing ---------------------------------------------------
+
+    async def _opened(self) -> Consumer:
+        self._check(await self._opening.get())
+        return self
+
+    async def _open(self) -> Attached:
+        scope = self._scope
+        session = await scope.core()
+        opened = await scope.open_destination(self.destination)
+        link = scope.link
+        core = session.new_consumer(
+            self.destination, opened, prefetch_messages=self._prefetch, acknowledge=self._acknowledge
+        )
+        request = link.core.open_consumer(session, core)
+        link.receivers[session.session, core.consumer] = self
+        scope.parts[self] = None
+        self._attached = Attached(link, session, core)
+        try:
+            await link.call(request, Done, scope.timeout)
+        except BaseException:
+            scope.parts.pop(self, None)
+            link.receivers.pop((session.session, core.consumer), None)
+            self._attached = None
+            raise
+        return self._attached
+
+    def _check(self, attached: Attached) -> None:
+        if self._error is not None:
+            raise self._error
+        attached.link.check()
+
+    async def _close(self) -> None:
+        attached = await self._opening.get() if self._opening.has_begun else None
+        self.was_closed_here = self._error is None
+        self.ended(ConsumerClosed("the consumer is closed"))
+        if attached is None:
+            return
+        link, session, core = attached
+        self._scope.parts.pop(self, None)
+        link.receivers.pop((session.session, core.consumer), None)
+        try:
+            link.check()
+            session.send_gathered(core)
+            if not core.is_closing:
+                # The server answers when all acknowledgements before are confirmed.
+                await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
+        except NotConnected:
+            if session.has_unconfirmed_acknowledgements:
+                raise
+
+    # -- the link says ---------------------------------------------------------
+
+    def arrived(self) -> None:
+        """There are messages: whoever has waited longest may look."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(True)
+                return
+
+    def ended(self, error: AntiphonError) -> None:
+        """There will be no more messages, for this reason. The first reason counts."""
+        self._error = self._error or error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(True)
+
+    # -- taking ----------------------------------------------------------------
+
+    async def take(self, count: int, timeout: Duration | None) -> list[Span]:
+        """Up to `count` messages, not yet given to the application; see `given`."""
+        link, session, core = attached = self._opening.result or await self._opening.get()
+        deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
+        taken: list[Span] = []
+        try:
+            while True:
+                self._check(attached)
+                before = core.buffered
+                taken += session.take(core, count)
+                count -= before - core.buffered
+                if not count or not await self._wait(attached, deadline):
+                    break
+        except asyncio.CancelledError:
+            core.put_back(taken)
+            self.arrived()
+            raise
+        if core.buffered:
+            self.arrived()
+        return taken
+
+    async def _wait(self, attached: Attached, deadline: float | None) -> bool:
+        """Wait until messages have come; False when they have not by the deadline."""
+        link, session, core = attached
+        # The application has worked off everything: do not let the server wait for its word.
+        session.send_gathered(core)
+        link.flush()
+        waiter: asyncio.Future[bool] = link.loop.create_future()
+        self._waiters.append(waiter)
+        timer = None if deadline is None else link.loop.call_at(deadline, _expire, waiter)
+        try:
+            return await waiter or core.buffered > 0
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def given(self, spans: Sequence[Span]) -> None:
+        """The application has these now. In an auto session that is enough."""
+        if self._scope.ack_mode is AckMode.AUTO:
+            self._gather(spans)
+        else:
+            self.held(spans)
+
+    def given_in_turn(self, span: Span) -> None:
+        """The application has this one now, and will ask for the next, see `done_with`."""
+        if self._scope.ack_mode is AckMode.AUTO and self._attached is not None:
+            self._attached.core.put_in_hand(span.numbers[0])
+            self._attached.link.flush_soon()
+        else:
+            self.held([span])
+
+    def held(self, spans: Sequence[Span]) -> None:
+        """The application has these now, and will acknowledge them."""
+        if spans and self._attached is not None:
+            self._attached.core.hold(spans)
+            self._attached.link.flush_soon()
+
+    def done_with(self, span: Span) -> None:
+        """The application asked for the next one. Unless it acknowledged this one, we do."""
+        if self._attached is not None and self._attached.core.take_from_hand(span.numbers[0]):
+            self._gather([span])
+
+    def _gather(self, spans: Sequence[Span]) -> None:
+        """Acknowledge these soon."""
+        if spans and self._attached is not None and self._attached.link.error is None:
+            link, session, core = self._attached
+            session.gather(time.monotonic_ns(), core, spans)
+            link.flush_soon()
+
+    # -- acknowledging ---------------------------------------------------------
+
+    async def _acknowledge(self, message: Message) -> None:
+        """What `message.ack()` does."""
+        attached = self._attached
+        assert attached is not None, "a message came before the consumer was open"
+        link, session, core = attached
+        link.check()
+        sent: list[Acknowledgement]
+        if self._scope.ack_mode is AckMode.CLIENT:
+            sent = session.acknowledge_held()
+        else:
+            sent = session.acknowledge_one(core, message.sequence)
+        # Nothing was left to do: it was acknowledged before, and perhaps is not confirmed yet.
+        session.send_gathered(core)
+        last = session.last_sent(core)
+        link.flush_soon()
+        for acknowledgement in sent:
+            await self._outcome(link, acknowledgement)
+        if not sent and last is not None:
+            await self._outcome(link, last)
+
+    async def _outcome(self, link: Link, acknowledgement: Acknowledgement) -> None:
+        if not acknowledgement.is_settled:
+            future: asyncio.Future[None] = link.loop.create_future()
+            acknowledgement.listen(lambda _: None if future.done() else future.set_result(None))
+            await future
+        if acknowledgement.is_lost:
+            raise link.lost() from link.error
+        for item in acknowledgement.outcomes:
+            error = acknowledge_error(item)
+            if error is not None:
+                raise error
+
+
+def _expire(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)

@@ -1,0 +1,237 @@
+"""ConsumerCore: what was delivered to one consumer, and how far the application came with it.
+
+    delivered  ->  buffered  ->  taken  ->  (held  ->)  gathered  ->  acknowledged
+
+What it promises
+    C1  Messages are taken in the order they were delivered, each once.
+    C2  Credit counts what the application took, not what arrived: no more than
+        `prefetch_messages` messages are ever buffered, and hardly more than
+        `prefetch_bytes` of bodies.
+    C3  Nothing is acknowledged that the application did not take.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from antiphon.batch import BODY_BYTES_MAX, Batch, ColumnId
+from antiphon.errors import ProtocolError
+from antiphon.message import Delivery, Message
+from antiphon.ranges import Ranges
+from antiphon.wire.frames import Deliver
+
+PREFETCH_MESSAGES = 1_000
+PREFETCH_BYTES = 1024 * 1024
+
+ACK_DELAY_NS = 5_000_000
+"""Acknowledgements wait so long for others, and for a publication to ride with."""
+
+ACK_BYTES = 64 * 1024
+"""Acknowledged bodies of this size are not kept waiting: they hold memory and disk at the server."""
+
+
+class Span(NamedTuple):
+    """The rows `[start, stop)` of a delivered batch; `offsets` say where the bodies of its rows lie."""
+
+    batch: Batch
+    delivery: Delivery
+    offsets: memoryview
+    start: int
+    stop: int
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Their sequence numbers, as a range."""
+        first = self.delivery.first_sequence
+        return first + self.start, first + self.stop
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of the bodies alone: what byte credit counts, on both sides."""
+        size: int = self.offsets[self.stop] - self.offsets[self.start]
+        return size
+
+    def message(self) -> Message:
+        """The first of the messages."""
+        return Message(self.batch, self.start, self.delivery)
+
+    def messages(self) -> list[Message]:
+        return list(map(Message, repeat(self.batch), range(self.start, self.stop), repeat(self.delivery)))
+
+
+class ConsumerCore:
+    """One consumer: its buffer, its credit, and the acknowledgements it gathers.
+
+    `acknowledge` is what `message.ack()` will call: the messages are given it, nothing else is done with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        consumer: int,
+        name: str,
+        destination: int,
+        channel: str,
+        prefetch_messages: int = PREFETCH_MESSAGES,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        acknowledge: Callable[[Message], Awaitable[None]] | None = None,
+    ) -> None:
+        self.consumer = consumer
+        self.name = name
+        self.destination = destination
+        self.channel = channel
+        self._acknowledge = acknowledge
+        self.prefetch_messages = prefetch_messages
+        self.prefetch_bytes = prefetch_bytes
+        self.buffered = 0
+        self.is_closing = False
+        # Taken, but neither acknowledged nor on the way to be: what the application is to acknowledge,
+        # and what an `async for` will when it goes on.
+        self.held = Ranges()
+        self._in_hand: set[int] = set()
+        self._spans: deque[Span] = deque()
+        self._arrived_through = 0
+        self._arrived_bytes = 0
+        self._taken_bytes = 0
+        self._granted = (prefetch_messages, prefetch_bytes)
+        # Numbers to be acknowledged; the last run of them, which mostly just grows, for itself.
+        self._gathered = Ranges()
+        self._gathered_run = (0, 0)
+        self._gathered_bytes = 0
+        self.gathered_since_ns = 0
+
+    # -- from the server -------------------------------------------------------
+
+    def arrive(self, frame: Deliver) -> None:
+        """Buffer what the server sent, if it keeps to the numbering and the credit (C2)."""
+        if frame.first_delivery != self._arrived_through + 1:
+            raise ProtocolError(
+                f"delivery {frame.first_delivery} for consumer {self.consumer} came after delivery "
+                f"{self._arrived_through}"
+            )
+        for first_sequence, redelivery_count, data in frame.pieces:
+            batch = Batch.decode(data)
+            delivery = Delivery(self.channel, self.name, first_sequence, redelivery_count, self._acknowledge)
+            bodies = batch.column(ColumnId.BODY)
+            assert bodies is not None and bodies.offsets is not None, "every batch has a column of bodies"
+            span = Span(batch, delivery, bodies.offsets, 0, batch.count)
+            self._spans.append(span)
+            self.buffered += batch.count
+            self._arrived_through += batch.count
+            self._arrived_bytes += span.body_bytes
+        messages, size = self._granted
+        # A message that begins within the byte credit may end beyond it; and a new primary, which cannot
+        # know the bytes its forerunner delivered, begins the byte credit anew.
+        if (
+            self._arrived_through > messages
+            or self._arrived_bytes > size + self.prefetch_bytes + BODY_BYTES_MAX
+        ):
+            raise ProtocolError(
+                f"consumer {self.consumer} was sent {self._arrived_through} messages of "
+                f"{self._arrived_bytes} bytes; it allowed {messages} messages of {size} bytes"
+            )
+
+    # -- to the application ----------------------------------------------------
+
+    @property
+    def taken_through(self) -> int:
+        """The delivery number of the last message taken."""
+        return self._arrived_through - self.buffered
+
+    def take(self, count: int) -> list[Span]:
+        """Up to `count` messages, in order (C1)."""
+        taken = []
+        spans = self._spans
+        while count and spans:
+            span = spans[0]
+            batch, delivery, offsets, start, stop = span
+            if stop - start <= count:
+                spans.popleft()
+            else:
+                stop = start + count
+                spans[0] = Span(batch, delivery, offsets, stop, span.stop)
+                span = Span(batch, delivery, offsets, start, stop)
+            taken.append(span)
+            count -= stop - start
+            self.buffered -= stop - start
+            self._taken_bytes += offsets[stop] - offsets[start]
+        return taken
+
+    def put_back(self, taken: Sequence[Span]) -> None:
+        """Undo a take that did not reach the application."""
+        for span in reversed(taken):
+            self._spans.appendleft(span)
+            self.buffered += span.stop - span.start
+            self._taken_bytes -= span.body_bytes
+
+    def new_credit(self) -> tuple[int, int] | None:
+        """Credit to grant (messages, bytes, both absolute) once half of the last is used up; else None."""
+        messages, size = self._granted
+        taken = self.taken_through
+        if (
+            2 * (messages - taken) > self.prefetch_messages
+            and 2 * (size - self._taken_bytes) > self.prefetch_bytes
+        ):
+            return None
+        # Absolute figures only ever grow: after `put_back` the old ones stand.
+        granted = (
+            max(messages, taken + self.prefetch_messages),
+            max(size, self._taken_bytes + self.prefetch_bytes),
+        )
+        if granted == self._granted:
+            return None
+        self._granted = granted
+        return granted
+
+    # -- acknowledgements ------------------------------------------------------
+
+    def hold(self, taken: Iterable[Span]) -> None:
+        """The application has these, and will acknowledge them."""
+        for span in taken:
+            self.held.add(*span.numbers)
+
+    def take_held(self) -> Ranges:
+        held, self.held = self.held, Ranges()
+        return held
+
+    def put_in_hand(self, sequence: int) -> None:
+        """The application works on this one, and is done with it when it asks for another."""
+        self._in_hand.add(sequence)
+
+    def take_from_hand(self, sequence: int) -> bool:
+        """It is done with this one now; False when that is not news."""
+        if sequence in self._in_hand:
+            self._in_hand.remove(sequence)
+            return True
+        return False
+
+    def gather(self, now_ns: int, taken: Iterable[Span]) -> bool:
+        """The application is done with these; say whether it is time to tell the server."""
+        first, stop = self._gathered_run
+        if first == stop:
+            self.gathered_since_ns = now_ns
+        for span in taken:
+            start, end = span.numbers
+            if start == stop:
+                stop = end
+            else:
+                self._gathered.add(first, stop)
+                first, stop = start, end
+            self._gathered_bytes += span.body_bytes
+        self._gathered_run = (first, stop)
+        return self._gathered_bytes >= ACK_BYTES
+
+    @property
+    def has_gathered(self) -> bool:
+        first, stop = self._gathered_run
+        return first < stop
+
+    def take_gathered(self) -> Ranges:
+        """What is to be acknowledged now."""
+        gathered = self._gathered
+        gathered.add(*self._gathered_run)
+        self._gathered, self._gathered_run, self._gathered_bytes = Ranges(), (0, 0), 0
+        return gathered

@@ -1,0 +1,76 @@
+"""What the client's core reports to its face."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from antiphon.errors import AntiphonError
+from antiphon.wire.commands import ConfirmItem
+from antiphon.wire.frames import Answer, DestinationOpened, Done, SessionOpened, Welcome
+
+Reply: TypeAlias = SessionOpened | DestinationOpened | Done | Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcomed:
+    """The server has let us in: sessions may be opened."""
+
+    welcome: Welcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A request was carried out."""
+
+    request: int
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A request was not carried out."""
+
+    request: int
+    error: AntiphonError
+
+
+class Settled(NamedTuple):
+    """All outcomes of one command are known; `tag` is what it was sent with."""
+
+    tag: object
+    outcomes: list[ConfirmItem]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """A consumer has messages."""
+
+    session: int
+    consumer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerEnded:
+    """The server has closed a consumer."""
+
+    session: int
+    consumer: int
+    error: AntiphonError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """A publication has no outcome yet, and its time is over."""
+
+    publication: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The connection is over: the server said so, or has been silent for too long."""
+
+    error: AntiphonError
+
+
+Event: TypeAlias = Welcomed | Answered | Refused | Settled | Arrived | ConsumerEnded | Expired | Ended

@@ -1,0 +1,207 @@
+"""Gathering: messages on their way to one destination, until they leave as a batch.
+
+A batch is built when it leaves, because only then the number of its first message is known.
+A publication nobody waits for any more does not leave: whoever was told that it never
+left was told the truth. One that has left cannot be called back, nor a single message of
+many; cancelling a send therefore says nothing about its fate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from antiphon.batch import BODY_BYTES_MAX, ROWS_MAX, Batch, BatchBuilder
+from antiphon.batch.bodies import Body
+from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.errors import MessageTooLarge
+from antiphon.values import PropertyValue
+
+GATHERED_BYTES_MAX = 256 * 1024
+"""A batch of this size costs little more per message than a larger one, and is sooner on its way."""
+
+ROW_BYTES = 8
+"""What a plain body takes besides its own bytes, about."""
+
+HEAD_BYTES = 192
+"""What stands around a batch in a command, about."""
+
+
+class Ticket(Protocol):
+    """Whoever waits for the fate of a message. An asyncio Future is one."""
+
+    def done(self) -> bool:
+        """Does nobody wait any more?"""
+
+
+class Row(NamedTuple):
+    """One message as the application gave it."""
+
+    body: Body | bytearray | memoryview
+    properties: Mapping[str, PropertyValue] | None = None
+    priority: int = PRIORITY_DEFAULT
+    key: str | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    type: str | None = None
+    persistent: bool = True
+
+    def add_to(self, builder: BatchBuilder, timestamp_ms: int) -> None:
+        """Check the message and put it in."""
+        builder.add(
+            self.body,
+            self.properties,
+            timestamp_ms=timestamp_ms,
+            priority=self.priority,
+            key=self.key,
+            correlation_id=self.correlation_id,
+            reply_to=self.reply_to,
+            type=self.type,
+            persistent=self.persistent,
+        )
+
+
+class Publication:
+    """Messages that leave as one command. Its two kinds differ in who waits for them."""
+
+    __slots__ = (
+        "deadline_ns",
+        "destination",
+        "first_number",
+        "is_settled",
+        "settings_version",
+        "timestamp_ms",
+    )
+
+    def __init__(
+        self, *, destination: int, settings_version: int, timestamp_ms: int, deadline_ns: int
+    ) -> None:
+        self.destination = destination
+        self.settings_version = settings_version
+        self.timestamp_ms = timestamp_ms
+        self.deadline_ns = deadline_ns
+        self.first_number = 0  # until it has left
+        self.is_settled = False
+
+    @property
+    def has_left(self) -> bool:
+        return self.first_number > 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        raise NotImplementedError
+
+    def build(self, session: int, first_number: int) -> Batch | None:
+        """Its batch, now that the first number is known; None when nobody waits for it any more."""
+        raise NotImplementedError
+
+
+class Gathering(Publication):
+    """Sends of about the same moment, each with a ticket of its own.
+
+    As long as all are bytes without anything else they are only listed; the first
+    other one brings a builder.
+    """
+
+    __slots__ = ("_builder", "_is_built", "_plain", "_size", "tickets")
+
+    def __init__(
+        self, *, destination: int, settings_version: int, timestamp_ms: int, deadline_ns: int
+    ) -> None:
+        super().__init__(
+            destination=destination,
+            settings_version=settings_version,
+            timestamp_ms=timestamp_ms,
+            deadline_ns=deadline_ns,
+        )
+        self._plain: list[bytes] = []
+        self._builder: BatchBuilder | None = None
+        self._is_built = False
+        self._size = HEAD_BYTES
+        self.tickets: list[Ticket] = []
+
+    @property
+    def size(self) -> int:
+        return self._size if self._builder is None else self._builder.byte_size
+
+    @property
+    def is_full(self) -> bool:
+        """Must the next message go into another one?"""
+        return self._is_built or self.size >= GATHERED_BYTES_MAX or len(self.tickets) >= ROWS_MAX
+
+    def add_plain(self, body: bytes, ticket: Ticket) -> None:
+        """Add bytes without properties or headers."""
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageTooLarge(
+                f"body of {len(body):,} bytes is larger than the {BODY_BYTES_MAX:,} allowed"
+            )
+        if self._builder is not None:
+            self.add(Row(body), ticket)
+            return
+        self._plain.append(body)
+        self._size += len(body) + ROW_BYTES
+        self.tickets.append(ticket)
+
+    def add(self, row: Row, ticket: Ticket) -> None:
+        """Add any message; if it may not be sent, this raises and nothing has changed."""
+        builder = self._builder
+        if builder is None:
+            builder = BatchBuilder()
+            for body in self._plain:
+                builder.add(body, timestamp_ms=self.timestamp_ms)
+        row.add_to(builder, self.timestamp_ms)
+        self._builder, self._plain = builder, []
+        self.tickets.append(ticket)
+
+    def build(self, session: int, first_number: int) -> Batch | None:
+        builder, plain = self._builder, self._plain
+        self._builder, self._plain = None, []
+        self._is_built = True
+        if all(ticket.done() for ticket in self.tickets):
+            return None
+        if builder is not None:
+            return builder.build(session, first_number)
+        return Batch.of_bodies(plain, session, first_number, self.timestamp_ms)
+
+
+class Chunk(Publication):
+    """A part of a `send_many`: bodies that share one ticket, and their fate until one is refused."""
+
+    __slots__ = ("_bodies", "_builder", "_size", "count", "ticket")
+
+    def __init__(
+        self,
+        bodies: Sequence[bytes] | BatchBuilder,
+        size: int,
+        ticket: Ticket,
+        *,
+        destination: int,
+        settings_version: int,
+        timestamp_ms: int,
+        deadline_ns: int,
+    ) -> None:
+        super().__init__(
+            destination=destination,
+            settings_version=settings_version,
+            timestamp_ms=timestamp_ms,
+            deadline_ns=deadline_ns,
+        )
+        self._builder = bodies if isinstance(bodies, BatchBuilder) else None
+        self._bodies: Sequence[bytes] = () if isinstance(bodies, BatchBuilder) else bodies
+        self._size = size
+        self.count = bodies.count if isinstance(bodies, BatchBuilder) else len(bodies)
+        self.ticket = ticket
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def build(self, session: int, first_number: int) -> Batch | None:
+        builder, bodies = self._builder, self._bodies
+        self._builder, self._bodies = None, ()
+        if self.ticket.done():
+            return None
+        if builder is not None:
+            return builder.build(session, first_number)
+        return Batch.of_bodies(bodies, session, first_number, self.timestamp_ms)

@@ -1,0 +1,190 @@
+"""Outbox: the commands of one session to one channel, from the application's hand to their outcome.
+
+What it promises
+    O1  Numbers are given without gaps in the order of sending, and a command keeps its
+        number and its bytes until its outcome is known.
+    O2  Publications leave in the order they were handed over. Acknowledgements may
+        overtake publications that wait for room: a full queue may need them to get room.
+    O3  A publication leaves when at most `window_bytes` are unconfirmed with it; or when
+        nothing is, whatever its size.
+    O4  Every number has one outcome. What a peer confirms twice counts once, and what it
+        confirms although it was never sent is a ProtocolError.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from antiphon.client.core_events import Settled
+from antiphon.client.core_gathering import Publication
+from antiphon.errors import ProtocolError
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import (
+    PUBLISH_BATCH_OFFSET,
+    Acknowledge,
+    CommandKind,
+    ConfirmItem,
+    encode_command,
+    publish_buffers,
+)
+from antiphon.wire.frames import command_buffers
+from antiphon.wire.primitives import Buffer
+
+LINGER_COMMANDS = 16
+"""With so many commands unconfirmed the server is busy: small publications then wait for its next
+word and grow meanwhile. Fewer than this, and nothing ever waits but for the window."""
+
+SMALL_BYTES = 64 * 1024
+"""A publication of this size gains little from growing further."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """A command that was sent and has no outcome yet: all that sending it again would take."""
+
+    number: int
+    count: int
+    size: int
+    buffers: list[Buffer]
+    tag: object
+    outcomes: list[ConfirmItem] = field(default_factory=list)
+    open: Ranges | None = None  # the numbers without an outcome; None stands for all of them
+
+    @property
+    def is_settled(self) -> bool:
+        return self.open is not None and not self.open
+
+    def note(self, item: ConfirmItem) -> None:
+        """Take what the item says about numbers of ours that have no outcome yet (O4)."""
+        stop = self.number + self.count
+        if item.number == self.number and item.count == self.count and self.open is None:
+            self.outcomes.append(item)
+            self.open = Ranges()
+            return
+        if self.open is None:
+            self.open = Ranges([(self.number, stop)])
+        for first, end in self.open.clip(item.number, item.number + item.count):
+            sequence = item.sequence + first - item.number
+            self.outcomes.append(item._replace(number=first, count=end - first, sequence=sequence))
+        self.open.remove(item.number, item.number + item.count)
+
+
+class Outbox:
+    """The commands of one session to one channel.
+
+    What is to be sent is appended to `output`, which all outboxes of a connection share.
+    """
+
+    def __init__(
+        self, *, session: int, generation: int, channel: str, window_bytes: int, output: list[Buffer]
+    ) -> None:
+        self.session = session
+        self.generation = generation
+        self.channel = channel
+        self.window_bytes = window_bytes
+        self.next_number = 1
+        self._output = output
+        self._unconfirmed: deque[Kept] = deque()
+        self._unconfirmed_bytes = 0
+        self._waiting: deque[Publication] = deque()
+
+    @property
+    def confirmed_through(self) -> int:
+        """Every number up to here has its outcome."""
+        return (self._unconfirmed[0].number if self._unconfirmed else self.next_number) - 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Has everything that was handed over left, and its outcome come?"""
+        return not self._unconfirmed and not self._waiting
+
+    @property
+    def has_waiting(self) -> bool:
+        """Are there publications that have not left?"""
+        return bool(self._waiting)
+
+    # -- sending ---------------------------------------------------------------
+
+    def submit(self, publication: Publication) -> None:
+        """Send a publication, or let it wait behind those that wait already (O2)."""
+        self._waiting.append(publication)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what waits, as far as there is room."""
+        while self._waiting and self._has_room(self._waiting[0].size):
+            self._publish(self._waiting.popleft())
+
+    def acknowledge(self, payload: Acknowledge, tag: object) -> None:
+        """Send an acknowledgement. It waits for nothing (O2)."""
+        number = self.next_number
+        command = encode_command(
+            CommandKind.ACK, self.session, self.generation, number, self.confirmed_through, payload.encode()
+        )
+        self._send(Kept(number, 1, len(command), [command], tag))
+
+    def _has_room(self, size: int) -> bool:
+        if not self._unconfirmed:
+            return True
+        if size < SMALL_BYTES and len(self._unconfirmed) >= LINGER_COMMANDS:
+            return False
+        return self._unconfirmed_bytes + size <= self.window_bytes
+
+    def _publish(self, publication: Publication) -> None:
+        number = self.next_number
+        batch = publication.build(self.session, number)
+        if batch is None:
+            return
+        publication.first_number = number
+        buffers = publish_buffers(
+            self.session, self.generation, number, self.confirmed_through,
+            publication.destination, publication.settings_version, batch.buffers(), batch.count,
+        )  # fmt: skip
+        self._send(Kept(number, batch.count, PUBLISH_BATCH_OFFSET + batch.byte_size, buffers, publication))
+
+    def _send(self, kept: Kept) -> None:
+        self.next_number = kept.number + kept.count
+        self._unconfirmed.append(kept)
+        self._unconfirmed_bytes += kept.size
+        self._output.extend(command_buffers(self.channel, kept.buffers))
+
+    # -- outcomes --------------------------------------------------------------
+
+    def confirm(self, items: Iterable[ConfirmItem]) -> list[Settled]:
+        """Take outcomes; report the commands that now have all of theirs."""
+        settled: list[Settled] = []
+        for item in items:
+            stop = item.number + item.count
+            if not 0 < item.number < stop <= self.next_number:
+                raise ProtocolError(
+                    f"numbers {item.number} to {stop - 1} on channel {self.channel!r} were confirmed, "
+                    f"{self.next_number - 1} is the last that was sent"
+                )
+            for kept in self._unconfirmed:
+                if kept.number >= stop:
+                    break
+                if kept.number + kept.count > item.number and not kept.is_settled:
+                    kept.note(item)
+                    if kept.is_settled:
+                        if isinstance(kept.tag, Publication):
+                            kept.tag.is_settled = True
+                        settled.append(Settled(kept.tag, kept.outcomes))
+            self._drop_settled()
+        self.pump()
+        return settled
+
+    def _drop_settled(self) -> None:
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0].is_settled:
+            self._unconfirmed_bytes -= unconfirmed.popleft().size
+
+    def abandon(self) -> list[object]:
+        """Forget everything; the tags of what was sent without an outcome, and of what never left."""
+        tags = [kept.tag for kept in self._unconfirmed if not kept.is_settled]
+        tags += self._waiting
+        self._unconfirmed.clear()
+        self._waiting.clear()
+        self._unconfirmed_bytes = 0
+        return tags

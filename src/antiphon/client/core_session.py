@@ -1,0 +1,219 @@
+"""SessionCore: one session's outboxes and consumers, and the acknowledgements between them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+from antiphon.client.core_consumer import ACK_DELAY_NS, PREFETCH_MESSAGES, ConsumerCore, Span
+from antiphon.client.core_gathering import Publication
+from antiphon.client.core_outbox import Outbox
+from antiphon.errors import AntiphonError
+from antiphon.message import Message
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import Acknowledge, ConfirmItem
+from antiphon.wire.frames import AckMode, Credit, DestinationOpened, SessionOpened, encode_frame
+from antiphon.wire.primitives import Buffer
+
+QUEUE = 0
+"""In place of a subscription: the messages belong to the queue itself."""
+
+
+RANGES_MAX = 16_384
+"""Ranges of one acknowledgement: 256 KiB of them."""
+
+
+class Acknowledgement:
+    """The tag of an acknowledgement that was sent: whoever wants to know its outcome may listen."""
+
+    __slots__ = ("_listeners", "is_lost", "outcomes")
+
+    def __init__(self) -> None:
+        self.outcomes: list[ConfirmItem] = []
+        self.is_lost = False
+        self._listeners: list[Callable[[Acknowledgement], Any]] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Is its outcome known, or known never to come?"""
+        return self.is_lost or bool(self.outcomes)
+
+    def listen(self, listener: Callable[[Acknowledgement], Any]) -> None:
+        """Call the listener when the outcome comes. Ask `is_settled` first."""
+        self._listeners.append(listener)
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        self.outcomes = outcomes
+        self._tell()
+
+    def lose(self, error: AntiphonError) -> None:
+        """The connection is over, and no outcome will come."""
+        self.is_lost = True
+        self._tell()
+
+    def _tell(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener(self)
+
+
+class SessionCore:
+    """One open session.
+
+    `wake` is called with the time at which acknowledgements that wait must go.
+    """
+
+    def __init__(
+        self,
+        opened: SessionOpened,
+        ack_mode: AckMode,
+        *,
+        output: list[Buffer],
+        wake: Callable[[int], None],
+    ) -> None:
+        self.session = opened.session
+        self.generation = opened.generation
+        self.window_bytes = opened.window_bytes
+        self.ack_mode = ack_mode
+        self.outboxes: dict[str, Outbox] = {}
+        self.consumers: dict[int, ConsumerCore] = {}
+        self.consumers_opened = 0
+        self.is_closing = False
+        self._output = output
+        self._wake = wake
+        # Consumers with gathered acknowledgements, by number; and the last one each has sent.
+        self._gathering: dict[int, ConsumerCore] = {}
+        self._last_sent: dict[int, Acknowledgement] = {}
+
+    def outbox(self, channel: str) -> Outbox:
+        outbox = self.outboxes.get(channel)
+        if outbox is None:
+            outbox = self.outboxes[channel] = Outbox(
+                session=self.session,
+                generation=self.generation,
+                channel=channel,
+                window_bytes=self.window_bytes,
+                output=self._output,
+            )
+        return outbox
+
+    def submit(self, channel: str, publication: Publication) -> None:
+        """Send a publication as soon as there is room; acknowledgements that wait ride ahead of it."""
+        for consumer in list(self._gathering.values()):
+            if consumer.channel == channel:
+                self.send_gathered(consumer)
+        self.outbox(channel).submit(publication)
+
+    @property
+    def is_idle(self) -> bool:
+        """Has every command left, and its outcome come?"""
+        return not self._gathering and all(outbox.is_idle for outbox in self.outboxes.values())
+
+    def new_consumer(
+        self,
+        name: str,
+        opened: DestinationOpened,
+        *,
+        prefetch_messages: int = PREFETCH_MESSAGES,
+        acknowledge: Callable[[Message], Awaitable[None]] | None = None,
+    ) -> ConsumerCore:
+        self.consumers_opened += 1
+        consumer = self.consumers[self.consumers_opened] = ConsumerCore(
+            consumer=self.consumers_opened,
+            name=name,
+            destination=opened.destination,
+            channel=opened.channel,
+            prefetch_messages=prefetch_messages,
+            acknowledge=acknowledge,
+        )
+        return consumer
+
+    def forget_consumer(self, number: int) -> None:
+        """Nothing more will come for it, and the application holds nothing of it."""
+        self.consumers.pop(number, None)
+        self._last_sent.pop(number, None)
+
+    # -- taking messages -------------------------------------------------------
+
+    def take(self, consumer: ConsumerCore, count: int) -> list[Span]:
+        """Up to `count` buffered messages; the server may then send more."""
+        spans = consumer.take(count)
+        credit = consumer.new_credit()
+        if credit is not None:
+            messages, size = credit
+            frame = Credit(session=self.session, consumer=consumer.consumer, messages=messages, bytes=size)
+            self._output.append(encode_frame(frame))
+        return spans
+
+    # -- acknowledging ---------------------------------------------------------
+
+    def gather(self, now_ns: int, consumer: ConsumerCore, spans: Iterable[Span]) -> None:
+        """The application is done with these: acknowledge them soon."""
+        if consumer.gather(now_ns, spans):
+            self.send_gathered(consumer)
+        elif consumer.consumer not in self._gathering and consumer.has_gathered:
+            self._gathering[consumer.consumer] = consumer
+            self._wake(now_ns + ACK_DELAY_NS)
+
+    def send_gathered(self, consumer: ConsumerCore) -> None:
+        """Send what acknowledgements a consumer has gathered."""
+        self._gathering.pop(consumer.consumer, None)
+        if consumer.has_gathered:
+            self.acknowledge(consumer, consumer.take_gathered())
+
+    def on_time(self, now_ns: int) -> int | None:
+        """Send the acknowledgements that have waited long enough; when the next ones have."""
+        for consumer in list(self._gathering.values()):
+            if consumer.gathered_since_ns + ACK_DELAY_NS <= now_ns:
+                self.send_gathered(consumer)
+        waiting = [consumer.gathered_since_ns for consumer in self._gathering.values()]
+        return min(waiting) + ACK_DELAY_NS if waiting else None
+
+    def acknowledge(self, consumer: ConsumerCore, numbers: Ranges) -> list[Acknowledgement]:
+        """Acknowledge these sequence numbers now."""
+        sent = []
+        outbox = self.outbox(consumer.channel)
+        for part in _parts(numbers):
+            tag = self._last_sent[consumer.consumer] = Acknowledgement()
+            outbox.acknowledge(
+                Acknowledge(destination=consumer.destination, subscription=QUEUE, ranges=part), tag
+            )
+            sent.append(tag)
+        return sent
+
+    def acknowledge_one(self, consumer: ConsumerCore, sequence: int) -> list[Acknowledgement]:
+        """Acknowledge one message now; nothing happens when that was done before."""
+        if not consumer.held.remove(sequence, sequence + 1) and not consumer.take_from_hand(sequence):
+            return []
+        return self.acknowledge(consumer, Ranges([(sequence, sequence + 1)]))
+
+    def acknowledge_held(self) -> list[Acknowledgement]:
+        """Acknowledge all that the session was given so far."""
+        sent: list[Acknowledgement] = []
+        for consumer in self.consumers.values():
+            if consumer.held:
+                sent += self.acknowledge(consumer, consumer.take_held())
+        return sent
+
+    @property
+    def has_unconfirmed_acknowledgements(self) -> bool:
+        """Is there an acknowledgement that was not sent, or whose outcome has not come or never will?"""
+        return any(consumer.has_gathered for consumer in self.consumers.values()) or any(
+            not sent.outcomes for sent in self._last_sent.values()
+        )
+
+    def last_sent(self, consumer: ConsumerCore) -> Acknowledgement | None:
+        """The last acknowledgement of a consumer, until its outcome comes: the earlier ones come before."""
+        sent = self._last_sent.get(consumer.consumer)
+        return None if sent is None or sent.is_settled else sent
+
+
+def _parts(numbers: Ranges) -> Iterator[Ranges]:
+    """The same numbers in pieces that fit a command."""
+    if len(numbers) <= RANGES_MAX:
+        if numbers:
+            yield numbers
+        return
+    pairs = list(numbers)
+    for start in range(0, len(pairs), RANGES_MAX):
+        yield Ranges(pairs[start : start + RANGES_MAX])

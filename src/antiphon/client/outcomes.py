@@ -1,0 +1,71 @@
+"""Outcomes of commands as the errors an application sees."""
+
+from __future__ import annotations
+
+from antiphon.errors import (
+    AcknowledgeRefused,
+    AntiphonError,
+    PublishError,
+    PublishRefused,
+    PublishUncertain,
+    TransactionRolledBack,
+)
+from antiphon.ids import format_message_id
+from antiphon.wire.commands import ConfirmItem, OutcomeCode
+
+STORED = frozenset((int(OutcomeCode.APPLIED), int(OutcomeCode.DUPLICATE)))
+
+# After these the channel cannot tell whether it ever stored the message.
+_UNCERTAIN = {
+    int(OutcomeCode.STALE): "the session goes on elsewhere",
+    int(OutcomeCode.SESSION_UNKNOWN): "the session has expired",
+}
+_REFUSED = {
+    int(OutcomeCode.NO_DESTINATION): "the destination does not exist any more",
+    int(OutcomeCode.REFUSED): "the destination refused it",
+    int(OutcomeCode.GAP): "a message before it is missing",
+}
+
+
+def publish_error(item: ConfirmItem, session: int, channel: str) -> AntiphonError:
+    """Why a message with this outcome was not stored, or may not have been."""
+    if item.code == OutcomeCode.TX_ROLLED_BACK:
+        return TransactionRolledBack(item.text)
+    if item.code in _UNCERTAIN:
+        text = item.text or _UNCERTAIN[item.code]
+        ids = message_ids(session, channel, item.number, item.count)
+        return PublishUncertain(f"the message may or may not be stored: {text}", message_ids=ids)
+    text = item.text or _REFUSED.get(item.code, "for a reason this client does not know")
+    return PublishRefused(f"the message was not stored: {text}")
+
+
+def lost_error(
+    error: AntiphonError, session: int, channel: str, first_number: int, count: int
+) -> PublishError:
+    """What became of messages whose connection was lost; `first_number` is 0 if they never left."""
+    if not first_number:
+        return PublishRefused(f"the message was never sent: {error}")
+    return PublishUncertain(
+        f"the message may or may not be stored: {error}",
+        message_ids=message_ids(session, channel, first_number, count),
+    )
+
+
+def message_ids(session: int, channel: str, first_number: int, count: int) -> list[str]:
+    return [
+        format_message_id(session, channel, number) for number in range(first_number, first_number + count)
+    ]
+
+
+def acknowledge_error(item: ConfirmItem) -> AcknowledgeRefused | None:
+    """Why an acknowledgement did not succeed; None when it did."""
+    match item.code:
+        case OutcomeCode.APPLIED | OutcomeCode.DUPLICATE:
+            return None
+        case OutcomeCode.ACK_LOST:
+            return AcknowledgeRefused(
+                item.text or f"message {item.sequence} was given to another consumer meanwhile"
+            )
+        case OutcomeCode.NO_DESTINATION:
+            return AcknowledgeRefused(item.text or "the destination does not exist any more")
+    return AcknowledgeRefused(item.text or _UNCERTAIN.get(item.code, "the acknowledgement was refused"))

@@ -1,0 +1,81 @@
+"""SessionScope: what a session shares with its producers and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from antiphon.client.core_session import SessionCore
+from antiphon.client.link import Link
+from antiphon.client.once import Once
+from antiphon.errors import NotConnected, SessionClosed, Timeout
+from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
+
+CLOSE_TIMEOUT_S = 60.0
+"""How long closing waits for the outcomes of what was sent: as long as a send would."""
+
+
+class Part(Protocol):
+    """A producer or consumer of the session."""
+
+    async def close(self) -> None:
+        """Let go of what it has, and wait until that is done."""
+
+
+class SessionScope:
+    """One session: opened on first use, closed with everything in it."""
+
+    def __init__(self, link: Callable[[], Link], ack_mode: AckMode, timeout: float) -> None:
+        self.ack_mode = ack_mode
+        self.timeout = timeout
+        self.is_closed = False
+        self.parts: dict[Part, None] = {}  # a dict for its order
+        self._link = link
+        self._opening = Once(self._open)
+
+    @property
+    def link(self) -> Link:
+        """The connection; NotConnected when there is none."""
+        return self._link()
+
+    async def core(self) -> SessionCore:
+        """The open session, opened now if need be."""
+        if self.is_closed:
+            raise SessionClosed("the session is closed")
+        return self._opening.result or await self._opening.get()
+
+    async def open_destination(self, name: str) -> DestinationOpened:
+        link = self.link
+        request = link.core.open_destination(name, create=True)
+        return await link.call(request, DestinationOpened, self.timeout)
+
+    async def _open(self) -> SessionCore:
+        link = self.link
+        opened = await link.call(link.core.open_session(self.ack_mode), SessionOpened, self.timeout)
+        return link.core.sessions[opened.session]
+
+    async def close(self) -> None:
+        self.is_closed = True
+        if not self._opening.has_begun:
+            return
+        core = await self._opening.get()
+        try:
+            await asyncio.gather(*(part.close() for part in list(self.parts)))
+            await self._settle(core)
+            link = self.link
+            await link.call(link.core.close_session(core.session), Done, self.timeout)
+        except NotConnected:
+            # Whoever waited for a send was told its fate. Of acknowledgements only we know.
+            if core.has_unconfirmed_acknowledgements:
+                raise
+
+    async def _settle(self, core: SessionCore) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                while not core.is_idle:
+                    await self.link.news()
+        except TimeoutError:
+            raise Timeout(
+                f"not everything in the session was confirmed within {CLOSE_TIMEOUT_S:g} s"
+            ) from None

@@ -1,0 +1,115 @@
+"""Connection: who speaks, what a peer may say when, and what is to be said to it.
+
+    greeting  --Hello-->  open  --Goodbye, a breach, or silence-->  over
+
+In the greeting only Hello is allowed; once open, anything but Hello. A request stays outstanding
+until it is answered, and its number may not be used again before that.
+"""
+
+from __future__ import annotations
+
+from antiphon.client_manager.effects import Effect, SendFrames
+from antiphon.client_manager.session import Consumer, Session
+from antiphon.errors import ProtocolError
+from antiphon.wire.frames import ClientFrame, Done, Failed, Frame, Hello, ServerFrame, encode_frame
+from antiphon.wire.primitives import Buffer
+
+
+class Refusal(Exception):
+    """A request cannot be granted: it is answered by Failed, and the connection goes on."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class Connection:
+    """What a client manager knows of one peer."""
+
+    __slots__ = (
+        "client_id",
+        "conn",
+        "credits_held",
+        "is_blocked",
+        "is_over",
+        "is_welcome",
+        "outbox",
+        "peer",
+        "requests",
+        "sessions",
+        "unconfirmed_bytes",
+        "user",
+    )
+
+    def __init__(self, conn: int, peer: str) -> None:
+        self.conn = conn
+        self.peer = peer
+        self.user = ""
+        self.client_id = ""
+        self.is_welcome = False
+        self.is_over = False
+        self.is_blocked = False
+        self.unconfirmed_bytes = 0
+        self.sessions: dict[int, Session] = {}
+        self.requests: set[int] = set()
+        # Credit that waits until the peer reads again: consumer, messages, bytes.
+        self.credits_held: dict[int, tuple[Consumer, int, int]] = {}
+        self.outbox: list[Buffer] = []
+
+    def check_turn(self, frame: ClientFrame) -> None:
+        """Is this the peer's turn to say such a thing?"""
+        if self.is_welcome == isinstance(frame, Hello):
+            name = type(frame).__name__
+            raise ProtocolError(f"{name} a second time" if self.is_welcome else f"{name} before Hello")
+
+    def begin_request(self, request: int, requests_max: int) -> None:
+        if request in self.requests:
+            raise ProtocolError(f"request {request} a second time, and the first has no answer yet")
+        if len(self.requests) >= requests_max:
+            raise ProtocolError(f"more than {requests_max} requests wait for their answer")
+        self.requests.add(request)
+
+
+class Outbox:
+    """What one step has to say, in order: effects, and one `SendFrames` for each peer."""
+
+    __slots__ = ("_effects", "_spoken_to")
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._spoken_to: list[Connection] = []
+
+    def do(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, connection: Connection, frame: Frame) -> None:
+        self.send_buffers(connection, [encode_frame(frame)])
+
+    def send_buffers(self, connection: Connection, buffers: list[Buffer]) -> None:
+        """Whole frames for a peer; to one that is gone, nothing."""
+        if connection.is_over:
+            return
+        if not connection.outbox:
+            self._spoken_to.append(connection)
+        connection.outbox.extend(buffers)
+
+    def answer(self, connection: Connection, request: int, frame: ServerFrame | None = None) -> None:
+        """The answer to a request; Done when there is nothing more to say."""
+        connection.requests.discard(request)
+        self.send(connection, Done(request=request) if frame is None else frame)
+
+    def refuse(self, connection: Connection, request: int, code: str, text: str) -> None:
+        self.answer(connection, request, Failed(request=request, code=code, text=text))
+
+    def flush(self, connection: Connection) -> None:
+        """Everything said to a peer so far comes before the next effect."""
+        if connection.outbox:
+            self._effects.append(SendFrames(connection.conn, connection.outbox))
+            connection.outbox = []
+
+    def take(self) -> list[Effect]:
+        for connection in self._spoken_to:
+            self.flush(connection)
+        effects, self._effects, self._spoken_to = self._effects, [], []
+        return effects

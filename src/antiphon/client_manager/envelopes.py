@@ -1,0 +1,185 @@
+"""Gatherer: the commands of all sessions for one channel become envelopes, fairly.
+
+Where it sits
+    session  ->  GATHERER  ->  the channel's producer on the bus  ->  back, committed and applied
+
+What it promises
+    G1  Commands of one lane keep their order, within envelopes and between them.
+    G2  Lanes take turns of `turn_bytes`; a lane whose next command did not fit is first next time.
+        So a very large transfer delays another session by one turn, not by its own length.
+    G3  At most `submitted_bytes_max` are submitted and not committed, or one envelope. What comes
+        meanwhile waits and is gathered: the slower the disk, the larger the envelopes.
+
+What it leaves to others
+    Retrying, numbering and durability are the bus's; bounding what waits is the manager's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from antiphon.client_manager.effects import SubmitEnvelope
+from antiphon.client_manager.session import Lane, Ordered
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
+from antiphon.wire.primitives import Buffer
+
+ENVELOPE_WEIGHT_MIN = 1_280
+"""What a small datagram costs in a socket buffer, whatever its length."""
+
+_APPLIED = int(OutcomeCode.APPLIED)
+_DUPLICATE = int(OutcomeCode.DUPLICATE)
+
+
+class Gatherer:
+    """What waits for a channel, and what was submitted to it."""
+
+    __slots__ = (
+        "_commands",
+        "_next_tag",
+        "_settings",
+        "_turns",
+        "_weights",
+        "channel",
+        "submitted_bytes",
+        "waiting_bytes",
+    )
+
+    def __init__(self, channel: str, settings: ClientManagerSettings) -> None:
+        self.channel = channel
+        self.waiting_bytes = 0
+        self.submitted_bytes = 0
+        self._settings = settings
+        self._turns: deque[Lane] = deque()
+        self._next_tag = 1
+        self._commands: dict[int, list[Ordered]] = {}  # not yet confirmed, by tag
+        self._weights: dict[int, int] = {}  # not yet committed, by tag
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._turns)
+
+    def put(self, ordered: Ordered, data: Buffer) -> None:
+        """A command waits for its envelope."""
+        lane = ordered.lane
+        lane.put(ordered, data)
+        self.waiting_bytes += ordered.size
+        if not lane.is_in_turn:
+            lane.is_in_turn = True
+            self._turns.append(lane)
+
+    def gather(self) -> list[SubmitEnvelope]:
+        """As many envelopes as may be submitted now."""
+        envelopes: list[SubmitEnvelope] = []
+        while self._turns:
+            room = self._room()
+            if room == 0:
+                break
+            buffers, commands, count, size = self._fill(room)
+            if not commands:
+                break
+            tag = self._next_tag
+            self._next_tag += 1
+            weight = max(size, ENVELOPE_WEIGHT_MIN)
+            self._commands[tag] = commands
+            self._weights[tag] = weight
+            self.submitted_bytes += weight
+            self.waiting_bytes -= size
+            envelopes.append(SubmitEnvelope(self.channel, tag, b"".join(buffers), count))
+        return envelopes
+
+    def _room(self) -> int:
+        """How many bytes the next envelope may have; 0 when it must wait."""
+        settings = self._settings
+        if not self.submitted_bytes:
+            return settings.envelope_bytes
+        room = settings.submitted_bytes_max - self.submitted_bytes
+        # A sliver would be used up by a tiny envelope although much is waiting, and each costs a commit.
+        if room < max(ENVELOPE_WEIGHT_MIN, min(self.waiting_bytes, settings.turn_bytes)):
+            return 0
+        return min(room, settings.envelope_bytes)
+
+    def _fill(self, room: int) -> tuple[list[Buffer], list[Ordered], int, int]:
+        turns = self._turns
+        turn_bytes, count_max = self._settings.turn_bytes, self._settings.envelope_count_max
+        may_exceed = not self.submitted_bytes
+        buffers: list[Buffer] = []
+        commands: list[Ordered] = []
+        count = size = 0
+        is_full = False
+        while turns and not is_full:
+            lane = turns.popleft()
+            waiting = lane.waiting
+            turn_ends = size + turn_bytes
+            while waiting and size < turn_ends:
+                ordered, data = waiting[0]
+                fits = size + ordered.size <= room and count + ordered.count <= count_max
+                # One that fits no envelope travels alone, as soon as nothing else is on the way.
+                if not fits and (commands or not may_exceed):
+                    is_full = True
+                    break
+                waiting.popleft()
+                buffers.append(data)
+                commands.append(ordered)
+                count += ordered.count
+                size += ordered.size
+            if not waiting:
+                lane.is_in_turn = False
+            elif is_full:
+                turns.appendleft(lane)
+            else:
+                turns.append(lane)
+        return buffers, commands, count, size
+
+    def committed(self, tag: int) -> None:
+        """The envelope has its numbers: there is room for more. Told again, it changes nothing."""
+        self.submitted_bytes -= self._weights.pop(tag, 0)
+
+    def confirmed(self, tag: int) -> list[Ordered]:
+        """The envelope is applied: the commands it was made of, in order. None when told again."""
+        self.committed(tag)
+        return self._commands.pop(tag, [])
+
+
+def items_of(ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> Iterator[ConfirmItem]:
+    """What became of one command, in its session's numbers.
+
+    `sequence` is the place of its first number, `outcomes` those that lie within its numbers, in order.
+    A publish that was partly sent before has an outcome for that part; the rest was applied.
+    """
+    stop = sequence + ordered.count
+    shift = ordered.number - sequence
+    for first, count, code, original, text in outcomes:
+        assert sequence <= first and first + count <= stop, "an outcome lies outside of its command"
+        if sequence < first:
+            yield ConfirmItem(sequence + shift, first - sequence, _APPLIED, sequence)
+        yield ConfirmItem(first + shift, count, code, original or first, text)
+        sequence = first + count
+    if sequence < stop:
+        yield ConfirmItem(sequence + shift, stop - sequence, _APPLIED, sequence)
+
+
+def outcomes_by_command(
+    commands: Sequence[Ordered], first: int, exceptions: Sequence[Outcome]
+) -> Iterator[tuple[Ordered, int, list[Outcome]]]:
+    """Each command of an envelope with its place and with the exceptions that lie in it.
+
+    An exception may go on over several commands; each gets its part of it.
+    """
+    left = deque(sorted(exceptions))
+    sequence = first
+    for ordered in commands:
+        stop = sequence + ordered.count
+        outcomes: list[Outcome] = []
+        while left and left[0].first < stop:
+            outcome = left.popleft()
+            here = stop - outcome.first
+            if outcome.count > here:
+                original = outcome.original + here if outcome.code == _DUPLICATE else outcome.original
+                left.appendleft(outcome._replace(first=stop, count=outcome.count - here, original=original))
+                outcome = outcome._replace(count=here)
+            outcomes.append(outcome)
+        yield ordered, sequence, outcomes
+        sequence = stop
+    assert not left, "an outcome lies outside of its envelope"

@@ -1,0 +1,467 @@
+"""Client manager: the door of a node, as one machine.
+
+Where it sits
+    client  ->  runtime/network  ->  CLIENT MANAGER  ->  producer, bus  ->  message_manager
+    and back: confirmations from the bus, deliveries from the primary
+
+What it promises
+    P1  A command goes into the order exactly as its client sent it, once, after the session's opening,
+        and in the order of the session; or the connection is over and the client knows.
+    P2  Everything received is still ordered when the connection is lost.
+    P3  A confirmation tells what the channel did, never what it was asked to do.
+    P4  One peer's breach ends its own connection and nothing else.
+    P5  What is kept for a peer is bounded: windows for its publications, a limit for its requests,
+        sessions and consumers, and no more reading from one who is too far ahead.
+
+What it leaves to others
+    Bytes, deadlines and slow writers are the rim's (runtime/network); numbers, durability and outcomes
+    are the bus's and the message managers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged, Received
+from antiphon.bus.messages import ConsumerEnded, Deliver, Registered, SessionDetached
+from antiphon.client_manager.connection import Connection, Outbox, Refusal
+from antiphon.client_manager.consumers import Consumers
+from antiphon.client_manager.destination_service import (
+    KIND_CODES,
+    REFUSED,
+    UNKNOWN,
+    Ask,
+    Destination,
+    DestinationService,
+    Waiter,
+)
+from antiphon.client_manager.effects import (
+    AdmitConnection,
+    Answered,
+    AskNode,
+    ChannelEvent,
+    CloseConnection,
+    ConnectionLost,
+    ConnectionOpened,
+    Effect,
+    Event,
+    FramesReceived,
+    SendToPrimary,
+    WriteBlocked,
+    WriteUnblocked,
+)
+from antiphon.client_manager.ordering import Ordering
+from antiphon.client_manager.session import Lane, LaneState, Ordered, Session
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.errors import AccessDenied, ProtocolError, RemoteError, SessionClosed
+from antiphon.ids import IdSource
+from antiphon.wire import frames
+from antiphon.wire.commands import (
+    CloseSession,
+    CommandKind,
+    CreateDestination,
+    Outcome,
+    OutcomeCode,
+)
+
+__all__ = ["ClientManager", "ClientManagerSettings"]
+
+_SESSION_EXISTS = (OutcomeCode.DUPLICATE, OutcomeCode.STALE)
+
+LIMIT = "limit"
+STALE = "session.stale"
+
+
+class ClientManager:
+    """All clients of one node. `step` is the whole interface."""
+
+    def __init__(
+        self,
+        node_id: int,
+        node_name: str,
+        cluster: str,
+        servers: Sequence[str],
+        ids: IdSource,
+        channels: Sequence[str],
+        settings: ClientManagerSettings,
+        ask: Ask,
+    ) -> None:
+        assert channels, "a client manager without a channel can order nothing"
+        self.node_id = node_id
+        self.node_name = node_name
+        self._cluster = cluster
+        self._servers = tuple(servers)
+        self._ids = ids
+        self._settings = settings
+        self._outbox = Outbox()
+        self._connections: dict[int, Connection] = {}
+        self._sessions: dict[int, Session] = {}
+        self._system_lane = Lane(channels[0], None)
+        self._destinations = DestinationService(channels[0], ask)
+        self._consumers = Consumers(list(channels), ids, self._outbox)
+        self._ordering = Ordering(channels, settings, self._outbox, self._destinations, self._on_own_settled)
+        self._on_event: dict[type[Any], Callable[[Any], None]] = {
+            FramesReceived: self._on_frames_received,
+            ChannelEvent: self._on_channel_event,
+            ConnectionOpened: self._on_connection_opened,
+            ConnectionLost: self._on_connection_lost,
+            WriteBlocked: self._on_write_blocked,
+            WriteUnblocked: self._on_write_unblocked,
+            Answered: self._on_answered,
+        }
+        self._on_channel: dict[type[Any], Callable[[str, Any], None]] = {
+            EnvelopeConfirmed: self._ordering.confirmed,
+            EnvelopeCommitted: self._ordering.committed,
+            Deliver: self._consumers.deliver,
+            Registered: self._on_registered,
+            ConsumerEnded: self._consumers.ended,
+            PrimaryChanged: self._consumers.primary_changed,
+        }
+        self._on_frame: dict[type[Any], Callable[[Connection, Any], None]] = {
+            frames.Command: self._ordering.take,
+            frames.Credit: self._on_credit,
+            frames.Ping: self._on_ping,
+            frames.Pong: lambda connection, frame: None,
+            frames.Hello: self._on_hello,
+            frames.Goodbye: self._on_goodbye,
+        }
+        self._on_request: dict[type[Any], Callable[[Connection, Any], None]] = {
+            frames.SessionOpen: self._on_session_open,
+            frames.SessionClose: self._on_session_close,
+            frames.DestinationOpen: self._on_destination_open,
+            frames.ConsumerOpen: self._on_consumer_open,
+            frames.ConsumerClose: self._on_consumer_close,
+            frames.Ask: self._on_ask,
+        }
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    @property
+    def session_count(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self._consumers)
+
+    def next_deadline_ns(self) -> int | None:
+        """There is no timer here: deadlines of peers are the rim's, those of channels the bus's."""
+        return None
+
+    def step(self, now_ns: int, events: Iterable[Event]) -> list[Effect]:
+        """Take what has happened, return what must happen next, in order."""
+        for event in events:
+            self._on_event[type(event)](event)
+        self._ordering.finish_step()
+        self._consumers.send_credits()
+        return self._outbox.take()
+
+    # -- connections -----------------------------------------------------------
+
+    def _on_connection_opened(self, event: ConnectionOpened) -> None:
+        assert event.conn not in self._connections, "a connection was opened twice"
+        self._connections[event.conn] = Connection(event.conn, event.peer)
+
+    def _on_frames_received(self, event: FramesReceived) -> None:
+        connection = self._connections.get(event.conn)
+        if connection is None:
+            return
+        try:
+            for frame in event.frames:
+                self._take_frame(connection, frame)
+                if connection.is_over:
+                    return
+        except RemoteError as error:
+            self._close(connection, error.code, error.text)
+
+    def _take_frame(self, connection: Connection, frame: frames.ClientFrame) -> None:
+        connection.check_turn(frame)
+        take = self._on_frame.get(type(frame))
+        if take is not None:
+            take(connection, frame)
+            return
+        take_request = self._on_request.get(type(frame))
+        if take_request is None:
+            raise ProtocolError(f"{type(frame).__name__} is not for a client to say")
+        request: int = frame.request  # type: ignore[union-attr]
+        connection.begin_request(request, self._settings.requests_max)
+        try:
+            take_request(connection, frame)
+        except Refusal as refusal:
+            self._outbox.refuse(connection, request, refusal.code, refusal.text)
+
+    def _on_hello(self, connection: Connection, hello: frames.Hello) -> None:
+        connection.is_welcome = True
+        connection.user = hello.user
+        connection.client_id = hello.client_id
+        self._outbox.do(AdmitConnection(connection.conn, self._settings.frame_bytes_max))
+        self._outbox.send(
+            connection,
+            frames.Welcome(
+                node=self.node_id,
+                cluster=self._cluster,
+                servers=self._servers,
+                connection=self._ids.next(),
+                frame_limit=self._settings.frame_bytes_max,
+                heartbeat_ms=self._settings.heartbeat_ms,
+            ),
+        )
+
+    def _on_goodbye(self, connection: Connection, goodbye: frames.Goodbye) -> None:
+        self._close(connection, "", "")
+
+    def _on_ping(self, connection: Connection, ping: frames.Ping) -> None:
+        self._outbox.send(connection, frames.Pong(nonce=ping.nonce))
+
+    def _on_connection_lost(self, event: ConnectionLost) -> None:
+        connection = self._connections.get(event.conn)
+        if connection is not None:
+            self._let_go(connection)
+
+    def _close(self, connection: Connection, code: str, text: str) -> None:
+        self._outbox.flush(connection)
+        self._outbox.do(CloseConnection(connection.conn, code, text))
+        self._let_go(connection)
+
+    def _let_go(self, connection: Connection) -> None:
+        """The peer is gone; its sessions finish what was received (P2)."""
+        connection.is_over = True
+        connection.outbox.clear()
+        del self._connections[connection.conn]
+        self._ordering.connection_over(connection)
+        for session in list(connection.sessions.values()):
+            self._detach(session)
+        connection.sessions.clear()
+
+    def _on_write_blocked(self, event: WriteBlocked) -> None:
+        connection = self._connections.get(event.conn)
+        if connection is not None:
+            connection.is_blocked = True
+
+    def _on_write_unblocked(self, event: WriteUnblocked) -> None:
+        connection = self._connections.get(event.conn)
+        if connection is not None:
+            connection.is_blocked = False
+            self._consumers.unblocked(connection)
+
+    # -- questions -------------------------------------------------------------
+
+    def _on_ask(self, connection: Connection, ask: frames.Ask) -> None:
+        if len(ask.question) > self._settings.question_length_max:
+            raise Refusal(LIMIT, f"a question of {len(ask.question)} characters is too long")
+        self._outbox.do(AskNode(connection.conn, ask.request, ask.question))
+
+    def _on_answered(self, event: Answered) -> None:
+        connection = self._connections.get(event.conn)
+        if connection is None:
+            return
+        if event.code:
+            self._outbox.refuse(connection, event.request, event.code, event.text)
+        else:
+            answer = frames.Answer(request=event.request, answer=event.text)
+            self._outbox.answer(connection, event.request, answer)
+
+    # -- sessions --------------------------------------------------------------
+
+    def _on_session_open(self, connection: Connection, wish: frames.SessionOpen) -> None:
+        if len(connection.sessions) >= self._settings.sessions_max:
+            raise Refusal(LIMIT, f"a connection has at most {self._settings.sessions_max} sessions")
+        if bool(wish.session) != (wish.generation > 1) or (not wish.session and wish.generation):
+            raise ProtocolError(f"session {wish.session:032x} cannot be in generation {wish.generation}")
+        if wish.session:
+            self._take_over(connection, wish)
+        session_id = wish.session or self._ids.next()
+        generation = wish.generation or 1
+        session = Session(session_id, generation, connection, is_resumed=bool(wish.session))
+        self._sessions[session_id] = connection.sessions[session_id] = session
+        self._outbox.answer(
+            connection,
+            wish.request,
+            frames.SessionOpened(
+                request=wish.request,
+                session=session_id,
+                generation=generation,
+                window_bytes=self._settings.window_bytes,
+            ),
+        )
+
+    def _take_over(self, connection: Connection, wish: frames.SessionOpen) -> None:
+        """The client comes back, perhaps before we noticed that it was gone."""
+        former = self._sessions.get(wish.session)
+        if former is None:
+            return
+        if former.user != connection.user:
+            raise Refusal(AccessDenied.code, "the session belongs to another user")
+        if former.is_closing:
+            raise Refusal(SessionClosed.code, "the session was closed")
+        if former.generation >= wish.generation:
+            raise Refusal(STALE, f"the session is in generation {former.generation} by now")
+        if former.connection is not None:
+            del former.connection.sessions[former.id]
+            former.connection.unconfirmed_bytes -= former.unconfirmed_bytes
+            self._detach(former)
+
+    def _on_session_close(self, connection: Connection, wish: frames.SessionClose) -> None:
+        session = self._session_of(connection, wish.session)
+        # Nothing more is taken from it; what is confirmed of it is still told.
+        del connection.sessions[session.id]
+        session.is_closing = True
+        self._consumers.close_all(session)
+        if session.lanes:
+            self._finish_lanes(session, partial(self._close_lane, session, wish.request))
+        else:
+            self._closed(session, wish.request)
+
+    def _close_lane(self, session: Session, request: int, lane: Lane) -> None:
+        if lane.state == LaneState.OPEN:
+            self._ordering.order(lane, CloseSession())
+        lane.after_confirmed(partial(self._closed_lane, session, request, lane))
+
+    def _closed_lane(self, session: Session, request: int, lane: Lane) -> None:
+        del session.lanes[lane.channel]
+        if not session.lanes:
+            self._closed(session, request)
+
+    def _closed(self, session: Session, request: int) -> None:
+        self._forget(session)
+        if session.connection is not None:
+            self._outbox.answer(session.connection, request)
+
+    def _detach(self, session: Session) -> None:
+        """The client of a session is gone, and may come back elsewhere."""
+        session.connection = None
+        self._consumers.close_all(session)
+        self._finish_lanes(session, partial(self._detach_lane, session))
+        if not session.lanes:
+            self._forget(session)
+
+    def _detach_lane(self, session: Session, lane: Lane) -> None:
+        # One that was taken over by a higher generation is not away.
+        if lane.state == LaneState.OPEN and self._sessions.get(session.id) is session:
+            self._outbox.do(SendToPrimary(lane.channel, SessionDetached(session.id, session.generation)))
+        del session.lanes[lane.channel]
+        if not session.lanes:
+            self._forget(session)
+
+    def _finish_lanes(self, session: Session, finish: Callable[[Lane], None]) -> None:
+        """Do this with each lane, once everything received for it is confirmed."""
+        for lane in list(session.lanes.values()):
+            lane.after_confirmed(partial(finish, lane))
+
+    def _forget(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
+
+    def _session_of(self, connection: Connection, session_id: int) -> Session:
+        session = connection.sessions.get(session_id)
+        if session is None:
+            raise Refusal(SessionClosed.code, f"session {session_id:032x} is not open on this connection")
+        return session
+
+    # -- destinations ----------------------------------------------------------
+
+    def _on_destination_open(self, connection: Connection, wish: frames.DestinationOpen) -> None:
+        name = self._destinations.parse(wish.name)
+        found = self._destinations.find(name)
+        if found is not None:
+            self._tell_destination(Waiter(connection, wish.request), found)
+        elif not wish.create:
+            raise Refusal(UNKNOWN, f"there is no destination {name}")
+        elif self._destinations.wait(name, Waiter(connection, wish.request)):
+            create = CreateDestination(kind=KIND_CODES[name.kind], name=name.name, settings="{}")
+            self._ordering.order(self._system_lane, create, detail=str(name))
+
+    def _tell_destination(self, waiter: Waiter, found: Destination) -> None:
+        opened = frames.DestinationOpened(
+            request=waiter.request,
+            destination=found.id,
+            settings_version=found.settings_version,
+            channel=found.channel,
+        )
+        self._outbox.answer(waiter.connection, waiter.request, opened)
+
+    def _on_created(self, name: str, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
+            found, waiters = self._destinations.made(name, outcomes[0].original if outcomes else sequence)
+            for waiter in waiters:
+                self._tell_destination(waiter, found)
+            return
+        text = outcomes[0].text or f"{name} could not be made"
+        for waiter in self._destinations.not_made(name):
+            self._outbox.refuse(waiter.connection, waiter.request, REFUSED, text)
+
+    # -- consumers -------------------------------------------------------------
+
+    def _on_consumer_open(self, connection: Connection, wish: frames.ConsumerOpen) -> None:
+        session = self._session_of(connection, wish.session)
+        if wish.consumer in session.consumers:
+            raise ProtocolError(f"consumer {wish.consumer} a second time in one session")
+        if len(session.consumers) >= self._settings.consumers_max:
+            raise Refusal(LIMIT, f"a session has at most {self._settings.consumers_max} consumers")
+        destination = self._destinations.find_id(wish.destination)
+        if destination is None:
+            raise Refusal(UNKNOWN, f"there is no destination with id {wish.destination}")
+        lane = session.lane(destination.channel)
+        if lane.state == LaneState.REFUSED:
+            raise Refusal(SessionClosed.code, lane.refusal)
+        self._consumers.open(session, lane, wish)
+        if lane.state == LaneState.NEW:
+            self._ordering.open_lane(lane)
+
+    def _on_consumer_close(self, connection: Connection, wish: frames.ConsumerClose) -> None:
+        session = self._session_of(connection, wish.session)
+        consumer = session.consumers.get(wish.consumer)
+        if consumer is None:
+            # It was ended from our side, and the word about that crossed this one.
+            self._outbox.answer(connection, wish.request)
+        else:
+            self._consumers.close(consumer, wish.seen_through, wish.request)
+
+    def _on_credit(self, connection: Connection, credit: frames.Credit) -> None:
+        session = connection.sessions.get(credit.session)
+        consumer = session.consumers.get(credit.consumer) if session is not None else None
+        if consumer is not None:
+            self._consumers.credit(consumer, credit.messages, credit.bytes)
+
+    def _on_registered(self, channel: str, message: Registered) -> None:
+        refused = self._consumers.registered(channel, message)
+        if refused is not None:
+            # Perhaps because the destination is gone; whoever asks for the name again gets a fresh answer.
+            self._destinations.retire(refused.destination)
+
+    # -- what the channels say -------------------------------------------------
+
+    def _on_channel_event(self, event: ChannelEvent) -> None:
+        what = event.event
+        if isinstance(what, Received):
+            self._on_channel[type(what.message)](event.channel, what.message)
+        else:
+            self._on_channel[type(what)](event.channel, what)
+
+    def _on_own_settled(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        """A command of our own was applied: a creation, or the opening or end of a session."""
+        if ordered.kind == CommandKind.CREATE:
+            assert isinstance(ordered.detail, str), "a creation remembers its name"
+            self._on_created(ordered.detail, sequence, outcomes)
+        elif ordered.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
+            # Nothing of the session has been told to anybody yet. To go on would be to tell its client
+            # that the channel has its messages, because it has others under the same numbers.
+            is_made_up_here = ordered.kind == CommandKind.SESSION_OPEN
+            assert not (is_made_up_here and outcomes and outcomes[0].code in _SESSION_EXISTS), (
+                "the channel knows a session that was made up just now: an id was given twice"
+            )
+            self._on_lane_opened(ordered.lane, outcomes)
+
+    def _on_lane_opened(self, lane: Lane, outcomes: Sequence[Outcome]) -> None:
+        if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
+            lane.state = LaneState.OPEN
+            self._consumers.session_known(lane)
+        else:
+            # Its commands have outcomes of their own, which say the same.
+            lane.state = LaneState.REFUSED
+            lane.refusal = outcomes[0].text or "the channel does not know the session; it may have expired"
+            self._consumers.session_refused(lane, SessionClosed.code, lane.refusal)

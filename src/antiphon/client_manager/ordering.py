@@ -1,0 +1,224 @@
+"""Ordering: from a client's command to its envelope, and from the envelope's outcome to the client.
+
+Where it sits
+    connection  ->  ORDERING  ->  envelopes  ->  the bus, and the same way back
+
+What it promises
+    O1  A command is ordered only if its session is on this connection, in this generation, and if its
+        number is the next: what a session sent is what the channel hears.
+    O2  A session's first command in a channel stands behind the session's opening.
+    O3  Confirmations of one session are put together over a step, and come before an answer that
+        waited for them.
+    O4  Who is too far ahead of the channels is not read from until half of it is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed
+from antiphon.client_manager.admission import check_command
+from antiphon.client_manager.connection import Connection, Outbox
+from antiphon.client_manager.destination_service import DestinationService
+from antiphon.client_manager.effects import PauseReading, ResumeReading
+from antiphon.client_manager.envelopes import Gatherer, items_of, outcomes_by_command
+from antiphon.client_manager.session import Lane, LaneState, Ordered, Session
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.errors import ProtocolError
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import (
+    NODE_SESSION,
+    CommandKind,
+    OpenSession,
+    Outcome,
+    OutcomeCode,
+    Payload,
+    ResumeSession,
+    encode_command,
+    kind_of,
+)
+from antiphon.wire.frames import Command
+
+_PUBLISH = int(CommandKind.PUBLISH)
+_APPLIED = int(OutcomeCode.APPLIED)
+
+_KEEP_VIEW_BYTES = 32 * 1024
+"""A waiting command of this size may keep the bytes it arrived among; a smaller one is copied, or a
+few of them could hold on to many times their own size."""
+
+OwnSettled = Callable[[Ordered, int, Sequence[Outcome]], None]
+
+
+class Ordering:
+    """The commands of all clients of one client manager, until they are confirmed."""
+
+    def __init__(
+        self,
+        channels: Sequence[str],
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        destinations: DestinationService,
+        own_settled: OwnSettled,
+    ) -> None:
+        self._settings = settings
+        self._outbox = outbox
+        self._destinations = destinations
+        self._own_settled = own_settled
+        self._gatherers = {channel: Gatherer(channel, settings) for channel in channels}
+        self._to_confirm: list[Lane] = []
+        self._paused: dict[int, Connection] = {}
+        self._unconfirmed_bytes = 0
+
+    # -- on the way in ---------------------------------------------------------
+
+    def take(self, connection: Connection, frame: Command) -> None:
+        """A client wants this ordered."""
+        data, channel, settings = frame.command, frame.channel, self._settings
+        gatherer = self._gatherers.get(channel)
+        if gatherer is None:
+            raise ProtocolError(f"there is no channel {channel[:80]!r}")
+        size = len(data)
+        if size > settings.envelope_bytes_max:
+            raise ProtocolError(f"a command of {size} bytes; at most {settings.envelope_bytes_max}")
+        header, destination, ranges = check_command(data)
+        session = connection.sessions.get(header.session)
+        if session is None or header.generation != session.generation:
+            raise ProtocolError(
+                f"generation {header.generation} of session {header.session:032x} "
+                "is not open on this connection"
+            )
+        self._check_destination(session, destination, channel)
+        lane = session.lane(channel)
+        lane.take_numbers(header.number, header.count)
+        if header.kind == _PUBLISH:
+            if lane.published_bytes > settings.window_bytes:
+                raise ProtocolError(f"more than the window of {settings.window_bytes} bytes is unconfirmed")
+            lane.published_bytes += size
+        if lane.state == LaneState.NEW:
+            self.open_lane(lane)
+        ordered = Ordered(lane, header.kind, header.number, header.count, size, destination, ranges)
+        gatherer.put(ordered, data if size >= _KEEP_VIEW_BYTES else bytes(data))
+        self._unconfirmed_bytes += size
+        session.unconfirmed_bytes += size
+        connection.unconfirmed_bytes += size
+        if connection.unconfirmed_bytes > settings.connection_bytes_max or (
+            self._unconfirmed_bytes > settings.total_bytes_max
+        ):
+            self._pause_reading(connection)
+
+    def _check_destination(self, session: Session, destination: int, channel: str) -> None:
+        known = self._destinations.find_id(destination)
+        if known is None:
+            # Who resumes a session sends again what it sent before the destination was deleted,
+            # perhaps to another client manager: the fold will say that there is no such thing.
+            if not session.is_resumed:
+                raise ProtocolError(f"there is no destination with id {destination}")
+        elif known.channel != channel:
+            raise ProtocolError(f"destination {destination} is not in channel {channel!r}")
+
+    def open_lane(self, lane: Lane) -> None:
+        """The channel must hear of the session before it hears of anything else (O2)."""
+        session = lane.session
+        assert session is not None, "the node's own lane is always open"
+        lane.state = LaneState.OPENING
+        if session.is_resumed:
+            self.order(lane, ResumeSession())
+        else:
+            self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
+
+    def order(self, lane: Lane, payload: Payload, detail: str | None = None) -> None:
+        """Order a command of our own: of the node, or about a session. It has no number."""
+        kind = kind_of(payload)
+        session = lane.session
+        if session is None:
+            command = encode_command(kind, NODE_SESSION, 0, 0, 0, payload.encode())
+        else:
+            command = encode_command(kind, session.id, session.generation, 0, 0, payload.encode())
+        ordered = Ordered(lane, int(kind), 0, 1, len(command), detail=detail)
+        self._gatherers[lane.channel].put(ordered, command)
+
+    # -- on the way back -------------------------------------------------------
+
+    def committed(self, channel: str, event: EnvelopeCommitted) -> None:
+        self._gatherers[channel].committed(event.tag)
+
+    def confirmed(self, channel: str, event: EnvelopeConfirmed) -> None:
+        commands = self._gatherers[channel].confirmed(event.tag)
+        if event.exceptions and commands:
+            for ordered, sequence, outcomes in outcomes_by_command(commands, event.first, event.exceptions):
+                self._settle(ordered, sequence, outcomes)
+            return
+        sequence = event.first
+        for ordered in commands:
+            self._settle(ordered, sequence, ())
+            sequence += ordered.count
+
+    def _settle(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        """A command was applied at `sequence`, except for what `outcomes` says."""
+        lane = ordered.lane
+        lane.settle()
+        if ordered.number:
+            self._settle_numbered(ordered, sequence, outcomes)
+        else:
+            self._own_settled(ordered, sequence, outcomes)
+        if lane.has_reached_barrier:
+            self._send_confirm(lane)
+            lane.pass_barriers()
+
+    def _settle_numbered(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        lane, kind, number, count, size, destination, detail = ordered
+        session = lane.session
+        assert session is not None, "the node's own commands have no numbers"
+        self._unconfirmed_bytes -= size
+        session.unconfirmed_bytes -= size
+        if kind == _PUBLISH:
+            lane.published_bytes -= size
+        elif isinstance(detail, Ranges):
+            session.release(destination, detail)
+        if outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION:
+            self._destinations.retire(destination)
+        connection = session.connection
+        if connection is None:
+            return
+        connection.unconfirmed_bytes -= size
+        if not lane.items:
+            self._to_confirm.append(lane)
+        if outcomes:
+            for item in items_of(ordered, sequence, outcomes):
+                lane.tell(*item)
+        else:
+            lane.tell(number, count, _APPLIED, sequence)
+
+    def _send_confirm(self, lane: Lane) -> None:
+        if lane.items and lane.session is not None and lane.session.connection is not None:
+            self._outbox.send_buffers(lane.session.connection, [lane.take_confirm()])
+
+    def finish_step(self) -> None:
+        """Everything has been taken in: what can be told is told, what can be submitted is submitted."""
+        for lane in self._to_confirm:
+            self._send_confirm(lane)
+        self._to_confirm.clear()
+        for gatherer in self._gatherers.values():
+            if gatherer.has_waiting:
+                for envelope in gatherer.gather():
+                    self._outbox.do(envelope)
+        if self._paused:
+            self._resume_reading()
+
+    # -- who is too far ahead --------------------------------------------------
+
+    def _pause_reading(self, connection: Connection) -> None:
+        if connection.conn not in self._paused:
+            self._paused[connection.conn] = connection
+            self._outbox.do(PauseReading(connection.conn))
+
+    def _resume_reading(self) -> None:
+        if 2 * self._unconfirmed_bytes > self._settings.total_bytes_max:
+            return
+        for connection in list(self._paused.values()):
+            if 2 * connection.unconfirmed_bytes <= self._settings.connection_bytes_max:
+                del self._paused[connection.conn]
+                self._outbox.do(ResumeReading(connection.conn))
+
+    def connection_over(self, connection: Connection) -> None:
+        self._paused.pop(connection.conn, None)

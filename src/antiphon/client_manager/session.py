@@ -1,0 +1,233 @@
+"""Session: a client's ordered stream of commands, and the consumers that hang on it.
+
+A session numbers its commands per channel, so it has one `Lane` for each channel it has spoken to.
+It outlives its connection: what was received is still ordered, and a client that comes back resumes
+the session under a higher generation.
+
+What it promises
+    S1  The commands of a lane go into the order as they came, and are confirmed in that order.
+    S2  A barrier is passed when everything received before it is confirmed, never earlier.
+    S3  What a consumer holds: delivered to it, and no acknowledgement or return of it confirmed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from antiphon.errors import ProtocolError
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import ConfirmItem, OutcomeCode
+from antiphon.wire.frames import Confirm, encode_frame
+from antiphon.wire.primitives import Buffer
+
+if TYPE_CHECKING:
+    from antiphon.client_manager.connection import Connection
+
+_APPLIED = int(OutcomeCode.APPLIED)
+
+
+class LaneState(IntEnum):
+    """Does the channel know the session?"""
+
+    NEW = 0
+    OPENING = 1
+    OPEN = 2
+    REFUSED = 3
+
+
+class Ordered(NamedTuple):
+    """All that is kept of a command until it is confirmed; its bytes are gone with the envelope."""
+
+    lane: Lane
+    kind: int
+    number: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    size: int
+    destination: int = 0
+    detail: Ranges | str | None = None
+
+
+class Lane:
+    """The commands of one session for one channel; of the node itself when there is no session."""
+
+    __slots__ = (
+        "_barriers",
+        "_confirmed",
+        "_received",
+        "channel",
+        "is_in_turn",
+        "items",
+        "next_number",
+        "published_bytes",
+        "refusal",
+        "session",
+        "state",
+        "waiting",
+    )
+
+    def __init__(self, channel: str, session: Session | None) -> None:
+        self.channel = channel
+        self.session = session
+        self.state = LaneState.NEW
+        self.refusal = ""
+        # A resumed session goes on where its client says; the fold knows where that must be.
+        self.next_number = 0 if session is not None and session.is_resumed else 1
+        self.waiting: deque[tuple[Ordered, Buffer]] = deque()
+        self.is_in_turn = False
+        self.published_bytes = 0
+        self.items: list[ConfirmItem] = []
+        self._received = 0
+        self._confirmed = 0
+        self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def take_numbers(self, number: int, count: int) -> None:
+        """The next command takes these numbers; one that was left out or said twice is a breach."""
+        if self.next_number and number != self.next_number:
+            raise ProtocolError(
+                f"a command with number {number} for channel {self.channel} where {self.next_number} is due"
+            )
+        self.next_number = number + count
+
+    def put(self, ordered: Ordered, data: Buffer) -> None:
+        self.waiting.append((ordered, data))
+        self._received += 1
+
+    def settle(self) -> None:
+        """The oldest command that was not confirmed is confirmed now (S1)."""
+        self._confirmed += 1
+        assert self._confirmed <= self._received, "a command was confirmed that never came"
+
+    def after_confirmed(self, action: Callable[[], None]) -> None:
+        """Do this once everything received so far is confirmed: perhaps at once (S2)."""
+        if self._confirmed == self._received:
+            action()
+        else:
+            self._barriers.append((self._received, action))
+
+    @property
+    def has_reached_barrier(self) -> bool:
+        return bool(self._barriers) and self._barriers[0][0] <= self._confirmed
+
+    def pass_barriers(self) -> None:
+        while self.has_reached_barrier:
+            self._barriers.popleft()[1]()
+
+    def tell(self, number: int, count: int, code: int, sequence: int, text: str = "") -> None:
+        """Note what to confirm; a success that continues the one before is put together with it."""
+        items = self.items
+        if items and code == _APPLIED:
+            before = items[-1]
+            if (
+                before.code == _APPLIED
+                and before.number + before.count == number
+                and before.sequence + before.count == sequence
+            ):
+                items[-1] = ConfirmItem(before.number, before.count + count, _APPLIED, before.sequence)
+                return
+        items.append(ConfirmItem(number, count, code, sequence, text))
+
+    def take_confirm(self) -> bytes:
+        """The Confirm frame of everything told since the last one."""
+        assert self.session is not None, "the node confirms nothing to itself"
+        items, self.items = self.items, []
+        return encode_frame(Confirm(session=self.session.id, channel=self.channel, items=tuple(items)))
+
+
+class ConsumerState(IntEnum):
+    WAITING = 0
+    """The channel does not know the session yet."""
+    REGISTERING = 1
+    ATTACHED = 2
+    CLOSING = 3
+    """No more deliveries are passed on; acknowledgements are still on their way."""
+
+
+class Consumer:
+    """One consumer of a client, as it is known to the primary under `key`.
+
+    The primary counts deliveries and bytes from the registration it knows, the client from the
+    consumer's beginning. `base_*` is the difference: what the client had got before.
+    """
+
+    __slots__ = (
+        "base_bytes",
+        "base_messages",
+        "credit_bytes",
+        "credit_messages",
+        "delivered_messages",
+        "destination",
+        "held",
+        "key",
+        "lane",
+        "number",
+        "request",
+        "session",
+        "state",
+        "window_bytes",
+    )
+
+    def __init__(self, key: int, number: int, session: Session, lane: Lane, destination: int) -> None:
+        self.key = key
+        self.number = number
+        self.session = session
+        self.lane = lane
+        self.destination = destination
+        self.state = ConsumerState.WAITING
+        self.request: int | None = None
+        self.credit_messages = 0
+        self.credit_bytes = 0
+        self.window_bytes = 0  # the credit it began with
+        self.delivered_messages = 0
+        self.base_messages = 0
+        self.base_bytes = 0
+        self.held = Ranges()
+
+    @property
+    def is_registered(self) -> bool:
+        """Does the primary know of it, or will it?"""
+        return self.state != ConsumerState.WAITING
+
+
+class Session:
+    """What a client manager knows of one session."""
+
+    __slots__ = (
+        "client_id",
+        "connection",
+        "consumers",
+        "generation",
+        "id",
+        "is_closing",
+        "is_resumed",
+        "lanes",
+        "unconfirmed_bytes",
+        "user",
+    )
+
+    def __init__(self, session_id: int, generation: int, connection: Connection, *, is_resumed: bool) -> None:
+        self.id = session_id
+        self.generation = generation
+        self.user = connection.user
+        self.client_id = connection.client_id
+        self.is_resumed = is_resumed
+        self.is_closing = False
+        # None once the client is gone: nobody is left to be told anything.
+        self.connection: Connection | None = connection
+        self.unconfirmed_bytes = 0
+        self.lanes: dict[str, Lane] = {}
+        self.consumers: dict[int, Consumer] = {}
+
+    def lane(self, channel: str) -> Lane:
+        lane = self.lanes.get(channel)
+        if lane is None:
+            lane = self.lanes[channel] = Lane(channel, self)
+        return lane
+
+    def release(self, destination: int, ranges: Ranges) -> None:
+        """An acknowledgement or a return of these is confirmed: nobody here holds them now (S3)."""
+        for consumer in self.consumers.values():
+            if consumer.destination == destination and consumer.held:
+                consumer.held.remove_all(ranges)

@@ -1,0 +1,263 @@
+"""Every error Antiphon raises on purpose.
+
+    AntiphonError
+    +-- LocalError              the caller asked for something that cannot be; nothing was sent
+    |   +-- NotConnected
+    |   +-- ConnectionFailed    none of the servers could be reached
+    |   +-- AccessDenied
+    |   +-- SessionClosed
+    |   +-- ConsumerClosed
+    |   +-- InvalidName
+    |   +-- InvalidMessage      a body, a property or a header that no message may have
+    |   +-- MessageTooLarge
+    +-- RemoteError             the peer broke the protocol; the connection is over
+    |   +-- ProtocolError       malformed bytes
+    |   +-- VersionMismatch
+    +-- PublishError            the fate of published messages
+    |   +-- PublishRefused      not stored; sending again is safe
+    |   +-- PublishUncertain    may have been stored; resend with the same ids
+    +-- AcknowledgeRefused      the message was given to another consumer meanwhile
+    +-- TransactionRolledBack
+    +-- Timeout                 also a TimeoutError
+    +-- NodeError               a node cannot start, or cannot go on
+        +-- DataDirectoryLocked
+        +-- Damaged             bytes on disk are not the bytes that were written
+        +-- StorageFailed
+        +-- FormatMismatch
+        +-- NoSpace
+
+A failed `assert` is none of these. It is a bug in Antiphon, and the node that
+meets one stops rather than go on with a state it no longer understands.
+
+`code` is stable: it goes on the wire, into logs and into metrics. It starts
+with the code of the parent, so a peer that does not know a newer code still
+knows its family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+
+class AntiphonError(Exception):
+    """The root of every deliberate error: `text` says what is now true, `code` names it."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __reduce__(self) -> tuple[Callable[..., AntiphonError], tuple[Any, ...], dict[str, Any]]:
+        # Errors cross process borders (a Spark worker's, for one), whatever their constructor takes.
+        return error_from_code, (self.code, self.text), self.__dict__
+
+
+class LocalError(AntiphonError):
+    """The caller asked for something that cannot be. Nothing was sent."""
+
+    code = "local"
+
+
+class NotConnected(LocalError):
+    """There is no connection, or no longer one."""
+
+    code = "local.not_connected"
+
+
+class ConnectionFailed(LocalError):
+    """None of the servers could be reached; `tried` lists them in the order of the attempts."""
+
+    code = "local.connection_failed"
+    tried: tuple[str, ...] = ()
+
+    def __init__(self, text: str, tried: Iterable[str] = ()) -> None:
+        super().__init__(text)
+        self.tried = tuple(tried)
+
+
+class AccessDenied(LocalError):
+    """The user is unknown, or has no right to do this."""
+
+    code = "local.access_denied"
+
+
+class SessionClosed(LocalError):
+    """The session was closed, by the application or because it expired."""
+
+    code = "local.session_closed"
+
+
+class ConsumerClosed(LocalError):
+    """The consumer was closed and gives no more messages."""
+
+    code = "local.consumer_closed"
+
+
+class InvalidName(LocalError):
+    """The name of a destination, property or message breaks the rules of names."""
+
+    code = "local.invalid_name"
+
+
+class InvalidMessage(LocalError):
+    """A body, a property or a header has a type or a value that no message may have."""
+
+    code = "local.invalid_message"
+
+
+class MessageTooLarge(LocalError):
+    """The message, or one part of it, is larger than the limit. Nothing was stored."""
+
+    code = "local.message_too_large"
+
+
+class RemoteError(AntiphonError):
+    """The peer broke the protocol. The connection is over."""
+
+    code = "remote"
+
+
+class ProtocolError(RemoteError):
+    """The bytes are malformed; `reason` says where they stop making sense."""
+
+    code = "remote.protocol"
+
+    @property
+    def reason(self) -> str:
+        return self.text
+
+
+class VersionMismatch(RemoteError):
+    """The peer speaks no version of the protocol that we speak."""
+
+    code = "remote.version_mismatch"
+
+
+class PublishError(AntiphonError):
+    """The fate of published messages.
+
+    Of a `send_many`, the first `confirmed` messages are stored.
+    """
+
+    code = "publish"
+    confirmed: int = 0
+
+    def __init__(self, text: str = "", *, confirmed: int = 0) -> None:
+        super().__init__(text)
+        self.confirmed = confirmed
+
+
+class PublishRefused(PublishError):
+    """The message was not stored, nor any after it. Sending again is safe."""
+
+    code = "publish.refused"
+
+
+class PublishUncertain(PublishError):
+    """The answer was lost. The messages may or may not have been stored.
+
+    Publish again with the same ids: the destination keeps the first copy and
+    drops the second.
+    """
+
+    code = "publish.uncertain"
+    message_ids: tuple[str, ...] = ()
+
+    def __init__(self, text: str = "", *, message_ids: Iterable[str] = (), confirmed: int = 0) -> None:
+        super().__init__(text, confirmed=confirmed)
+        self.message_ids = tuple(message_ids)
+
+    @property
+    def message_id(self) -> str | None:
+        """The id of the first message whose fate is not known."""
+        return self.message_ids[0] if self.message_ids else None
+
+
+class AcknowledgeRefused(AntiphonError):
+    """The message was given to another consumer meanwhile; whoever has it now answers for it."""
+
+    code = "acknowledge_refused"
+
+
+class TransactionRolledBack(AntiphonError):
+    """Nothing of the transaction happened. It may be tried again from its beginning."""
+
+    code = "transaction_rolled_back"
+
+
+class Timeout(AntiphonError, TimeoutError):
+    """The answer did not come in the time the caller gave."""
+
+    code = "timeout"
+
+
+class NodeError(AntiphonError):
+    """A node cannot start, or cannot go on."""
+
+    code = "node"
+
+
+class DataDirectoryLocked(NodeError):
+    """Another process works in the data directory."""
+
+    code = "node.data_directory_locked"
+
+
+class Damaged(NodeError):
+    """The bytes in `file` at `offset` are not the bytes that were written there."""
+
+    code = "node.damaged"
+    file: str = ""
+    offset: int = 0
+    what: str = ""
+
+    def __init__(self, file: str, offset: int, what: str) -> None:
+        super().__init__(f"{file} is damaged at byte {offset}: {what}")
+        self.file = file
+        self.offset = offset
+        self.what = what
+
+
+class StorageFailed(NodeError):
+    """The disk refused a write or a sync. What was not yet confirmed may be lost."""
+
+    code = "node.storage_failed"
+
+
+class FormatMismatch(NodeError):
+    """The data directory was written in a format that this version does not read."""
+
+    code = "node.format_mismatch"
+
+
+class NoSpace(NodeError):
+    """The disk is full. Nothing is accepted until there is room again."""
+
+    code = "node.no_space"
+
+
+def error_from_code(code: str, text: str) -> AntiphonError:
+    """The error a peer means by `code`; an unknown code becomes its nearest known family.
+
+    >>> error_from_code("publish.refused", "the queue is full")
+    PublishRefused('the queue is full')
+    """
+    family = code
+    while family and family not in _CLASSES:
+        family = family.rpartition(".")[0]
+    cls = _CLASSES.get(family, AntiphonError)
+    error = cls.__new__(cls)
+    # Constructors differ; what they would add has a default on the class.
+    AntiphonError.__init__(error, text)
+    return error
+
+
+def _tree(root: type[AntiphonError]) -> Iterator[type[AntiphonError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
+_CLASSES = {cls.code: cls for cls in _tree(AntiphonError)}

@@ -1,0 +1,109 @@
+"""Checkpoint files: the state after number n, beside the segments.
+
+A checkpoint does not copy the payloads it refers to; it lists the segments they lie in, and those are kept.
+The newest one that verifies counts. The one before it is kept for the day the newest does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from xxhash import xxh3_128
+
+from antiphon.errors import Damaged
+from antiphon.journal.format import (
+    FORMAT_VERSION,
+    SEAL_BYTES,
+    checkpoint_name,
+    checkpoint_numbers,
+    seed_of,
+)
+from antiphon.journal.ports import Buffer, Disk
+
+_MAGIC: Final = b"ANTIPCKP"
+_HEADER = Struct("<8sI16sQ16sQI")
+_SEGMENT = Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state after number n as it was on the disk; `segments` hold payloads it refers to."""
+
+    n: int
+    digest: bytes
+    state: bytes
+    segments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoints:
+    """The newest checkpoint that verifies, the one before it, and what is wrong with others."""
+
+    newest: Checkpoint | None
+    older: Checkpoint | None
+    problems: list[str]
+
+
+def encode(disk_id: bytes, n: int, digest: bytes, state: Buffer, segments: Sequence[int]) -> list[Buffer]:
+    """The buffers of the file: checksum, header with the list of segments, state."""
+    header = _HEADER.pack(_MAGIC, FORMAT_VERSION, disk_id, n, digest, len(state), len(segments))
+    head = header + b"".join(_SEGMENT.pack(number) for number in sorted(segments))
+    return [_checksum(disk_id, head, state), head, state]
+
+
+def decode(disk_id: bytes, n: int, data: bytes) -> Checkpoint | str:
+    """The checkpoint, or in words why it is none."""
+    view = memoryview(data)[SEAL_BYTES:]
+    if len(view) < _HEADER.size:
+        return "it is too short"
+    magic, version, _, found_n, digest, length, count = _HEADER.unpack_from(view)
+    if magic != _MAGIC:
+        return "it does not begin like a checkpoint"
+    if version != FORMAT_VERSION:
+        return f"it has format {version}, this version of Antiphon reads format {FORMAT_VERSION}"
+    body = _HEADER.size + count * _SEGMENT.size
+    if len(view) != body + length:
+        return f"it has {len(data)} bytes where its header promises {SEAL_BYTES + body + length}"
+    if _checksum(disk_id, view[:body], view[body:]) != data[:SEAL_BYTES]:
+        return "its checksum does not fit, or it belongs to another disk"
+    if found_n != n:
+        return f"it is the checkpoint of {found_n} under a wrong name"
+    segments = tuple(number for (number,) in _SEGMENT.iter_unpack(view[_HEADER.size : body]))
+    return Checkpoint(n, digest, bytes(view[body:]), segments)
+
+
+def find(disk: Disk, disk_id: bytes, names: list[str]) -> FoundCheckpoints:
+    """The two newest that verify. If there are some but none verifies, the node must not start empty."""
+    valid: list[Checkpoint] = []
+    problems: list[str] = []
+    for n in reversed(checkpoint_numbers(names)):
+        name = checkpoint_name(n)
+        found = decode(disk_id, n, disk.read(name, 0, disk.size(name)))
+        if isinstance(found, str):
+            problems.append(f"{name} cannot be used: {found}")
+        else:
+            valid.append(found)
+            if len(valid) == 2:
+                break
+    if problems and not valid:
+        name = problems[0].partition(" ")[0]
+        raise Damaged(name, 0, "no checkpoint can be used; " + "; ".join(problems))
+    return FoundCheckpoints(valid[0] if valid else None, valid[1] if len(valid) > 1 else None, problems)
+
+
+def drop_before(disk: Disk, n: int) -> int:
+    """Remove the checkpoints below n, but never the two newest; returns how many."""
+    old = [number for number in checkpoint_numbers(disk.list_files())[:-2] if number < n]
+    for number in old:
+        disk.remove(checkpoint_name(number))
+    return len(old)
+
+
+def _checksum(disk_id: bytes, head: Buffer, state: Buffer) -> bytes:
+    checksum = xxh3_128(seed=seed_of(disk_id))
+    checksum.update(head)
+    checksum.update(state)
+    return checksum.digest()

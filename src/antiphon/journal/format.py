@@ -1,0 +1,367 @@
+"""What is written where, to the byte.
+
+A segment file, preallocated and zero-filled once, written front to back, recycled under a new number:
+
+    0       header, twice (4 KiB each); never rewritten while the segment is in use
+    8 KiB   order region A    blocks of 4 KiB
+            order region B    the same blocks again
+            data region       records, padded to 8; every flush starts on a new page
+
+Two rules make a crash harmless. No page that was synced is ever written again, so a write that tears
+can only tear what nobody was told about. And every block and record carries the number of its segment,
+its own place, the run of the node that wrote it, and how far the journal was synced at that time: what
+is left over from an earlier life is never taken for live, and what was once durable is known to have
+been (`synced`), so that its loss is called damage and not an unfinished write.
+
+All integers are little-endian. Checksums are XXH3 with a seed made from the disk id.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_digest, xxh3_64_intdigest, xxh3_128_digest
+
+from antiphon.ids import Mid
+from antiphon.journal.ports import Location, Position
+
+PAGE: Final = 4096
+FORMAT_VERSION: Final = 1
+SEAL_BYTES: Final = 16
+BODY_BYTES: Final = PAGE - SEAL_BYTES
+ZERO_PAGE: Final = bytes(PAGE)
+
+HEADER_COPIES: Final = (0, PAGE)
+_REGIONS_START: Final = 2 * PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How large the segments of a new journal are. An existing one keeps the sizes it was made with."""
+
+    # A segment takes about 0.1 s to fill with zeros, and a node keeps a few in reserve.
+    segment_bytes: int = 64 << 20
+    # 0: a sixteenth of the segment for each copy of the order, but at least sixteen blocks.
+    order_blocks: int = 0
+    spares_max: int = 4
+
+    def geometry(self) -> Geometry:
+        blocks = self.order_blocks or max(16, self.segment_bytes // 16 // PAGE)
+        return Geometry(self.segment_bytes, blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Where the regions of a segment begin and end."""
+
+    segment_bytes: int
+    order_blocks: int
+
+    def __post_init__(self) -> None:
+        assert self.segment_bytes % PAGE == 0, f"a segment is whole pages, not {self.segment_bytes} bytes"
+        assert self.segment_bytes < 1 << 32, "offsets in a segment are 32 bits"
+        assert self.order_blocks >= 2, "a segment needs a block to open it and one to go on"
+        assert self.data_start + PAGE <= self.segment_bytes, "no room is left for data"
+
+    @property
+    def data_start(self) -> int:
+        return _REGIONS_START + 2 * self.order_blocks * PAGE
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest payload that fits an empty segment."""
+        return self.segment_bytes - self.data_start - RECORD_HEADER_BYTES
+
+    @property
+    def order_bytes_max(self) -> int:
+        """The largest order record that fits an empty segment."""
+        return self.order_blocks * BLOCK_CAPACITY - ORDER_LENGTH.size
+
+    def copies(self, block: int) -> tuple[int, int]:
+        """The offsets of both copies of an order block."""
+        return _REGIONS_START + block * PAGE, _REGIONS_START + (self.order_blocks + block) * PAGE
+
+
+def page_after(offset: int) -> int:
+    """The offset itself if a page begins there, else the beginning of the next page."""
+    return (offset + PAGE - 1) & ~(PAGE - 1)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+SUPERBLOCK: Final = "superblock"
+LOST_AND_FOUND: Final = "lost+found"
+UNFINISHED: Final = ".tmp"
+_SEGMENT_NAME = re.compile(r"segment-(\d{8})")
+_SPARE_NAME = re.compile(r"spare-\d{8}")
+_CHECKPOINT_NAME = re.compile(r"checkpoint-([0-9a-f]{16})")
+
+
+def segment_name(number: int) -> str:
+    return f"segment-{number:08d}"
+
+
+def spare_name(number: int) -> str:
+    return f"spare-{number:08d}"
+
+
+def checkpoint_name(n: int) -> str:
+    return f"checkpoint-{n:016x}"
+
+
+def segment_numbers(names: list[str]) -> list[int]:
+    return sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
+
+
+def spare_names(names: list[str]) -> list[str]:
+    return [name for name in names if _SPARE_NAME.fullmatch(name)]
+
+
+def checkpoint_numbers(names: list[str]) -> list[int]:
+    return sorted(int(match[1], 16) for name in names if (match := _CHECKPOINT_NAME.fullmatch(name)))
+
+
+# --- sealed pages --------------------------------------------------------------------------------
+
+
+def seed_of(disk_id: bytes) -> int:
+    """The seed of every checksum on a disk: pages of another disk do not verify here."""
+    return xxh3_64_intdigest(disk_id)
+
+
+def seal_page(body: bytes, seed: int) -> bytes:
+    """A page that proves itself: a checksum, then the body padded with zeros."""
+    padded = body.ljust(BODY_BYTES, b"\0")
+    return xxh3_128_digest(padded, seed=seed) + padded
+
+
+def open_page(page: bytes | memoryview, seed: int) -> bytes | None:
+    """The body of a page if its checksum fits."""
+    body = bytes(page[SEAL_BYTES:])
+    return body if xxh3_128_digest(body, seed=seed) == page[:SEAL_BYTES] else None
+
+
+# --- segment header ------------------------------------------------------------------------------
+
+_SEGMENT_MAGIC: Final = b"ANTIPSEG"
+_SEGMENT_HEADER = Struct("<8sII16sQI")
+
+
+def encode_segment_header(number: int, disk_id: bytes, geometry: Geometry) -> bytes:
+    fields = (FORMAT_VERSION, number, disk_id, geometry.segment_bytes, geometry.order_blocks)
+    return seal_page(_SEGMENT_HEADER.pack(_SEGMENT_MAGIC, *fields), seed_of(disk_id))
+
+
+# --- order blocks --------------------------------------------------------------------------------
+
+_BLOCK_MAGIC: Final = b"ORDR"
+_BLOCK = Struct("<4sIIIII16s3I3IIIHHQ")
+BLOCK_CAPACITY: Final = BODY_BYTES - _BLOCK.size
+ORDER_LENGTH = Struct("<I")
+PINNED: Final = 1
+CHAIN_START: Final = bytes(SEAL_BYTES)
+
+
+class Block(NamedTuple):
+    """One block of the order: a piece of a group, the group being what one flush wrote."""
+
+    checksum: bytes
+    segment: int
+    number: int
+    first: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    run: int
+    # The checksum of the block before: what a later life writes has other successors.
+    previous: bytes
+    # Proven durable when this was written.
+    synced: Position
+    # Where the segment before this one ended.
+    before: Position
+    data_end: int
+    flags: int
+    highest: int
+    payload: bytes
+
+
+def encode_group(
+    payload: bytes,
+    *,
+    seed: int,
+    segment: int,
+    first: int,
+    run: int,
+    previous: bytes,
+    synced: Position,
+    before: Position,
+    data_end: int,
+    flags: int,
+    highest: int,
+) -> list[bytes]:
+    """The blocks of one flush, each chained to the one before."""
+    count = blocks_for(len(payload))
+    pages = []
+    for piece in range(count):
+        part = payload[piece * BLOCK_CAPACITY : (piece + 1) * BLOCK_CAPACITY]
+        head = _BLOCK.pack(
+            _BLOCK_MAGIC,
+            segment,
+            first + piece,
+            first,
+            count,
+            run,
+            previous,
+            *synced,
+            *before,
+            data_end,
+            len(part),
+            flags,
+            0,
+            highest,
+        )
+        page = seal_page(head + part, seed)
+        pages.append(page)
+        previous = page[:SEAL_BYTES]
+    return pages
+
+
+def blocks_for(payload_bytes: int) -> int:
+    return max(1, -(-payload_bytes // BLOCK_CAPACITY))
+
+
+def decode_block(page: bytes | memoryview, seed: int, segment: int, number: int) -> Block | None:
+    """The block if it is whole and was written to this very place."""
+    if page[SEAL_BYTES : SEAL_BYTES + 4] != _BLOCK_MAGIC:
+        return None
+    body = open_page(page, seed)
+    if body is None:
+        return None
+    (_, seg, num, first, count, run, previous, s1, s2, s3, b1, b2, b3, data_end, used, flags, _, highest) = (
+        _BLOCK.unpack_from(body)
+    )
+    if seg != segment or num != number:
+        return None
+    payload = body[_BLOCK.size : _BLOCK.size + used]
+    synced, before = Position(s1, s2, s3), Position(b1, b2, b3)
+    checksum = bytes(page[:SEAL_BYTES])
+    return Block(
+        checksum, seg, num, first, count, run, previous, synced, before, data_end, flags, highest, payload
+    )
+
+
+def looks_like_block(page: bytes | memoryview, segment: int, run: int) -> bool:
+    """Whether a page that does not verify was meant to be a block of this run; only for reports."""
+    if page[SEAL_BYTES : SEAL_BYTES + 4] != _BLOCK_MAGIC:
+        return False
+    fields = _BLOCK.unpack_from(page, SEAL_BYTES)
+    return bool(fields[1] == segment and fields[5] == run)
+
+
+def split_order_payload(payload: bytes) -> list[bytes] | None:
+    """The order records of a group, or None if their lengths do not fit."""
+    records, at = [], 0
+    while at < len(payload):
+        if at + ORDER_LENGTH.size > len(payload):
+            return None
+        (length,) = ORDER_LENGTH.unpack_from(payload, at)
+        at += ORDER_LENGTH.size
+        if at + length > len(payload):
+            return None
+        records.append(payload[at : at + length])
+        at += length
+    return records
+
+
+# --- data records --------------------------------------------------------------------------------
+
+_RECORD_MAGIC: Final = b"DATA"
+_RECORD = Struct("<4sIIIIHHQQQII16s3I4x")
+_RECORD_CHECKSUM_BYTES: Final = 8
+RECORD_HEADER_BYTES: Final = _RECORD.size + _RECORD_CHECKSUM_BYTES
+RELOCATED: Final = 1
+_DIGEST_HEAD = Struct("<HQQQI")
+
+
+class RecordHeader(NamedTuple):
+    """What precedes a payload."""
+
+    segment: int
+    offset: int
+    # Where the record before this one ends; between the two there is nothing.
+    previous: int
+    run: int
+    flags: int
+    mid: Mid
+    ts: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    length: int
+    digest: bytes
+    synced: Position
+
+    @property
+    def end(self) -> int:
+        return self.offset + record_size(self.length)
+
+    @property
+    def location(self) -> Location:
+        return Location(self.segment, self.offset, self.length)
+
+
+def record_size(length: int) -> int:
+    """The bytes a record takes, padding to 8 included."""
+    return (RECORD_HEADER_BYTES + length + 7) & ~7
+
+
+def payload_digest(mid: Mid, ts: int, count: int, payload: bytes | memoryview) -> bytes:
+    """XXH3-128 of an envelope, the same that the bus computes (`bus.messages.digest_of`)."""
+    # Two hashes rather than one over a joined copy: the payload may be two megabytes.
+    return xxh3_128_digest(_DIGEST_HEAD.pack(*mid, ts, count) + xxh3_128_digest(payload))
+
+
+def encode_record_header(
+    segment: int,
+    offset: int,
+    previous: int,
+    run: int,
+    flags: int,
+    mid: Mid,
+    ts: int,
+    count: int,
+    length: int,
+    digest: bytes,
+    synced: Position,
+    seed: int,
+) -> bytes:
+    # Positional and flat: this is done once for every envelope.
+    head = _RECORD.pack(
+        _RECORD_MAGIC, segment, offset, previous, run, flags, *mid, ts, count, length, digest, *synced
+    )
+    return head + xxh3_64_digest(head, seed=seed)
+
+
+def decode_record_header(
+    region: bytes | memoryview, at: int, seed: int, segment: int, offset: int
+) -> RecordHeader | None:
+    """The header at `region[at:]` if it is whole and was written to this very place."""
+    if region[at : at + 4] != _RECORD_MAGIC or at + RECORD_HEADER_BYTES > len(region):
+        return None
+    head = region[at : at + _RECORD.size]
+    if xxh3_64_digest(head, seed=seed) != region[at + _RECORD.size : at + RECORD_HEADER_BYTES]:
+        return None
+    (_, seg, off, previous, run, flags, pid, pe, pseq, ts, count, length, digest, s1, s2, s3) = (
+        _RECORD.unpack(head)
+    )
+    if seg != segment or off != offset:
+        return None
+    mid, synced = Mid(pid, pe, pseq), Position(s1, s2, s3)
+    return RecordHeader(seg, off, previous, run, flags, mid, ts, count, length, digest, synced)
+
+
+def looks_like_record(region: bytes | memoryview, at: int, segment: int, run: int) -> bool:
+    """Whether bytes that do not verify were meant to be a record of this run; only for reports."""
+    if region[at : at + 4] != _RECORD_MAGIC or at + _RECORD.size > len(region):
+        return False
+    fields = _RECORD.unpack_from(region, at)
+    return bool(fields[1] == segment and fields[4] == run)

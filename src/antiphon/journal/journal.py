@@ -1,0 +1,622 @@
+"""Journal: records go in, a sync makes them durable, and a crash takes nothing that was synced.
+
+Where it sits
+    roles of the bus  ->  Append  ->  JOURNAL  ->  disk  ->  Synced  ->  roles of the bus
+
+What it promises
+    J1  `append_*` gathers, `flush` writes, and what a ticket covers is durable once its files are synced.
+    J2  No page that was synced is written again while its segment is in use.
+    J3  A record lies in one segment. If no segment can be had, `NoSpace` is raised before anything changed.
+        Nothing is written to a segment before all of the one before it is durable.
+    J4  `read` returns the bytes that were appended or raises `Damaged`.
+    J5  A segment is recycled only when its order is covered by the base, no payload in it is looked up or
+        referred to, and the superblock that no longer needs it is durable.
+    J6  After a failed write nothing is accepted any more; a sync is never tried twice.
+
+What it leaves to others
+    When to sync is the rim's business, and the thread that does it. Order records and states are bytes
+    whose meaning only their writers know. Reading back after a crash is in `recovery.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from antiphon.errors import Damaged, NoSpace, StorageFailed
+from antiphon.ids import Mid
+from antiphon.journal import checkpoints, recovery
+from antiphon.journal import superblock as superblocks
+from antiphon.journal.chores import Chore
+from antiphon.journal.format import (
+    ORDER_LENGTH,
+    PINNED,
+    RECORD_HEADER_BYTES,
+    RELOCATED,
+    SEAL_BYTES,
+    SUPERBLOCK,
+    ZERO_PAGE,
+    Geometry,
+    Settings,
+    blocks_for,
+    checkpoint_name,
+    encode_group,
+    encode_record_header,
+    page_after,
+    record_size,
+    seed_of,
+    segment_name,
+    segment_numbers,
+)
+from antiphon.journal.payload_index import PayloadIndex
+from antiphon.journal.ports import Buffer, Disk, Location, Position
+from antiphon.journal.records import RecordReader
+from antiphon.journal.recovery import Recovered, Scan
+from antiphon.journal.superblock import Superblock
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTicket:
+    """Sync these files; then everything up to `upto_index` is durable and `Journal.synced` wants to know."""
+
+    files: tuple[str, ...]
+    upto_index: int
+    position: Position
+    # The version of the superblock that was written, 0 if none.
+    superblock: int = 0
+
+    def merge(self, later: SyncTicket) -> SyncTicket:
+        """One ticket for both, if both were written before the sync begins."""
+        files = tuple(dict.fromkeys(self.files + later.files))
+        superblock = max(self.superblock, later.superblock)
+        return SyncTicket(files, later.upto_index, later.position, superblock)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one flush writes into one segment."""
+
+    segment: int
+    # Where the segment before this one ended.
+    before: Position
+    first_block: int
+    # Where this flush's data begin, where the next record goes, where the last one ended.
+    data_from: int
+    data_at: int
+    last_end: int
+    # What its records say was synced.
+    synced: Position
+    # The first record gathered here.
+    first_index: int | None = None
+    pending: dict[Location, Buffer] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+    order: list[bytes] = field(default_factory=list)
+    order_bytes: int = 0
+    highest: int = 0
+    flags: int = 0
+    is_mark: bool = False
+
+    @property
+    def block_count(self) -> int:
+        # The first flush into a segment always writes a block: it tells where the segment before ended.
+        if self.order or self.is_mark or self.first_block == 0:
+            return blocks_for(self.order_bytes)
+        return 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.buffers and not self.block_count
+
+    @property
+    def end(self) -> Position:
+        return Position(self.segment, self.first_block + self.block_count, self.last_end)
+
+
+class Journal:
+    """One journal on one disk. Opened by `Journal.open`, made by `Journal.format`."""
+
+    def __init__(self, disk: Disk, settings: Settings, scan: Scan) -> None:
+        facts = scan.superblocks.current
+        self._disk = disk
+        self._spares_max = settings.spares_max
+        self._superblocks = scan.superblocks
+        self._wanted: Superblock = facts
+        self._superblock_is_due = False
+        # The first record that waits for a superblock which could not be written yet.
+        self._superblock_index: int | None = None
+        self.geometry: Geometry = facts.geometry
+        self.disk_id = facts.disk_id
+        self._seed = seed_of(facts.disk_id)
+        self._run = facts.run
+
+        self._end = scan.end
+        self._before = scan.before
+        self._chain = scan.chain
+        self._synced = scan.end
+        # What the disk says was synced, and where the last record ends of which it should say so.
+        self._claimed = scan.end
+        self._records_end = scan.end
+        self._parts: list[_Part] = []
+        self._last_index = 0
+
+        self._tail: dict[int, int] = dict(scan.tail)
+        self._kept: dict[int, None] = dict.fromkeys(scan.kept)
+        self._pinned: list[tuple[int, int]] = (
+            [(0, scan.pinned_segment)] if scan.pinned_segment is not None else []
+        )
+        # Segments on their way out: the superblock that no longer needs them is to be written, is being
+        # synced, is durable. Then files that may be written over, and the segment that comes next.
+        self._doomed: list[int] = []
+        self._dying: list[int] = []
+        self._reclaimable: list[int] = []
+        self._pool: list[str] = list(scan.spares)
+        self._ready: int | None = None
+        self._chore_is_out = False
+        self._highest_number = scan.highest_number
+        self._failure: str | None = None
+
+        self._reader = RecordReader(disk, self._seed)
+        self.payloads = PayloadIndex(self.read)
+        for stored in scan.data:
+            self.payloads.add(stored.mid, stored.location)
+
+    # --- making and opening ---
+
+    @staticmethod
+    def is_formatted(disk: Disk) -> bool:
+        """Whether there is a journal here. Half of one is `Damaged` and never taken for an empty place."""
+        names = disk.list_files()
+        if SUPERBLOCK not in names and segment_numbers(names):
+            raise Damaged(SUPERBLOCK, 0, "the file is missing, though there are segments")
+        return SUPERBLOCK in names
+
+    @staticmethod
+    def format(disk: Disk, settings: Settings, disk_id: bytes, node_id: int, cluster: str) -> None:
+        """Make an empty journal in an empty directory."""
+        assert not Journal.is_formatted(disk), "there is a journal here already"
+        assert len(disk_id) == 16, "a disk id has 16 bytes"
+        facts = Superblock(disk_id=disk_id, node_id=node_id, cluster=cluster, geometry=settings.geometry())
+        superblocks.create(disk, facts)
+
+    @classmethod
+    def open(cls, disk: Disk, settings: Settings) -> tuple[Journal, Recovered]:
+        """Read back what is there and begin the next run. Raises `Damaged` before changing anything."""
+        scan = recovery.scan(disk)
+        was = scan.superblocks.current
+        scan.settle(disk)
+        found = Recovered(
+            disk_id=was.disk_id,
+            node_id=was.node_id,
+            cluster=was.cluster,
+            run=was.run + 1,
+            was_clean=was.clean,
+            promised=was.promised,
+            epoch_claimed=was.epoch_claimed,
+            order=scan.order,
+            data=scan.data,
+            checkpoint=scan.checkpoints.newest,
+            older_checkpoint=scan.checkpoints.older,
+            checkpoint_problems=scan.checkpoints.problems,
+            repairs=scan.repairs,
+            truncated=scan.truncated,
+        )
+        return cls(disk, settings, scan), found
+
+    def close(self) -> None:
+        """Write and sync what is gathered and note that this was the end. Blocking."""
+        # What had to wait for a sync needs another round.
+        while (ticket := self.flush()) is not None:
+            self._disk.sync(ticket.files)
+            self.synced(ticket)
+        assert not self.has_gathered and self._synced == self._end, "a sync was still on its way"
+        self._superblocks.settle(replace(self._wanted, clean=True, synced=self._end))
+        self._failure = "the journal is closed"
+
+    # --- appending ---
+
+    def append_data(
+        self, index: int, mid: Mid, ts: int, count: int, digest: bytes, payload: Buffer
+    ) -> Location:
+        """Gather an envelope. `payload` must not change until the flush."""
+        location = self._put_record(index, 0, mid, ts, count, digest, payload)
+        self.payloads.add(mid, location)
+        return location
+
+    def append_order(self, index: int, record: bytes, highest: int = 0, *, pinned: bool = False) -> None:
+        """Gather an order record; it is kept while `highest` is above the base, or while it is the last
+        pinned one."""
+        self._check_usable()
+        assert len(record) <= self.geometry.order_bytes_max, "an order record is larger than a segment"
+        size = ORDER_LENGTH.size + len(record)
+        part = self._part()
+        if part is None or not self._has_blocks(part, part.order_bytes + size):
+            part = self._roll()
+        part.order.append(ORDER_LENGTH.pack(len(record)))
+        part.order.append(record)
+        part.order_bytes += size
+        part.highest = max(part.highest, highest)
+        self._tail[part.segment] = max(self._tail[part.segment], highest)
+        if pinned:
+            part.flags |= PINNED
+            self._pinned.append((index, part.segment))
+        if part.first_index is None:
+            part.first_index = index
+        self._count(index)
+
+    def append_superblock(self, index: int, promised: int, epoch_claimed: int) -> None:
+        """Gather new facts for the superblock."""
+        self._check_usable()
+        self._wanted = replace(self._wanted, promised=promised, epoch_claimed=epoch_claimed)
+        self._superblock_is_due = True
+        if self._superblock_index is None:
+            self._superblock_index = index
+        self._count(index)
+
+    def relocate(self, index: int, location: Location) -> Location:
+        """Copy a record, verified, to the end of the journal, so that its old segment can go.
+
+        The copy is not found again by its id after a crash: the checkpoint in force then still knows the
+        old place, and `release` keeps that until the caller's references say otherwise.
+        """
+        header, payload = self._reader.verify(self._known(location))
+        facts = (header.mid, header.ts, header.count, header.digest)
+        return self._put_record(index, RELOCATED, *facts, payload)
+
+    def _put_record(
+        self, index: int, flags: int, mid: Mid, ts: int, count: int, digest: bytes, payload: Buffer
+    ) -> Location:
+        self._check_usable()
+        length = len(payload)
+        assert length <= self.geometry.record_bytes_max, f"{length} bytes are more than a segment"
+        size = record_size(length)
+        part = self._part()
+        if part is None or part.data_at + size > self.geometry.segment_bytes:
+            part = self._roll()
+        offset = part.data_at
+        part.buffers.append(
+            encode_record_header(
+                part.segment,
+                offset,
+                part.last_end,
+                self._run,
+                flags,
+                mid,
+                ts,
+                count,
+                length,
+                digest,
+                part.synced,
+                self._seed,
+            )
+        )
+        part.buffers.append(payload)
+        padding = size - RECORD_HEADER_BYTES - length
+        if padding:
+            part.buffers.append(ZERO_PAGE[:padding])
+        part.data_at = part.last_end = offset + size
+        location = Location(part.segment, offset, length)
+        part.pending[location] = payload
+        if part.first_index is None:
+            part.first_index = index
+        self._count(index)
+        return location
+
+    def _count(self, index: int) -> None:
+        assert index > self._last_index, f"record {index} was appended after record {self._last_index}"
+        self._last_index = index
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
+
+    # --- parts and segments ---
+
+    def _part(self) -> _Part | None:
+        """Where the next record goes, None if there is no segment yet."""
+        if self._parts:
+            return self._parts[-1]
+        if not self._end.segment:
+            return None
+        segment, blocks, data = self._end
+        at = page_after(data)
+        part = _Part(segment, self._before, blocks, at, at, data, self._synced)
+        self._parts.append(part)
+        return part
+
+    def _has_blocks(self, part: _Part, order_bytes: int) -> bool:
+        return part.first_block + blocks_for(order_bytes) <= self.geometry.order_blocks
+
+    def _roll(self) -> _Part:
+        """Go on in a new segment."""
+        number = self._next_segment()
+        before = self._parts[-1].end if self._parts else self._end
+        start = self.geometry.data_start
+        part = _Part(number, before, 0, start, start, start, self._synced)
+        self._parts.append(part)
+        self._tail[number] = 0
+        self._wanted = replace(
+            self._wanted, last_segment=number, tail_start=self._wanted.tail_start or number
+        )
+        self._superblock_is_due = True
+        return part
+
+    def _next_segment(self) -> int:
+        if self._ready is None:
+            # Nobody was quick enough to prepare one: make it here and now.
+            chore = self._make_chore(())
+            chore.run()
+            if chore.no_space is not None:
+                raise NoSpace(chore.no_space.text)
+            assert chore.number is not None, "a chore was made for a segment and has none"
+            return chore.number
+        number, self._ready = self._ready, None
+        return number
+
+    def _make_chore(self, remove: tuple[str, ...], *, with_segment: bool = True) -> Chore:
+        chore = Chore(self._disk, self.disk_id, self.geometry, remove)
+        if with_segment:
+            self._highest_number += 1
+            chore.number = self._highest_number
+            chore.source = self._pool.pop(0) if self._pool else None
+        return chore
+
+    def needs_spare(self) -> bool:
+        """No segment is ready for the next roll-over, and nobody is making one."""
+        return self._ready is None and not self._chore_is_out and self._failure is None
+
+    def chore(self) -> Chore | None:
+        """Slow work for a worker thread: it calls `run`, then we want it back (`chore_done`)."""
+        if self._chore_is_out or self._failure is not None:
+            return None
+        remove = []
+        for number in self._reclaimable:
+            name = segment_name(number)
+            self._reader.forget(number)
+            # A reader that still holds a view must not see the file change: then its name goes, and the
+            # file with the last view.
+            if self._disk.forget_view(name) and len(self._pool) < self._spares_max:
+                self._pool.append(name)
+            else:
+                remove.append(name)
+        self._reclaimable.clear()
+        while len(self._pool) > self._spares_max:
+            remove.append(self._pool.pop())
+        if not remove and self._ready is not None:
+            return None
+        self._chore_is_out = True
+        return self._make_chore(tuple(remove), with_segment=self._ready is None)
+
+    def chore_done(self, chore: Chore) -> None:
+        """The worker is through with it; if there was no space, the next roll-over will try again."""
+        self._chore_is_out = False
+        if chore.number is None or chore.no_space is not None:
+            return
+        if self._ready is None and chore.number > max(self._tail, default=0):
+            self._ready = chore.number
+        else:
+            # We could not wait and went on with a later number.
+            self._pool.append(segment_name(chore.number))
+
+    def prepare_spare(self) -> None:
+        """Do the chores here and now; for callers without a worker thread. Raises `NoSpace`."""
+        chore = self.chore()
+        if chore is not None:
+            chore.run()
+            self.chore_done(chore)
+            if chore.no_space is not None:
+                raise NoSpace(chore.no_space.text)
+
+    # --- flushing ---
+
+    @property
+    def has_gathered(self) -> bool:
+        """Something was appended that no flush has written yet."""
+        return self._superblock_is_due or any(not part.is_empty for part in self._parts)
+
+    def flush(self) -> SyncTicket | None:
+        """Write what was gathered. None if there was nothing that could be written now.
+
+        Two things wait for a sync that is on its way: a superblock for the one before it, and a new
+        segment for the end of the old one (J3). So call `flush` again after every `synced`.
+        """
+        self._check_usable()
+        part = self._writable_part()
+        with_superblock = self._superblock_is_due and not self._superblocks.is_in_flight
+        if part is None and not with_superblock:
+            return None
+        files, sequence = [], 0
+        try:
+            if part is not None:
+                files.append(self._write_part(part))
+            if with_superblock:
+                sequence = self._superblocks.write(replace(self._wanted, synced=self._synced))
+                files.append(SUPERBLOCK)
+        except (NoSpace, StorageFailed) as error:
+            # Part of it may be on the disk; nobody knows which.
+            self._failure = f"a write failed: {error.text}"
+            raise StorageFailed(self._failure) from error
+        if with_superblock:
+            self._superblock_is_due = False
+            self._superblock_index = None
+            self._dying, self._doomed = self._doomed, []
+        return SyncTicket(tuple(files), self._written_through(), self._end, sequence)
+
+    def _writable_part(self) -> _Part | None:
+        """The next part whose turn it is."""
+        while self._parts and self._parts[0].is_empty and (len(self._parts) > 1):
+            del self._parts[0]
+        if not self._parts or self._parts[0].is_empty:
+            return None
+        if self._parts[0].segment != self._end.segment and self._synced != self._end:
+            return None
+        return self._parts.pop(0)
+
+    def _written_through(self) -> int:
+        """The last index before the first record that is still to be written."""
+        waiting = [part.first_index for part in self._parts]
+        first = min([i for i in (*waiting, self._superblock_index) if i is not None], default=None)
+        return self._last_index if first is None else first - 1
+
+    def mark(self) -> SyncTicket | None:
+        """Put on record how far the journal is synced, if that is not there yet, and flush.
+
+        Whatever is flushed says how far the syncs before it went. When nothing more comes, nothing says
+        it of the last one, and damage to its data would look like an unfinished write. Call this when
+        the node is idle.
+        """
+        self._check_usable()
+        if self._claimed < self._records_end <= self._synced:
+            part = self._part()
+            if part is not None and self._has_blocks(part, part.order_bytes):
+                part.is_mark = True
+        return self.flush()
+
+    def _write_part(self, part: _Part) -> str:
+        """Data in one write, both copies of the order in one each."""
+        name = segment_name(part.segment)
+        if part.buffers:
+            # Whole pages: the kernel need not read what it is about to overwrite.
+            padding = page_after(part.data_at) - part.data_at
+            if padding:
+                part.buffers.append(ZERO_PAGE[:padding])
+            self._disk.write(name, part.data_from, part.buffers)
+            self._claimed = part.synced
+        if part.block_count:
+            pages = encode_group(
+                b"".join(part.order),
+                seed=self._seed,
+                segment=part.segment,
+                first=part.first_block,
+                run=self._run,
+                previous=self._chain,
+                synced=self._synced,
+                before=part.before,
+                data_end=part.last_end,
+                flags=part.flags,
+                highest=part.highest,
+            )
+            for offset in self.geometry.copies(part.first_block):
+                self._disk.write(name, offset, pages)
+            self._chain = pages[-1][:SEAL_BYTES]
+            self._claimed = self._synced
+        self._end, self._before = part.end, part.before
+        if part.buffers or part.order:
+            self._records_end = self._end
+        return name
+
+    def synced(self, ticket: SyncTicket) -> None:
+        """The files of this ticket, and of all before it, were synced after the ticket was made."""
+        assert ticket.position >= self._synced, "syncs completed out of order"
+        self._synced = ticket.position
+        if ticket.superblock:
+            self._superblocks.synced(ticket.superblock)
+            self._reclaimable += self._dying
+            self._dying = []
+        while len(self._pinned) > 1 and self._pinned[1][0] <= ticket.upto_index:
+            del self._pinned[0]
+
+    def failed(self, text: str) -> None:
+        """A sync failed: what the disk shows can no longer be trusted, and nothing more is accepted."""
+        self._failure = text
+
+    # --- reading ---
+
+    def read(self, location: Location) -> memoryview:
+        """The payload that lies there, verified; raises `Damaged`."""
+        for part in self._parts:
+            if location in part.pending:
+                return memoryview(part.pending[location])
+        return self._reader.read(self._known(location))
+
+    def verify(self, locations: Sequence[Location], byte_budget: int) -> int:
+        """Verify as many of these as fit the budget, at least one; returns how many, raises `Damaged`."""
+        done = used = 0
+        for location in locations:
+            used += record_size(location.length)
+            if done and used > byte_budget:
+                break
+            self._reader.verify(self._known(location))
+            done += 1
+        return done
+
+    def _known(self, location: Location) -> Location:
+        if location.segment not in self._tail and location.segment not in self._kept:
+            raise Damaged(segment_name(location.segment), location.offset, "there is no such segment")
+        return location
+
+    # --- space ---
+
+    @property
+    def synced_position(self) -> Position:
+        return self._synced
+
+    @property
+    def end_position(self) -> Position:
+        """How far the journal is written."""
+        return self._end
+
+    @property
+    def tail_start(self) -> int:
+        """The oldest segment that recovery will read; older ones are kept only for what refers to them."""
+        return next(iter(self._tail), 0)
+
+    @property
+    def segments_in_use(self) -> int:
+        return len(self._tail) + len(self._kept)
+
+    @property
+    def bytes_in_use(self) -> int:
+        return self.segments_in_use * self.geometry.segment_bytes
+
+    @property
+    def bytes_spare(self) -> int:
+        """Files that are there but hold nothing: ready, or waiting to be used again or removed."""
+        freed = len(self._doomed) + len(self._dying) + len(self._reclaimable)
+        return (freed + len(self._pool) + (self._ready is not None)) * self.geometry.segment_bytes
+
+    def release(self, base: int, referenced: Collection[int]) -> int:
+        """A checkpoint covers everything through `base`; free what nobody needs any more.
+
+        `referenced` are the segments that the checkpoints on disk or the state in memory refer to. Call
+        `payloads.forget_through(base)` before. Returns how many segments were freed; their files are used
+        again after the next flush and sync.
+        """
+        self._check_usable()
+        needed = [number for _, number in self._pinned[:1]]
+        if (oldest := self.payloads.oldest_segment) is not None:
+            needed.append(oldest)
+        limit = min([self._synced.segment, *needed])
+        for number, highest in list(self._tail.items()):
+            if number >= limit or highest > base:
+                break
+            del self._tail[number]
+            self._kept[number] = None
+        freed = [number for number in self._kept if number not in referenced]
+        for number in freed:
+            del self._kept[number]
+        if freed or self.tail_start != self._wanted.tail_start:
+            # The superblock on disk still asks for them.
+            self._wanted = replace(self._wanted, tail_start=self.tail_start)
+            self._superblock_is_due = True
+            self._doomed += freed
+        return len(freed)
+
+    def sparse_segments(self, live_bytes: Mapping[int, int], threshold: float) -> list[int]:
+        """Segments that are kept for little: less than `threshold` of their data is live. Emptiest first.
+
+        `live_bytes` has the payload bytes that the caller refers to, by segment.
+        """
+        full = self.geometry.segment_bytes - self.geometry.data_start
+        sparse = [number for number in self._kept if live_bytes.get(number, 0) < threshold * full]
+        return sorted(sparse, key=lambda number: (live_bytes.get(number, 0), number))
+
+    # --- checkpoints ---
+
+    def write_checkpoint(self, n: int, digest: bytes, state: Buffer, segments: Collection[int]) -> None:
+        """Write the state after number n, durably. Blocking, and safe in a worker thread."""
+        name = checkpoint_name(n)
+        self._disk.write_whole(name, checkpoints.encode(self.disk_id, n, digest, state, sorted(segments)))
+
+    def drop_checkpoints_before(self, n: int) -> int:
+        """Remove checkpoints below n, but never the two newest. Blocking, and safe in a worker thread."""
+        return checkpoints.drop_before(self._disk, n)

@@ -1,0 +1,77 @@
+"""What the journal needs from the world: a directory of files that can be synced.
+
+`runtime/disk.py` has the real one; `memory_disk.py` has one that can lose its power. Everything that
+decides about bytes is the journal's, so that both halls run the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Location(NamedTuple):
+    """Where a data record lies: its segment, the offset of its header, the length of its payload."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class Position(NamedTuple):
+    """How far the journal reaches: all segments before this one, and in it so many order blocks and
+    the data up to this offset of the file."""
+
+    segment: int
+    blocks: int
+    data: int
+
+
+NOWHERE = Position(0, 0, 0)
+
+
+class Disk(Protocol):
+    """One data directory. Names are plain file names, or `lost+found/` and a file name.
+
+    Calls raise `StorageFailed` when the disk fails and `NoSpace` when it is full. After a failed
+    write or sync nobody may rely on what the disk shows; the journal refuses to go on.
+    """
+
+    def list_files(self) -> list[str]:
+        """The names of the files in the directory itself, sorted."""
+
+    def create(self, name: str, size: int) -> None:
+        """Make a file of `size` zero bytes, really written and durable; it appears whole or not at all."""
+
+    def size(self, name: str) -> int:
+        """The length of the file in bytes."""
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """A copy of the bytes; fewer than asked for only at the end of the file."""
+
+    def view(self, name: str) -> memoryview:
+        """The whole file, read-only and without a copy; later writes are seen through it."""
+
+    def forget_view(self, name: str) -> bool:
+        """Let go of the view. False if somebody still holds a piece of it, who would then see the
+        file change under his hands if it were written again."""
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers one after the other; durable only after a `sync` that began later."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name; durable only after `sync_directory`."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; durable only after `sync_directory`."""
+
+    def sync(self, names: Sequence[str]) -> None:
+        """Return when everything written to these files before the call is durable."""
+
+    def sync_directory(self) -> None:
+        """Return when every creation, renaming and removal before the call is durable."""
+
+    def write_whole(self, name: str, buffers: Sequence[Buffer]) -> None:
+        """Replace or create a file in one durable step: the old content or the new, never a mixture."""

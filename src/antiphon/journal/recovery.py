@@ -1,0 +1,518 @@
+"""Recovery: what the disk still holds, told apart from what it never quite held and what it lost.
+
+Where it sits
+    disk  ->  RECOVERY  ->  journal  ->  the roles of the bus
+
+What it promises
+    R1  What was synced comes back as it was, or `Damaged` names the file and the offset.
+    R2  Of what was not synced a beginning comes back, of the order and of the data each on its own;
+        every record of it is whole.
+    R3  While it looks it changes nothing. Damage found leaves the disk as it was.
+    R4  What one run cut off no later run ever sees again.
+
+What it leaves to others
+    What the records mean. Damage in segments that only a checkpoint refers to is found when they are read.
+
+How it knows what was synced: every block and record says how far the journal was durable when it was
+written, and so does the superblock. The farthest of these claims is the border. Before it, whatever does
+not verify is damage. Behind it, the first thing that does not verify is where the last write tore.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from antiphon.errors import Damaged
+from antiphon.ids import Mid
+from antiphon.journal import checkpoints
+from antiphon.journal.checkpoints import Checkpoint, FoundCheckpoints
+from antiphon.journal.format import (
+    CHAIN_START,
+    HEADER_COPIES,
+    LOST_AND_FOUND,
+    PAGE,
+    PINNED,
+    RECORD_HEADER_BYTES,
+    RELOCATED,
+    SUPERBLOCK,
+    UNFINISHED,
+    Block,
+    RecordHeader,
+    decode_block,
+    decode_record_header,
+    encode_segment_header,
+    looks_like_block,
+    looks_like_record,
+    page_after,
+    payload_digest,
+    seed_of,
+    segment_name,
+    segment_numbers,
+    spare_name,
+    spare_names,
+    split_order_payload,
+)
+from antiphon.journal.ports import NOWHERE, Disk, Location, Position
+from antiphon.journal.superblock import Superblock, SuperblockFile
+
+
+class Stored(NamedTuple):
+    """A data record found in the tail, its digest verified."""
+
+    mid: Mid
+    ts: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    digest: bytes
+    location: Location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """Everything the caller needs to become again who it was.
+
+    `order` and `data` reach back at least to the base that was last released, in the order of writing.
+    """
+
+    disk_id: bytes
+    node_id: int
+    cluster: str
+    run: int
+    was_clean: bool
+    promised: int
+    epoch_claimed: int
+    order: list[bytes]
+    data: list[Stored]
+    checkpoint: Checkpoint | None
+    older_checkpoint: Checkpoint | None
+    checkpoint_problems: list[str]
+    # For the operator: what was mended, and which unfinished writes were dropped.
+    repairs: list[str]
+    truncated: list[str]
+
+
+@dataclass(slots=True)
+class Scan:
+    """What was found, and what must be written before anybody relies on it."""
+
+    superblocks: SuperblockFile
+    checkpoints: FoundCheckpoints
+    order: list[bytes] = field(default_factory=list)
+    data: list[Stored] = field(default_factory=list)
+    # Segments of the tail in their order, with the highest number their order records mention.
+    tail: dict[int, int] = field(default_factory=dict)
+    # Older segments; only checkpoints may refer to them.
+    kept: list[int] = field(default_factory=list)
+    # Prepared for later, or begun and not finished.
+    given_up: list[int] = field(default_factory=list)
+    spares: list[str] = field(default_factory=list)
+    end: Position = NOWHERE
+    chain: bytes = CHAIN_START
+    # Where the segment before the last one ended.
+    before: Position = NOWHERE
+    pinned_segment: int | None = None
+    proven: Position = NOWHERE
+    highest_number: int = 0
+    rewrites: list[tuple[str, int, bytes]] = field(default_factory=list)
+    strays: list[tuple[str, str]] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+    truncated: list[str] = field(default_factory=list)
+
+    def settle(self, disk: Disk) -> None:
+        """Mend, make durable what was found, and begin the next run."""
+        for name, offset, page in self.rewrites:
+            disk.write(name, offset, [page])
+        # What we read may have come from the page cache alone, after a crash of the process only.
+        unsure = [segment_name(number) for number in self.tail if number >= self.proven.segment]
+        mended = [name for name, _, _ in self.rewrites]
+        disk.sync(list(dict.fromkeys([*unsure, *mended])))
+        facts = self.superblocks.current
+        self.superblocks.settle(
+            replace(
+                facts,
+                run=facts.run + 1,
+                clean=False,
+                tail_start=next(iter(self.tail), 0),
+                last_segment=self.end.segment,
+                highest_number=self.highest_number,
+                start=self.end,
+                synced=self.end,
+            )
+        )
+        self._tidy(disk)
+
+    def _tidy(self, disk: Disk) -> None:
+        """Now that the superblock does not ask for them, take their names from files that are not needed.
+
+        A segment that was begun and given up must not be called a segment when the next one is begun:
+        both would say that they go on from the same place, and a later recovery could not tell which.
+        """
+        for number in self.given_up:
+            disk.rename(segment_name(number), spare_name(number))
+            self.spares.append(spare_name(number))
+        for name, new_name in self.strays:
+            disk.rename(name, new_name)
+        for name in self.leftovers:
+            disk.remove(name)
+        if self.given_up or self.strays or self.leftovers:
+            disk.sync_directory()
+
+
+def scan(disk: Disk) -> Scan:
+    """Read everything that must be known before the node may speak. Changes nothing."""
+    names = disk.list_files()
+    if SUPERBLOCK not in names:
+        raise Damaged(SUPERBLOCK, 0, "the file is missing")
+    superblocks = SuperblockFile.load(disk)
+    found = checkpoints.find(disk, superblocks.current.disk_id, names)
+    scan = Scan(superblocks, found, repairs=list(superblocks.repairs))
+    scan.leftovers = [name for name in names if name.endswith(UNFINISHED)]
+    _Scanner(disk, superblocks.current, names, scan).run()
+    return scan
+
+
+class _Scanner:
+    """Walks the segments of one disk from the oldest needed to the last."""
+
+    def __init__(self, disk: Disk, facts: Superblock, names: list[str], scan: Scan) -> None:
+        self._disk = disk
+        self._facts = facts
+        self._seed = seed_of(facts.disk_id)
+        self._geometry = facts.geometry
+        self._names = names
+        self._numbers = segment_numbers(names)
+        self._scan = scan
+        self._chain: bytes | None = None
+        self._sound: dict[int, bool] = {}
+        self._links: dict[int, Position | None] = {}
+
+    def run(self) -> None:
+        scan, facts = self._scan, self._facts
+        scan.highest_number = max([facts.highest_number, *self._numbers])
+        if facts.last_segment and facts.last_segment not in self._numbers:
+            raise Damaged(segment_name(facts.last_segment), 0, "the file is missing")
+        scan.proven = self._farthest_claim()
+        number: int | None = facts.tail_start
+        if not number:
+            self._chain = CHAIN_START
+            number = self._successor(0)
+            if number is None and scan.proven.segment:
+                raise self._missing(0)
+        while number is not None:
+            number = self._walk_segment(number)
+        self._sort_the_rest()
+
+    # --- what is proven ---
+
+    def _farthest_claim(self) -> Position:
+        """The farthest position that anything on this disk says was synced."""
+        proven = _farther(self._facts.start, self._facts.synced)
+        for number in reversed(self._numbers):
+            if number < proven.segment or number < self._facts.tail_start:
+                # Nothing in an older segment can know more than that.
+                break
+            if self._is_sound(number):
+                for claim in self._claims_in(number):
+                    proven = _farther(proven, claim)
+        return proven
+
+    def _claims_in(self, number: int) -> list[Position]:
+        claims = [block.synced for block in self._valid_blocks(number)]
+        start = self._geometry.data_start
+        region = self._disk.read(segment_name(number), start, self._geometry.segment_bytes - start)
+        # The first record of each flush lies at the beginning of a page.
+        for at in range(0, len(region), PAGE):
+            header = decode_record_header(region, at, self._seed, number, start + at)
+            if header is not None:
+                claims.append(header.synced)
+        return claims
+
+    def _valid_blocks(self, number: int) -> list[Block]:
+        """Every block of the segment that verifies by itself, whether it can be reached or not."""
+        region = memoryview(self._disk.read(segment_name(number), 0, self._geometry.data_start))
+        found = []
+        for block in range(self._geometry.order_blocks):
+            for offset in self._geometry.copies(block):
+                decoded = decode_block(region[offset : offset + PAGE], self._seed, number, block)
+                if decoded is not None:
+                    found.append(decoded)
+        return found
+
+    # --- segments ---
+
+    def _is_sound(self, number: int) -> bool:
+        """Length and header are as they must be; remembered, as it is asked often."""
+        if number not in self._sound:
+            try:
+                self._check_file(number)
+                self._sound[number] = True
+            except Damaged:
+                self._sound[number] = False
+        return self._sound[number]
+
+    def _check_file(self, number: int) -> list[int]:
+        """Refuse a file that is not the segment it is called; returns the header copies to mend."""
+        name, wanted = segment_name(number), self._geometry.segment_bytes
+        if name not in self._names:
+            raise Damaged(name, 0, "the file is missing")
+        size = self._disk.size(name)
+        if size != wanted:
+            raise Damaged(name, min(size, wanted), f"the file has {size} bytes instead of {wanted}")
+        header = encode_segment_header(number, self._facts.disk_id, self._geometry)
+        bad = [offset for offset in HEADER_COPIES if self._disk.read(name, offset, PAGE) != header]
+        if len(bad) == len(HEADER_COPIES):
+            raise Damaged(name, 0, "neither copy of its header belongs to this segment of this disk")
+        return bad
+
+    def _walk_segment(self, number: int) -> int | None:
+        """Take in one segment; returns the one that goes on from it, None if this is the last."""
+        scan, name = self._scan, segment_name(number)
+        bad_headers = self._check_file(number)
+        successor = self._successor(number)
+        if number < scan.proven.segment and successor is None:
+            raise self._missing(number)
+        end = self._link(successor) if successor is not None else None
+        blocks, data = self._order_of(number, end), self._geometry.data_start
+        if blocks == 0:
+            # Opened, but the power went before a block of it was written.
+            scan.truncated.append(f"{name}: the segment was begun and nothing of it was finished")
+            return None
+        data = self._data_of(number, end)
+        for offset in bad_headers:
+            header = encode_segment_header(number, self._facts.disk_id, self._geometry)
+            scan.rewrites.append((name, offset, header))
+            scan.repairs.append(f"{name}: the header at byte {offset} was restored from its other copy")
+        scan.end = Position(number, blocks, data)
+        if end is None:
+            return None
+        # Nothing is written to a segment before the one before it is durable, and it says so itself.
+        assert scan.end == end, f"{name} ends at {scan.end}, and segment {successor} says at {end}"
+        return successor
+
+    def _successor(self, number: int) -> int | None:
+        """The segment that says it goes on from this one."""
+        for candidate in self._numbers:
+            if candidate > number and self._is_sound(candidate):
+                link = self._link(candidate)
+                if link is not None and link.segment == number:
+                    return candidate
+        return None
+
+    def _link(self, number: int) -> Position | None:
+        """Where the segment before this one ended, as this one's blocks tell; remembered."""
+        if number not in self._links:
+            self._links[number] = self._find_link(number)
+        return self._links[number]
+
+    def _find_link(self, number: int) -> Position | None:
+        name = segment_name(number)
+        for offset in self._geometry.copies(0):
+            opening = decode_block(self._disk.read(name, offset, PAGE), self._seed, number, 0)
+            if opening is not None and self._is_of_its_time(opening.run, number, 0, self._facts.start.blocks):
+                return opening.before
+        for block in self._valid_blocks(number):
+            if self._is_of_its_time(block.run, number, block.number, self._facts.start.blocks):
+                return block.before
+        return None
+
+    def _is_of_its_time(self, run: int, segment: int, at: int, start: int) -> bool:
+        """Behind the start of the last run only that run counts; before it, any earlier one."""
+        if (segment, at) >= (self._facts.start.segment, start):
+            return run == self._facts.run
+        return run <= self._facts.run
+
+    def _missing(self, number: int) -> Damaged:
+        """The segment after `number` was synced and cannot be found: say which."""
+        later = [n for n in self._numbers if n > number]
+        unsound = [n for n in later if not self._is_sound(n)]
+        if unsound and unsound[0] <= max(self._scan.proven.segment, self._facts.last_segment):
+            self._check_file(unsound[0])
+        for candidate in later:
+            link = self._link(candidate) if self._is_sound(candidate) else None
+            if link is not None and link.segment not in self._numbers:
+                return Damaged(segment_name(link.segment), 0, "the file is missing")
+        last = self._scan.proven.segment
+        if last not in self._numbers:
+            return Damaged(segment_name(last), 0, "the file is missing")
+        offset = self._geometry.copies(0)[0]
+        return Damaged(segment_name(last), offset, "neither copy of its first order block verifies")
+
+    # --- order ---
+
+    def _order_of(self, number: int, end: Position | None) -> int:
+        """Take in the order of a segment; returns how many of its blocks count."""
+        scan, name = self._scan, segment_name(number)
+        proven = _proven_part(number, scan.proven, end).blocks
+        limit = end.blocks if end is not None else self._geometry.order_blocks
+        region = memoryview(self._disk.read(name, 0, self._geometry.data_start))
+        highest = at = 0
+        while at < limit:
+            group, bad = self._group_at(number, region, at, limit)
+            if bad is not None:
+                if bad < proven:
+                    offset = self._geometry.copies(bad)[0]
+                    raise Damaged(name, offset, f"neither copy of order block {bad} verifies")
+                self._note_torn_order(number, region, at)
+                break
+            records = split_order_payload(b"".join(block.payload for block in group))
+            if records is None:
+                raise Damaged(name, self._geometry.copies(at)[0], "the order records do not fit their block")
+            scan.order += records
+            highest = max(highest, group[0].highest)
+            if group[0].flags & PINNED:
+                scan.pinned_segment = number
+            scan.chain, scan.before = group[-1].checksum, group[-1].before
+            self._mend(number, region, group)
+            at += len(group)
+        if at:
+            scan.tail[number] = highest
+        return at
+
+    def _group_at(
+        self, number: int, region: memoryview, at: int, limit: int
+    ) -> tuple[list[Block], int | None]:
+        """The blocks of the flush that begins at this block, or the number of the first bad one."""
+        group: list[Block] = []
+        chain = self._chain
+        count = 1
+        while len(group) < count:
+            block = self._block_at(number, region, at + len(group), chain)
+            if block is None or block.first != at or at + block.count > limit:
+                return [], at + len(group)
+            count, chain = block.count, block.checksum
+            group.append(block)
+        self._chain = chain
+        return group, None
+
+    def _block_at(self, number: int, region: memoryview, at: int, chain: bytes | None) -> Block | None:
+        for offset in self._geometry.copies(at):
+            block = decode_block(region[offset : offset + PAGE], self._seed, number, at)
+            if (
+                block is not None
+                # The oldest segment hangs on a predecessor that is gone.
+                and (chain is None or block.previous == chain)
+                and self._is_of_its_time(block.run, number, at, self._facts.start.blocks)
+            ):
+                return block
+        return None
+
+    def _mend(self, number: int, region: memoryview, group: list[Block]) -> None:
+        """Plan to rewrite every copy of these blocks that differs from the one we took."""
+        name = segment_name(number)
+        for block in group:
+            offsets = self._geometry.copies(block.number)
+            pages = [bytes(region[offset : offset + PAGE]) for offset in offsets]
+            if pages[0] == pages[1]:
+                continue
+            good = 0 if decode_block(pages[0], self._seed, number, block.number) == block else 1
+            bad = offsets[1 - good]
+            self._scan.rewrites.append((name, bad, pages[good]))
+            self._scan.repairs.append(
+                f"{name}: order block {block.number} at byte {bad} was restored from its other copy"
+            )
+
+    def _note_torn_order(self, number: int, region: memoryview, at: int) -> None:
+        offsets = self._geometry.copies(at)
+        if any(looks_like_block(region[o : o + PAGE], number, self._facts.run) for o in offsets):
+            text = f"order block {at} at byte {offsets[0]} was not finished; the order ends before it"
+            self._scan.truncated.append(f"{segment_name(number)}: {text}")
+
+    # --- data ---
+
+    def _data_of(self, number: int, end: Position | None) -> int:
+        """Take in the data of a segment; returns the offset at which it ends."""
+        scan, name, start = self._scan, segment_name(number), self._geometry.data_start
+        proven = _proven_part(number, scan.proven, end).data
+        limit = end.data if end is not None else self._geometry.segment_bytes
+        region = memoryview(self._disk.read(name, start, limit - start))
+        at = start
+        while at < limit:
+            header = self._record_after(number, region, at, limit)
+            if header is None or not _payload_verifies(region, header, start):
+                where = header.offset if header else _where_it_should_be(region, at, start)
+                if at < proven:
+                    raise Damaged(name, where, "a data record that was synced does not verify")
+                if looks_like_record(region, where - start, number, self._facts.run):
+                    text = f"the data record at byte {where} was not finished; the data end before it"
+                    scan.truncated.append(f"{name}: {text}")
+                break
+            if not header.flags & RELOCATED:
+                scan.data.append(Stored(header.mid, header.ts, header.count, header.digest, header.location))
+            at = header.end
+        return at
+
+    def _record_after(self, number: int, region: memoryview, at: int, limit: int) -> RecordHeader | None:
+        """The record that follows the end of another: right there, or on the next page after a flush."""
+        start = self._geometry.data_start
+        for offset in dict.fromkeys((at, page_after(at))):
+            header = decode_record_header(region, offset - start, self._seed, number, offset)
+            if (
+                header is not None
+                and header.previous == at
+                and header.end <= limit
+                and self._is_of_its_time(header.run, number, offset, self._facts.start.data)
+            ):
+                return header
+        return None
+
+    # --- what is left ---
+
+    def _sort_the_rest(self) -> None:
+        """Files that are no part of the tail: referred to, ready for use again, or strays."""
+        scan = self._scan
+        newest = scan.checkpoints.newest
+        for number in newest.segments if newest else ():
+            self._check_file(number)
+        tail_start = next(iter(scan.tail), None)
+        for number in self._numbers:
+            if number in scan.tail:
+                continue
+            name = segment_name(number)
+            if not self._is_sound(number):
+                if number <= self._facts.last_segment and number >= self._facts.tail_start:
+                    self._check_file(number)
+                self._put_aside(name)
+            elif tail_start is not None and number < tail_start:
+                scan.kept.append(number)
+            else:
+                scan.given_up.append(number)
+        for name in spare_names(self._names):
+            if self._disk.size(name) == self._geometry.segment_bytes:
+                scan.spares.append(name)
+            else:
+                self._put_aside(name)
+
+    def _put_aside(self, name: str) -> None:
+        """Nobody needs it and it is not what it seems: an operator may look at it, we do not delete it."""
+        new_name = f"{LOST_AND_FOUND}/{name}.{self._facts.run}"
+        self._scan.strays.append((name, new_name))
+        self._scan.repairs.append(f"{name}: not a sound segment and not needed; moved to {new_name}")
+
+
+def _farther(a: Position, b: Position) -> Position:
+    """Both claims taken together. Order and data of one segment may be known from different places."""
+    if a.segment != b.segment:
+        return max(a, b)
+    return Position(a.segment, max(a.blocks, b.blocks), max(a.data, b.data))
+
+
+def _proven_part(number: int, proven: Position, end: Position | None) -> Position:
+    """How much of one segment is proven to have been synced."""
+    if number == proven.segment:
+        return proven
+    if number < proven.segment and end is not None:
+        return end
+    return NOWHERE
+
+
+def _payload_verifies(region: memoryview, header: RecordHeader, start: int) -> bool:
+    at = header.offset - start + RECORD_HEADER_BYTES
+    payload = region[at : at + header.length]
+    return payload_digest(header.mid, header.ts, header.count, payload) == header.digest
+
+
+def _where_it_should_be(region: memoryview, at: int, start: int) -> int:
+    """Which of the two places of the next record to name; a flush fills its last page with zeros."""
+    here = region[at - start : at - start + RECORD_HEADER_BYTES]
+    return at if any(here) else page_after(at)

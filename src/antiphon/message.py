@@ -1,0 +1,156 @@
+"""Message: what an application holds, a view of one row of a batch.
+
+Nothing is decoded before it is asked for, and nothing is kept: a message is
+three references, so a consumer can hand out a million a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import repeat
+from typing import NamedTuple
+
+from antiphon.batch import Batch
+from antiphon.batch.bodies import Body
+from antiphon.errors import LocalError
+from antiphon.ids import format_message_id
+from antiphon.values import PropertyValue
+
+
+class Delivery(NamedTuple):
+    """What all messages have in common that arrived in one piece.
+
+    Row r of the piece's batch has the sequence number `first_sequence + r`.
+    """
+
+    channel: str
+    destination: str
+    first_sequence: int
+    redelivery_count: int = 0
+    acknowledge: Callable[[Message], Awaitable[None]] | None = None
+
+
+class Message:
+    """A message as it was delivered.
+
+    >>> async for message in consumer:
+    ...     print(message.sequence, message.body, message.properties)
+    ...     await message.ack()
+    """
+
+    __slots__ = ("_batch", "_delivery", "_row")
+
+    def __init__(self, batch: Batch, row: int, delivery: Delivery) -> None:
+        self._batch = batch
+        self._row = row
+        self._delivery = delivery
+
+    # -- content ---------------------------------------------------------------
+
+    @property
+    def body(self) -> Body:
+        """The body as the type it was sent as: bytes, str, dict, list or None."""
+        return self._batch.body(self._row)
+
+    @property
+    def body_bytes(self) -> memoryview:
+        """The encoded body, without a copy."""
+        return self._batch.body_bytes(self._row)
+
+    @property
+    def properties(self) -> dict[str, PropertyValue]:
+        """The properties, a new dict each time."""
+        return self._batch.properties(self._row)
+
+    # -- what the producer said ------------------------------------------------
+
+    @property
+    def timestamp(self) -> float:
+        """When it was sent, in seconds since 1970."""
+        return self._batch.timestamp_ms(self._row) / 1000
+
+    @property
+    def priority(self) -> int:
+        """0 to 9, the most urgent."""
+        return self._batch.priority(self._row)
+
+    @property
+    def expires(self) -> float | None:
+        """When it expires, in seconds since 1970; None: never."""
+        return self._batch.expires_ms(self._row) / 1000 or None
+
+    @property
+    def deliver_at(self) -> float | None:
+        """Before when it was not to be delivered, in seconds since 1970; None: no delay was asked for."""
+        return self._batch.deliver_at_ms(self._row) / 1000 or None
+
+    @property
+    def persistent(self) -> bool:
+        return self._batch.is_persistent(self._row)
+
+    @property
+    def key(self) -> str | None:
+        return self._batch.key(self._row)
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self._batch.correlation_id(self._row)
+
+    @property
+    def reply_to(self) -> str | None:
+        return self._batch.reply_to(self._row)
+
+    @property
+    def type(self) -> str | None:
+        return self._batch.type(self._row)
+
+    # -- where it comes from ---------------------------------------------------
+
+    @property
+    def message_id(self) -> str:
+        batch = self._batch
+        return format_message_id(batch.producer, self._delivery.channel, batch.first_number + self._row)
+
+    @property
+    def sequence(self) -> int:
+        """Its place in the order of the channel."""
+        return self._delivery.first_sequence + self._row
+
+    @property
+    def channel(self) -> str:
+        return self._delivery.channel
+
+    @property
+    def destination(self) -> str:
+        return self._delivery.destination
+
+    @property
+    def redelivered(self) -> bool:
+        """Was it given to a consumer before?"""
+        return self._delivery.redelivery_count > 0
+
+    @property
+    def delivery_count(self) -> int:
+        """The how manieth delivery this is; 1 is the first."""
+        return self._delivery.redelivery_count + 1
+
+    # -- what the application says ---------------------------------------------
+
+    @property
+    def _acknowledge(self) -> Callable[[Message], Awaitable[None]] | None:
+        return self._delivery.acknowledge
+
+    async def ack(self) -> None:
+        """Say that the message is done with; what else that covers is up to the session's mode."""
+        acknowledge = self._acknowledge
+        if acknowledge is None:
+            raise LocalError("this message was not given by a consumer; there is nothing to acknowledge")
+        await acknowledge(self)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.sequence} of {self.destination} on {self.channel}>"
+
+
+def messages_of(batch: Batch, delivery: Delivery) -> list[Message]:
+    """A message for each row, in order."""
+    return list(map(Message, repeat(batch), range(batch.count), repeat(delivery)))

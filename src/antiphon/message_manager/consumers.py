@@ -1,0 +1,108 @@
+"""Consumer: one attached consumer, what it may still be given and what it holds.
+
+Credit is absolute: "up to delivery number x, up to y bytes in all". A repeated or a late word about it
+does no harm. Deliveries are numbered 1, 2, 3, … from the attachment on; bytes are those of bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from antiphon.ranges import Ranges
+
+_RUNS_SPARE: Final = 16
+
+
+class ConsumerKey(NamedTuple):
+    """Consumers are named by their client manager, which sits on this node."""
+
+    node: int
+    consumer: int
+
+
+class Run(NamedTuple):
+    """The deliveries delivery … delivery+count-1 were the messages sequence … sequence+count-1."""
+
+    delivery: int
+    sequence: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+
+
+class Consumer:
+    """Known only to the primary, and only as long as it is the primary."""
+
+    __slots__ = (
+        "_runs",
+        "credit_bytes",
+        "credit_messages",
+        "delivered",
+        "delivered_bytes",
+        "destination",
+        "generation",
+        "in_flight",
+        "key",
+        "session",
+    )
+
+    def __init__(self, *, key: ConsumerKey, session: int, generation: int, destination: int) -> None:
+        self.key = key
+        self.session = session
+        self.generation = generation
+        self.destination = destination
+        self.credit_messages = 0
+        self.credit_bytes = 0
+        # The last delivery number, and the bytes of bodies up to it.
+        self.delivered = 0
+        self.delivered_bytes = 0
+        self.in_flight = Ranges()
+        self._runs: list[Run] = []
+
+    @property
+    def has_credit(self) -> bool:
+        return self.delivered < self.credit_messages and self.delivered_bytes < self.credit_bytes
+
+    def grant(self, messages: int, bytes: int) -> None:
+        """Credit never shrinks: a smaller figure is an older one."""
+        self.credit_messages = max(self.credit_messages, messages)
+        self.credit_bytes = max(self.credit_bytes, bytes)
+
+    def hold(self, numbers: Ranges) -> None:
+        """It has these from an earlier term; they come before delivery number 1."""
+        self.in_flight.add_all(numbers)
+
+    def give(self, start: int, stop: int, bytes: int) -> None:
+        """The messages [start, stop) go to it now."""
+        count = stop - start
+        runs = self._runs
+        if runs and runs[-1].sequence + runs[-1].count == start:
+            runs[-1] = Run(runs[-1].delivery, runs[-1].sequence, runs[-1].count + count)
+        else:
+            if len(runs) > 2 * self.in_flight.count + _RUNS_SPARE:
+                self._runs = runs = [run for run in runs if self._is_held(run)]
+            runs.append(Run(self.delivered + 1, start, count))
+        self.in_flight.add(start, stop)
+        self.delivered += count
+        self.delivered_bytes += bytes
+
+    def _is_held(self, run: Run) -> bool:
+        return bool(self.in_flight.clip(run.sequence, run.sequence + run.count))
+
+    def forget(self, numbers: Ranges) -> int:
+        """These are acknowledged or given back; how many of them it held."""
+        in_flight = self.in_flight
+        if len(numbers) == 1:
+            held = in_flight.remove(numbers.first, numbers.last + 1)
+        else:
+            held = in_flight.remove_all(numbers)
+        if held and not in_flight:
+            self._runs.clear()
+        return held
+
+    def unseen(self, seen_through: int) -> Ranges:
+        """What it holds of deliveries above `seen_through`: the application has not seen these."""
+        unseen = Ranges()
+        for delivery, sequence, count in self._runs:
+            skip = max(0, seen_through + 1 - delivery)
+            if skip < count:
+                unseen.add(sequence + skip, sequence + count)
+        return unseen.intersection(self.in_flight)

@@ -1,0 +1,80 @@
+"""DeliveryCounts: how often messages were given back after somebody had seen them.
+
+Most messages never are, so only those that were are kept, as ranges by count.
+"""
+
+from __future__ import annotations
+
+from antiphon.errors import ProtocolError
+from antiphon.ranges import Ranges
+from antiphon.wire.primitives import Reader, Writer
+
+
+class DeliveryCounts:
+    """Counts above 0 by sequence number."""
+
+    __slots__ = ("_by_count",)
+
+    def __init__(self) -> None:
+        self._by_count: dict[int, Ranges] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_count)
+
+    def of(self, number: int) -> int:
+        for count, ranges in self._by_count.items():
+            if number in ranges:
+                return count
+        return 0
+
+    def run(self, start: int, stop: int) -> tuple[int, int]:
+        """The count at `start`, and how far it holds (`stop` at the latest)."""
+        for count, ranges in self._by_count.items():
+            part = ranges.clip(start, stop)
+            if not part:
+                continue
+            if part.first == start:
+                return count, next(iter(part))[1]
+            stop = part.first
+        return 0, stop
+
+    def raise_(self, numbers: Ranges) -> None:
+        """One more for each of these."""
+        rest = numbers
+        # From the top, so that what is raised is not met again.
+        for count in sorted(self._by_count, reverse=True):
+            hit = self._by_count[count].intersection(rest)
+            if not hit:
+                continue
+            rest = rest.difference(hit)
+            self._remove(count, hit)
+            self._by_count.setdefault(count + 1, Ranges()).add_all(hit)
+        if rest:
+            self._by_count.setdefault(1, Ranges()).add_all(rest)
+
+    def forget(self, numbers: Ranges) -> None:
+        """These are gone."""
+        for count in list(self._by_count):
+            self._remove(count, numbers)
+
+    def _remove(self, count: int, numbers: Ranges) -> None:
+        ranges = self._by_count[count]
+        ranges.remove_all(numbers)
+        if not ranges:
+            del self._by_count[count]
+
+    def write(self, writer: Writer) -> None:
+        writer.count(len(self._by_count))
+        for count, ranges in sorted(self._by_count.items()):
+            writer.u32(count)
+            writer.bytes_(ranges.encode())
+
+    @classmethod
+    def read(cls, reader: Reader) -> DeliveryCounts:
+        counts = cls()
+        for _ in range(reader.count(8)):
+            count = reader.u32()
+            counts._by_count[count] = Ranges.decode(reader.bytes_())
+        if 0 in counts._by_count:
+            raise ProtocolError("a delivery count of 0 is not kept")
+        return counts

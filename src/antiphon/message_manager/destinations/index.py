@@ -1,0 +1,302 @@
+"""BatchIndex: where the stored batches of one destination lie.
+
+A stored batch is one row in parallel arrays, 32 bytes; its messages stay in the journal. Rows are in
+the order of their numbers, so a number is found by bisection.
+
+What it promises
+    X1  Every live number lies in exactly one row, and that row says where its bytes are.
+    X2  `SegmentUse` counts a batch as long as one of its messages lives, and no longer.
+    X3  Rows without a live message go: at the front as soon as they are half of all, in the middle as
+        soon as they are more than half of what is left. Both cost a constant per row over its life.
+
+What it leaves to others
+    Which numbers are live is the queue's business; it says so in every call that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from antiphon.bus.ports import Location
+from antiphon.ranges import Ranges
+from antiphon.wire.primitives import Reader, Writer
+
+# Below this many rows nothing is gained by tidying up.
+_TIDY_ROWS_MIN: Final = 64
+
+_COLUMNS: Final = "QIIIIII"
+ROW_BYTES: Final = sum(array(code).itemsize for code in _COLUMNS)
+assert ROW_BYTES == 8 + 6 * 4, "this machine's integers are of another size"
+
+
+class StoredBatch(NamedTuple):
+    """One row: the messages first … first+count-1 and where their batch lies."""
+
+    first: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    location: Location
+    offset: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.count
+
+
+class SegmentUse:
+    """How many bytes of live batches each segment of the journal holds, over all destinations."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}
+
+    def add(self, segment: int, size: int) -> None:
+        self._bytes[segment] = self._bytes.get(segment, 0) + size
+
+    def drop(self, segment: int, size: int) -> None:
+        left = self._bytes[segment] - size
+        assert left >= 0, "a segment gave back more than it held"
+        if left:
+            self._bytes[segment] = left
+        else:
+            del self._bytes[segment]
+
+    def by_segment(self) -> dict[int, int]:
+        return dict(sorted(self._bytes.items()))
+
+
+class BatchIndex:
+    """The stored batches of one destination, by sequence number."""
+
+    __slots__ = (
+        "_counts",
+        "_dead",
+        "_firsts",
+        "_head",
+        "_lengths",
+        "_offsets",
+        "_record_lengths",
+        "_record_offsets",
+        "_segments",
+        "_use",
+    )
+
+    def __init__(self, use: SegmentUse) -> None:
+        self._use = use
+        self._become([array(code) for code in _COLUMNS])
+
+    def _become(self, columns: list[array[int]]) -> None:
+        (
+            self._firsts,
+            self._counts,
+            self._segments,
+            self._record_offsets,
+            self._record_lengths,
+            self._offsets,
+            self._lengths,
+        ) = columns
+        # Rows before `_head` are dead and wait to be cut off; `_dead` counts the dead ones behind it.
+        self._head = 0
+        self._dead = 0
+
+    @property
+    def _columns(self) -> list[array[int]]:
+        return [
+            self._firsts,
+            self._counts,
+            self._segments,
+            self._record_offsets,
+            self._record_lengths,
+            self._offsets,
+            self._lengths,
+        ]
+
+    def __len__(self) -> int:
+        """Rows with a live message."""
+        return len(self._firsts) - self._head - self._dead
+
+    @property
+    def row_count(self) -> int:
+        """Rows kept in memory, dead ones included."""
+        return len(self._firsts)
+
+    # -- changing --------------------------------------------------------------
+
+    def append(self, first: int, count: int, location: Location, offset: int, length: int) -> None:
+        """Take in a batch; its rows are first … first+count-1, above all that came before."""
+        firsts = self._firsts
+        assert not firsts or first > firsts[-1], "a batch was stored out of order"
+        segment, record_offset, record_length = location
+        firsts.append(first)
+        self._counts.append(count)
+        self._segments.append(segment)
+        self._record_offsets.append(record_offset)
+        self._record_lengths.append(record_length)
+        self._offsets.append(offset)
+        self._lengths.append(length)
+        self._use.add(segment, length)
+
+    def forget(self, removed: Iterable[tuple[int, int]], live: Ranges) -> int:
+        """These numbers, all of them live until now, have left `live`; how many bytes they were.
+
+        A message counts for an equal part of its batch, so that what is added and what is taken away
+        agree to the byte.
+        """
+        firsts, counts, lengths = self._firsts, self._counts, self._lengths
+        freed = 0
+        touched = -1
+        for start, stop in removed:
+            at = bisect_right(firsts, start, self._head) - 1
+            while start < stop:
+                if at != touched:
+                    if touched >= 0:
+                        self._look_at(touched, live)
+                    touched = at
+                count = counts[at]
+                end = firsts[at] + count
+                upto = end if end < stop else stop
+                freed += lengths[at] // count * (upto - start)
+                start = upto
+                at += 1
+        # Only now: while its numbers were gone through, the last row must not be counted twice.
+        if touched >= 0:
+            self._look_at(touched, live)
+        self._tidy(live)
+        return freed
+
+    def _look_at(self, at: int, live: Ranges) -> None:
+        """Messages of this row have gone. Were they the last ones?"""
+        first = self._firsts[at]
+        end = first + self._counts[at]
+        # Mostly all that is live lies behind it, which is quicker to see.
+        if not live or live.first >= end or not live.clip(first, end):
+            self._use.drop(self._segments[at], self._lengths[at])
+            self._dead += 1
+
+    def _tidy(self, live: Ranges) -> None:
+        if not live:
+            self._become([array(code) for code in _COLUMNS])
+            return
+        firsts = self._firsts
+        if self._dead and live.first >= firsts[self._head] + self._counts[self._head]:
+            head = bisect_right(firsts, live.first, self._head) - 1
+            self._dead -= head - self._head
+            self._head = head
+        rows = len(firsts)
+        if self._head * 2 > rows and self._head >= _TIDY_ROWS_MIN:
+            head, dead = self._head, self._dead
+            self._become([column[head:] for column in self._columns])
+            self._dead = dead
+        elif self._dead * 2 > rows - self._head and self._dead >= _TIDY_ROWS_MIN:
+            self.compact(live)
+
+    def compact(self, live: Ranges) -> None:
+        """Keep only rows with a live message."""
+        if not self._head and not self._dead:
+            return
+        columns: list[array[int]] = [array(code) for code in _COLUMNS]
+        for start, stop in self._live_spans(live):
+            for kept, column in zip(columns, self._columns, strict=True):
+                kept.extend(column[start:stop])
+        self._become(columns)
+
+    def _live_spans(self, live: Ranges) -> Iterator[tuple[int, int]]:
+        """Positions [start, stop) of rows with a live message, ascending; neighbours are joined."""
+        firsts = self._firsts
+        span_start = span_stop = self._head
+        for start, stop in live:
+            at = bisect_right(firsts, start, span_stop) - 1
+            after = bisect_right(firsts, stop - 1, at)
+            if at > span_stop:
+                if span_start < span_stop:
+                    yield span_start, span_stop
+                span_start = at
+            span_stop = after
+        if span_start < span_stop:
+            yield span_start, span_stop
+
+    def clear(self, live: Ranges) -> None:
+        """The destination is gone, and all its batches with it."""
+        # Dead rows have left the count of their segment already.
+        self.compact(live)
+        for segment, length in zip(self._segments, self._lengths, strict=True):
+            self._use.drop(segment, length)
+        self._become([array(code) for code in _COLUMNS])
+
+    # -- looking ---------------------------------------------------------------
+
+    def find(self, sequence: int) -> StoredBatch:
+        """The batch that holds a live number."""
+        at = bisect_right(self._firsts, sequence, self._head) - 1
+        assert at >= self._head, f"no stored batch holds number {sequence}"
+        row = self._row(at)
+        assert sequence < row.first + row.count, f"no stored batch holds number {sequence}"
+        return row
+
+    def _row(self, at: int) -> StoredBatch:
+        return StoredBatch(
+            self._firsts[at],
+            self._counts[at],
+            Location(self._segments[at], self._record_offsets[at], self._record_lengths[at]),
+            self._offsets[at],
+            self._lengths[at],
+        )
+
+    def rows_in(self, segment: int, live: Ranges) -> Iterator[StoredBatch]:
+        """Batches with a live message that lie in one segment."""
+        self.compact(live)
+        for at, where in enumerate(self._segments):
+            if where == segment:
+                yield self._row(at)
+
+    def move(self, first: int, old: Location, new: Location, live: Ranges) -> None:
+        """The record of the batch that begins at `first` was copied from `old` to `new`."""
+        assert old.length == new.length, "a copied record has changed its length"
+        at = bisect_right(self._firsts, first, self._head) - 1
+        if at < self._head:
+            return
+        row = self._row(at)
+        if row.first != first or row.location != old or not live.clip(first, row.stop):
+            # Its last message went while the record was being copied.
+            return
+        length = self._lengths[at]
+        self._segments[at] = new.segment
+        self._record_offsets[at] = new.offset
+        self._use.add(new.segment, length)
+        self._use.drop(old.segment, length)
+
+    # -- bytes -----------------------------------------------------------------
+
+    def write(self, writer: Writer, live: Ranges) -> None:
+        """Rows with a live message, column by column."""
+        self.compact(live)
+        writer.count(len(self._firsts))
+        for column in self._columns:
+            writer.raw(_little_endian(column).tobytes())
+
+    @classmethod
+    def read(cls, reader: Reader, use: SegmentUse) -> BatchIndex:
+        index = cls(use)
+        rows = reader.count(ROW_BYTES)
+        columns = []
+        for code in _COLUMNS:
+            column = array(code)
+            column.frombytes(reader.raw(rows * column.itemsize))
+            columns.append(_little_endian(column))
+        index._become(columns)
+        for segment, length in zip(index._segments, index._lengths, strict=True):
+            use.add(segment, length)
+        return index
+
+
+def _little_endian(column: array[int]) -> array[int]:
+    """The same numbers with their bytes in the order of the disk, or back."""
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column

@@ -1,0 +1,149 @@
+"""Queue: the messages of one queue, as the log made them.
+
+Where it sits
+    bus -> manager -> QUEUE -> delivery
+
+What it promises
+    Q1  published = live + acknowledged, always.
+    Q2  A number is acknowledged at most once; whoever comes second is told which were lost to it.
+    Q3  The same commands give the same state and the same digest on every replica, wherever each of
+        them keeps the bytes.
+
+What it leaves to others
+    Who is given a message is delivery's business and leaves no trace here. Whether a command may be
+    applied at all is decided before, by the session it came in.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import Final
+
+from antiphon.bus.ports import Location
+from antiphon.message_manager.destinations.counts import DeliveryCounts
+from antiphon.message_manager.destinations.index import BatchIndex, SegmentUse
+from antiphon.ranges import Ranges
+from antiphon.wire.primitives import Reader, Writer
+
+DIGEST_BYTES: Final = 16
+
+_PUBLISHED = struct.Struct("<BQII")
+_PAIR = struct.Struct("<QQ")
+_ACKNOWLEDGED: Final = b"\x02"
+_RETURNED: Final = b"\x03"
+
+
+class Queue:
+    """One queue. `id` is the number of the command that created it."""
+
+    __slots__ = (
+        "acknowledged",
+        "bytes",
+        "counts",
+        "digest",
+        "id",
+        "index",
+        "live",
+        "name",
+        "published",
+        "settings",
+        "settings_version",
+    )
+
+    def __init__(self, *, id: int, name: str, settings: str, use: SegmentUse) -> None:
+        self.id = id
+        self.name = name
+        self.settings = settings
+        self.settings_version = 1
+        self.live = Ranges()
+        self.index = BatchIndex(use)
+        self.counts = DeliveryCounts()
+        self.bytes = 0
+        self.published = 0
+        self.acknowledged = 0
+        # Covers everything that ever happened to the queue, so that a checkpoint need not.
+        self.digest = bytes(DIGEST_BYTES)
+
+    def _remember(self, what: bytes) -> None:
+        self.digest = blake2b(self.digest + what, digest_size=DIGEST_BYTES).digest()
+
+    def publish(
+        self, first: int, count: int, skip: int, location: Location, offset: int, length: int, origin: bytes
+    ) -> None:
+        """Store a batch of `count` rows, the first `skip` of which are here already under other numbers.
+
+        The rows keep their numbers first … first+count-1; those of the skipped rows stay empty.
+        `origin` is the digest of the envelope, so that ours covers the contents.
+        """
+        stored = count - skip
+        self.index.append(first, count, location, offset, length)
+        self.live.add(first + skip, first + count)
+        self.published += stored
+        self.bytes += length // count * stored
+        self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
+
+    def acknowledge(self, numbers: Ranges) -> Ranges:
+        """Remove what is live of these, and return it."""
+        live = self.live
+        start, stop = (numbers.first, numbers.last + 1) if len(numbers) == 1 else (0, 0)
+        if stop and live.covers(start, stop):
+            # Nearly always so: a consumer acknowledges what it was given, in order.
+            removed = numbers
+            live.remove(start, stop)
+            self.bytes -= self.index.forget(((start, stop),), live)
+            encoded = _PAIR.pack(start, stop)
+        else:
+            removed = live.intersection(numbers)
+            if not removed:
+                return removed
+            live.remove_all(removed)
+            self.bytes -= self.index.forget(removed, live)
+            encoded = removed.encode()
+        self.acknowledged += removed.count
+        if self.counts:
+            self.counts.forget(removed)
+        self._remember(_ACKNOWLEDGED + encoded)
+        return removed
+
+    def return_(self, numbers: Ranges, *, is_counted: bool) -> Ranges:
+        """Give these back; what is still live of them is returned, with its count raised if it counts."""
+        back = self.live.intersection(numbers)
+        if back and is_counted:
+            self.counts.raise_(back)
+            self._remember(_RETURNED + back.encode())
+        return back
+
+    # -- bytes -----------------------------------------------------------------
+
+    def write_logical(self, writer: Writer) -> None:
+        """What every replica agrees on."""
+        writer.u64(self.id)
+        writer.text(self.name)
+        writer.text(self.settings)
+        writer.u32(self.settings_version)
+        writer.u64(self.published)
+        writer.u64(self.acknowledged)
+        writer.u64(self.bytes)
+        writer.raw(self.digest)
+        writer.bytes_(self.live.encode())
+        self.counts.write(writer)
+
+    def write_places(self, writer: Writer) -> None:
+        """Where this replica keeps the bytes."""
+        self.index.write(writer, self.live)
+
+    @classmethod
+    def read_logical(cls, reader: Reader, use: SegmentUse) -> Queue:
+        queue = cls(id=reader.u64(), name=reader.text(), settings=reader.text(), use=use)
+        queue.settings_version = reader.u32()
+        queue.published = reader.u64()
+        queue.acknowledged = reader.u64()
+        queue.bytes = reader.u64()
+        queue.digest = bytes(reader.raw(DIGEST_BYTES))
+        queue.live = Ranges.decode(reader.bytes_())
+        queue.counts = DeliveryCounts.read(reader)
+        return queue
+
+    def read_places(self, reader: Reader, use: SegmentUse) -> None:
+        self.index = BatchIndex.read(reader, use)

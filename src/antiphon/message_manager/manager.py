@@ -1,0 +1,283 @@
+"""MessageManager: applies the committed commands of one channel, the same on every replica.
+
+Where it sits
+    client manager  ->  bus  ->  MESSAGE MANAGER  ->  delivery  ->  client manager
+
+What it promises
+    M1  The state is a function of the log: no clock, no chance, no place on a disk enters it. A replica
+        that restores a checkpoint and applies the rest is equal to one that never stopped.
+    M2  `Applied` is said by the primary only, and lists every number that did not do what it asked.
+    M3  Consumers, credit and clocks exist at the primary only and end with its term.
+
+What it leaves to others
+    The bus hands over entries in order, once each, with payloads that are durable here. That a batch
+    decodes is seen to where it comes in; here only its header is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from antiphon.bus.effects import Multicast
+from antiphon.bus.entries import FenceDetail, OpenDetail
+from antiphon.bus.messages import (
+    Applied,
+    BusMessage,
+    CreditUpdate,
+    Entry,
+    EntryKind,
+    Register,
+    SessionDetached,
+    Unregister,
+)
+from antiphon.bus.ports import Location, Payloads
+from antiphon.message_manager.delivery import Delivery
+from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.effects import Effect
+from antiphon.message_manager.fold import Fold
+from antiphon.message_manager.primary import Primary
+from antiphon.message_manager.proposals import Proposals, counted_return
+from antiphon.message_manager.reading import BatchReader
+from antiphon.message_manager.sessions import NOBODY
+from antiphon.message_manager.settings import MessageManagerSettings
+from antiphon.message_manager.state import ChannelState
+
+__all__ = ["MessageManager", "MessageManagerSettings"]
+
+_NS_PER_MS: Final = 1_000_000
+_DATA: Final = int(EntryKind.DATA)
+
+
+class MessageManager:
+    """One replica of a channel. `apply` folds, `receive` hears client managers, `flush` speaks."""
+
+    def __init__(
+        self,
+        channel: str,
+        node: int,
+        payloads: Payloads,
+        settings: MessageManagerSettings | None = None,
+    ) -> None:
+        self.channel = channel
+        self.node = node
+        self.settings = settings or MessageManagerSettings()
+        self._fold = Fold()
+        self._reader = BatchReader(payloads, self.settings.batches_kept)
+        self._announced = 0
+        self._now_ns = 0
+        # Who refers to the records of a segment that is being emptied.
+        self._referrers: dict[Location, list[tuple[Queue, int]]] = {}
+
+    @property
+    def state(self) -> ChannelState:
+        return self._fold.state
+
+    @property
+    def primary(self) -> Primary | None:
+        """Our own consumers and clocks, if we serve the channel in a term that we claimed in this life."""
+        return self._fold.primary
+
+    @property
+    def applied(self) -> int:
+        """Everything up to this number is in the state."""
+        return self.state.applied
+
+    @property
+    def term(self) -> int:
+        return self.state.term
+
+    @property
+    def is_primary(self) -> bool:
+        return self.primary is not None
+
+    # -- applying the log --------------------------------------------------------
+
+    def apply(
+        self,
+        now_ns: int,
+        wall_ms: int,
+        entry: Entry,
+        payload: memoryview | None,
+        location: Location | None,
+    ) -> None:
+        """Take the next entry of the log. What there is to say about it, `flush` says."""
+        state = self.state
+        assert entry.first == state.applied + 1, f"number {entry.first} follows {state.applied}"
+        self._now_ns = now_ns
+        kind = entry.kind
+        if kind == _DATA:
+            assert payload is not None and location is not None, "an envelope was applied without its bytes"
+            self._fold.apply(entry, payload, location)
+        elif kind == EntryKind.PRIMARY_CLAIM:
+            self._on_primary_claim(entry)
+        elif kind == EntryKind.PRODUCER_OPEN:
+            self._fold.producer_gone(now_ns, OpenDetail.decode(entry.detail).pid, entry.first)
+        elif kind == EntryKind.PRODUCER_FENCE:
+            fence = FenceDetail.decode(entry.detail)
+            if fence.term == state.term:
+                self._fold.producer_gone(now_ns, fence.pid, fence.pe + 1)
+        state.applied = entry.first + entry.count - 1
+
+    def _on_primary_claim(self, entry: Entry) -> None:
+        state = self.state
+        if entry.mid.pe <= state.term:
+            return
+        state.term = entry.mid.pe
+        state.primary = entry.mid.pid
+        self._fold.primary = self._begin_term() if state.primary == self.node else None
+
+    def _begin_term(self) -> Primary:
+        state, settings, now_ns = self.state, self.settings, self._now_ns
+        delivery = Delivery(
+            term=state.term,
+            reader=self._reader,
+            deliver_bytes_max=settings.deliver_bytes_max,
+            serves_at_ns=now_ns + settings.registration_wait_ms * _NS_PER_MS,
+            awaited=[row.id for row in state.sessions if row.owner != NOBODY],
+        )
+        proposals = Proposals(
+            term=state.term,
+            now_ns=now_ns,
+            session_expiry_ms=settings.session_expiry_ms,
+            log_time_interval_ms=settings.log_time_interval_ms,
+        )
+        for row in state.sessions:
+            if row.owner == NOBODY:
+                proposals.detached(now_ns, row)
+        return Primary(term=state.term, delivery=delivery, proposals=proposals)
+
+    # -- client managers ---------------------------------------------------------------
+
+    def receive(self, now_ns: int, sender: int, message: BusMessage) -> None:
+        """A client manager's word to the primary; if we are not, it will say it again to who is."""
+        self._now_ns = now_ns
+        if self.primary is None:
+            return
+        delivery, proposals = self.primary.delivery, self.primary.proposals
+        match message:
+            case CreditUpdate():
+                delivery.credit(sender, message)
+            case Register():
+                session = self.state.sessions.get(message.session)
+                delivery.register(sender, message, session, self.state.directory.get(message.destination))
+            case Unregister():
+                delivery.unregister(sender, message)
+            case SessionDetached():
+                row = self.state.sessions.get(message.session)
+                if row is not None and (row.generation, row.owner.pid) == (message.generation, sender):
+                    proposals.detached(now_ns, row)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is not for the message manager")
+
+    def flush(self, now_ns: int, wall_ms: int) -> list[Effect]:
+        """Once per wake-up: what the primary has to say about everything since the last time."""
+        self._now_ns = now_ns
+        primary, state, exceptions = self.primary, self.state, self._fold.exceptions
+        if primary is None:
+            return []
+        effects: list[Effect] = []
+        if state.applied > self._announced:
+            self._announced = state.applied
+            effects.append(Multicast(Applied(state.term, state.applied, tuple(exceptions))))
+            exceptions.clear()
+        sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)
+        effects += sends
+        effects += map(counted_return, returns)
+        effects += primary.proposals.flush(now_ns, wall_ms, state.log_time_ms)
+        return effects
+
+    def next_deadline_ns(self) -> int | None:
+        """When to flush even if nothing happens."""
+        if self.primary is None:
+            return None
+        deadlines = (
+            self.primary.delivery.next_deadline_ns(self._now_ns),
+            self.primary.proposals.next_deadline_ns(),
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # -- checkpoints and space -----------------------------------------------------------
+
+    def capture(self, n: int) -> tuple[bytes, bytes, tuple[int, ...]]:
+        """The state after number n: its digest, its bytes, and the segments its messages lie in."""
+        assert n == self.state.applied, f"a checkpoint at {n}, but {self.state.applied} is applied"
+        # Segments may be given up after this: hold on to none of them.
+        self._reader.let_go()
+        digest, data = self.state.capture()
+        return digest, data, tuple(self.live_bytes_by_segment())
+
+    def restore(self, data: bytes | memoryview) -> None:
+        """Begin with a checkpoint instead of an empty channel. Who is primary, the log will say."""
+        assert self.state.applied == 0, "a state is restored before anything is applied"
+        self._fold.state = ChannelState.restore(data)
+
+    def live_bytes_by_segment(self) -> dict[int, int]:
+        """Bytes of batches with a live message, by segment; those without any are not listed."""
+        return self.state.directory.use.by_segment()
+
+    def records_in(self, segment: int) -> list[Location]:
+        """The records of a segment that must be kept, in the order in which they lie there.
+
+        Say `relocated` for each of them once it has been copied.
+        """
+        self._referrers = {}
+        for queue in self.state.directory:
+            for stored in queue.index.rows_in(segment, queue.live):
+                self._referrers.setdefault(stored.location, []).append((queue, stored.first))
+        return sorted(self._referrers)
+
+    def relocated(self, old: Location, new: Location) -> None:
+        """A record was copied: from now on its messages are read at the new place."""
+        if old not in self._referrers:
+            self.records_in(old.segment)
+        self._reader.let_go()
+        for queue, first in self._referrers.pop(old, []):
+            queue.index.move(first, old, new, queue.live)
+
+    # -- questions -------------------------------------------------------------------------
+
+    def find(self, destination: str | int) -> dict[str, Any] | None:
+        """Look up a destination by `queue:orders` or by its id, as client managers ask for it."""
+        directory = self.state.directory
+        queue = directory.named(destination) if isinstance(destination, str) else directory.get(destination)
+        if queue is None:
+            return None
+        return {
+            "destination": queue.id,
+            "name": queue.name,
+            "channel": self.channel,
+            "settings_version": queue.settings_version,
+        }
+
+    def destinations(self) -> list[dict[str, Any]]:
+        """One row for each destination; consumers and messages in flight are known to the primary only."""
+        delivery = self.primary.delivery if self.primary else None
+        return [
+            {
+                "name": queue.name,
+                "channel": self.channel,
+                "messages": queue.live.count,
+                "in_flight": delivery.in_flight_count(queue.id) if delivery else 0,
+                "consumers": delivery.consumer_count(queue.id) if delivery else 0,
+                "bytes": queue.bytes,
+                "published": queue.published,
+                "acknowledged": queue.acknowledged,
+                "blocked": False,
+                "subscriptions": [],
+            }
+            for queue in self.state.directory
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """The channel as this replica sees it."""
+        state = self.state
+        return {
+            "channel": self.channel,
+            "applied": state.applied,
+            "term": state.term,
+            "primary": state.primary,
+            "is_primary": self.is_primary,
+            "log_time_ms": state.log_time_ms,
+            "sessions": len(state.sessions),
+            "destinations": len(state.directory),
+        }

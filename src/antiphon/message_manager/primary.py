@@ -1,0 +1,17 @@
+"""Primary: what a replica has for as long as it serves the channel, and only then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon.message_manager.delivery import Delivery
+from antiphon.message_manager.proposals import Proposals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primary:
+    """The consumers and the clocks of one term."""
+
+    term: int
+    delivery: Delivery
+    proposals: Proposals

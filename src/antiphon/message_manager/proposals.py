@@ -1,0 +1,89 @@
+"""Proposals: what the primary wants ordered because time has passed or a consumer has gone.
+
+The fold has no clock. Sessions expire and the channel's time moves because the primary says so in an
+ordered command that names its term; in any other term the command is void.
+"""
+
+from __future__ import annotations
+
+from antiphon.message_manager.delivery import SeenReturn
+from antiphon.message_manager.effects import Propose
+from antiphon.message_manager.sessions import Session
+from antiphon.wire.commands import (
+    NODE_SESSION,
+    ExpireSession,
+    LogTime,
+    Payload,
+    Return,
+    encode_command,
+    kind_of,
+)
+
+_NS_PER_MS = 1_000_000
+
+
+def node_command(payload: Payload) -> Propose:
+    """A command of the node itself, ready to be ordered."""
+    command = encode_command(kind_of(payload), NODE_SESSION, 0, 0, 0, payload.encode())
+    return Propose(command=command, count=1)
+
+
+def counted_return(seen: SeenReturn) -> Propose:
+    payload = Return(destination=seen.destination, subscription=0, counted=True, ranges=seen.numbers)
+    return node_command(payload)
+
+
+class Proposals:
+    """The clocks of one primary in one term."""
+
+    __slots__ = ("_detached", "_expiry_ns", "_interval_ns", "_next_time_ns", "_term", "has_traffic")
+
+    def __init__(self, *, term: int, now_ns: int, session_expiry_ms: int, log_time_interval_ms: int) -> None:
+        self._term = term
+        self._expiry_ns = session_expiry_ms * _NS_PER_MS
+        self._interval_ns = log_time_interval_ms * _NS_PER_MS
+        self._next_time_ns = now_ns
+        # Session -> (generation, when to propose its end), earliest first: all wait equally long.
+        self._detached: dict[int, tuple[int, int]] = {}
+        # Something other than time itself was ordered since time was last proposed.
+        self.has_traffic = False
+
+    def detached(self, now_ns: int, session: Session) -> None:
+        """The session is without a client from now on. Said again, it does not begin anew."""
+        known = self._detached.get(session.id)
+        if known is None or known[0] != session.generation:
+            self._detached.pop(session.id, None)
+            self._detached[session.id] = (session.generation, now_ns + self._expiry_ns)
+
+    def attached(self, session: int) -> None:
+        """The session was resumed, or has ended."""
+        self._detached.pop(session, None)
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = [deadline for _, deadline in self._detached.values()][:1]
+        if self.has_traffic:
+            deadlines.append(self._next_time_ns)
+        return min(deadlines, default=None)
+
+    def flush(self, now_ns: int, wall_ms: int, log_time_ms: int) -> list[Propose]:
+        proposals = [self._expire(now_ns, session) for session in self._due(now_ns)]
+        if self.has_traffic and now_ns >= self._next_time_ns:
+            self.has_traffic = False
+            self._next_time_ns = now_ns + self._interval_ns
+            if wall_ms > log_time_ms:
+                proposals.append(node_command(LogTime(time_ms=wall_ms, term=self._term)))
+        return proposals
+
+    def _due(self, now_ns: int) -> list[int]:
+        due = []
+        for session, (_, deadline) in self._detached.items():
+            if deadline > now_ns:
+                break
+            due.append(session)
+        return due
+
+    def _expire(self, now_ns: int, session: int) -> Propose:
+        generation, _ = self._detached.pop(session)
+        # Should the proposal be lost, it is made again after the same while.
+        self._detached[session] = (generation, now_ns + self._expiry_ns)
+        return node_command(ExpireSession(session=session, generation=generation, term=self._term))

@@ -1,0 +1,91 @@
+"""BatchReader: from sequence numbers to pieces of stored batches.
+
+The journal gives the bytes of an envelope without copying them, a batch decodes in place, and a slice
+shares the bytes of its batch. A few decoded batches are kept, because the rows of one are usually
+asked for one after the other, by one consumer or by several in turn.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from antiphon.batch import Batch
+from antiphon.batch.layout import HEADER, VERSION, ColumnId
+from antiphon.bus.messages import Piece
+from antiphon.bus.ports import Payloads
+from antiphon.message_manager.destinations.index import StoredBatch
+from antiphon.message_manager.destinations.queue import Queue
+from antiphon.ranges import Ranges
+from antiphon.wire.primitives import Buffer
+
+
+def looks_like_batch(data: Buffer, count: int) -> bool:
+    """Is there the header of a batch of so many rows, and of just this length?"""
+    if len(data) < HEADER.size:
+        return False
+    header = HEADER.unpack_from(data)
+    return bool(header[0] == VERSION and header[4] == count and header[5] == len(data))
+
+
+class Cut(NamedTuple):
+    """A piece, the number behind its last row, and what it weighs against a consumer's credit."""
+
+    piece: Piece
+    stop: int
+    body_bytes: int
+
+
+class BatchReader:
+    """Reads stored batches through the journal's port."""
+
+    __slots__ = ("_batches", "_batches_max", "_payloads")
+
+    def __init__(self, payloads: Payloads, batches_max: int) -> None:
+        self._payloads = payloads
+        self._batches_max = batches_max
+        # In the order of their last use, the latest last.
+        self._batches: dict[tuple[int, int, int], Batch] = {}
+
+    def cut(self, queue: Queue, start: int, stop: int, bytes_max: int, given_before: Ranges) -> Cut:
+        """The messages from `start` on: as many as one piece holds, before `stop`, of up to `bytes_max`.
+
+        At least one, whatever it weighs. A piece has rows of one batch that were given back equally
+        often; those in `given_before` may have been seen without anybody having counted it.
+        """
+        stored = queue.index.find(start)
+        stop = min(stop, stored.stop)
+        redelivery_count = 0
+        if queue.counts:
+            redelivery_count, stop = queue.counts.run(start, stop)
+        if given_before:
+            part = given_before.clip(start, stop)
+            if part and part.first == start:
+                redelivery_count = max(1, redelivery_count)
+                stop = next(iter(part))[1]
+            elif part:
+                stop = part.first
+        batch = self._batch(stored)
+        row = start - stored.first
+        count = min(stop - start, max(1, batch.rows_within(row, bytes_max)))
+        bodies = batch.column(ColumnId.BODY)
+        assert bodies is not None and bodies.offsets is not None, "a batch has a column of bodies"
+        body_bytes = bodies.offsets[row + count] - bodies.offsets[row]
+        buffers = batch.slice(row, row + count).buffers()
+        return Cut(Piece(start, count, redelivery_count, buffers), start + count, body_bytes)
+
+    def _batch(self, stored: StoredBatch) -> Batch:
+        segment, record_offset, _ = stored.location
+        key = (segment, record_offset, stored.offset)
+        batch = self._batches.pop(key, None)
+        if batch is None:
+            payload = self._payloads.read(stored.location)
+            # Its texts were looked at when it came in.
+            batch = Batch.decode(payload[stored.offset : stored.offset + stored.length], trusted=True)
+            if len(self._batches) >= self._batches_max:
+                del self._batches[next(iter(self._batches))]
+        self._batches[key] = batch
+        return batch
+
+    def let_go(self) -> None:
+        """Forget all decoded batches, and with them the views into the journal."""
+        self._batches.clear()

@@ -1,0 +1,211 @@
+"""Sessions: what the channel knows of its clients, so that nothing is applied twice.
+
+A client numbers the commands of a session 1, 2, 3, … and sends again whatever was not confirmed. The
+row of its session says how far the channel came, and what became of every command the client has not
+yet confirmed to have heard of.
+
+What it promises
+    S1  A number is applied at most once, and never before the one below it.
+    S2  A repeated number is told what became of the first, with the sequence numbers of the first.
+    S3  A command of a lower generation does nothing: whatever a former client manager still has in its
+        queues is void.
+    S4  Rows are bounded by living sessions and by what these leave unconfirmed, not by history.
+
+What it leaves to others
+    What a command does once it is admitted is the manager's business; when a session has been away for
+    too long, the primary's clock says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from antiphon.wire.commands import Outcome, OutcomeCode
+from antiphon.wire.primitives import Reader, Writer
+
+RECORDS_MAX: Final = 16_384
+"""Outcomes kept for one session. A client that confirms nothing for so long has the oldest forgotten;
+repeating those, it is told that they are duplicates, but no longer of what."""
+
+_COUNT_MAX: Final = 0xFFFF_FFFF
+
+_APPLIED: Final = int(OutcomeCode.APPLIED)
+_DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
+
+
+class Record(NamedTuple):
+    """What became of the numbers number … number+count-1 of a session.
+
+    `sequence` is where they stand in the log when they were applied; else the `original` of the
+    outcome that was told.
+    """
+
+    number: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    code: int
+    sequence: int
+    text: str
+
+
+class Owner(NamedTuple):
+    """A client manager in one of its lives; `NOBODY` while a session is detached."""
+
+    pid: int
+    pe: int
+
+
+NOBODY: Final = Owner(0, 0)
+
+
+class Session:
+    """The row of one session in one channel."""
+
+    __slots__ = (
+        "_numbers",
+        "_records",
+        "client_id",
+        "confirmed_through",
+        "generation",
+        "id",
+        "last",
+        "owner",
+        "user",
+    )
+
+    def __init__(self, *, id: int, generation: int, owner: Owner, user: str, client_id: str) -> None:
+        self.id = id
+        self.generation = generation
+        self.owner = owner
+        self.user = user
+        self.client_id = client_id
+        self.last = 0
+        self.confirmed_through = 0
+        # The first number of each record, for bisection.
+        self._numbers: list[int] = []
+        self._records: list[Record] = []
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        return tuple(self._records)
+
+    def confirm(self, through: int) -> None:
+        """The client has heard what became of everything up to `through`."""
+        # It cannot have heard of what has not happened.
+        through = min(through, self.last)
+        if through <= self.confirmed_through:
+            return
+        self.confirmed_through = through
+        records = self._records
+        heard = bisect_right(self._numbers, through)
+        if heard and records[heard - 1].number + records[heard - 1].count > through + 1:
+            heard -= 1
+        if heard:
+            del records[:heard]
+            del self._numbers[:heard]
+
+    def note(self, count: int, code: int, sequence: int, text: str = "") -> None:
+        """The next `count` numbers have been dealt with, like this."""
+        number = self.last + 1
+        self.last += count
+        records = self._records
+        if records and code == _APPLIED:
+            first, length, before, where, _ = records[-1]
+            if before == _APPLIED and where + length == sequence and length + count <= _COUNT_MAX:
+                records[-1] = Record(first, length + count, _APPLIED, where, "")
+                return
+        if len(records) == RECORDS_MAX:
+            del records[: RECORDS_MAX // 2]
+            del self._numbers[: RECORDS_MAX // 2]
+        self._numbers.append(number)
+        records.append(Record(number, count, code, sequence, text))
+
+    def recall(self, number: int, count: int, sequence: int) -> Iterator[Outcome]:
+        """What to tell of numbers that come a second time, now under `sequence`."""
+        stop = number + count
+        at = max(bisect_right(self._numbers, number) - 1, 0)
+        while number < stop:
+            record = self._records[at] if at < len(self._records) else None
+            if record is not None and record.number + record.count <= number:
+                at += 1
+            elif record is None or number < record.number:
+                # Confirmed long ago; the client cannot need the answer.
+                upto = stop if record is None else min(stop, record.number)
+                yield Outcome(sequence, upto - number, _DUPLICATE)
+                sequence += upto - number
+                number = upto
+            else:
+                upto = min(stop, record.number + record.count)
+                if record.code == _APPLIED:
+                    original = record.sequence + number - record.number
+                    yield Outcome(sequence, upto - number, _DUPLICATE, original)
+                else:
+                    yield Outcome(sequence, upto - number, record.code, record.sequence, record.text)
+                sequence += upto - number
+                number = upto
+
+    # -- bytes -----------------------------------------------------------------
+
+    def write(self, writer: Writer) -> None:
+        writer.u128(self.id)
+        writer.u32(self.generation)
+        writer.u64(self.last)
+        writer.u64(self.confirmed_through)
+        writer.u16(self.owner.pid)
+        writer.u64(self.owner.pe)
+        writer.text(self.user)
+        writer.text(self.client_id)
+        writer.count(len(self._records))
+        for record in self._records:
+            writer.u64(record.number)
+            writer.u32(record.count)
+            writer.u8(record.code)
+            writer.u64(record.sequence)
+            writer.text(record.text)
+
+    @classmethod
+    def read(cls, reader: Reader) -> Session:
+        id, generation, last, confirmed = reader.u128(), reader.u32(), reader.u64(), reader.u64()
+        owner = Owner(reader.u16(), reader.u64())
+        row = cls(id=id, generation=generation, owner=owner, user=reader.text(), client_id=reader.text())
+        row.last = last
+        row.confirmed_through = confirmed
+        for _ in range(reader.count(8 + 4 + 1 + 8 + 2)):
+            record = Record(reader.u64(), reader.u32(), reader.u8(), reader.u64(), reader.text())
+            row._numbers.append(record.number)
+            row._records.append(record)
+        return row
+
+
+class Sessions:
+    """The sessions of a channel."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Session]:
+        """In the order of their ids, so that it is the same on every replica."""
+        return iter([self._rows[id] for id in sorted(self._rows)])
+
+    def get(self, id: int) -> Session | None:
+        return self._rows.get(id)
+
+    def add(self, row: Session) -> None:
+        assert row.id not in self._rows, "a session was opened twice"
+        self._rows[row.id] = row
+
+    def remove(self, id: int) -> None:
+        del self._rows[id]
+
+    def detach(self, pid: int, before: int) -> list[Session]:
+        """The client manager `pid` of lives before `before` is gone; the sessions it leaves behind."""
+        left = [row for row in self if row.owner.pid == pid and 0 < row.owner.pe < before]
+        for row in left:
+            row.owner = NOBODY
+        return left

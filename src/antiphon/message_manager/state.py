@@ -1,0 +1,110 @@
+"""ChannelState: everything the log has made of a channel, and its bytes.
+
+A checkpoint holds two parts. The *logical* part is what all replicas agree on, in one canonical
+spelling: rows sorted by id, integers of fixed width, no floats. Its digest is what replicas compare. The
+*places* are where this replica keeps the bytes; they are its own and stand behind the logical part.
+
+Every destination has a digest of its own that each command updates. So the digest of a state covers
+not only what is there, but all that led to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import Final
+
+from antiphon.errors import FormatMismatch, ProtocolError
+from antiphon.message_manager.destinations.directory import Directory
+from antiphon.message_manager.destinations.queue import DIGEST_BYTES, Queue
+from antiphon.message_manager.sessions import Session, Sessions
+from antiphon.wire.primitives import Reader, Writer
+
+_MAGIC: Final = b"AMS1"
+_HEAD = struct.Struct("<4sI")
+
+# The kinds of destination in a checkpoint.
+_QUEUE: Final = 1
+
+
+class ChannelState:
+    """The fold of the log through number `applied`."""
+
+    __slots__ = ("applied", "directory", "log_time_ms", "primary", "sessions", "term")
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.term = 0
+        self.primary = 0
+        self.log_time_ms = 0
+        self.sessions = Sessions()
+        self.directory = Directory()
+
+    def digest(self) -> bytes:
+        """BLAKE2b-16 over the logical part."""
+        return _digest_of(self._logical())
+
+    def capture(self) -> tuple[bytes, bytes]:
+        """The digest and the bytes of a checkpoint."""
+        logical = self._logical()
+        writer = Writer()
+        for queue in self.directory:
+            queue.write_places(writer)
+        head = _HEAD.pack(_MAGIC, len(logical))
+        return _digest_of(logical), b"".join((head, logical, *writer.parts))
+
+    def _logical(self) -> bytes:
+        writer = Writer()
+        writer.u64(self.applied)
+        writer.u64(self.term)
+        writer.u16(self.primary)
+        writer.i64(self.log_time_ms)
+        writer.count(len(self.sessions))
+        for session in self.sessions:
+            session.write(writer)
+        writer.count(len(self.directory))
+        for queue in self.directory:
+            writer.u8(_QUEUE)
+            queue.write_logical(writer)
+        return writer.join()
+
+    @classmethod
+    def restore(cls, data: bytes | memoryview) -> ChannelState:
+        """What `capture` wrote; raises FormatMismatch if it was not this version that wrote it."""
+        view = memoryview(data)
+        if len(view) < _HEAD.size or bytes(view[:4]) != _MAGIC:
+            raise FormatMismatch(
+                "the state of the channel was written in a format this version does not read"
+            )
+        _, logical_length = _HEAD.unpack_from(view)
+        places = _HEAD.size + logical_length
+        try:
+            state = cls()
+            state._read_logical(Reader(view[_HEAD.size : places]))
+            state._read_places(Reader(view[places:]))
+        except ProtocolError as error:
+            raise FormatMismatch(f"the state of the channel does not read: {error.text}") from error
+        return state
+
+    def _read_logical(self, reader: Reader) -> None:
+        self.applied = reader.u64()
+        self.term = reader.u64()
+        self.primary = reader.u16()
+        self.log_time_ms = reader.i64()
+        for _ in range(reader.count(1)):
+            self.sessions.add(Session.read(reader))
+        for _ in range(reader.count(1)):
+            kind = reader.u8()
+            if kind != _QUEUE:
+                raise ProtocolError(f"a destination of kind {kind}")
+            self.directory.add(Queue.read_logical(reader, self.directory.use))
+        reader.finish()
+
+    def _read_places(self, reader: Reader) -> None:
+        for queue in self.directory:
+            queue.read_places(reader, self.directory.use)
+        reader.finish()
+
+
+def _digest_of(logical: bytes) -> bytes:
+    return blake2b(logical, digest_size=DIGEST_BYTES).digest()

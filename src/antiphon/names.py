@@ -1,0 +1,118 @@
+"""What destinations and properties may be called.
+
+A destination is written `queue:orders` or `topic:prices`; the part after the
+colon has 1 to 255 bytes of UTF-8. A property name is a JMS identifier, so that
+every property can stand in a selector.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, cast
+
+from antiphon.errors import InvalidName
+
+NAME_BYTES_MAX: Final = 255
+
+DestinationKind = Literal["queue", "topic"]
+
+
+class DestinationName(NamedTuple):
+    """A destination as the application names it; `str` gives the spelling with the prefix."""
+
+    kind: DestinationKind
+    name: str
+
+    @property
+    def is_reserved(self) -> bool:
+        """Is this one of the system's own? Nobody creates those."""
+        return is_reserved(self.name)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+def is_reserved(name: str) -> bool:
+    return name.startswith("_")
+
+
+def parse_destination(text: str) -> DestinationName:
+    """Read `queue:orders`; raise InvalidName, saying which rule is broken.
+
+    >>> parse_destination("queue:orders")
+    DestinationName(kind='queue', name='orders')
+    """
+    kind, colon, name = text.partition(":")
+    if not colon or kind not in ("queue", "topic"):
+        raise InvalidName(f"destination {_shown(text)} starts with neither queue: nor topic:")
+    complaint = _complaint(name)
+    if complaint:
+        raise InvalidName(f"destination {_shown(text)} {complaint}")
+    return DestinationName(kind=cast(DestinationKind, kind), name=name)
+
+
+def _complaint(name: str) -> str | None:
+    """Which rule of names this one breaks."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "has characters that UTF-8 cannot express"
+    if not 1 <= size <= NAME_BYTES_MAX:
+        return f"has a name of {size} bytes; 1 to {NAME_BYTES_MAX} are allowed"
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        return "has a control character in its name"
+    if name != name.strip():
+        return "has whitespace at an end of its name"
+    if not unicodedata.is_normalized("NFC", name):
+        # Not repaired in silence: the name would come back other than it was given.
+        return "is not in Unicode normal form NFC"
+    return None
+
+
+_RESERVED_WORDS: Final = frozenset(
+    ("NULL", "TRUE", "FALSE", "NOT", "AND", "OR", "BETWEEN", "LIKE", "IN", "IS", "ESCAPE")
+)
+_PLAIN_IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+
+# Java's isJavaIdentifierStart and isJavaIdentifierPart by Unicode category: letters, letter
+# numbers, currency signs and connectors; then digits and combining marks too.
+_START_CATEGORIES: Final = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"))
+_PART_CATEGORIES: Final = _START_CATEGORIES | {"Nd", "Mn", "Mc"}
+
+
+@lru_cache(maxsize=4096)
+def property_name_complaint(name: str) -> str | None:
+    """Which rule of property names this one breaks, or None. Few names, asked for very often."""
+    if len(name) > NAME_BYTES_MAX or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+        return f"is longer than {NAME_BYTES_MAX} bytes"
+    if not _PLAIN_IDENTIFIER.fullmatch(name) and not _is_unicode_identifier(name):
+        return "is not an identifier (a letter, _ or $, then letters, digits, _ or $)"
+    if name.upper() in _RESERVED_WORDS:
+        return "is a reserved word of selectors"
+    return None
+
+
+def _is_unicode_identifier(name: str) -> bool:
+    categories = [unicodedata.category(character) for character in name]
+    return (
+        bool(categories)
+        and categories[0] in _START_CATEGORIES
+        and all(category in _PART_CATEGORIES for category in categories)
+    )
+
+
+def check_property_name(name: object) -> None:
+    """Raise InvalidName unless a property may be called so."""
+    if not isinstance(name, str):
+        raise InvalidName(f"a property name is of type {type(name).__name__}, not str")
+    complaint = property_name_complaint(name)
+    if complaint:
+        raise InvalidName(f"property name {_shown(name)} {complaint}")
+
+
+def _shown(name: str) -> str:
+    """The name for an error text, cut where a hostile one would fill the log."""
+    shown = repr(name)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,0 +1,340 @@
+"""The disk: files in a data directory that belongs to one process, and the thread that syncs them.
+
+What it promises
+    D1  One process at a time works in a data directory.
+    D2  A file that was created or written whole is there whole after a power cut, or not at all.
+    D3  A failed sync is told once and never tried again: after it the page cache may show what the disk
+        does not have.
+
+What the bytes mean, and what is damage, is the journal's to decide (`journal/`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from antiphon.errors import DataDirectoryLocked, NoSpace, StorageFailed
+from antiphon.journal.format import LOST_AND_FOUND, UNFINISHED
+from antiphon.journal.journal import SyncTicket
+from antiphon.journal.ports import Buffer
+
+LOCK: Final = "LOCK"
+POISONED: Final = "POISONED"
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
+_BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
+_ZEROS: Final = bytes(1 << 20)
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is; the page cache does not outlive it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class FileDisk:
+    """A data directory as the journal's `Disk`. Safe to use from the loop and a worker thread at once,
+    as long as they work on different files."""
+
+    def __init__(
+        self, path: str | Path, *, accept_possible_loss: bool = False, this_boot: str | None = None
+    ) -> None:
+        self.path = Path(path)
+        # For the operator: what was done while opening.
+        self.notes: list[str] = []
+        self._files: dict[str, int] = {}
+        self._views: dict[str, tuple[mmap.mmap, memoryview]] = {}
+        self._guard = threading.Lock()
+        self._this_boot = this_boot or boot_id()
+        try:
+            self.path.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            self._lock = self._take_lock()
+            self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            (self.path / LOST_AND_FOUND).mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+        except OSError as error:
+            raise _failure(str(self.path), error) from error
+        try:
+            self._check_poison(accept_possible_loss)
+        except StorageFailed:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up files, views and the lock. Views that somebody holds stay readable."""
+        for name in list(self._views):
+            self.forget_view(name)
+        with self._guard:
+            for descriptor in self._files.values():
+                os.close(descriptor)
+            self._files.clear()
+        os.close(self._directory)
+        os.close(self._lock)
+
+    # --- whose directory it is ---
+
+    def _take_lock(self) -> int:
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise DataDirectoryLocked(
+                f"process {holder} works in {self.path}: stop it, or use another data directory"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+
+    def mark_poisoned(self, why: str) -> None:
+        """After a failed sync: leave word for whoever opens the directory during this boot. Best effort,
+        for the disk that should take the word is the one that failed."""
+        try:
+            descriptor = os.open(self.path / POISONED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(f"{self._this_boot}\n{why}\n")
+                file.flush()
+                os.fsync(descriptor)
+            os.fsync(self._directory)
+        except OSError as error:
+            self.notes.append(f"{POISONED} could not be written: {error}")
+
+    def _check_poison(self, accept_possible_loss: bool) -> None:
+        poisoned = self.path / POISONED
+        if not poisoned.exists():
+            return
+        found, _, why = poisoned.read_text(encoding="utf-8", errors="replace").partition("\n")
+        if found.strip() == self._this_boot:
+            if not accept_possible_loss:
+                raise StorageFailed(
+                    f"a sync failed in {self.path} since this machine was booted ({why.strip()}), so its "
+                    "memory may show data that the disk does not have. Check the disk and reboot, or start "
+                    "with --accept-possible-loss to go on with what the disk has"
+                )
+            self._drop_page_cache()
+            self.notes.append("a sync had failed; went on with what the disk has, as asked for")
+        else:
+            self.notes.append("a sync had failed before the machine was booted; the disk was read anew")
+        poisoned.unlink()
+        self.sync_directory()
+
+    def _drop_page_cache(self) -> None:
+        """Make the kernel read the files again, so that recovery judges the disk and not the memory."""
+        for name in self.list_files():
+            os.posix_fadvise(self._file(name), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    # --- the journal's port ---
+
+    def list_files(self) -> list[str]:
+        try:
+            with os.scandir(self.path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+        except OSError as error:
+            raise _failure(str(self.path), error) from error
+
+    def create(self, name: str, size: int) -> None:
+        def fill(descriptor: int) -> None:
+            # First the blocks, so that a full disk says so at once; then the zeros, so that later
+            # writes change no metadata and a sync has only data to wait for.
+            os.posix_fallocate(descriptor, 0, size)
+            for offset in range(0, size, len(_ZEROS)):
+                _write_all(descriptor, offset, [_ZEROS[: size - offset]])
+
+        self._make_whole(name, fill)
+
+    def write_whole(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self._make_whole(name, lambda descriptor: _write_all(descriptor, 0, buffers))
+
+    def _make_whole(self, name: str, fill: Callable[[int], None]) -> None:
+        path, unfinished = self.path / name, self.path / (name + UNFINISHED)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            descriptor = os.open(unfinished, flags, _FILE_MODE)
+            try:
+                fill(descriptor)
+                os.fsync(descriptor)
+            except OSError:
+                unfinished.unlink()
+                raise
+            finally:
+                os.close(descriptor)
+            self._let_go(name)
+            os.rename(unfinished, path)
+        except OSError as error:
+            raise _failure(name, error) from error
+        self.sync_directory()
+
+    def size(self, name: str) -> int:
+        try:
+            return os.fstat(self._file(name)).st_size
+        except OSError as error:
+            raise _failure(name, error) from error
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        descriptor = self._file(name)
+        pieces = []
+        try:
+            # The kernel gives at most 2 GiB at once.
+            while length and (piece := os.pread(descriptor, length, offset)):
+                pieces.append(piece)
+                offset += len(piece)
+                length -= len(piece)
+        except OSError as error:
+            raise _failure(name, error) from error
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def view(self, name: str) -> memoryview:
+        with self._guard:
+            found = self._views.get(name)
+        if found is None:
+            try:
+                mapped = mmap.mmap(self._file(name), 0, prot=mmap.PROT_READ)
+            except OSError as error:
+                raise _failure(name, error) from error
+            found = (mapped, memoryview(mapped))
+            with self._guard:
+                self._views[name] = found
+        return found[1]
+
+    def forget_view(self, name: str) -> bool:
+        with self._guard:
+            found = self._views.pop(name, None)
+        if found is None:
+            return True
+        mapped, view = found
+        try:
+            view.release()
+            mapped.close()
+        except BufferError:
+            # The mapping goes when its last reader lets go of it.
+            return False
+        return True
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        try:
+            _write_all(self._file(name), offset, buffers)
+        except OSError as error:
+            raise _failure(name, error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        self._let_go(old)
+        self._let_go(new)
+        try:
+            os.rename(self.path / old, self.path / new)
+        except OSError as error:
+            raise _failure(old, error) from error
+
+    def remove(self, name: str) -> None:
+        self._let_go(name)
+        try:
+            os.unlink(self.path / name)
+        except OSError as error:
+            raise _failure(name, error) from error
+
+    def sync(self, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                os.fdatasync(self._file(name))
+            except OSError as error:
+                # Even a full disk is a failed sync here: what was written may be gone already.
+                raise StorageFailed(f"{name} could not be synced: {error.strerror}") from error
+
+    def sync_directory(self) -> None:
+        try:
+            os.fsync(self._directory)
+        except OSError as error:
+            raise StorageFailed(f"{self.path} could not be synced: {error.strerror}") from error
+
+    def _file(self, name: str) -> int:
+        descriptor = self._files.get(name)
+        if descriptor is None:
+            with self._guard:
+                descriptor = self._files.get(name)
+                if descriptor is None:
+                    try:
+                        descriptor = os.open(self.path / name, os.O_RDWR | os.O_CLOEXEC)
+                    except OSError as error:
+                        raise _failure(name, error) from error
+                    self._files[name] = descriptor
+        return descriptor
+
+    def _let_go(self, name: str) -> None:
+        """The name will mean another file, or none."""
+        self.forget_view(name)
+        with self._guard:
+            descriptor = self._files.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class SyncThread:
+    """Syncs files beside the loop; one sync serves everything that was requested before it began.
+
+    `done` is called in this thread, with the ticket that is now durable or, once and last, with
+    `StorageFailed`. Carrying that over to the loop is the caller's business.
+    """
+
+    def __init__(self, disk: FileDisk, done: Callable[[SyncTicket | StorageFailed], None]) -> None:
+        self._disk = disk
+        self._done = done
+        self._requests: SimpleQueue[SyncTicket | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="antiphon-sync", daemon=True)
+        self._thread.start()
+
+    def request(self, ticket: SyncTicket) -> None:
+        """Sync the ticket's files soon. Its records must be written already."""
+        self._requests.put(ticket)
+
+    def close(self) -> None:
+        """Sync what was requested, then end. After a failure there is nothing left to wait for."""
+        self._requests.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            ticket = self._requests.get()
+            if ticket is None:
+                return
+            while True:
+                try:
+                    later = self._requests.get_nowait()
+                except Empty:
+                    break
+                if later is None:
+                    closing = True
+                    break
+                ticket = ticket.merge(later)
+            try:
+                self._disk.sync(ticket.files)
+            except StorageFailed as error:
+                self._done(error)
+                return
+            self._done(ticket)
+
+
+def _write_all(descriptor: int, offset: int, buffers: Sequence[Buffer]) -> None:
+    for start in range(0, len(buffers), _BUFFERS_MAX):
+        some = buffers[start : start + _BUFFERS_MAX] if len(buffers) > _BUFFERS_MAX else buffers
+        wanted = sum(map(len, some))
+        written = os.pwritev(descriptor, some, offset)
+        if written < wanted:
+            # Rare enough (a signal, the end of a quota) that a copy does not matter.
+            rest = memoryview(b"".join(some))
+            while written < wanted:
+                written += os.pwrite(descriptor, rest[written:], offset + written)
+        offset += wanted
+
+
+def _failure(name: str, error: OSError) -> NoSpace | StorageFailed:
+    if error.errno in _NO_SPACE:
+        return NoSpace(f"there is no room for {name}: {error.strerror}")
+    return StorageFailed(f"{name}: {error.strerror}")

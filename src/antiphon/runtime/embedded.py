@@ -1,0 +1,145 @@
+"""The embedded message system: every role in one process, one data directory, one client port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import AntiphonError
+from antiphon.journal.format import Settings as JournalSettings
+from antiphon.node import EMBEDDED_ROLE
+from antiphon.runtime.disk import FileDisk
+from antiphon.runtime.network import ClientPort
+from antiphon.runtime.node_runner import NodeRunner
+from antiphon.runtime.storage import ChannelStorage
+from antiphon.startup import Identity, StartedNode, StartSettings, open_journal, start_node
+
+log = logging.getLogger("antiphon")
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedSettings:
+    """What the operator may choose."""
+
+    data: Path
+    port: int
+    accept_possible_loss: bool = False
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    start: StartSettings = field(default_factory=StartSettings)
+
+
+def run_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
+    """Run until a signal says stop; returns the exit code. `announce` gets the ready line as an object."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_run(settings, announce))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
+    disk = FileDisk(settings.data, accept_possible_loss=settings.accept_possible_loss)
+    try:
+        identity = Identity(
+            disk_id=secrets.token_bytes(16),
+            run_id=secrets.token_bytes(16),
+            start_s=int(time.time()),
+            port=settings.port,
+        )
+        journal, found = open_journal(disk, settings.journal, identity)
+        started = start_node(journal, found, identity, settings.start)
+        for note in (*disk.notes, *started.notes):
+            log.warning("%s", note)
+        return await _serve(settings, disk, started, announce)
+    finally:
+        disk.close()
+
+
+async def _serve(
+    settings: EmbeddedSettings,
+    disk: FileDisk,
+    started: StartedNode,
+    announce: Callable[[dict[str, Any]], None],
+) -> int:
+    runner = NodeRunner(started.node)
+    port = ClientPort(runner.take)
+    channel = started.channel
+    storage = ChannelStorage(
+        disk, started.journal, started.found, started.counter, started.manager,
+        tell=partial(runner.tell, channel), fail=runner.fail,
+    )  # fmt: skip
+    stop = _stop_signal()
+    try:
+        runner.begin({channel: storage}, port)
+        await runner.serving
+        await port.start(HOST, settings.port)
+        announce(_ready(settings, started, port))
+        await asyncio.wait((stop, runner.failed), return_when=asyncio.FIRST_COMPLETED)
+        if runner.failed.done():
+            runner.failed.result()
+        log.info("stopping")
+        await port.stop()
+    except BaseException as error:
+        runner.end()
+        storage.abandon()
+        if isinstance(error, AntiphonError) or not isinstance(error, Exception):
+            raise
+        # Not one of ours: an assertion, a bug. The node ends rather than go on with a state it does not
+        # understand.
+        log.critical("the node stops: %s", error, exc_info=error)
+        return 1
+    runner.end()
+    storage.close()
+    return 0
+
+
+def _stop_signal() -> asyncio.Future[None]:
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[None] = loop.create_future()
+
+    def on_signal() -> None:
+        if not stop.done():
+            stop.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+def _ready(settings: EmbeddedSettings, started: StartedNode, port: ClientPort) -> dict[str, Any]:
+    host, number = port.addresses[0]
+    listen = f"{host}:{number}"
+    return {
+        "ready": True,
+        "url": f"antiphon://{listen}",
+        "data": str(settings.data),
+        "console": None,
+        "metrics": [],
+        "nodes": [
+            {
+                "name": started.node.name,
+                "role": EMBEDDED_ROLE,
+                "channel": started.channel,
+                "rank": 1,
+                "pid": os.getpid(),
+                "listen": {"antiphon": listen},
+            }
+        ],
+    }

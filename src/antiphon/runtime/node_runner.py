@@ -1,0 +1,117 @@
+"""NodeRunner: lets one node live in an event loop, with a real disk, real sockets and a real clock.
+
+Where it sits
+    client port, sync thread, timers  ->  NODE RUNNER  ->  node  ->  NODE RUNNER  ->  disk, client port
+
+What it promises
+    P1  Whatever happens in one round of the event loop reaches the node in one step; what that step
+        wants written is written at once and synced together.
+    P2  A node that fails does nothing more: no byte is written or sent after an error it does not
+        understand. The process ends, and what was confirmed is on disk.
+
+What it leaves to others
+    Every decision. `sim/node_runner.py` is its twin with an invented disk, network and clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+from antiphon.bus import effects as bus
+from antiphon.node import InChannel, Node, NodeEvent
+from antiphon.runtime.network import ClientPort
+from antiphon.runtime.storage import ChannelStorage
+
+
+class NodeRunner:
+    """Drives one node until it is stopped or fails."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._storages: Mapping[str, ChannelStorage] = {}
+        self._port: ClientPort | None = None
+        self._events: list[NodeEvent] = []
+        self._is_scheduled = False
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ns = 0
+
+    def begin(self, storages: Mapping[str, ChannelStorage], port: ClientPort) -> None:
+        """Take the first step: the node starts its epochs, and serves when they have begun."""
+        self._storages = storages
+        self._port = port
+        self._schedule()
+
+    def take(self, events: Iterable[NodeEvent]) -> None:
+        """Something happened at the client port."""
+        self._events.extend(events)
+        self._schedule()
+
+    def tell(self, channel: str, event: bus.Event) -> None:
+        """Something happened to a channel's disk."""
+        self._events.append(InChannel(channel, event))
+        self._schedule()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop here and now (P2)."""
+        self._is_over = True
+        for waiting in (self.failed, self.serving):
+            if not waiting.done():
+                waiting.set_exception(error)
+                # Whoever waits sees it; if nobody does, it is not to be reported twice.
+                waiting.exception()
+
+    def end(self) -> None:
+        """Take no further step; what is written is synced by whoever closes the storages."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and not self._is_over:
+            self._is_scheduled = True
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._is_scheduled = False
+        if self._is_over:
+            return
+        events, self._events = self._events, []
+        try:
+            self._carry_out(events)
+        except Exception as error:
+            self.fail(error)
+            return
+        if not self.serving.done() and self.node.is_serving:
+            self.serving.set_result(None)
+        self._arm_timer()
+
+    def _carry_out(self, events: list[NodeEvent]) -> None:
+        assert self._port is not None, "a node that was not begun took a step"
+        for effect in self.node.step(time.monotonic_ns(), time.time_ns() // 1_000_000, events):
+            if isinstance(effect, InChannel):
+                self._storages[effect.channel].carry_out(effect.what)
+            else:
+                self._port.carry_out(effect)
+        for storage in self._storages.values():
+            storage.flush()
+
+    def _arm_timer(self) -> None:
+        deadline_ns = self.node.next_deadline_ns()
+        if deadline_ns is None or (self._timer is not None and self._timer_at_ns <= deadline_ns):
+            # A timer that is too early costs one idle step; moving it with every step would cost more.
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ns = deadline_ns
+        delay_s = max(0, deadline_ns - time.monotonic_ns()) / 1e9
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._schedule()

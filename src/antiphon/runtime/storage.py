@@ -1,0 +1,256 @@
+"""Storage: carries out what a channel wants written, and tells it what is durable.
+
+Where it sits
+    node  ->  Append, WriteCheckpoint, ReleaseSpace  ->  STORAGE  ->  journal, sync thread  ->  Synced, …
+
+What it promises
+    P1  Records reach the journal in index order, also when the disk is full for a while: then they wait
+        here, nothing behind them is written, and nobody is told that they are durable.
+    P2  A checkpoint is reported when its file and everything written before it are durable.
+    P3  An fsync error is final: the directory is marked, and the node is told to end.
+
+What it leaves to others
+    What bytes mean and where they go is the journal's; what may be forgotten is the bus's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from antiphon.bus import effects as bus
+from antiphon.bus.ports import JournalCounter
+from antiphon.errors import NoSpace, StorageFailed
+from antiphon.journal.journal import Journal, SyncTicket
+from antiphon.journal.recovery import Recovered
+from antiphon.message_manager.manager import MessageManager
+from antiphon.runtime.disk import FileDisk, SyncThread
+
+log = logging.getLogger("antiphon.storage")
+
+IDLE_SECONDS: Final = 0.05
+"""After so long without writes the journal notes how far it was synced, so that damage to the last
+records can be told from a torn write."""
+
+NO_SPACE_RETRY_SECONDS: Final = 1.0
+
+SPARSE_BELOW: Final = 0.25
+RELOCATED_BYTES_MAX: Final = 16 << 20
+"""A segment of which less than a quarter is live is emptied by copying, so that one stuck message does
+not pin gigabytes; at most so many bytes per checkpoint, so that it is never felt."""
+
+
+class ChannelStorage:
+    """The journal of one channel, driven from the event loop."""
+
+    def __init__(
+        self,
+        disk: FileDisk,
+        journal: Journal,
+        found: Recovered,
+        counter: JournalCounter,
+        manager: MessageManager,
+        tell: Callable[[bus.Event], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._disk = disk
+        self._journal = journal
+        self._counter = counter
+        self._manager = manager
+        self._tell = tell
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._sync = SyncThread(disk, self._sync_done)
+        self._workers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-files")
+        self._waiting_for_space: deque[bus.Append] = deque()
+        self._durable_index = 0
+        self._requested: deque[SyncTicket] = deque()
+        # Checkpoints whose file is written, with the index that must be durable before they count.
+        self._written_checkpoints: deque[tuple[int, int]] = deque()
+        self._checkpoint_segments = {
+            checkpoint.n: frozenset(checkpoint.segments)
+            for checkpoint in (found.checkpoint, found.older_checkpoint)
+            if checkpoint is not None
+        }
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Is the disk full, so that records wait here?"""
+        return bool(self._waiting_for_space)
+
+    # --- effects of the bus ------------------------------------------------------------------------
+
+    def carry_out(self, effect: bus.Effect) -> None:
+        """Do what a machine of the channel asked of the disk."""
+        match effect:
+            case bus.Append():
+                self._append(effect)
+            case bus.WriteCheckpoint():
+                self._write_checkpoint(effect)
+            case bus.ReleaseSpace(base=base):
+                self._release(base)
+            case bus.Alarm(text=text):
+                log.error("%s", text)
+            case _:
+                raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
+
+    def _append(self, effect: bus.Append) -> None:
+        if self._waiting_for_space:
+            self._waiting_for_space.append(effect)
+            return
+        try:
+            self._write(effect)
+        except NoSpace as error:
+            log.error("%s; nothing more is accepted until there is room", error)
+            self._waiting_for_space.append(effect)
+            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+
+    def _write(self, effect: bus.Append) -> None:
+        index, journal = effect.index, self._journal
+        match effect.record:
+            case bus.DataRecord(mid, ts, count, digest, payload):
+                journal.append_data(index, mid, ts, count, digest, payload)
+            case bus.OrderRecord(body, highest, pinned):
+                journal.append_order(index, body, highest, pinned=pinned)
+            case bus.SuperblockRecord(promised, epoch_claimed):
+                journal.append_superblock(index, promised, epoch_claimed)
+
+    def _try_again(self) -> None:
+        try:
+            while self._waiting_for_space:
+                self._write(self._waiting_for_space[0])
+                self._waiting_for_space.popleft()
+            log.info("there is room on the disk again")
+        except NoSpace:
+            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+        self.flush()
+
+    # --- flushing and syncing ----------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what this round of the loop has gathered, and have it synced."""
+        self._request(self._journal.flush())
+        if self._journal.needs_spare():
+            self._do_chore()
+
+    def _request(self, ticket: SyncTicket | None) -> None:
+        if ticket is not None:
+            self._requested.append(ticket)
+            self._sync.request(ticket)
+
+    def _sync_done(self, result: SyncTicket | StorageFailed) -> None:
+        # In the sync thread.
+        self._loop.call_soon_threadsafe(self._on_sync, result)
+
+    def _on_sync(self, result: SyncTicket | StorageFailed) -> None:
+        if isinstance(result, StorageFailed):
+            self._journal.failed(result.text)
+            self._disk.mark_poisoned(result.text)
+            self._fail(result)
+            return
+        self._journal.synced(result)
+        while self._requested and _covers(result, self._requested[0]):
+            self._requested.popleft()
+        self._durable_index = result.upto_index
+        self._tell(bus.Synced(result.upto_index))
+        self._report_checkpoints()
+        # A superblock or a new segment may have waited for this sync.
+        self._request(self._journal.flush())
+        self._do_chore()
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(IDLE_SECONDS, self._when_idle, result.upto_index)
+
+    def _when_idle(self, index: int) -> None:
+        self._idle_timer = None
+        if self._durable_index != index:
+            self._idle_timer = self._loop.call_later(IDLE_SECONDS, self._when_idle, self._durable_index)
+        else:
+            self._request(self._journal.mark())
+
+    def _do_chore(self) -> None:
+        chore = self._journal.chore()
+        if chore is not None:
+            done = self._loop.run_in_executor(self._workers, chore.run)
+            done.add_done_callback(
+                lambda future: self._after(future, lambda: self._journal.chore_done(chore))
+            )
+
+    def _after(self, future: asyncio.Future[Any], then: Callable[[], None]) -> None:
+        """A worker thread is through; a failed write is as final as a failed sync."""
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            self._fail(error)
+        else:
+            then()
+
+    # --- checkpoints and space ---------------------------------------------------------------------
+
+    def _write_checkpoint(self, effect: bus.WriteCheckpoint) -> None:
+        n, depends_on = effect.n, self._counter.last
+
+        def write() -> None:
+            self._journal.write_checkpoint(n, effect.digest, effect.state, effect.segments)
+
+        def written() -> None:
+            self._checkpoint_segments[n] = frozenset(effect.segments)
+            self._written_checkpoints.append((n, depends_on))
+            self._report_checkpoints()
+
+        done = self._loop.run_in_executor(self._workers, write)
+        done.add_done_callback(lambda future: self._after(future, written))
+
+    def _report_checkpoints(self) -> None:
+        while self._written_checkpoints and self._written_checkpoints[0][1] <= self._durable_index:
+            n, _ = self._written_checkpoints.popleft()
+            self._tell(bus.CheckpointWritten(n))
+
+    def _release(self, base: int) -> None:
+        journal = self._journal
+        journal.payloads.forget_through(base)
+        for n in [n for n in self._checkpoint_segments if n < base]:
+            del self._checkpoint_segments[n]
+        dropped = self._loop.run_in_executor(self._workers, journal.drop_checkpoints_before, base)
+        dropped.add_done_callback(lambda future: self._after(future, lambda: None))
+        live = self._manager.live_bytes_by_segment()
+        journal.release(base, set(live).union(*self._checkpoint_segments.values()))
+        self._empty_sparse_segments(live)
+
+    def _empty_sparse_segments(self, live: dict[int, int]) -> None:
+        budget = RELOCATED_BYTES_MAX
+        for segment in self._journal.sparse_segments(live, SPARSE_BELOW):
+            budget -= live.get(segment, 0)
+            if budget < 0 or self.is_full:
+                return
+            for location in self._manager.records_in(segment):
+                moved = self._journal.relocate(self._counter.next(), location)
+                self._manager.relocated(location, moved)
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sync everything and note that this was an orderly end. Blocking."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._sync.close()
+        # What the sync thread finished last was told to a loop that takes no more steps.
+        while self._requested:
+            self._journal.synced(self._requested.popleft())
+        self._journal.close()
+
+    def abandon(self) -> None:
+        """The node failed: leave the disk as it is."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _covers(done: SyncTicket, requested: SyncTicket) -> bool:
+    return requested.position <= done.position and requested.superblock <= done.superblock

@@ -1,0 +1,47 @@
+"""An acknowledgement is final, as seen at the client port (I13 from outside).
+
+Once the node has told any client that its acknowledgement of a message was accepted, no other
+acknowledgement of that message is accepted, and the message never leaves the node again. Both are
+judged by what crosses the client port, in the order in which it crosses, over all lives of the node.
+"""
+
+from __future__ import annotations
+
+from antiphon.ranges import Ranges
+from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.world import World
+from antiphon.wire.commands import OutcomeCode
+
+_ACCEPTED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
+
+
+class Acknowledgements(Checker):
+    """Remembers which acknowledgement of a message was the accepted one."""
+
+    promise = "I13 acknowledged once"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._asked: dict[tuple[int, int], Ranges] = {}
+        self._accepted: dict[int, tuple[int, int]] = {}
+
+    def on_acknowledged(self, session: int, number: int, ranges: Ranges) -> None:
+        self._asked[session, number] = ranges
+
+    def on_confirm_left(self, node: int, session: int, number: int, count: int, code: int, at: int) -> None:
+        if code not in _ACCEPTED:
+            return
+        for row in range(count):
+            command = (session, number + row)
+            ranges = self._asked.get(command)
+            if ranges is None:
+                continue
+            for message in ranges.numbers():
+                first = self._accepted.setdefault(message, command)
+                if first != command:
+                    self.fail(f"two acknowledgements of {message} were accepted, {first} and {command}")
+
+    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+        for message in range(sequence, sequence + count):
+            if message in self._accepted:
+                self.fail(f"{message} leaves for {holder} after its acknowledgement was confirmed")

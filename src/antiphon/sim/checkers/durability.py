@@ -1,0 +1,52 @@
+"""What was confirmed stays (I4).
+
+A command confirmed to a client has its place in the one order, the place it was told, now and for
+ever; and a node that comes back finds on its disk everything that was ever committed. That each
+confirmed message is finally delivered is `total_queue`'s business.
+"""
+
+from __future__ import annotations
+
+from antiphon.sim.checkers.order import Order
+from antiphon.sim.checkers.queue import Queues
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.image import Image
+from antiphon.sim.world import World
+from antiphon.wire.commands import OutcomeCode
+
+
+class Durability(Checker):
+    """Compares what clients were told with the ghost log, and the ghost log with each new life."""
+
+    promise = "I4 durability"
+
+    def __init__(self, world: World, order: Order, queues: Queues) -> None:
+        super().__init__(world)
+        self._order = order
+        self._queues = queues
+
+    def on_confirmed(self, session: int, number: int, count: int, code: int, sequence: int) -> None:
+        if code == OutcomeCode.DUPLICATE and sequence == 0:
+            # Forgotten because the client had confirmed hearing of it: ours never resend such a one.
+            self.fail(f"number {number} of session {session:#x} is a duplicate of nobody knows what")
+        if code not in (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE):
+            return
+        for row in range(count):
+            place = self._queues.place_of.get((session, number + row))
+            if place != sequence + row:
+                self.fail(
+                    f"number {number + row} of session {session:#x} was confirmed at {sequence + row}, "
+                    f"and the order has it at {place}"
+                )
+            if self._order.covering(sequence + row) is None:
+                self.fail(f"{sequence + row} was confirmed and never committed")
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        last = found.last
+        committed = self._order.committed_upto
+        if last < committed:
+            self.fail(f"node {node} came back with a log through {last}, {committed} was committed")
+        for entry in found.log:
+            known = self._order.committed.get(entry.first)
+            if known is not None and known != entry:
+                self.fail(f"node {node} came back with another entry at {entry.first} than was committed")

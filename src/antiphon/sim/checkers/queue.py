@@ -1,0 +1,185 @@
+"""Queues give each message away once (I13), held against an obvious model of the channel.
+
+    - a message has at most one accepted acknowledgement
+    - after that it is never handed to a consumer again
+    - a message is in the hands of at most one living consumer
+    - enqueued = live + acknowledged, and the node's own books say the same
+
+The model folds the committed commands with plain sets, without segments, indexes or ranges. It folds
+each number once, the first time any life applies it: what a node delivers is held against all that
+was ever ordered, not against what that node remembers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.bus.messages import BusMessage, Deliver, Entry
+from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.world import World
+from antiphon.wire.commands import (
+    Acknowledge,
+    CommandHeader,
+    CommandKind,
+    CreateDestination,
+    DeleteDestination,
+    Publish,
+    Return,
+    decode_payload,
+    iterate_commands,
+)
+
+
+@dataclass(slots=True)
+class _Session:
+    generation: int
+    last: int = 0
+
+
+@dataclass(slots=True)
+class QueueModel:
+    """What a queue holds, said plainly."""
+
+    enqueued: int = 0
+    live: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set)
+
+
+class Queues(Checker):
+    """Folds what is applied, and watches what is handed out."""
+
+    promise = "I13 queue"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.queues: dict[int, QueueModel] = {}
+        self.place_of: dict[tuple[int, int], int] = {}
+        self._folded = 0
+        self._sessions: dict[int, _Session] = {}
+        self._holders: dict[int, Holder] = {}
+        self._held: dict[Holder, set[int]] = {}
+
+    # The model.
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        if entry.last <= self._folded:
+            return
+        self._folded = entry.last
+        if payload is None:
+            return
+        sequence = entry.first
+        for header, body, _ in iterate_commands(payload):
+            self._fold(header, body, sequence)
+            sequence += header.count
+        if sequence != entry.last + 1:
+            self.fail(f"the commands of {entry.first}..{entry.last} take {sequence - entry.first} numbers")
+
+    def _fold(self, header: CommandHeader, body: memoryview, sequence: int) -> None:
+        skip = 0
+        if header.session and (found := self._rows_to_skip(header)) is not None:
+            skip = found
+        elif header.session:
+            return
+        for row in range(skip, header.count):
+            if header.number:
+                self.place_of[header.session, header.number + row] = sequence + row
+        match decode_payload(header.kind, body):
+            case Publish(destination=destination):
+                queue = self.queues.get(destination)
+                if queue is not None:
+                    queue.live.update(range(sequence + skip, sequence + header.count))
+                    queue.enqueued += header.count - skip
+            case Acknowledge(destination=destination, ranges=ranges):
+                queue = self.queues.get(destination)
+                if queue is not None:
+                    self._acknowledge(queue, set(ranges.numbers()))
+            case Return(ranges=ranges):
+                for number in ranges.numbers():
+                    self._release(number)
+            case CreateDestination():
+                self.queues[sequence] = QueueModel()
+            case DeleteDestination(destination=destination):
+                self.queues.pop(destination, None)
+
+    def _rows_to_skip(self, header: CommandHeader) -> int | None:
+        """How many of its numbers were applied before; None when it does nothing at all."""
+        session = self._sessions.get(header.session)
+        if header.kind == CommandKind.SESSION_OPEN:
+            if session is None:
+                self._sessions[header.session] = _Session(header.generation)
+            return None
+        if session is None or header.generation < session.generation:
+            return None
+        if header.kind == CommandKind.SESSION_RESUME:
+            session.generation = header.generation
+            return None
+        if header.kind == CommandKind.SESSION_CLOSE:
+            del self._sessions[header.session]
+            return None
+        if header.generation > session.generation or header.number > session.last + 1:
+            return None
+        skip = session.last + 1 - header.number
+        if skip:
+            self.world.probe("model.duplicate_command")
+        if skip >= header.count:
+            return None
+        session.last = header.number + header.count - 1
+        return skip
+
+    def _acknowledge(self, queue: QueueModel, numbers: set[int]) -> None:
+        accepted = numbers & queue.live
+        queue.live -= accepted
+        queue.acknowledged |= accepted
+        if len(queue.live) + len(queue.acknowledged) != queue.enqueued:
+            self.fail("the model itself lost count")
+
+    # What leaves the node.
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if not isinstance(message, Deliver):
+            return
+        queue = self.queues.get(message.destination)
+        if queue is None:
+            self.fail(f"node {node} delivers from destination {message.destination}, which does not exist")
+        for piece in message.pieces:
+            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                if number in queue.acknowledged:
+                    self.fail(f"{number} is handed out after its acknowledgement was accepted")
+                if number not in queue.live:
+                    self.fail(f"{number} is handed out and is not in queue {message.destination}")
+
+    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+        held = self._held.setdefault(holder, set())
+        for number in range(sequence, sequence + count):
+            other = self._holders.get(number)
+            if other is not None:
+                self.fail(f"{number} is handed to {holder} while {other} holds it")
+            self._holders[number] = holder
+            held.add(number)
+
+    def on_holder_gone(self, node: int, holder: Holder) -> None:
+        for number in sorted(self._held.pop(holder, ())):
+            del self._holders[number]
+
+    def _release(self, number: int) -> None:
+        holder = self._holders.pop(number, None)
+        if holder is not None:
+            self._held[holder].discard(number)
+
+    def on_crashed(self, node: int) -> None:
+        self._holders.clear()
+        self._held.clear()
+
+    # The books.
+
+    def at_quiet(self, facts: Any) -> None:
+        for destination, live in sorted(facts.items()):
+            queue = self.queues.get(destination)
+            if queue is None:
+                self.fail(f"the node has a queue {destination} that was never made")
+            if live != len(queue.live):
+                self.fail(
+                    f"the node counts {live} live messages in queue {destination}, "
+                    f"{queue.enqueued} were stored and {len(queue.acknowledged)} acknowledged"
+                )

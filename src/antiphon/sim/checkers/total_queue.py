@@ -1,0 +1,91 @@
+"""Nothing lost, nothing invented, nothing twice: the history of a queue as its clients saw it.
+
+    lost         a confirmed message that reached no application
+    unexpected   a body that reached an application and was never published, or was definitely refused
+    twice        one body under two numbers: a message was stored two times
+
+A message whose fate its producer never learned may appear, at most under one number. All bodies of
+a run are unique. It says something only after the queues were drained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.world import World
+from antiphon.wire.commands import OutcomeCode
+
+_STORED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
+# The fold answers these without storing anything, and the number can never be used again.
+_DEFINITE = (OutcomeCode.NO_DESTINATION, OutcomeCode.REFUSED)
+
+
+class TotalQueue(Checker):
+    """Compares what went in with what came out."""
+
+    promise = "total queue"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._body_of: dict[tuple[int, int], bytes] = {}
+        self._confirmed: dict[bytes, int] = {}
+        self._refused: set[bytes] = set()
+        self._attempted: set[bytes] = set()
+        self._number_of: dict[bytes, int] = {}
+        self._body_at: dict[int, bytes] = {}
+        self._times: dict[int, int] = {}
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """How much happened, for the report."""
+        return {
+            "attempted": len(self._attempted),
+            "confirmed": len(self._confirmed),
+            "refused": len(self._refused),
+            "recovered": sum(1 for body in self._number_of if body not in self._confirmed),
+            "received": sum(self._times.values()),
+            "redelivered": sum(times - 1 for times in self._times.values()),
+        }
+
+    def on_published(self, session: int, number: int, bodies: Sequence[bytes]) -> None:
+        for row, body in enumerate(bodies):
+            assert body not in self._attempted, "the workload used a body twice"
+            self._attempted.add(body)
+            self._body_of[session, number + row] = body
+
+    def on_confirmed(self, session: int, number: int, count: int, code: int, sequence: int) -> None:
+        for row in range(count):
+            body = self._body_of.get((session, number + row))
+            if body is None:
+                continue
+            if code in _STORED:
+                at = self._confirmed.setdefault(body, sequence + row)
+                if at != sequence + row:
+                    self.fail(f"{body!r} was confirmed at {at} and then at {sequence + row}")
+                if self._number_of.get(body, at) != at:
+                    self.fail(f"{body!r} was confirmed at {at} and delivered as {self._number_of[body]}")
+            elif code in _DEFINITE:
+                self._refused.add(body)
+
+    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+        if body not in self._attempted:
+            self.fail(f"{body!r} was never published and arrived as {sequence}")
+        if body in self._refused:
+            self.fail(f"{body!r} was refused and arrived as {sequence}")
+        if self._number_of.setdefault(body, sequence) != sequence:
+            self.fail(f"{body!r} is stored twice, as {self._number_of[body]} and as {sequence}")
+        if self._body_at.setdefault(sequence, body) != body:
+            self.fail(f"number {sequence} was {self._body_at[sequence]!r} and is now {body!r}")
+        if self._confirmed.get(body, sequence) != sequence:
+            self.fail(f"{body!r} was confirmed at {self._confirmed[body]} and arrived as {sequence}")
+        times = self._times.get(sequence, 0)
+        if times and not redelivered:
+            self.fail(f"{sequence} was delivered before and comes again without saying so")
+        self._times[sequence] = times + 1
+
+    def at_quiet(self, facts: Any) -> None:
+        lost = sorted(self._confirmed[body] for body in self._confirmed if body not in self._number_of)
+        if lost:
+            self.fail(f"{len(lost)} confirmed messages were never delivered, the first is {lost[0]}")

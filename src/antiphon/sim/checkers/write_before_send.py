@@ -1,0 +1,86 @@
+"""Nothing is said before it is durable (I15).
+
+A COMMIT_ACKNOWLEDGE, a SEAL_OK and a DATA_REPORT tell others to rely on this node's disk. At the
+moment one is sent, what it says must lie within the records that a finished sync has covered, a sync
+that began after they were written. And a node that comes back must find at least those records.
+
+The image kept here is the commit server's log and the data server's ids as the disk would give them
+back if the power went now; it is made from the records alone, not from what the machines believe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from antiphon.bus.messages import BusMessage, CommitAcknowledge, DataReport, SealOk, ServerStatus
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.image import Image, Record
+from antiphon.sim.world import World
+
+
+class WriteBeforeSend(Checker):
+    """Holds every promise about the disk against the disk."""
+
+    promise = "I15 write before send"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._images: dict[int, Image] = {}
+        self._written: dict[int, deque[tuple[int, Record]]] = {}
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        image = self._images.get(node)
+        if image is not None:
+            self._compare(node, image, found)
+        self._images[node] = found
+        self._written[node] = deque()
+
+    def on_crashed(self, node: int) -> None:
+        self._written[node].clear()
+
+    def on_appended(self, node: int, index: int, record: Record) -> None:
+        self._written[node].append((index, record))
+
+    def on_durable(self, node: int, index: int) -> None:
+        written, image = self._written[node], self._images[node]
+        while written and written[0][0] <= index:
+            image.add(written.popleft()[1])
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if isinstance(message, CommitAcknowledge):
+            image = self._images[node]
+            if message.status is ServerStatus.OK and (
+                message.epoch != image.log_epoch or message.last > image.last
+            ):
+                self.fail(
+                    f"node {node} acknowledges epoch {message.epoch:#x} through {message.last}, its disk "
+                    f"holds epoch {image.log_epoch:#x} through {image.last}"
+                )
+        elif isinstance(message, DataReport):
+            mids = self._images[node].mids
+            for item in message.items:
+                if item.mid not in mids:
+                    self.fail(f"node {node} reports envelope {tuple(item.mid)}, which its disk does not hold")
+        elif isinstance(message, SealOk):
+            image = self._images[node]
+            if message.epoch > image.promised:
+                self.fail(f"node {node} promises epoch {message.epoch:#x}, its disk says {image.promised:#x}")
+            if message.log_epoch != image.log_epoch or message.last > image.last or message.base > image.base:
+                self.fail(
+                    f"node {node} seals a log of epoch {message.log_epoch:#x}, {message.base}.."
+                    f"{message.last}; its disk holds epoch {image.log_epoch:#x}, {image.base}..{image.last}"
+                )
+
+    def _compare(self, node: int, image: Image, found: Image) -> None:
+        """What was durable must be found again; more may be found, if the disk was lucky."""
+        if found.promised < image.promised or found.epoch_claimed < image.epoch_claimed:
+            self.fail(f"node {node} forgot a promise or a claim that was durable")
+        if found.log_epoch < image.log_epoch or found.base < image.base:
+            self.fail(f"node {node} came back with an older epoch or base than was durable")
+        if found.log_epoch > image.log_epoch:
+            # A later epoch, written and not synced, may have replaced what was never committed.
+            return
+        kept = {entry.first: entry for entry in found.log}
+        for entry in image.log:
+            if entry.first > found.base and kept.get(entry.first) != entry:
+                self.fail(f"node {node} lost the durable entry at {entry.first}")

@@ -1,0 +1,140 @@
+"""SimDisk: a data directory with a power switch, and with moods.
+
+What a crash may leave behind is `MemoryDisk`'s business: a write is seen at once and is durable when
+a sync has finished that began after it; every page that was not synced comes back in any version it
+had, or torn between versions. Here the seed decides which, in one of several styles, because a crash
+that keeps everything and one that keeps nothing find other mistakes than a fair coin does.
+
+Here too the disk takes its time, and the power can be made to go in the middle of a call (`cut_after`):
+then `PowerLost` comes out of some write or renaming, with the operation done in part or not at all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.journal.ports import Buffer
+from antiphon.sim.world import MICROSECOND_NS, World
+
+_STALL = 60
+_STYLES = ("nothing", "nothing", "everything", "some", "some", "most", "few")
+_KEPT = {"some": 0.5, "most": 0.9, "few": 0.1}
+
+
+class PowerLost(Exception):
+    """The power went in the middle of a call. Only the driver catches this."""
+
+
+@dataclass(slots=True)
+class DiskHabits:
+    """How quick and how reliable the disk of this run is."""
+
+    sync_ns: int = 200 * MICROSECOND_NS
+    stall_probability: float = 0.0
+    tear_probability: float = 0.5
+    styles: Sequence[str] = _STYLES
+
+
+class SimDisk(MemoryDisk):
+    """The disk of one simulated node."""
+
+    def __init__(self, world: World, part: str = "disk") -> None:
+        super().__init__()
+        self.world = world
+        self.habits = DiskHabits()
+        self.cut_after: int | None = None
+        self._chance: random.Random = world.random(part)
+
+    def latency_ns(self) -> int:
+        """How long the next sync takes."""
+        latency = int(self.habits.sync_ns * self._chance.uniform(0.5, 2.0))
+        if self._chance.random() < self.habits.stall_probability:
+            self.world.probe("disk.sync_stalled")
+            latency *= _STALL
+        return latency
+
+    def lose_power(self) -> None:
+        """Forget what was not synced, or some of it; what is left is what the next life finds."""
+        self.cut_after = None
+        style = self._chance.choice(self.habits.styles)
+        tears = self._chance.random() < self.habits.tear_probability
+        unsynced = sum(len(file.versions) for file in self._files.values())
+        if unsynced:
+            self.world.probe(f"disk.crash_kept_{style}", 1)
+            self.world.probe("disk.pages_in_doubt", unsynced)
+            if tears:
+                self.world.probe("disk.pages_torn")
+        if self._directories:
+            self.world.probe("disk.directory_in_doubt")
+        self.crash(self._chooser(style), tear=tears and style in _KEPT)
+
+    def _chooser(self, style: str) -> Callable[[int], int]:
+        """How a crash chooses among the versions of a page, 0 being the one last synced."""
+        if style == "nothing":
+            return lambda versions: 0
+        if style == "everything":
+            return lambda versions: versions - 1
+        share, chance = _KEPT[style], self._chance
+
+        def choose(versions: int) -> int:
+            return chance.randrange(1, versions) if versions > 1 and chance.random() < share else 0
+
+        return choose
+
+    # The port, where the power may go.
+
+    def forget_view(self, name: str) -> bool:
+        content = self._files[name].now
+        try:
+            # Python refuses to resize bytes that somebody looks at; that tells.
+            content.append(0)
+        except BufferError:
+            self.world.probe("disk.view_still_held")
+            return False
+        content.pop()
+        return True
+
+    def create(self, name: str, size: int) -> None:
+        self._operate("create", name)
+        super().create(name, size)
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        if self._is_cut():
+            data = b"".join(buffers)
+            # Some of this very write may have left before the power went.
+            MemoryDisk.write(self, name, offset, [data[: self._chance.randrange(len(data) + 1)]])
+            raise PowerLost(f"while writing {name} at {offset}")
+        super().write(name, offset, buffers)
+
+    def rename(self, old: str, new: str) -> None:
+        self._operate("rename", old)
+        super().rename(old, new)
+
+    def remove(self, name: str) -> None:
+        self._operate("remove", name)
+        super().remove(name)
+
+    def sync(self, names: Sequence[str]) -> None:
+        self._operate("sync", *names)
+        super().sync(names)
+
+    def sync_directory(self) -> None:
+        self._operate("sync", "the directory")
+        super().sync_directory()
+
+    def write_whole(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self._operate("write", name)
+        super().write_whole(name, buffers)
+
+    def _operate(self, *words: str) -> None:
+        if self._is_cut():
+            raise PowerLost("before " + " ".join(words))
+
+    def _is_cut(self) -> bool:
+        if self.cut_after is None:
+            return False
+        self.cut_after -= 1
+        return self.cut_after < 0

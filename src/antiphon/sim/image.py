@@ -1,0 +1,77 @@
+"""Image: the order of a channel as the records on one disk tell it.
+
+It is read from records alone, more plainly than the node's own recovery does it, so that the two can be
+held against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from antiphon.bus.effects import DataRecord, OrderRecord, SuperblockRecord
+from antiphon.bus.messages import Entry
+from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, decode_order
+from antiphon.ids import Mid
+from antiphon.journal.recovery import Recovered
+
+Record = DataRecord | OrderRecord | SuperblockRecord
+
+
+@dataclass(slots=True)
+class Image:
+    """What the disk of one node gives back, or would if the power went now."""
+
+    promised: int = 0
+    epoch_claimed: int = 0
+    log_epoch: int = 0
+    base: int = 0
+    log: list[Entry] = field(default_factory=list)
+    mids: set[Mid] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, found: Recovered) -> Image:
+        """What a new life has found."""
+        image = cls(epoch_claimed=found.epoch_claimed, mids={stored.mid for stored in found.data})
+        for body in found.order:
+            image.add_order(body)
+        image.promised = max(found.promised, image.log_epoch)
+        return image
+
+    @property
+    def last(self) -> int:
+        """The last number of the log."""
+        return self.log[-1].last if self.log else self.base
+
+    def add(self, record: Record) -> None:
+        """One more record is there."""
+        match record:
+            case SuperblockRecord():
+                self.promised = record.promised
+                self.epoch_claimed = record.epoch_claimed
+            case DataRecord():
+                self.mids.add(record.mid)
+            case OrderRecord():
+                self.add_order(record.body)
+
+    def add_order(self, body: bytes) -> None:
+        """One more order record is there."""
+        match decode_order(body):
+            case EntriesAppended(log_epoch=epoch, prev=prev, entries=entries):
+                self._put(epoch, prev, entries)
+            case EpochStarted(epoch=epoch, keep_through=keep_through, entries=entries):
+                self._put(epoch, keep_through, entries)
+                self.promised = max(self.promised, epoch)
+            case BaseMoved(base=base, log_epoch=epoch):
+                self.base = max(self.base, base)
+                self.log_epoch = max(self.log_epoch, epoch)
+                self.log = [entry for entry in self.log if entry.first > base]
+
+    def _put(self, epoch: int, prev: int, entries: Iterable[Entry]) -> None:
+        self.log_epoch = epoch
+        while self.log and self.log[-1].last > prev:
+            self.log.pop()
+        if self.last < prev:
+            # The records between were released; they count only if a base that comes later covers them.
+            self.log.clear()
+        self.log.extend(entry for entry in entries if entry.first > self.base)

@@ -1,0 +1,273 @@
+"""Network: connections between clients and a node, as bytes that arrive late and cut anywhere.
+
+Each direction of a connection is a pipe that keeps order and loses nothing until it breaks; so much
+a stream promises, and no more. Both ends speak real frames through the real `FrameBuffer`. When a
+connection breaks, either side learns of it in its own time, and what was under way is gone: the
+sender never knows how much of it arrived.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.errors import ProtocolError
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
+from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
+from antiphon.wire.frames import (
+    ClientFrame,
+    Goodbye,
+    ServerFrame,
+    decode_client_frame,
+    decode_server_frame,
+    encode_frame,
+)
+from antiphon.wire.primitives import Buffer
+
+_CLOSED = "the client closed the connection"
+
+
+@dataclass(slots=True)
+class NetworkHabits:
+    """How quick and how whole the connections of this run are."""
+
+    latency_ns: int = 100 * MICROSECOND_NS
+    stall_probability: float = 0.0
+    stall_ns: int = 20 * MILLISECOND_NS
+    chunk_probability: float = 0.2
+    write_buffer_bytes: int = 64 * 1024
+
+
+class ClientEnd(Protocol):
+    """What a client offers to its connection."""
+
+    def on_frame(self, frame: ServerFrame) -> None:
+        """The node said this."""
+
+    def on_lost(self) -> None:
+        """The connection is no more."""
+
+
+class NodeEnd(Protocol):
+    """What a node's client port offers to a connection."""
+
+    def on_connected(self, connection: Connection) -> None:
+        """A client has connected."""
+
+    def on_frames(self, connection: Connection, frames: list[ClientFrame]) -> None:
+        """The client said this."""
+
+    def on_lost(self, connection: Connection, code: str, text: str) -> None:
+        """The client is gone, or spoke nonsense."""
+
+    def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
+        """The client reads more slowly than we write; or no longer."""
+
+
+class Pipe:
+    """One direction: bytes in order, late, and in pieces of any size."""
+
+    def __init__(self, network: Network, deliver: Callable[[bytes], None]) -> None:
+        self._network = network
+        self._deliver = deliver
+        self._last_arrival_ns = 0
+        self._held: list[bytes] = []
+        self.is_paused = False
+        self.is_cut = False
+        self.under_way = 0
+
+    def send(self, data: bytes) -> None:
+        """Let bytes travel."""
+        if self.is_cut or not data:
+            return
+        chance, habits = self._network.chance, self._network.habits
+        self.under_way += len(data)
+        pieces = [data]
+        if len(data) > 1 and chance.random() < habits.chunk_probability:
+            cut = chance.randrange(1, len(data))
+            pieces = [data[:cut], data[cut:]]
+            self._network.world.probe("network.frame_cut")
+        for piece in pieces:
+            self._schedule(lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
+
+    def after_all(self, action: Callable[[], None]) -> None:
+        """Do something when everything sent so far has arrived."""
+        self._schedule(action)
+
+    def cut(self) -> None:
+        """Break: nothing under way arrives."""
+        self.is_cut = True
+        self._held.clear()
+
+    def pause(self) -> None:
+        """The receiver does not read."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """The receiver reads again, first what has waited."""
+        self.is_paused = False
+        held, self._held = self._held, []
+        for data in held:
+            self._arrive(data)
+
+    def _schedule(self, action: Callable[[], None]) -> None:
+        network = self._network
+        arrival = max(network.world.now_ns + network.latency_ns(), self._last_arrival_ns)
+        self._last_arrival_ns = arrival
+        network.world.after(arrival - network.world.now_ns, action)
+
+    def _arrive(self, data: bytes) -> None:
+        if self.is_cut:
+            return
+        if self.is_paused:
+            self._held.append(data)
+            return
+        self.under_way -= len(data)
+        self._deliver(data)
+
+
+class Connection:
+    """A stream between one client and one node."""
+
+    def __init__(self, network: Network, number: int, client: ClientEnd, node: NodeEnd) -> None:
+        self.number = number
+        self._network = network
+        self._client = client
+        self._node = node
+        self._client_buffer = FrameBuffer(FRAME_BYTES_MAX)
+        self._node_buffer = FrameBuffer(HANDSHAKE_FRAME_BYTES_MAX)
+        self._to_node = Pipe(network, self._arrive_at_node)
+        self._to_client = Pipe(network, self._arrive_at_client)
+        self._client_knows_end = False
+        self._node_knows_end = False
+        self._is_blocked = False
+
+    # The client's side.
+
+    def send(self, frame: ClientFrame) -> None:
+        """A client says something."""
+        self.send_bytes(encode_frame(frame))
+
+    def send_bytes(self, data: bytes) -> None:
+        """A client says something that is already bytes."""
+        if not self._client_knows_end:
+            self._to_node.send(data)
+
+    def abandon(self) -> None:
+        """The client's process dies: what it sent may still arrive, then the node sees the end."""
+        self._client_knows_end = True
+        self._to_client.cut()
+        self._to_node.after_all(lambda: self._end_at_node("", _CLOSED))
+
+    # The node's side.
+
+    def admit(self, frame_bytes_max: int) -> None:
+        """The client has shown who it is."""
+        self._node_buffer.limit = frame_bytes_max
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """The node says something."""
+        if self._node_knows_end:
+            return
+        self._to_client.send(b"".join(buffers))
+        if not self._is_blocked and self._to_client.under_way > self._network.habits.write_buffer_bytes:
+            self._is_blocked = True
+            self._network.world.probe("network.write_blocked")
+            self._node.on_blocked(self, True)
+
+    def pause_reading(self) -> None:
+        """The node takes nothing more from this client."""
+        self._network.world.probe("network.reading_paused")
+        self._to_node.pause()
+
+    def resume_reading(self) -> None:
+        """The node reads from this client again."""
+        self._to_node.resume()
+
+    def close(self, code: str, text: str) -> None:
+        """The node ends the connection."""
+        if code:
+            self.write([encode_frame(Goodbye(code=code, text=text))])
+        self._node_knows_end = True
+        self._to_node.cut()
+        self._to_client.after_all(self._end_at_client)
+
+    def die(self) -> None:
+        """The node's process dies; what it had written may still arrive, in part."""
+        self._node_knows_end = True
+        self._to_node.cut()
+        if self._network.chance.random() < 0.5:
+            self._to_client.cut()
+        self._to_client.after_all(self._end_at_client)
+
+    # The world's side.
+
+    def break_off(self) -> None:
+        """Something between them failed: each side learns of it in its own time."""
+        chance = self._network.chance
+        self._to_node.cut()
+        self._to_client.cut()
+        for learn in (self._end_at_client, lambda: self._end_at_node("", "the connection was reset")):
+            self._network.world.after(chance.randrange(20 * MILLISECOND_NS), learn)
+
+    def _arrive_at_node(self, data: bytes) -> None:
+        if self._node_knows_end:
+            return
+        frames: list[ClientFrame] = []
+        try:
+            frames.extend(decode_client_frame(kind, body) for kind, body in self._node_buffer.feed(data))
+        except ProtocolError as error:
+            self._node.on_frames(self, frames)
+            self._end_at_node(error.code, str(error))
+            return
+        if frames:
+            self._node.on_frames(self, frames)
+
+    def _arrive_at_client(self, data: bytes) -> None:
+        if self._client_knows_end:
+            return
+        if self._is_blocked and self._to_client.under_way < self._network.habits.write_buffer_bytes // 2:
+            self._is_blocked = False
+            self._node.on_blocked(self, False)
+        for kind, body in self._client_buffer.feed(data):
+            self._client.on_frame(decode_server_frame(kind, body))
+
+    def _end_at_client(self) -> None:
+        if not self._client_knows_end:
+            self._client_knows_end = True
+            self._to_node.cut()
+            self._client.on_lost()
+            if not self._node_knows_end:
+                self._network.world.after(0, lambda: self._end_at_node("", _CLOSED))
+
+    def _end_at_node(self, code: str, text: str) -> None:
+        if not self._node_knows_end:
+            self._node_knows_end = True
+            self._to_client.after_all(self._end_at_client)
+            self._node.on_lost(self, code, text)
+
+
+class Network:
+    """Makes connections, and has their habits."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.chance: random.Random = world.random("network")
+        self.habits = NetworkHabits()
+        self._connections = 0
+
+    def connect(self, client: ClientEnd, node: NodeEnd) -> Connection:
+        """Connect a client to a node that is up. Numbers are never given twice."""
+        self._connections += 1
+        connection = Connection(self, self._connections, client, node)
+        node.on_connected(connection)
+        return connection
+
+    def latency_ns(self) -> int:
+        """How long the next bytes take."""
+        latency = int(self.habits.latency_ns * self.chance.uniform(0.2, 2.0))
+        if self.chance.random() < self.habits.stall_probability:
+            latency += self.chance.randrange(self.habits.stall_ns)
+        return latency

@@ -1,0 +1,201 @@
+"""Storage: the twin of runtime/storage.py, with a disk that takes virtual time.
+
+One sync is on its way at a time, as in the sync thread; what is written meanwhile waits for the next.
+Chores and checkpoint files are done by a worker that takes its time as well. All decisions are the
+journal's. Here nobody but the disk says that something is durable, and the checkers are told first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from antiphon.bus import effects as bus
+from antiphon.bus.ports import JournalCounter
+from antiphon.journal.journal import Journal, SyncTicket
+from antiphon.journal.recovery import Recovered
+from antiphon.message_manager.manager import MessageManager
+from antiphon.sim.checkers.watch import Watch
+from antiphon.sim.disk import SimDisk
+from antiphon.sim.world import MILLISECOND_NS, World
+
+_IDLE_NS = 50 * MILLISECOND_NS
+_SPARSE_BELOW = 0.25
+
+
+class ChannelStorage:
+    """The journal of one channel in one life of a node."""
+
+    def __init__(
+        self,
+        world: World,
+        node: int,
+        disk: SimDisk,
+        journal: Journal,
+        found: Recovered,
+        counter: JournalCounter,
+        manager: MessageManager,
+        watch: Watch,
+        tell: Callable[[bus.Event], None],
+        later: Callable[[int, Callable[[], None]], None],
+    ) -> None:
+        self._world = world
+        self._node = node
+        self._disk = disk
+        self._journal = journal
+        self._counter = counter
+        self._manager = manager
+        self._watch = watch
+        self._tell = tell
+        # Does something after a while, unless this life of the node is over by then.
+        self._later = later
+        self._waiting: SyncTicket | None = None
+        self._is_syncing = False
+        self._durable_index = 0
+        self._is_idle_planned = False
+        self._written_checkpoints: deque[tuple[int, int]] = deque()
+        self._checkpoint_segments = {
+            checkpoint.n: frozenset(checkpoint.segments)
+            for checkpoint in (found.checkpoint, found.older_checkpoint)
+            if checkpoint is not None
+        }
+
+    def carry_out(self, effect: bus.Effect) -> None:
+        """Do what a machine of the channel asked of the disk."""
+        match effect:
+            case bus.Append(index=index, record=record):
+                self._watch.on_appended(self._node, index, record)
+                self._append(index, record)
+            case bus.WriteCheckpoint():
+                self._write_checkpoint(effect)
+            case bus.ReleaseSpace(base=base):
+                self._release(base)
+            case bus.Alarm(text=text):
+                self._world.note(f"node {self._node}", f"alarm: {text}")
+                self._world.probe("node.alarm")
+            case _:
+                raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
+
+    def _append(self, index: int, record: bus.DataRecord | bus.OrderRecord | bus.SuperblockRecord) -> None:
+        match record:
+            case bus.DataRecord(mid, ts, count, digest, payload):
+                self._journal.append_data(index, mid, ts, count, digest, payload)
+            case bus.OrderRecord(body, highest, pinned):
+                self._journal.append_order(index, body, highest, pinned=pinned)
+            case bus.SuperblockRecord(promised, epoch_claimed):
+                self._journal.append_superblock(index, promised, epoch_claimed)
+
+    # --- flushing and syncing ---
+
+    def flush(self) -> None:
+        """Write what this step has gathered, and have it synced."""
+        before = self._journal.end_position.segment
+        self._request(self._journal.flush())
+        if before and self._journal.end_position.segment != before:
+            self._world.probe("journal.rolled_over")
+        if self._journal.needs_spare():
+            self._do_chore()
+
+    def _request(self, ticket: SyncTicket | None) -> None:
+        if ticket is None:
+            return
+        if self._is_syncing:
+            self._world.probe("journal.written_during_sync")
+        self._waiting = ticket if self._waiting is None else self._waiting.merge(ticket)
+        self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        if self._is_syncing or self._waiting is None:
+            return
+        ticket, self._waiting = self._waiting, None
+        self._is_syncing = True
+        syncing = self._disk.begin_sync(ticket.files)
+
+        def finish() -> None:
+            self._disk.finish_sync(syncing)
+            self._is_syncing = False
+            self._on_synced(ticket)
+
+        self._later(self._disk.latency_ns(), finish)
+
+    def _on_synced(self, ticket: SyncTicket) -> None:
+        self._watch.on_durable(self._node, ticket.upto_index)
+        self._journal.synced(ticket)
+        self._durable_index = ticket.upto_index
+        self._tell(bus.Synced(ticket.upto_index))
+        self._report_checkpoints()
+        self._request(self._journal.flush())
+        self._begin_sync()
+        self._do_chore()
+        self._plan_idle()
+
+    def _plan_idle(self) -> None:
+        if self._is_idle_planned:
+            return
+        self._is_idle_planned = True
+        index = self._durable_index
+
+        def look() -> None:
+            self._is_idle_planned = False
+            if self._durable_index != index:
+                self._plan_idle()
+            else:
+                self._request(self._journal.mark())
+
+        self._later(_IDLE_NS, look)
+
+    def _do_chore(self) -> None:
+        chore = self._journal.chore()
+        if chore is None:
+            return
+        if chore.source is not None:
+            self._world.probe("journal.segment_recycled")
+        if chore.remove:
+            self._world.probe("journal.segment_removed")
+
+        def run() -> None:
+            chore.run()
+            self._journal.chore_done(chore)
+
+        self._later(self._disk.latency_ns(), run)
+
+    # --- checkpoints and space ---
+
+    def _write_checkpoint(self, effect: bus.WriteCheckpoint) -> None:
+        depends_on = self._counter.last
+        self._world.probe("checkpoint.written")
+
+        def write() -> None:
+            self._journal.write_checkpoint(effect.n, effect.digest, effect.state, effect.segments)
+            self._checkpoint_segments[effect.n] = frozenset(effect.segments)
+            self._written_checkpoints.append((effect.n, depends_on))
+            self._report_checkpoints()
+
+        self._later(self._disk.latency_ns(), write)
+
+    def _report_checkpoints(self) -> None:
+        while self._written_checkpoints and self._written_checkpoints[0][1] <= self._durable_index:
+            n, _ = self._written_checkpoints.popleft()
+            self._tell(bus.CheckpointWritten(n))
+
+    def _release(self, base: int) -> None:
+        journal = self._journal
+        self._world.probe("journal.base_moved")
+        journal.payloads.forget_through(base)
+        for n in [n for n in self._checkpoint_segments if n < base]:
+            del self._checkpoint_segments[n]
+        self._later(self._disk.latency_ns(), lambda: self._drop_checkpoints(base))
+        live = self._manager.live_bytes_by_segment()
+        freed = journal.release(base, set(live).union(*self._checkpoint_segments.values()))
+        self._world.probe("journal.segments_freed", freed)
+        self._empty_sparse_segments(live)
+
+    def _drop_checkpoints(self, base: int) -> None:
+        self._world.probe("checkpoint.dropped", self._journal.drop_checkpoints_before(base))
+
+    def _empty_sparse_segments(self, live: dict[int, int]) -> None:
+        for segment in self._journal.sparse_segments(live, _SPARSE_BELOW):
+            for location in self._manager.records_in(segment):
+                self._world.probe("journal.record_relocated")
+                moved = self._journal.relocate(self._counter.next(), location)
+                self._manager.relocated(location, moved)

@@ -1,0 +1,585 @@
+"""SimClient: one client process that speaks frames, keeps its numbers, and sometimes dies.
+
+It is written as plainly as the protocol allows and is not the client library: it also does what the
+library is too polite to do, such as resuming a session under a higher generation while its old
+connection still lives, and sending everything unconfirmed again under the same numbers.
+
+A client has sessions. A session either publishes bodies that nobody else publishes, in batches, with
+several under way; or it consumes, with little or much credit, and acknowledges what its application
+has taken after a while, in ranges.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from antiphon.batch import Batch
+from antiphon.ranges import Ranges
+from antiphon.sim.checkers.watch import Holder, Watch
+from antiphon.sim.network import Connection, Network, NodeEnd
+from antiphon.sim.world import MILLISECOND_NS, World
+from antiphon.wire.commands import (
+    Acknowledge,
+    CommandKind,
+    ConfirmItem,
+    OutcomeCode,
+    Publish,
+    Return,
+    encode_command,
+)
+from antiphon.wire.frames import (
+    AckMode,
+    Command,
+    Confirm,
+    ConsumerClose,
+    ConsumerGone,
+    ConsumerOpen,
+    Credit,
+    Deliver,
+    DestinationOpen,
+    DestinationOpened,
+    Done,
+    Failed,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    ServerFrame,
+    SessionClose,
+    SessionOpen,
+    SessionOpened,
+    Welcome,
+)
+
+_SETTLED = (
+    OutcomeCode.APPLIED,
+    OutcomeCode.DUPLICATE,
+    OutcomeCode.REFUSED,
+    OutcomeCode.NO_DESTINATION,
+    OutcomeCode.ACK_LOST,
+)
+
+
+@dataclass(slots=True)
+class ClientHabits:
+    """How the clients of this run behave; drawn once per run."""
+
+    batch_rows_max: int = 12
+    body_bytes_max: int = 200
+    window_commands: int = 4
+    publish_pause_ns: int = 4 * MILLISECOND_NS
+    credit_messages: int = 20
+    credit_bytes: int = 1 << 20
+    take_pause_ns: int = 2 * MILLISECOND_NS
+    acknowledge_pause_ns: int = 5 * MILLISECOND_NS
+    reconnect_ns: int = 20 * MILLISECOND_NS
+    resume_probability: float = 0.7
+    return_probability: float = 0.0
+    reopen_probability: float = 0.0
+
+
+@dataclass(slots=True)
+class Kept:
+    """A command without an outcome, with all that sending it again takes."""
+
+    kind: CommandKind
+    count: int
+    payload: bytes
+    ranges: Ranges | None = None
+    open: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Taken:
+    """A message on its way to the application."""
+
+    delivery: int
+    sequence: int
+    body: bytes
+    redelivered: int
+
+
+class SimSession:
+    """One session of a client: its numbers, and what has no outcome yet."""
+
+    def __init__(self, client: SimClient, queue: str) -> None:
+        self.client = client
+        self.queue = queue
+        self.id = 0
+        self.generation = 0
+        self.channel = ""
+        self.destination = 0
+        self.settings_version = 0
+        self.next_number = 1
+        self.unconfirmed: dict[int, Kept] = {}
+        self.is_ready = False
+
+    @property
+    def confirmed_through(self) -> int:
+        """Every number up to here has its outcome."""
+        return next(iter(self.unconfirmed), self.next_number) - 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Does nothing wait for an outcome, and is nothing left to do?"""
+        return not self.unconfirmed
+
+    def forget(self) -> None:
+        """Begin a new session; what was unconfirmed stays uncertain for ever."""
+        if self.unconfirmed:
+            self.client.world.probe("client.left_uncertain")
+        self.id = self.generation = 0
+        self.next_number = 1
+        self.unconfirmed.clear()
+        self.is_ready = False
+
+    def order(self, kept: Kept, number: int) -> None:
+        """Send a command, for the first time or again."""
+        command = encode_command(
+            kept.kind, self.id, self.generation, number, self.confirmed_through, kept.payload, kept.count
+        )
+        self.client.say(Command(channel=self.channel, command=command))
+
+    def order_next(self, kept: Kept) -> int:
+        """Send a new command under the next number, and remember it."""
+        number = self.next_number
+        self.next_number += kept.count
+        kept.open.update(range(number, number + kept.count))
+        self.unconfirmed[number] = kept
+        self.order(kept, number)
+        return number
+
+    def resend(self) -> None:
+        """Everything without an outcome once more, in order, under the same numbers."""
+        for number, kept in self.unconfirmed.items():
+            self.client.world.probe("client.command_resent")
+            self.order(kept, number)
+
+    def settle(self, item: ConfirmItem) -> bool:
+        """Note an outcome; False when the session is of no more use."""
+        if item.code not in _SETTLED:
+            return False
+        numbers = range(item.number, item.number + item.count)
+        for number, kept in list(self.unconfirmed.items()):
+            kept.open.difference_update(numbers)
+            if not kept.open:
+                del self.unconfirmed[number]
+        return True
+
+    # For the two kinds of session.
+
+    def start(self) -> None:
+        """The session and its destination are open."""
+
+    def stop(self) -> None:
+        """The connection is gone."""
+
+    def on_done(self, request: int) -> None:
+        """A request was carried out."""
+
+
+class ProducerSession(SimSession):
+    """Publishes its share of bodies."""
+
+    def __init__(self, client: SimClient, queue: str, name: str, share: int) -> None:
+        super().__init__(client, queue)
+        self.name = name
+        self.left = share
+        self._bodies = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.unconfirmed and not self.left
+
+    def start(self) -> None:
+        self._plan()
+
+    def _plan(self) -> None:
+        client = self.client
+        life, pause = client.life, client.chance.randrange(client.habits.publish_pause_ns)
+        client.world.after(pause, lambda: self._publish(life))
+
+    def _publish(self, life: int) -> None:
+        client = self.client
+        if client.life != life or not self.left or not self.is_ready:
+            return
+        if len(self.unconfirmed) < client.habits.window_commands:
+            rows = min(self.left, client.chance.randint(1, client.habits.batch_rows_max))
+            self.left -= rows
+            bodies = [self._body() for _ in range(rows)]
+            batch = Batch.of_bodies(bodies, self.id, self.next_number, client.world.now_ns // MILLISECOND_NS)
+            payload = Publish(self.destination, self.settings_version, 0, batch.encode()).encode()
+            client.watch.on_published(self.id, self.next_number, bodies)
+            self.order_next(Kept(CommandKind.PUBLISH, rows, payload))
+        self._plan()
+
+    def _body(self) -> bytes:
+        self._bodies += 1
+        padding = self.client.chance.randrange(self.client.habits.body_bytes_max)
+        return f"{self.name}.{self._bodies}".encode().ljust(padding, b".")
+
+
+class ConsumerSession(SimSession):
+    """Takes messages and acknowledges them."""
+
+    def __init__(self, client: SimClient, queue: str) -> None:
+        super().__init__(client, queue)
+        self.consumer = 0
+        self._is_attached = False
+        self._arrived: deque[Taken] = deque()
+        self._seen_through = 0
+        self._to_acknowledge = Ranges()
+        self._closing = 0
+
+    @property
+    def holder(self) -> Holder:
+        connection = self.client.connection
+        return Holder(connection.number if connection else 0, self.id, self.consumer)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.unconfirmed and not self._arrived and not self._to_acknowledge
+
+    def start(self) -> None:
+        self._attach()
+        self._plan_acknowledgement()
+
+    def stop(self) -> None:
+        # What the application held and had not acknowledged comes again, to us or to others.
+        self._is_attached = False
+        self._arrived.clear()
+        self._to_acknowledge = Ranges()
+        self._closing = 0
+
+    def _attach(self) -> None:
+        client = self.client
+        self.consumer += 1
+        self._is_attached = True
+        self._seen_through = 0
+        self._arrived.clear()
+        client.say(
+            ConsumerOpen(
+                request=client.next_request(None),
+                session=self.id,
+                consumer=self.consumer,
+                destination=self.destination,
+                credit_messages=client.chance.randint(1, client.habits.credit_messages),
+                credit_bytes=client.habits.credit_bytes,
+            )
+        )
+
+    def on_deliver(self, frame: Deliver) -> None:
+        """Messages arrived; the application takes them later, some at a time."""
+        if frame.consumer != self.consumer or not self._is_attached:
+            self.client.world.probe("client.delivery_to_closed_consumer")
+            return
+        delivery = frame.first_delivery
+        was_empty = not self._arrived
+        for piece in frame.pieces:
+            for row, body in enumerate(Batch.decode(piece.batch).bodies()):
+                sequence = piece.first_sequence + row
+                self._arrived.append(Taken(delivery, sequence, body, piece.redelivery_count))
+                delivery += 1
+        if was_empty:
+            self._plan_taking()
+
+    def on_gone(self, frame: ConsumerGone) -> None:
+        """The node closed the consumer."""
+        if frame.consumer == self.consumer and self._is_attached:
+            self.client.world.probe("client.consumer_gone")
+            self._is_attached = False
+            life = self.client.life
+            self.client.world.after(MILLISECOND_NS, lambda: self._reattach(life))
+
+    def _reattach(self, life: int) -> None:
+        if self.client.life == life and self.is_ready and not self._is_attached:
+            self._attach()
+
+    def _plan_taking(self) -> None:
+        client = self.client
+        life, consumer = client.life, self.consumer
+        client.world.after(
+            client.chance.randrange(client.habits.take_pause_ns), lambda: self._take(life, consumer)
+        )
+
+    def _take(self, life: int, consumer: int) -> None:
+        client, chance = self.client, self.client.chance
+        if client.life != life or self.consumer != consumer or not self._arrived:
+            return
+        for _ in range(chance.randint(1, len(self._arrived))):
+            taken = self._arrived.popleft()
+            client.watch.on_received(self.holder, taken.sequence, taken.body, taken.redelivered)
+            self._seen_through = taken.delivery
+            self._to_acknowledge.add(taken.sequence, taken.sequence + 1)
+        if chance.random() < client.habits.reopen_probability:
+            self._close()
+            return
+        messages = self._seen_through + len(self._arrived) + chance.randint(1, client.habits.credit_messages)
+        client.say(Credit(session=self.id, consumer=self.consumer, messages=messages, bytes=messages << 16))
+        if self._arrived:
+            self._plan_taking()
+
+    def _close(self) -> None:
+        """Leave with unseen messages on the way, and come again."""
+        self.client.world.probe("client.consumer_closed")
+        self._acknowledge()
+        self._is_attached = False
+        self._arrived.clear()
+        self._closing = self.client.next_request(self)
+        self.client.say(
+            ConsumerClose(
+                request=self._closing,
+                session=self.id,
+                consumer=self.consumer,
+                seen_through=self._seen_through,
+            )
+        )
+
+    def on_done(self, request: int) -> None:
+        if request == self._closing:
+            self._closing = 0
+            self._attach()
+
+    def _plan_acknowledgement(self) -> None:
+        client = self.client
+        life, pause = client.life, client.chance.randrange(client.habits.acknowledge_pause_ns)
+        client.world.after(pause, lambda: self._acknowledge_later(life))
+
+    def _acknowledge_later(self, life: int) -> None:
+        if self.client.life == life and self.is_ready:
+            self._acknowledge()
+            self._plan_acknowledgement()
+
+    def _acknowledge(self) -> None:
+        client = self.client
+        if not self._to_acknowledge:
+            return
+        ranges, self._to_acknowledge = self._to_acknowledge, Ranges()
+        if client.chance.random() < client.habits.return_probability:
+            client.world.probe("client.returned")
+            back = Return(destination=self.destination, subscription=0, counted=True, ranges=ranges)
+            self.order_next(Kept(CommandKind.RETURN, 1, back.encode(), ranges))
+            return
+        payload = Acknowledge(destination=self.destination, subscription=0, ranges=ranges).encode()
+        client.watch.on_acknowledged(self.id, self.next_number, ranges)
+        self.order_next(Kept(CommandKind.ACK, 1, payload, ranges))
+
+
+class _End:
+    """The client's end of one connection; what a connection says that was left is not heard."""
+
+    def __init__(self, client: SimClient) -> None:
+        self._client = client
+        self.connection: Connection | None = None
+
+    def on_frame(self, frame: ServerFrame) -> None:
+        """The node said this."""
+        if self._client.connection is self.connection:
+            self._client.on_frame(frame)
+
+    def on_lost(self) -> None:
+        """The connection is gone."""
+        if self._client.connection is self.connection:
+            self._client.on_lost()
+
+
+class SimClient:
+    """One client process with one connection at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        network: Network,
+        watch: Watch,
+        habits: ClientHabits,
+        find_node: Callable[[], NodeEnd | None],
+    ) -> None:
+        self.name = name
+        self.world = world
+        self.watch = watch
+        self.habits = habits
+        self.chance: random.Random = world.random(f"workload/{name}")
+        self.sessions: list[SimSession] = []
+        self.connection: Connection | None = None
+        self.life = 0
+        self._network = network
+        self._find_node = find_node
+        self._requests: dict[int, SimSession | None] = {}
+        self._last_request = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Has it nothing left to do, and nothing to wait for?"""
+        return all(session.is_idle for session in self.sessions)
+
+    def say(self, frame: object) -> None:
+        """Send a frame, if there is a connection."""
+        if self.connection is not None:
+            self.connection.send(frame)  # type: ignore[arg-type]
+
+    def next_request(self, session: SimSession | None) -> int:
+        """A fresh request number, remembered with whom its answer concerns."""
+        self._last_request += 1
+        self._requests[self._last_request] = session
+        return self._last_request
+
+    # Living and dying.
+
+    def connect_later(self) -> None:
+        """Connect after a while; while the node is down, try again."""
+        life = self.life
+        self.world.after(self.chance.randrange(1, self.habits.reconnect_ns), lambda: self._connect(life))
+
+    def _connect(self, life: int) -> None:
+        if self.life != life or self.connection is not None:
+            return
+        node = self._find_node()
+        if node is None:
+            self.connect_later()
+            return
+        self._requests.clear()
+        end = _End(self)
+        self.connection = end.connection = self._network.connect(end, node)
+        self.say(Hello(user="sim", password="", client_id=""))
+
+    def crash(self) -> None:
+        """The process dies with everything it knew, and another is started in its place."""
+        self.world.probe("client.crashed")
+        self._leave()
+        for session in self.sessions:
+            session.forget()
+        self.connect_later()
+
+    def move(self) -> None:
+        """Come again on a new connection while the old one still lives as far as the node knows."""
+        if self.connection is None:
+            return
+        self.world.probe("client.moved")
+        left, self.connection = self.connection, None
+        self._pause_sessions()
+        self._connect(self.life)
+        self.world.after(self.chance.randrange(self.habits.reconnect_ns), left.abandon)
+
+    def on_lost(self) -> None:
+        """The connection is gone: some sessions will be resumed, others given up."""
+        self.connection = None
+        self._pause_sessions()
+        self.connect_later()
+
+    def _leave(self) -> None:
+        if self.connection is not None:
+            self.connection.abandon()
+        self.connection = None
+        self._pause_sessions()
+
+    def _pause_sessions(self) -> None:
+        self.life += 1
+        for session in self.sessions:
+            session.is_ready = False
+            session.stop()
+
+    # Talking.
+
+    def on_frame(self, frame: ServerFrame) -> None:
+        """The node said this."""
+        if self.world.trace.is_on:
+            self.world.note(self.name, f"hears {type(frame).__name__}")
+        match frame:
+            case Confirm():
+                self._on_confirm(frame)
+            case Deliver():
+                self._session(frame.session, lambda session: session.on_deliver(frame))
+            case Welcome():
+                self._open_sessions()
+            case SessionOpened():
+                self._on_session_opened(frame)
+            case DestinationOpened():
+                self._on_destination_opened(frame)
+            case Done():
+                session = self._requests.pop(frame.request, None)
+                if session is not None:
+                    session.on_done(frame.request)
+            case Failed():
+                self._on_failed(frame)
+            case ConsumerGone():
+                self._session(frame.session, lambda session: session.on_gone(frame))
+            case Ping():
+                self.say(Pong(nonce=frame.nonce))
+            case Goodbye():
+                self.world.probe(f"client.goodbye.{frame.code}")
+            case _:
+                pass
+
+    def _session(self, session_id: int, action: Callable[[ConsumerSession], None]) -> None:
+        for session in self.sessions:
+            if session.id == session_id and isinstance(session, ConsumerSession):
+                action(session)
+
+    def _open_sessions(self) -> None:
+        for session in self.sessions:
+            if session.id and self.chance.random() < self.habits.resume_probability:
+                self.world.probe("client.session_resumed")
+                session.generation += 1
+            else:
+                session.forget()
+            self._open_session(session)
+
+    def _open_session(self, session: SimSession) -> None:
+        self.say(
+            SessionOpen(
+                request=self.next_request(session),
+                session=session.id,
+                generation=session.generation,
+                ack_mode=AckMode.INDIVIDUAL,
+            )
+        )
+
+    def _on_session_opened(self, frame: SessionOpened) -> None:
+        session = self._requests.pop(frame.request)
+        assert session is not None, "a session was opened that nobody asked for"
+        session.id = frame.session
+        session.generation = frame.generation
+        if session.unconfirmed:
+            session.resend()
+        request = self.next_request(session)
+        self.say(DestinationOpen(request=request, name=session.queue, create=True))
+
+    def _on_destination_opened(self, frame: DestinationOpened) -> None:
+        session = self._requests.pop(frame.request)
+        assert session is not None, "a destination was opened that nobody asked for"
+        session.destination = frame.destination
+        session.settings_version = frame.settings_version
+        session.channel = frame.channel
+        session.is_ready = True
+        session.start()
+
+    def _on_failed(self, frame: Failed) -> None:
+        self.world.probe(f"client.failed.{frame.code}")
+        session = self._requests.pop(frame.request, None)
+        if session is not None:
+            self._replace(session)
+
+    def _on_confirm(self, frame: Confirm) -> None:
+        for session in self.sessions:
+            if session.id != frame.session:
+                continue
+            for item in frame.items:
+                self.world.probe(f"client.outcome.{OutcomeCode(item.code).name}")
+                self.watch.on_confirmed(session.id, item.number, item.count, item.code, item.sequence)
+                if not session.settle(item):
+                    self._replace(session)
+                    break
+            return
+
+    def _replace(self, session: SimSession) -> None:
+        """The session is of no more use: close it and begin another on the same connection."""
+        self.world.probe("client.session_replaced")
+        if session.id:
+            self.say(SessionClose(request=self.next_request(None), session=session.id))
+        session.stop()
+        session.forget()
+        self._open_session(session)

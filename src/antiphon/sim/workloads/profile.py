@@ -1,0 +1,131 @@
+"""Profiles: what goes wrong in a run, and how much of it.
+
+By default every kind of fault is switched on with a probability of one half and its rate is drawn:
+leaving kinds out finds more than having all of them always, because some hide others. For each bug
+that can be planted there is a profile that looks where that bug hurts; what sharpens one blunts
+another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from antiphon.bus import planted
+from antiphon.sim.disk import DiskHabits
+from antiphon.sim.network import NetworkHabits
+from antiphon.sim.node_runner import NodeHabits
+from antiphon.sim.workloads.client import ClientHabits
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
+
+
+@dataclass(slots=True)
+class Profile:
+    """Everything that is drawn before a run begins."""
+
+    safety_ns: int = 400 * MILLISECOND_NS
+    producers: int = 2
+    consumers: int = 2
+    queues: int = 1
+    messages: int = 60
+    crashes: int = 0
+    power_cuts: int = 0
+    pauses: int = 0
+    breaks: int = 0
+    client_crashes: int = 0
+    moves: int = 0
+    clock_jumps: int = 0
+    is_clock_unsteady: bool = False
+    disk: DiskHabits = field(default_factory=DiskHabits)
+    network: NetworkHabits = field(default_factory=NetworkHabits)
+    node: NodeHabits = field(default_factory=NodeHabits)
+    clients: ClientHabits = field(default_factory=ClientHabits)
+
+
+def draw(chance: random.Random, planted_bug: str = "") -> Profile:
+    """The profile of a run."""
+    profile = Profile()
+    _draw_size(chance, profile)
+    _draw_faults(chance, profile)
+    _draw_habits(chance, profile)
+    if planted_bug:
+        _MADE_FOR[planted_bug](chance, profile)
+    return profile
+
+
+def _draw_size(chance: random.Random, profile: Profile) -> None:
+    profile.safety_ns = chance.randint(100, 500) * MILLISECOND_NS
+    profile.producers = chance.randint(1, 3)
+    profile.consumers = chance.randint(1, 3)
+    profile.queues = chance.choice((1, 1, 2))
+    profile.messages = chance.randint(20, 120)
+
+
+def _draw_faults(chance: random.Random, profile: Profile) -> None:
+    def sometimes(most: int) -> int:
+        return chance.randint(1, most) if chance.random() < 0.5 else 0
+
+    profile.crashes = sometimes(4)
+    profile.power_cuts = sometimes(2)
+    profile.pauses = sometimes(2)
+    profile.breaks = sometimes(4)
+    profile.client_crashes = sometimes(3)
+    profile.moves = sometimes(3)
+    profile.clock_jumps = sometimes(3)
+    profile.is_clock_unsteady = chance.random() < 0.5
+
+
+def _draw_habits(chance: random.Random, profile: Profile) -> None:
+    disk, network, node, clients = profile.disk, profile.network, profile.node, profile.clients
+    disk.sync_ns = chance.choice((20, 100, 500, 2_000)) * MICROSECOND_NS
+    disk.stall_probability = chance.choice((0.0, 0.0, 0.02, 0.1))
+    disk.tear_probability = chance.choice((0.0, 0.5, 1.0))
+    network.latency_ns = chance.choice((20, 100, 1_000)) * MICROSECOND_NS
+    network.stall_probability = chance.choice((0.0, 0.0, 0.02))
+    network.chunk_probability = chance.choice((0.0, 0.1, 0.5))
+    node.checkpoint_entries = chance.choice((10, 40, 1_000))
+    node.re_report_ms = chance.choice((1, 5, 200))
+    node.tick_ns = chance.choice((1, 20, 200)) * MICROSECOND_NS
+    clients.batch_rows_max = chance.choice((1, 5, 20))
+    clients.body_bytes_max = chance.choice((20, 300, 8_000))
+    clients.window_commands = chance.choice((1, 3, 10))
+    clients.publish_pause_ns = chance.choice((1, 4, 15)) * MILLISECOND_NS
+    clients.credit_messages = chance.choice((1, 10, 100))
+    clients.take_pause_ns = chance.choice((1, 3, 10)) * MILLISECOND_NS
+    clients.acknowledge_pause_ns = chance.choice((1, 5, 20)) * MILLISECOND_NS
+    clients.resume_probability = chance.choice((0.0, 0.5, 1.0))
+    clients.return_probability = chance.choice((0.0, 0.0, 0.2))
+    clients.reopen_probability = chance.choice((0.0, 0.0, 0.1))
+
+
+def _for_acknowledging_early(chance: random.Random, profile: Profile) -> None:
+    """Crashes while syncs are slow, and a disk that keeps nothing: what was only said is gone."""
+    profile.crashes = max(profile.crashes, 3)
+    profile.disk.sync_ns = 5 * MILLISECOND_NS
+    profile.disk.styles = ("nothing",)
+
+
+def _for_numbering_twice(chance: random.Random, profile: Profile) -> None:
+    """Reports are repeated long before the slow disk of the commit server lets anything be committed."""
+    profile.disk.sync_ns = 2 * MILLISECOND_NS
+    profile.disk.stall_probability = 0.1
+    profile.node.re_report_ms = 1
+
+
+def _for_numbering_out_of_order(chance: random.Random, profile: Profile) -> None:
+    """Many small envelopes under way and crashes between them, so that reports come out of order."""
+    profile.crashes = max(profile.crashes, 2)
+    profile.disk.stall_probability = 0.1
+    profile.clients.window_commands = 10
+    profile.clients.publish_pause_ns = MILLISECOND_NS
+    profile.clients.batch_rows_max = 2
+    profile.node.re_report_ms = 1
+
+
+_MADE_FOR: dict[str, Callable[[random.Random, Profile], None]] = {
+    planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
+    planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
+    planted.DEDUP_OFF: _for_numbering_twice,
+    planted.FIFO_OFF: _for_numbering_out_of_order,
+}

@@ -1,0 +1,133 @@
+"""World: virtual time, chance from one seed, and one order for everything that happens.
+
+A run is a function of its seed. What is to happen waits in a heap ordered by (time, order of
+arrival), so that two events of one instant never depend on how a dictionary was built or a process
+was started. Each part of the world draws from its own source of chance, derived from the seed by
+the part's name: a change to how the network draws leaves the disk's luck as it was, and a failing
+seed stays a failing seed while the others are worked on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+
+from antiphon.sim.trace import Trace
+
+MICROSECOND_NS = 1_000
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+_WALL_START_MS = 1_700_000_000_000
+
+
+class Violation(AssertionError):
+    """A promise was broken in this run; the words say which and how."""
+
+
+def child_random(seed: int, part: str) -> random.Random:
+    """The source of chance of one part of a run: the same in every process, unlike `hash`."""
+    digest = blake2b(f"{seed}/{part}".encode(), digest_size=8).digest()
+    return random.Random(int.from_bytes(digest, "little"))
+
+
+class Timer:
+    """Something that is to happen, until it is cancelled."""
+
+    __slots__ = ("action", "at_ns")
+
+    def __init__(self, at_ns: int, action: Callable[[], None]) -> None:
+        self.at_ns = at_ns
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        """It will not happen."""
+        self.action = None
+
+
+class World:
+    """Time, chance and the list of what happens next."""
+
+    def __init__(self, seed: int, trace: Trace | None = None) -> None:
+        self.seed = seed
+        self.now_ns = 0
+        self.trace = trace or Trace()
+        self.probes: Counter[str] = Counter()
+        self.events = 0
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._order = 0
+
+    def random(self, part: str) -> random.Random:
+        """The child of the run's seed that belongs to `part`."""
+        return child_random(self.seed, part)
+
+    def probe(self, name: str, times: int = 1) -> None:
+        """Count that a rare branch was taken: a simulation proves nothing about what it never did."""
+        self.probes[name] += times
+
+    def after(self, delay_ns: int, action: Callable[[], None]) -> Timer:
+        """Let something happen after a while."""
+        timer = Timer(self.now_ns + max(delay_ns, 0), action)
+        self._order += 1
+        heapq.heappush(self._heap, (timer.at_ns, self._order, timer))
+        return timer
+
+    def note(self, who: str, what: str) -> None:
+        """Write a line of the trace. Callers test `trace.is_on` first where the line is costly to make."""
+        if self.trace.is_on:
+            self.trace.note(self.now_ns, who, what)
+
+    def run(self, until_ns: int, done: Callable[[], bool] | None = None) -> bool:
+        """Let things happen up to a time, or until `done`; tells whether it became done."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_ns:
+            if done is not None and done():
+                return True
+            at_ns, _, timer = heapq.heappop(heap)
+            action = timer.action
+            if action is None:
+                continue
+            self.now_ns = at_ns
+            self.events += 1
+            action()
+        if done is not None and done():
+            return True
+        self.now_ns = max(self.now_ns, until_ns)
+        return False
+
+
+class NodeClock:
+    """What one node believes the time is: its own rate, and a wall clock that jumps.
+
+    Nothing may depend on it but suspicion and pacing, so it is as bad as clocks get.
+    """
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+        self.rate = 1.0
+        self._offset_ns = chance.randrange(SECOND_NS, 1_000 * SECOND_NS)
+        self._wall_offset_ms = 0
+
+    def make_unsteady(self) -> None:
+        """Go up to 20 % too fast or too slow."""
+        self.rate = self._chance.uniform(0.8, 1.2)
+
+    def jump(self) -> None:
+        """Somebody set the wall clock, up to a minute either way."""
+        self._wall_offset_ms += self._chance.randrange(-60_000, 60_001)
+
+    def now_ns(self) -> int:
+        """The monotonic clock of the node."""
+        return self._offset_ns + int(self._world.now_ns * self.rate)
+
+    def wall_ms(self) -> int:
+        """The wall clock of the node."""
+        return _WALL_START_MS + self._world.now_ns // MILLISECOND_NS + self._wall_offset_ms
+
+    def delay_until(self, deadline_ns: int) -> int:
+        """How long the world has to wait until this node's clock shows `deadline_ns`, rounded up."""
+        return max(0, int((deadline_ns - self._offset_ns) / self.rate) + 1 - self._world.now_ns)

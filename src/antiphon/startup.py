@@ -1,0 +1,174 @@
+"""Start-up: from a disk to a node that is ready for its first step.
+
+Where it sits
+    disk  ->  journal/recovery  ->  bus/recovery  ->  START-UP  ->  node
+
+What it promises
+    S1  An empty directory is formatted; one that holds anything is read, and damage is an error that
+        names file and offset, before anything was changed.
+    S2  The message manager begins with the state of a checkpoint whose digest was verified. What was
+        ordered behind it comes again through the bus, under a new epoch.
+    S3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
+        the rest when they are read.
+
+What it leaves to others
+    Chance and time come in as data (`Identity`): `runtime` draws them, `sim` invents them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from hashlib import blake2b
+
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.planted import NONE
+from antiphon.bus.ports import JournalCounter
+from antiphon.bus.producer import Producer
+from antiphon.bus.recovery import RecoveredReplica, recover
+from antiphon.bus.replica import Replica
+from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
+from antiphon.errors import Damaged
+from antiphon.ids import IdSource
+from antiphon.journal.format import Settings as JournalSettings
+from antiphon.journal.format import checkpoint_name
+from antiphon.journal.journal import Journal
+from antiphon.journal.ports import Disk, Location
+from antiphon.journal.recovery import Recovered
+from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
+from antiphon.node import ChannelParts, Node
+
+CHANNEL = "a"
+EMBEDDED_NODE_ID = 1
+CLUSTER = "antiphon"
+
+VERIFIED_BYTES_MAX = 1 << 30
+"""Payloads verified before serving: a gigabyte takes about a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this life of the node is; drawn by the driver."""
+
+    disk_id: bytes
+    run_id: bytes
+    start_s: int
+    address: int = 0x7F000001
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSettings:
+    """How the machines of the node are set up."""
+
+    name: str = "node-1"
+    cluster: str = CLUSTER
+    group: GroupConfig = field(default_factory=lambda: GroupConfig.of(CHANNEL, (EMBEDDED_NODE_ID,)))
+    client_manager: ClientManagerSettings = field(default_factory=ClientManagerSettings)
+    message_manager: MessageManagerSettings = field(default_factory=MessageManagerSettings)
+    planted: frozenset[str] = NONE
+
+    def config_digest(self) -> str:
+        """Two nodes whose digests differ were set up differently."""
+        essential = {"cluster": self.cluster, "group": asdict(self.group)}
+        text = json.dumps(essential, sort_keys=True, separators=(",", ":"))
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedNode:
+    """A node before its first step, with what its driver must attend to."""
+
+    node: Node
+    channel: str
+    journal: Journal
+    found: Recovered
+    counter: JournalCounter
+    manager: MessageManager
+    # For the operator: what was repaired, cut off or passed over.
+    notes: list[str]
+
+
+def open_journal(disk: Disk, settings: JournalSettings, identity: Identity) -> tuple[Journal, Recovered]:
+    """Open the journal of a data directory, making one if there is none."""
+    if not Journal.is_formatted(disk):
+        Journal.format(disk, settings, identity.disk_id, EMBEDDED_NODE_ID, CLUSTER)
+    return Journal.open(disk, settings)
+
+
+def start_node(
+    journal: Journal, found: Recovered, identity: Identity, settings: StartSettings
+) -> StartedNode:
+    """Compose the machines of the embedded node from what the journal found."""
+    group, payloads = settings.group, journal.payloads
+    node_id = found.node_id
+    recovered = recover(found, payloads)
+    manager = MessageManager(group.group, node_id, payloads, settings.message_manager)
+    if recovered.manager_state is not None:
+        _restore(manager, recovered)
+        _verify(journal, manager)
+    counter = JournalCounter()
+    parts = ChannelParts(
+        name=group.group,
+        replica=Replica(
+            group, node_id, identity.run_id, payloads, counter, recovered, planted=settings.planted
+        ),
+        producer=Producer(group, node_id, identity.run_id),
+        manager=manager,
+    )
+    client_manager = ClientManager(
+        node_id=node_id,
+        node_name=settings.name,
+        cluster=settings.cluster,
+        servers=(),
+        ids=IdSource(0, identity.address, identity.port, identity.start_s),
+        channels=(group.group,),
+        settings=settings.client_manager,
+        ask=partial(_look_up, manager),
+    )
+    node = Node(
+        node_id=node_id,
+        name=settings.name,
+        cluster=settings.cluster,
+        config_digest=settings.config_digest(),
+        client_manager=client_manager,
+        channels=(parts,),
+    )
+    notes = [*found.repairs, *found.truncated, *found.checkpoint_problems]
+    return StartedNode(
+        node=node,
+        channel=group.group,
+        journal=journal,
+        found=found,
+        counter=counter,
+        manager=manager,
+        notes=notes,
+    )
+
+
+def _look_up(manager: MessageManager, question: str) -> str:
+    """The destination service asks the directory for a name or an id."""
+    wanted = json.loads(question)
+    return json.dumps(manager.find(wanted["name"] if "name" in wanted else wanted["id"]) or {})
+
+
+def _restore(manager: MessageManager, recovered: RecoveredReplica) -> None:
+    assert recovered.manager_state is not None, "there is nothing to restore"
+    manager.restore(bytes(recovered.manager_state))
+    if manager.state.digest() != recovered.manager_digest:
+        raise Damaged(
+            checkpoint_name(recovered.applied), 0, "the state it gives is not the one that was reported"
+        )
+
+
+def _verify(journal: Journal, manager: MessageManager) -> None:
+    """Read what the checkpoint refers to, newest segment first; the tail was verified by the journal."""
+    budget = VERIFIED_BYTES_MAX
+    for segment in sorted(manager.live_bytes_by_segment(), reverse=True):
+        locations: Sequence[Location] = manager.records_in(segment)
+        if budget <= 0:
+            return
+        journal.verify(locations, budget)
+        budget -= sum(location.length for location in locations)

@@ -1,0 +1,346 @@
+"""Typed values: what a property may be, and what map and list bodies are made of.
+
+On the wire a value is a tag byte and its content, little-endian:
+
+    NULL    nothing             I8 I16 I32 I64   the integer
+    BOOL    one byte, 0 or 1    F32 F64          the IEEE number
+    STR     u32 length, UTF-8   BYTES            u32 length, the bytes
+    LIST    u32 count, values   MAP              u32 count, then key (as STR) and value
+
+Python's int travels as I64 and float as F64. Who wants a narrower type on the
+wire says so with `Int8`, `Int16`, `Int32` or `Float32`; the value arrives as
+the same class, so the type is kept exactly. There is no pickle.
+
+What it promises
+    V1  decode(encode(x)) == x, with the same types.
+    V2  Any other bytes raise ProtocolError, in time and memory linear in their
+        number: a count is believed only if so many values can still follow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+
+from antiphon.errors import InvalidMessage, ProtocolError
+
+DEPTH_MAX: Final = 16
+
+
+class ValueType(IntEnum):
+    """The tag of a value; batch columns use the same numbers."""
+
+    NULL = 0
+    BOOL = 1
+    I8 = 2
+    I16 = 3
+    I32 = 4
+    I64 = 5
+    F32 = 6
+    F64 = 7
+    STR = 8
+    BYTES = 9
+    LIST = 10
+    MAP = 11
+
+
+class _NarrowInt(int):
+    """An int that asks for fewer bits on the wire. Arithmetic gives a plain int again."""
+
+    __slots__ = ()
+    _bits: ClassVar[int]
+
+    def __new__(cls, value: int) -> _NarrowInt:
+        limit = 1 << cls._bits - 1
+        if not -limit <= value < limit:
+            raise InvalidMessage(f"{value} does not fit {cls.__name__}: -{limit} to {limit - 1}")
+        return super().__new__(cls, value)
+
+
+class Int8(_NarrowInt):
+    """A property value sent as 8 bits."""
+
+    _bits = 8
+
+
+class Int16(_NarrowInt):
+    """A property value sent as 16 bits."""
+
+    _bits = 16
+
+
+class Int32(_NarrowInt):
+    """A property value sent as 32 bits."""
+
+    _bits = 32
+
+
+class Float32(float):
+    """A property value sent as 32 bits, rounded to what they can express when it is made."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: float) -> Float32:
+        try:
+            (rounded,) = _F32.unpack(_F32.pack(value))
+        except OverflowError:
+            raise InvalidMessage(f"{value} does not fit Float32") from None
+        return super().__new__(cls, rounded)
+
+
+PropertyValue: TypeAlias = bool | int | float | str | bytes | None
+Value: TypeAlias = PropertyValue | list["Value"] | dict[str, "Value"]
+
+_Read = TypeVar("_Read")
+
+_F32 = struct.Struct("<f")
+
+# -- from Python to a type ---------------------------------------------------------
+
+# Subclasses before their bases: bool is an int, Float32 a float.
+_SCALAR_TYPES: Final[dict[type, ValueType]] = {
+    type(None): ValueType.NULL,
+    bool: ValueType.BOOL,
+    Int8: ValueType.I8,
+    Int16: ValueType.I16,
+    Int32: ValueType.I32,
+    int: ValueType.I64,
+    Float32: ValueType.F32,
+    float: ValueType.F64,
+    str: ValueType.STR,
+    bytes: ValueType.BYTES,
+}
+_VALUE_TYPES: Final[dict[type, ValueType]] = {**_SCALAR_TYPES, list: ValueType.LIST, dict: ValueType.MAP}
+
+# The struct format of each type of fixed width.
+FIXED_FORMATS: Final[dict[ValueType, str]] = {
+    ValueType.I8: "b",
+    ValueType.I16: "h",
+    ValueType.I32: "i",
+    ValueType.I64: "q",
+    ValueType.F32: "f",
+    ValueType.F64: "d",
+}
+# Types whose Python class has to be put on again after unpacking.
+NARROW_CLASSES: Final[dict[ValueType, Callable[..., PropertyValue]]] = {
+    ValueType.I8: Int8,
+    ValueType.I16: Int16,
+    ValueType.I32: Int32,
+    ValueType.F32: Float32,
+}
+
+
+def scalar_type(value: object) -> ValueType | None:
+    """The wire type of a value that is no list and no map; None if it has none."""
+    found = _SCALAR_TYPES.get(type(value))
+    return found if found is not None else _type_of_subclass(value, _SCALAR_TYPES)
+
+
+def _type_of_subclass(value: object, types: dict[type, ValueType]) -> ValueType | None:
+    # An IntEnum is an int, a numpy.float64 a float: they travel as such.
+    return next((tag for cls, tag in types.items() if isinstance(value, cls)), None)
+
+
+# -- from Python to bytes ------------------------------------------------------------
+
+_FIXED: Final = {
+    int(tag): (struct.Struct(f"<{code}"), NARROW_CLASSES.get(tag)) for tag, code in FIXED_FORMATS.items()
+}
+_TAGGED: Final = {tag: struct.Struct(f"<B{code}") for tag, code in FIXED_FORMATS.items()} | {
+    ValueType.BOOL: struct.Struct("<B?")
+}
+_TAG_U32 = struct.Struct("<BI")
+_U32 = struct.Struct("<I")
+_ALLOWED: Final = "allowed are bool, int, float, str, bytes, None, list and dict"
+
+
+class _Unfit(Exception):
+    """A value that has no place on the wire, and the path to it, innermost step first."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def encode_map(values: dict[str, Value], what: str = "body") -> bytes:
+    """A dict without the tag; raise InvalidMessage saying where in `what` a value is unfit.
+
+    >>> encode_map({"when": {1, 2}})
+    Traceback (most recent call last):
+    antiphon.errors.InvalidMessage: body['when'] is of type set; allowed are bool, int, ...
+    """
+    return _encode(_write_map, values, what)
+
+
+def encode_list(values: list[Value], what: str = "body") -> bytes:
+    """A list without the tag; raise InvalidMessage saying where in `what` a value is unfit."""
+    return _encode(_write_list, values, what)
+
+
+def encode_text(text: str, what: str) -> bytes:
+    """Bare UTF-8; raise InvalidMessage for half a surrogate pair in `what`."""
+    try:
+        return _utf8(text)
+    except _Unfit as unfit:
+        raise InvalidMessage(f"{what} {unfit.reason}") from None
+
+
+def _encode(write: Callable[..., None], values: object, what: str) -> bytes:
+    parts: list[bytes] = []
+    try:
+        write(values, parts, 1)
+    except _Unfit as unfit:
+        raise InvalidMessage(f"{what}{''.join(reversed(unfit.path))} {unfit.reason}") from None
+    return b"".join(parts)
+
+
+def _write(value: Any, parts: list[bytes], depth: int) -> None:
+    tag = _VALUE_TYPES.get(type(value))
+    if tag is None:
+        tag = _type_of_subclass(value, _VALUE_TYPES)
+    match tag:
+        case None:
+            raise _Unfit(f"is of type {type(value).__name__}; {_ALLOWED}")
+        case ValueType.STR:
+            text = _utf8(value)
+            parts += (_TAG_U32.pack(tag, len(text)), text)
+        case ValueType.BYTES:
+            parts += (_TAG_U32.pack(tag, len(value)), value)
+        case ValueType.NULL:
+            parts.append(bytes((tag,)))
+        case ValueType.LIST | ValueType.MAP:
+            if depth >= DEPTH_MAX:
+                raise _Unfit(f"is nested deeper than {DEPTH_MAX}")
+            parts.append(bytes((tag,)))
+            (_write_list if tag is ValueType.LIST else _write_map)(value, parts, depth + 1)
+        case _:
+            try:
+                parts.append(_TAGGED[tag].pack(tag, value))
+            except struct.error:
+                raise _Unfit("does not fit 64 bits") from None
+
+
+def _write_list(values: list[Value], parts: list[bytes], depth: int) -> None:
+    parts.append(_U32.pack(len(values)))
+    for index, value in enumerate(values):
+        try:
+            _write(value, parts, depth)
+        except _Unfit as unfit:
+            unfit.path.append(f"[{index}]")
+            raise
+
+
+def _write_map(values: dict[str, Value], parts: list[bytes], depth: int) -> None:
+    parts.append(_U32.pack(len(values)))
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise _Unfit(f"has a key of type {type(key).__name__}; keys are str")
+        try:
+            name = _utf8(key)
+            parts += (_U32.pack(len(name)), name)
+            _write(value, parts, depth)
+        except _Unfit as unfit:
+            unfit.path.append(f"[{key[:40]!r}]")
+            raise
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _Unfit("has characters that UTF-8 cannot express") from None
+
+
+# -- from bytes to Python ------------------------------------------------------------
+
+
+def decode_map(data: bytes | memoryview) -> dict[str, Value]:
+    return _decode(_read_map, data)
+
+
+def decode_list(data: bytes | memoryview) -> list[Value]:
+    return _decode(_read_list, data)
+
+
+def decode_text(data: bytes | memoryview) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise ProtocolError("text is not UTF-8") from None
+
+
+def _decode(read: Callable[[bytes, int, int], tuple[_Read, int]], data: bytes | memoryview) -> _Read:
+    data = bytes(data)
+    try:
+        value, end = read(data, 0, 1)
+    except (struct.error, IndexError):
+        raise ProtocolError(f"a value runs over the end of its {len(data)} bytes") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("text in a value is not UTF-8") from None
+    if end != len(data):
+        raise ProtocolError(f"a value of {end} bytes is followed by {len(data) - end} more")
+    return value
+
+
+def _read(data: bytes, at: int, depth: int) -> tuple[Value, int]:
+    tag = data[at]
+    at += 1
+    if tag == ValueType.STR:
+        return _read_text(data, at)
+    if tag in _FIXED:
+        fixed, narrow = _FIXED[tag]
+        (value,) = fixed.unpack_from(data, at)
+        return (narrow(value) if narrow else value), at + fixed.size
+    if tag == ValueType.NULL:
+        return None, at
+    if tag == ValueType.BOOL:
+        if data[at] > 1:
+            raise ProtocolError(f"a bool of {data[at]}")
+        return data[at] == 1, at + 1
+    if tag == ValueType.BYTES:
+        start, end = _read_extent(data, at)
+        return data[start:end], end
+    if tag in (ValueType.LIST, ValueType.MAP):
+        if depth >= DEPTH_MAX:
+            raise ProtocolError(f"a value is nested deeper than {DEPTH_MAX}")
+        return (_read_list if tag == ValueType.LIST else _read_map)(data, at, depth + 1)
+    raise ProtocolError(f"no value has the tag {tag}")
+
+
+def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Value], int]:
+    (count,) = _U32.unpack_from(data, at)
+    at += 4
+    if count > len(data) - at:  # every value takes a byte at least (V2)
+        raise ProtocolError(f"a list of {count} values has {len(data) - at} bytes")
+    values: list[Value] = []
+    for _ in range(count):
+        value, at = _read(data, at, depth)
+        values.append(value)
+    return values, at
+
+
+def _read_map(data: bytes, at: int, depth: int) -> tuple[dict[str, Value], int]:
+    (count,) = _U32.unpack_from(data, at)
+    at += 4
+    values: dict[str, Value] = {}
+    for _ in range(count):
+        key, at = _read_text(data, at)
+        values[key], at = _read(data, at, depth)
+    if len(values) != count:
+        raise ProtocolError("a map has the same key twice")
+    return values, at
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    start, end = _read_extent(data, at)
+    return data[start:end].decode(), end
+
+
+def _read_extent(data: bytes, at: int) -> tuple[int, int]:
+    start = at + 4
+    end = start + _U32.unpack_from(data, at)[0]
+    if end > len(data):
+        raise ProtocolError(f"{end - start} bytes of text or bytes are announced, {len(data) - start} follow")
+    return start, end

@@ -1,0 +1,436 @@
+"""Commands: what a client or the node asks the channel to do, in order.
+
+A command is a header of 48 bytes and a payload. An envelope's payload is commands
+end to end; a command travels through the client manager, the bus, the journal and
+the fold as the same bytes, and on that way only its header is read.
+
+    kind u8, flags u8, reserved u16, length u32 (of the payload), count u32,
+    generation u32, number u64, confirmed_through u64, session 16 bytes
+
+`count` is how many sequence numbers the command takes: the messages of a publish,
+else 1. `number` counts within (session, channel): 1, 2, 3 and so on, a publish of n
+takes n. Opening, resuming and closing a session have number 0, as has everything
+the node itself asks for, under session 0.
+
+Outcomes stand here too: what became of a command, as the fold tells it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import starmap
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
+
+from antiphon.errors import ProtocolError
+from antiphon.ranges import Ranges
+from antiphon.wire.layout import I64, U8, U32, U64, U128, Bool, Field, Layout, Text
+from antiphon.wire.primitives import Buffer, Reader, Writer, encode_u128, pack
+
+
+class CommandKind(IntEnum):
+    SESSION_OPEN = 1
+    SESSION_RESUME = 2
+    SESSION_CLOSE = 3
+    PUBLISH = 4
+    ACK = 5
+    RETURN = 6
+    CREATE = 7
+    DELETE = 8
+    SESSION_EXPIRE = 9
+    LOG_TIME = 10
+
+
+COMMAND_FLAGS_KNOWN = 0
+PUBLISH_FLAGS_KNOWN = 0
+"""No flags have a meaning yet. One that is not known is refused at the door: replicas of
+different age would otherwise disagree on what a command did."""
+
+PUBLISH_COUNT_MAX = 65_536
+NODE_SESSION = 0
+
+_HEADER = struct.Struct("<BBHIIIQQ16s")
+COMMAND_HEADER_SIZE = _HEADER.size
+
+_PUBLISH_HEAD = struct.Struct("<QII")
+PUBLISH_BATCH_OFFSET = COMMAND_HEADER_SIZE + _PUBLISH_HEAD.size
+"""Where a publish command's batch begins, counted from the command's first byte."""
+
+# Plain numbers: looking up a member of an enum costs as much as reading a field.
+_PUBLISH = int(CommandKind.PUBLISH)
+_NUMBER_END = 1 << 64
+_KINDS = frozenset(int(kind) for kind in CommandKind)
+_UNNUMBERED = frozenset((1, 2, 3))  # open, resume, close: always of a session, never numbered
+_OF_THE_NODE = frozenset((9, 10))  # never of a session
+_NO_SESSION = bytes(16)
+
+
+class CommandHeader(NamedTuple):
+    kind: int
+    flags: int
+    length: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    generation: int
+    number: int
+    confirmed_through: int
+    session: int
+
+
+def iterate_commands(data: Buffer) -> Iterator[tuple[CommandHeader, memoryview, int]]:
+    """Walk over commands standing end to end: (header, payload, offset of the header)."""
+    view = memoryview(data)
+    offset = 0
+    end = len(view)
+    unpack_header, from_bytes, new = _HEADER.unpack_from, int.from_bytes, tuple.__new__
+    while offset < end:
+        start = offset + COMMAND_HEADER_SIZE
+        if start > end:
+            raise ProtocolError(f"a command at {offset} ends at {end}, inside its header")
+        kind, flags, reserved, length, count, generation, number, confirmed, session = unpack_header(
+            view, offset
+        )
+        stop = start + length
+        if stop > end:
+            raise ProtocolError(f"a command at {offset} announces {length} bytes, {end - start} are left")
+        fault = _fault_of(kind, flags | reserved << 8, count, number, session == _NO_SESSION)
+        if fault is not None:
+            raise ProtocolError(f"a command at {offset}: {fault}")
+        fields = (kind, flags, length, count, generation, number, confirmed, from_bytes(session, "little"))
+        # Past the NamedTuple's own constructor, which would take about a quarter of the walk.
+        header = new(CommandHeader, fields)
+        yield header, view[start:stop], offset
+        offset = stop
+
+
+def read_command(data: Buffer) -> tuple[CommandHeader, memoryview]:
+    """Exactly one command, as a client sends it."""
+    for header, payload, _ in iterate_commands(data):
+        if COMMAND_HEADER_SIZE + header.length != len(data):
+            raise ProtocolError("more than one command where one belongs")
+        return header, payload
+    raise ProtocolError("no command where one belongs")
+
+
+def count_of(data: Buffer) -> int:
+    """How many sequence numbers the commands take together."""
+    return sum(header.count for header, _, _ in iterate_commands(data))
+
+
+def _fault_of(kind: int, flags: int, count: int, number: int, is_of_node: bool) -> str | None:
+    """What is wrong with a header, in words; None when nothing is."""
+    if kind not in _KINDS:
+        return f"kind {kind} is not known"
+    if flags & ~COMMAND_FLAGS_KNOWN:
+        return "bits are set that have no meaning"
+    if count != 1 and (kind != _PUBLISH or not 0 < count <= PUBLISH_COUNT_MAX):
+        return f"it cannot take {count} numbers"
+    if is_of_node:
+        if kind in _UNNUMBERED:
+            return "it names no session"
+        if number:
+            return "the node's own commands have no number"
+    elif kind in _OF_THE_NODE:
+        return "a session may not ask for this"
+    elif (number == 0) != (kind in _UNNUMBERED):
+        return f"number {number} does not fit its kind"
+    if number + count > _NUMBER_END:
+        return "its numbers do not fit 64 bits"
+    return None
+
+
+def encode_header(
+    kind: int,
+    session: int,
+    generation: int,
+    number: int,
+    confirmed_through: int,
+    length: int,
+    count: int = 1,
+    flags: int = 0,
+) -> bytes:
+    """The header of a command whose payload has `length` bytes."""
+    fault = _fault_of(kind, flags, count, number, session == NODE_SESSION)
+    if fault is not None:
+        raise ValueError(f"command of kind {kind}: {fault}")
+    return pack(
+        _HEADER, kind, flags, 0, length, count, generation, number, confirmed_through, encode_u128(session)
+    )
+
+
+def encode_command(
+    kind: int,
+    session: int,
+    generation: int,
+    number: int,
+    confirmed_through: int,
+    payload: Buffer,
+    count: int = 1,
+    flags: int = 0,
+) -> bytes:
+    header = encode_header(kind, session, generation, number, confirmed_through, len(payload), count, flags)
+    return b"".join((header, payload))
+
+
+def publish_buffers(
+    session: int,
+    generation: int,
+    number: int,
+    confirmed_through: int,
+    destination: int,
+    settings_version: int,
+    batch: Sequence[Buffer],
+    count: int,
+) -> list[Buffer]:
+    """A whole publish command around the buffers of a batch, which are not copied."""
+    head = pack(_PUBLISH_HEAD, destination, settings_version, 0)
+    length = len(head) + sum(map(len, batch))
+    header = encode_header(_PUBLISH, session, generation, number, confirmed_through, length, count)
+    return [header + head, *batch]
+
+
+# Payloads. Their order of fields is their format.
+
+
+class Publish(NamedTuple):
+    """Store the rows of a batch in a destination.
+
+    A tuple and not a dataclass like its neighbours: it is made for every publish that passes.
+    """
+
+    destination: int
+    settings_version: int
+    flags: int
+    batch: Buffer
+
+    def encode(self) -> bytes:
+        head = pack(_PUBLISH_HEAD, self.destination, self.settings_version, self.flags)
+        return b"".join((head, self.batch))
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        if len(data) < _PUBLISH_HEAD.size:
+            raise ProtocolError(f"a publish of {len(data)} bytes")
+        destination, settings_version, flags = _PUBLISH_HEAD.unpack_from(data)
+        if flags & ~PUBLISH_FLAGS_KNOWN:
+            raise ProtocolError("a publish with bits set that have no meaning")
+        return cls(destination, settings_version, flags, memoryview(data)[_PUBLISH_HEAD.size :])
+
+
+class _Payload:
+    """`encode` and `decode` by the annotations of the class."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        return _LAYOUTS[type(self)].encode(self)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        payload: Self = _LAYOUTS[cls].decode(data)
+        return payload
+
+
+def _read_ranges(reader: Reader) -> Ranges:
+    return Ranges.decode(reader.rest())
+
+
+def _write_ranges(writer: Writer, ranges: Ranges) -> None:
+    try:
+        writer.raw(ranges.encode())
+    except struct.error as error:
+        raise ValueError(f"ranges that do not fit: {error}") from None
+
+
+RangesToEnd = Annotated[Ranges, Field(_write_ranges, _read_ranges)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession(_Payload):
+    """Begin a session of this user; the first command of a session in a channel."""
+
+    user: Text
+    client_id: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeSession(_Payload):
+    """Go on with the header's session under the header's generation, which voids all lower ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseSession(_Payload):
+    """Forget the session: nothing of it will be sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge(_Payload):
+    """Remove these sequence numbers from the queue, or from the subscription when it is not 0."""
+
+    destination: U64
+    subscription: U64
+    ranges: RangesToEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return(_Payload):
+    """Make these sequence numbers ready again; `counted` when it counts as a failed delivery."""
+
+    destination: U64
+    subscription: U64
+    counted: Bool
+    ranges: RangesToEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateDestination(_Payload):
+    """Make a destination. The settings are canonical JSON, understood by the message manager."""
+
+    kind: U8
+    name: Text
+    settings: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteDestination(_Payload):
+    """Remove a destination and all it holds."""
+
+    destination: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireSession(_Payload):
+    """Forget a session that has been away too long, unless it has been resumed since."""
+
+    session: U128
+    generation: U32
+    term: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTime(_Payload):
+    """Let the channel's clock move on to this time: the fold has no other."""
+
+    time_ms: I64
+    term: U64
+
+
+Payload: TypeAlias = (
+    OpenSession
+    | ResumeSession
+    | CloseSession
+    | Publish
+    | Acknowledge
+    | Return
+    | CreateDestination
+    | DeleteDestination
+    | ExpireSession
+    | LogTime
+)
+
+_PAYLOADS: dict[int, type[Any]] = {
+    CommandKind.SESSION_OPEN: OpenSession,
+    CommandKind.SESSION_RESUME: ResumeSession,
+    CommandKind.SESSION_CLOSE: CloseSession,
+    CommandKind.PUBLISH: Publish,
+    CommandKind.ACK: Acknowledge,
+    CommandKind.RETURN: Return,
+    CommandKind.CREATE: CreateDestination,
+    CommandKind.DELETE: DeleteDestination,
+    CommandKind.SESSION_EXPIRE: ExpireSession,
+    CommandKind.LOG_TIME: LogTime,
+}
+_LAYOUTS: dict[type[Any], Layout[Any]] = {
+    cls: Layout(cls) for kind, cls in _PAYLOADS.items() if kind != CommandKind.PUBLISH
+}
+_KIND_OF: dict[type[Any], CommandKind] = {cls: CommandKind(kind) for kind, cls in _PAYLOADS.items()}
+
+
+def decode_payload(kind: int, data: Buffer) -> Payload:
+    """The payload of a command whose header has been read."""
+    cls = _PAYLOADS.get(kind)
+    if cls is None:
+        raise ProtocolError(f"command kind {kind} is not known")
+    payload: Payload = cls.decode(data)
+    return payload
+
+
+def kind_of(payload: Payload) -> CommandKind:
+    return _KIND_OF[type(payload)]
+
+
+# Outcomes.
+
+
+class OutcomeCode(IntEnum):
+    APPLIED = 0
+    DUPLICATE = 1
+    NO_DESTINATION = 2
+    REFUSED = 3
+    STALE = 4
+    GAP = 5
+    TX_ROLLED_BACK = 6
+    ACK_LOST = 7
+    SESSION_UNKNOWN = 8
+
+
+class Outcome(NamedTuple):
+    """What became of the sequence numbers first .. first + count - 1.
+
+    `original` is the sequence number of the original for a DUPLICATE, and the first
+    number that was lost for ACK_LOST; else 0.
+    """
+
+    first: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    code: int
+    original: int = 0
+    text: str = ""
+
+
+class ConfirmItem(NamedTuple):
+    """The same, told to a client in its session's numbers; `sequence` is where the first stands."""
+
+    number: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    code: int
+    sequence: int = 0
+    text: str = ""
+
+
+Row = TypeVar("Row", Outcome, ConfirmItem)
+
+_ROW = struct.Struct("<QIBQ")
+_ROW_CODE_OFFSET = 12
+_CODE_MAX = max(OutcomeCode)
+_TEXT_BYTES_MIN = 4 + 2
+
+
+def write_outcomes(writer: Writer, rows: Sequence[Row]) -> None:
+    """All rows in fixed width, then the texts of the few that have one: [u32 row, text]."""
+    writer.count(len(rows))
+    writer.parts.extend([pack(_ROW, first, count, code, where) for first, count, code, where, _ in rows])
+    texts = [(index, row.text) for index, row in enumerate(rows) if row.text]
+    writer.count(len(texts))
+    for index, text in texts:
+        writer.u32(index)
+        writer.text(text)
+
+
+def read_outcomes(reader: Reader, make: Callable[..., Row]) -> tuple[Row, ...]:
+    """What `write_outcomes` wrote, each row made by `Outcome` or `ConfirmItem`."""
+    count = reader.count(_ROW.size)
+    data = reader.raw(count * _ROW.size)
+    if count and max(data[_ROW_CODE_OFFSET :: _ROW.size]) > _CODE_MAX:
+        raise ProtocolError("an outcome that is not known")
+    rows = list(starmap(make, _ROW.iter_unpack(data)))
+    before = -1
+    for _ in range(reader.count(_TEXT_BYTES_MIN)):
+        index = reader.u32()
+        text = reader.text()
+        if not before < index < count or not text:
+            raise ProtocolError(f"the text of outcome {index} of {count} is out of place or empty")
+        rows[index] = rows[index]._replace(text=text)
+        before = index
+    return tuple(rows)

@@ -1,0 +1,460 @@
+"""Frames: what a client and its client manager say to each other.
+
+On the wire a frame is `[u32 length][u8 type][payload]`, see buffer.py; its payload is
+the fields of its class in their order, see layout.py. A type that is not known,
+a frame that ends early or goes on too long: each is a `ProtocolError`, and the
+connection is over.
+
+The client opens with Hello. Its first six bytes, "ANTI" and the version, are the same
+in every version, and so is Goodbye: whoever meets a stranger's version can say so,
+and be understood. Nothing behind a wrong version is interpreted.
+
+`request` is a number the client chooses; the answer repeats it. Failed answers any
+request. A session is a u128, a consumer a number the client chooses in its session.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated, Any, NamedTuple, TypeAlias, cast
+
+from antiphon.errors import ProtocolError, VersionMismatch
+from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
+from antiphon.wire.layout import U16, U32, U64, U128, Bool, Document, Field, Layout, Rest, Text, Texts
+from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
+
+MAGIC = b"ANTI"
+PROTOCOL_VERSION = 1
+
+_HEAD = struct.Struct("<IB")
+_TEXT_LENGTH = struct.Struct("<H")
+_COUNT = struct.Struct("<I")
+_PIECE_HEAD = struct.Struct("<QII")
+_DELIVER_STREAM = struct.Struct("<QQQI")
+
+
+class AckMode(IntEnum):
+    AUTO = 0
+    CLIENT = 1
+    INDIVIDUAL = 2
+    DUPS_OK = 3
+    TRANSACTED = 4
+
+
+_ACK_MODE_MAX = max(AckMode)
+
+
+class DeliverPiece(NamedTuple):
+    """Rows with consecutive sequence numbers, all given out equally often before."""
+
+    first_sequence: int
+    redelivery_count: int
+    batch: Buffer
+
+
+def _write_version(writer: Writer, version: int) -> None:
+    writer.raw(MAGIC)
+    writer.u16(version)
+
+
+def _read_version(reader: Reader) -> int:
+    if reader.raw(len(MAGIC)) != MAGIC:
+        raise ProtocolError("this is not an Antiphon client or node: the greeting lacks its mark")
+    version = reader.u16()
+    if version != PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"the peer speaks version {version} of the protocol, we speak {PROTOCOL_VERSION}"
+        )
+    return version
+
+
+def _read_ack_mode(reader: Reader) -> AckMode:
+    mode = reader.u8()
+    if mode > _ACK_MODE_MAX:
+        raise ProtocolError(f"acknowledge mode {mode} is not known")
+    return AckMode(mode)
+
+
+def _read_items(reader: Reader) -> tuple[ConfirmItem, ...]:
+    return read_outcomes(reader, ConfirmItem)
+
+
+def _write_pieces(writer: Writer, pieces: Sequence[DeliverPiece]) -> None:
+    writer.count(len(pieces))
+    for first_sequence, redelivery_count, batch in pieces:
+        writer.raw(pack(_PIECE_HEAD, first_sequence, redelivery_count, len(batch)))
+        writer.raw(batch)
+
+
+def _read_pieces(reader: Reader) -> tuple[DeliverPiece, ...]:
+    pieces = []
+    for _ in range(reader.count(_PIECE_HEAD.size)):
+        first_sequence, redelivery_count, size = reader.numbers(_PIECE_HEAD)
+        pieces.append(DeliverPiece(first_sequence, redelivery_count, reader.raw(size)))
+    return tuple(pieces)
+
+
+Version = Annotated[int, Field(_write_version, _read_version)]
+AckModeField = Annotated[AckMode, Field(Writer.u8, _read_ack_mode)]
+Items = Annotated[tuple[ConfirmItem, ...], Field(write_outcomes, _read_items)]
+Pieces = Annotated[tuple[DeliverPiece, ...], Field(_write_pieces, _read_pieces)]
+
+
+# Greeting, parting, and the answers that fit every request.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The client's first word."""
+
+    version: Version = PROTOCOL_VERSION
+    user: Text
+    password: Text = field(repr=False)
+    client_id: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The answer to Hello. From here on frames of up to `frame_limit` bytes may be sent."""
+
+    version: Version = PROTOCOL_VERSION
+    node: U16
+    cluster: Text
+    servers: Texts
+    connection: U128
+    frame_limit: U32
+    heartbeat_ms: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodbye:
+    """The last word of either side, and why."""
+
+    code: Text
+    text: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Are you there? Either side may ask."""
+
+    nonce: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """Yes."""
+
+    nonce: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The request was carried out, and there is nothing more to say."""
+
+    request: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The request was not carried out; `code` is that of an error in errors.py."""
+
+    request: U32
+    code: Text
+    text: Text
+
+
+# Sessions and destinations.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOpen:
+    """Open a session, or resume one: session and generation are 0 for a new one."""
+
+    request: U32
+    session: U128
+    generation: U32
+    ack_mode: AckModeField
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOpened:
+    """The session is attached to this connection under `generation`."""
+
+    request: U32
+    session: U128
+    generation: U32
+    window_bytes: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionClose:
+    """End a session in all its channels. Answered by Done."""
+
+    request: U32
+    session: U128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationOpen:
+    """Find a destination by its name, and make it first if asked to."""
+
+    request: U32
+    name: Text
+    create: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationOpened:
+    """Where the destination lives: commands to it go to `channel`."""
+
+    request: U32
+    destination: U64
+    settings_version: U32
+    channel: Text
+
+
+# Commands and their confirmation.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One ordered command, byte for byte as it goes into the envelope."""
+
+    channel: Text
+    command: Rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm:
+    """What became of commands, gathered over one wake-up."""
+
+    session: U128
+    channel: Text
+    items: Items
+
+
+# Consumers.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOpen:
+    """Ask for deliveries. Credit is absolute: totals since the consumer was opened. Answered by Done."""
+
+    request: U32
+    session: U128
+    consumer: U32
+    destination: U64
+    credit_messages: U64
+    credit_bytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerClose:
+    """End a consumer. What it was sent after delivery number `seen_through`, nobody has seen."""
+
+    request: U32
+    session: U128
+    consumer: U32
+    seen_through: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """Deliver up to delivery number `messages`, and up to `bytes` in total."""
+
+    session: U128
+    consumer: U32
+    messages: U64
+    bytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deliver:
+    """Messages for a consumer: delivery numbers count on from `first_delivery` over all pieces."""
+
+    session: U128
+    destination: U64
+    term: U64
+    first_delivery: U64
+    consumer: U32
+    channel: Text
+    pieces: Pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGone:
+    """The consumer has ended without having asked to, and why."""
+
+    session: U128
+    consumer: U32
+    code: Text
+    text: Text
+
+
+# Administration.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A question to the node, in JSON."""
+
+    request: U32
+    question: Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Its answer, in JSON."""
+
+    request: U32
+    answer: Document
+
+
+_Both: TypeAlias = Goodbye | Ping | Pong
+ClientFrame: TypeAlias = (
+    Hello
+    | SessionOpen
+    | SessionClose
+    | DestinationOpen
+    | Command
+    | ConsumerOpen
+    | ConsumerClose
+    | Credit
+    | Ask
+    | _Both
+)
+ServerFrame: TypeAlias = (
+    Welcome
+    | SessionOpened
+    | DestinationOpened
+    | Confirm
+    | Deliver
+    | ConsumerGone
+    | Answer
+    | Done
+    | Failed
+    | _Both
+)
+Frame: TypeAlias = ClientFrame | ServerFrame
+
+_FROM_CLIENT, _FROM_SERVER = 1, 2
+
+# type: (class, who may say it). Numbers are never given to another frame; the gaps are for later ones.
+_TYPES: dict[int, tuple[type[Any], int]] = {
+    1: (Hello, _FROM_CLIENT),
+    2: (Welcome, _FROM_SERVER),
+    3: (Goodbye, _FROM_CLIENT | _FROM_SERVER),
+    4: (Ping, _FROM_CLIENT | _FROM_SERVER),
+    5: (Pong, _FROM_CLIENT | _FROM_SERVER),
+    6: (Done, _FROM_SERVER),
+    7: (Failed, _FROM_SERVER),
+    16: (SessionOpen, _FROM_CLIENT),
+    17: (SessionOpened, _FROM_SERVER),
+    18: (SessionClose, _FROM_CLIENT),
+    32: (DestinationOpen, _FROM_CLIENT),
+    33: (DestinationOpened, _FROM_SERVER),
+    48: (Command, _FROM_CLIENT),
+    49: (Confirm, _FROM_SERVER),
+    64: (ConsumerOpen, _FROM_CLIENT),
+    65: (ConsumerClose, _FROM_CLIENT),
+    66: (Credit, _FROM_CLIENT),
+    67: (Deliver, _FROM_SERVER),
+    68: (ConsumerGone, _FROM_SERVER),
+    80: (Ask, _FROM_CLIENT),
+    81: (Answer, _FROM_SERVER),
+}
+_LAYOUTS: dict[int, Layout[Any]] = {kind: Layout(cls) for kind, (cls, _) in _TYPES.items()}
+_TYPE_OF: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _TYPES.items()}
+_COMMAND, _DELIVER = _TYPE_OF[Command], _TYPE_OF[Deliver]
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The frame with its length in front, ready to be sent."""
+    kind = _TYPE_OF[type(frame)]
+    writer = Writer()
+    _LAYOUTS[kind].write(writer, frame)
+    return b"".join((pack(_HEAD, 1 + writer.size, kind), *writer.parts))
+
+
+def decode_frame(kind: int, payload: Buffer) -> Frame:
+    """What `FrameBuffer` gave out, as a frame of either direction."""
+    if kind == _COMMAND:
+        return _decode_command(payload)
+    layout = _LAYOUTS.get(kind)
+    if layout is None:
+        raise ProtocolError(f"frame type {kind} is not known")
+    return cast(Frame, layout.decode(payload))
+
+
+def _decode_command(payload: Buffer) -> Command:
+    """As its layout would, in half the time: no other frame is read so often."""
+    view = memoryview(payload)
+    size = len(view)
+    start = _TEXT_LENGTH.size + _TEXT_LENGTH.unpack_from(view)[0] if size >= _TEXT_LENGTH.size else size + 1
+    if start > size:
+        raise ProtocolError(f"a command frame of {size} bytes ends inside the name of its channel")
+    try:
+        channel = str(view[_TEXT_LENGTH.size : start], "utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"the name of a command's channel is not UTF-8: {error.reason}") from None
+    return Command(channel=channel, command=view[start:].toreadonly())
+
+
+def decode_client_frame(kind: int, payload: Buffer) -> ClientFrame:
+    """A frame that a client may send; anything else breaks the protocol."""
+    if kind in _TYPES and not _TYPES[kind][1] & _FROM_CLIENT:
+        raise ProtocolError(f"{_TYPES[kind][0].__name__} is not for a client to say")
+    return cast(ClientFrame, decode_frame(kind, payload))
+
+
+def decode_server_frame(kind: int, payload: Buffer) -> ServerFrame:
+    """A frame that a client manager may send; anything else breaks the protocol."""
+    if kind in _TYPES and not _TYPES[kind][1] & _FROM_SERVER:
+        raise ProtocolError(f"{_TYPES[kind][0].__name__} is not for a server to say")
+    return cast(ServerFrame, decode_frame(kind, payload))
+
+
+def command_buffers(channel: str, command: Sequence[Buffer]) -> list[Buffer]:
+    """A Command frame around the buffers of one command, which are not copied."""
+    name = encode_text(channel)
+    length = 1 + len(name) + sum(map(len, command))
+    return [pack(_HEAD, length, _COMMAND) + name, *command]
+
+
+def deliver_buffers(
+    *,
+    session: int,
+    destination: int,
+    term: int,
+    first_delivery: int,
+    consumer: int,
+    channel: str,
+    pieces: Iterable[tuple[int, int, Sequence[Buffer]]],
+) -> list[Buffer]:
+    """A Deliver frame around batches that are not copied.
+
+    A piece is (first_sequence, redelivery_count, the buffers of its batch). Joined, the
+    result is `encode_frame` of the same Deliver.
+    """
+    buffers: list[Buffer] = [b""]
+    length = count = 0
+    for first_sequence, redelivery_count, batch in pieces:
+        size = sum(map(len, batch))
+        buffers.append(pack(_PIECE_HEAD, first_sequence, redelivery_count, size))
+        buffers.extend(batch)
+        length += _PIECE_HEAD.size + size
+        count += 1
+    head = b"".join(
+        (
+            encode_u128(session),
+            pack(_DELIVER_STREAM, destination, term, first_delivery, consumer),
+            encode_text(channel),
+            pack(_COUNT, count),
+        )
+    )
+    buffers[0] = pack(_HEAD, 1 + len(head) + length, _DELIVER) + head
+    return buffers

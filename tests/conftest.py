@@ -1,0 +1,33 @@
+"""What all tests share: how Hypothesis draws, and how a run is repeated.
+
+`make test` draws the same examples every time, so that a red run is red for
+everybody. `make test-long` looks further: more examples, drawn from a seed
+that the header prints together with the words that repeat it.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+
+# No deadlines: on a busy machine they blame whichever example was unlucky.
+settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True, max_examples=100)
+settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
+settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed ourselves when nobody did, since only a seed we know can be printed."""
+    if config.getoption("--hypothesis-profile") == "long" and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    profile = config.getoption("--hypothesis-profile") or "quick"
+    if profile == "quick":
+        return "hypothesis: profile quick, the same examples every time"
+    seed = config.getoption("--hypothesis-seed")
+    return f"hypothesis: repeat this run with --hypothesis-profile={profile} --hypothesis-seed={seed}"

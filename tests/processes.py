@@ -1,0 +1,94 @@
+"""Real server processes for tests: started, awaited by their ready line, ended without leftovers."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+READY_SECONDS = 30.0
+STOP_SECONDS = 30.0
+
+ANTIPHON = [sys.executable, "-m", "antiphon.cli.main"]
+
+
+def antiphon(
+    *words: str, url: str | None = None, stdin: str | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run one `antiphon` command to its end."""
+    environment = os.environ | ({"ANTIPHON_URL": url} if url else {})
+    return subprocess.run(
+        [*ANTIPHON, *words],
+        capture_output=True,
+        text=True,
+        input=stdin or "",
+        env=environment,
+        timeout=timeout,
+    )
+
+
+class Server:
+    """An embedded message system in a process of its own."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.errors = data.with_name(data.name + ".stderr")
+        with self.errors.open("a") as errors:
+            self.process = subprocess.Popen(
+                [*ANTIPHON, "up", "--data", str(data), "--port", "0", "--json", *options],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        self.ready: dict[str, Any] = {}
+
+    def wait_ready(self) -> Server:
+        """Return when the server has printed its ready line."""
+        line = self._read_line()
+        assert line, (
+            f"the server ended ({self.process.wait()}) before it was ready: {self.errors.read_text()}"
+        )
+        self.ready = json.loads(line)
+        return self
+
+    def _read_line(self) -> bytes:
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + READY_SECONDS
+        readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        if not readable:
+            self.kill()
+            raise AssertionError(f"not ready within {READY_SECONDS} s: {self.errors.read_text()}")
+        return self.process.stdout.readline()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        url: str = self.ready["url"]
+        return url
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ask it to stop in order, and return its exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout=STOP_SECONDS)
+
+    def __enter__(self) -> Server:
+        return self.wait_ready()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

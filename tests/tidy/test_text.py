@@ -1,0 +1,154 @@
+"""What the eye stumbles over, held by tests: leftovers, giants, sleeps, paths of one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.tidy.source import Module, assert_none, modules, texts
+
+# A few lines of grace above what we aim at (600 and 60).
+MODULE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 70
+
+# Written in pieces, so that this file does not complain about itself.
+LEFTOVER = re.compile(r"\b(?:" + "|".join(["FIX" + "ME", "TO" + "DO", "X" * 3]) + r")\b")
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~:/$})-])/(?:home|root|work|Users)(?=/\w)|(?<![\w.~:/$})-])/(?:root|work)\b(?![\w.-])"
+)
+
+# Bytes from a peer or a disk must never be able to run as code.
+CODE_FROM_BYTES_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+CODE_FROM_BYTES_CALLS = {"eval", "exec"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def matches(pattern: re.Pattern[str], path: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := pattern.search(line):
+            yield f"{path}:{number}: {found.group()} in: {line.strip()}"
+
+
+def code_from_bytes(module: Module) -> Iterator[str]:
+    for line, target in module.imports():
+        if target.split(".")[0] in CODE_FROM_BYTES_MODULES:
+            yield f"{module.path}:{line}: imports {target}"
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in CODE_FROM_BYTES_CALLS:
+                yield f"{module.path}:{node.lineno}: calls {name}()"
+
+
+def long_functions(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, Function):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{module.path}:{node.lineno}: {node.name} has {lines} lines, over {FUNCTION_LINES_MAX}"
+
+
+def sleeps(module: Module) -> Iterator[str]:
+    """Calls that wait for time to pass. `asyncio.sleep(0)` only lets others run and is fine."""
+    names = {"time.sleep", "asyncio.sleep"}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            origin = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                if alias.asname is None and not origin:
+                    continue
+                local = alias.asname or alias.name
+                if origin + alias.name in {"time", "asyncio"}:
+                    names.add(f"{local}.sleep")
+                elif origin + alias.name in {"time.sleep", "asyncio.sleep"}:
+                    names.add(local)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if not (given and isinstance(given[0], ast.Constant) and given[0].value == 0):
+                yield f"{module.path}:{node.lineno}: {ast.unparse(node)}; wait for the event instead"
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert_none([c for path, text in texts() for c in matches(LEFTOVER, path, text)])
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    assert_none([c for path, text in texts() for c in matches(MACHINE_PATH, path, text)])
+
+
+def test_bytes_never_become_code() -> None:
+    assert_none([c for module in modules("src") for c in code_from_bytes(module)])
+
+
+def test_no_module_swallows_its_folder() -> None:
+    lengths = [(module.path, len(module.text.splitlines())) for module in modules("src")]
+    assert_none(
+        [f"{path} has {n} lines, over {MODULE_LINES_MAX}" for path, n in lengths if n > MODULE_LINES_MAX]
+    )
+
+
+def test_no_function_outgrows_the_screen() -> None:
+    assert_none([c for module in modules("src") for c in long_functions(module)])
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert_none([m.path for m in modules("src") if not ast.get_docstring(m.tree)])
+
+
+def test_tests_do_not_sleep() -> None:
+    assert_none([c for module in modules("tests") for c in sleeps(module)])
+
+
+SOMEONE = "/" + "home/someone"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"open('{SOMEONE}/a')", f"cd {SOMEONE}", "see /" + "work/main", "`/" + "root`", "(/" + "work)"],
+)
+def test_a_machine_path_is_seen(text: str) -> None:
+    assert len(list(matches(MACHINE_PATH, "a.md", text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["http://127.0.0.1/root", "docs/work/a", "admin/home", "work/root", "/tmp/a", "$HOME/a"]
+)
+def test_an_ordinary_path_passes(text: str) -> None:
+    assert list(matches(MACHINE_PATH, "a.md", text)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["import pickle", "from marshal import loads", "eval('1')", "def a():\n    exec('1')"]
+)
+def test_code_from_bytes_is_seen(text: str) -> None:
+    assert len(list(code_from_bytes(Module.parse("src/antiphon/a.py", text)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time\ntime.sleep(1)",
+        "import time as clock\nclock.sleep(0.1)",
+        "from time import sleep\nsleep(delay)",
+        "from asyncio import sleep as nap\nawait nap(1)",
+        "import asyncio\nasync def test_a():\n    await asyncio.sleep(delay=0.01)",
+    ],
+)
+def test_a_sleep_is_seen(text: str) -> None:
+    assert len(list(sleeps(Module.parse("tests/test_a.py", text)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["import asyncio\nawait asyncio.sleep(0)", "world.sleep(5)", "from time import time\ntime()"]
+)
+def test_letting_others_run_is_no_sleep(text: str) -> None:
+    assert list(sleeps(Module.parse("tests/test_a.py", text))) == []
+
+
+def test_a_giant_is_seen() -> None:
+    body = "    pass\n" * FUNCTION_LINES_MAX
+    assert len(list(long_functions(Module.parse("src/antiphon/a.py", f"def giant():\n{body}")))) == 1

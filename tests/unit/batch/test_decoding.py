@@ -1,0 +1,177 @@
+"""Bytes that are almost a batch: each lie is found, and named."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder
+from antiphon.batch.layout import ENTRY, HEADER
+from antiphon.errors import ProtocolError
+
+
+def plain() -> bytearray:
+    return bytearray(Batch.of_bodies([b"a", b"bc", b""], producer=7, first_number=1, timestamp_ms=5).encode())
+
+
+def rich(**extras: Any) -> bytearray:
+    builder = BatchBuilder()
+    for number in range(3):
+        builder.add(b"a", timestamp_ms=5, **extras)
+        extras.update(priority=number, key="kä", properties={"color": "red", "n": number})
+    return bytearray(builder.build(7, 1).encode())
+
+
+def refused(data: bytes | bytearray, complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=complaint):
+        Batch.decode(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("at", "code", "value", "complaint"),
+    [
+        (0, "B", 0xB2, "version 0xb2"),
+        (1, "B", 1, "unknown flags 0x1"),
+        (2, "B", 1, "codec 1"),
+        (3, "B", 5, "no body is of kind 5"),
+        (3, "B", 255, "kind of bodies is given twice, or not at all"),
+        (3, "B", 4, "without a body has one of 1 bytes"),
+        (3, "B", 2, "runs over the end"),
+        (4, "I", 0, "a batch of 0 rows"),
+        (4, "I", 65_537, "a batch of 65537 rows"),
+        (4, "I", 60_000, "a block that ends at"),
+        (4, "I", 1, "the offsets of a column do not divide"),
+        (8, "I", 79, "says it has 79 bytes"),
+        (12, "B", 0, "bytes follow the last column"),
+        (12, "B", 255, "a block that ends at"),
+        (13, "B", 8, "first bit 8"),
+        (14, "H", 60_000, "a block that ends at"),
+        (32, "Q", 2**64 - 2, "do not fit 64 bits"),
+        (40, "q", -1, "time -1"),
+        (48, "B", 13, "no batch has a column 13 of type 9, flags 0"),
+        (48, "B", 11, "has no bodies"),
+        (49, "B", 10, "no batch has a column 0 of type 10"),
+        (49, "B", 8, "column BODY of a batch is of type STR"),
+        (50, "B", 2, "flags 2"),
+        (50, "B", 1, "column BODY of a batch is of type BYTES, flags 1"),
+        (51, "B", 1, "column BODY"),
+        (52, "I", 2**32 - 1, "do not divide its 4294967295 bytes"),
+        (56, "i", -1, "do not divide"),
+        (60, "i", 7, "do not divide"),
+        (68, "i", 4, "do not divide"),
+        (75, "B", 1, "not padded with zeros"),
+    ],
+)
+def test_a_lie_in_a_plain_batch_is_found(at: int, code: str, value: int, complaint: str) -> None:
+    data = plain()
+    struct.pack_into(f"<{code}", data, at, value)
+    refused(data, complaint)
+
+
+def test_nothing_and_too_much_are_no_batch() -> None:
+    refused(b"", "0 bytes are no batch")
+    refused(bytes(BATCH_BYTES_MAX + 8), "are no batch")
+
+
+def test_bytes_behind_a_batch_are_refused() -> None:
+    data = plain() + bytes(8)
+    refused(data, "says it has 80 bytes; it has 88")
+    struct.pack_into("<I", data, 8, len(data))
+    refused(data, "8 bytes follow the last column")
+
+
+def entry_of(data: bytearray, id: int) -> int:
+    """Where the directory's entry for the column lies; the first of them for properties."""
+    return next(
+        at for at in range(HEADER.size, HEADER.size + data[12] * ENTRY.size, ENTRY.size) if data[at] == id
+    )
+
+
+@pytest.mark.parametrize(
+    ("id", "offset", "value", "complaint"),
+    [
+        (3, 0, 4, "column EXPIRES of a batch is of type I8"),
+        (3, 1, 5, "column PRIORITY of a batch is of type I64"),
+        (3, 4, 4, "4 bytes for 3 rows of type I8"),
+        (7, 0, 2, "column TIMESTAMP"),
+        (7, 0, 3, "column PRIORITY of a batch"),
+        (12, 0, 1, "column BODY_KIND"),
+        (12, 1, 10, "of type 10"),
+        (12, 1, 1, "6 bytes for 3 rows of type BOOL"),
+        (12, 3, 4, "not as long as announced"),
+        (12, 3, 6, "is not an identifier"),
+        (12, 3, 0, "is not an identifier"),
+    ],
+)
+def test_a_lie_in_the_directory_is_found(id: int, offset: int, value: int, complaint: str) -> None:
+    data = rich()
+    data[entry_of(data, id) + offset] = value
+    refused(data, complaint)
+
+
+@pytest.mark.parametrize(
+    ("honest", "lie", "complaint"),
+    [
+        (b"color", b"c lor", "property name in a batch is not an identifier"),
+        (b"color", b"c\xfflor", "not UTF-8"),
+        ("käkä".encode(), b"k\xffakaa", "not UTF-8"),
+        (b"redred", b"r\xffdred", "not UTF-8"),
+        (b"\4\0\1", b"\4\x0a\1", "column PRIORITY of a batch goes beyond 0 to 9"),
+        (b"\4\0\1", b"\4\xff\1", "column PRIORITY of a batch goes beyond 0 to 9"),
+    ],
+)
+def test_a_lie_in_a_column_is_found(honest: bytes, lie: bytes, complaint: str) -> None:
+    data = bytes(rich())
+    assert data.count(honest) == 1
+    refused(data.replace(honest, lie[: len(honest)]), complaint)
+
+
+def test_a_character_cut_in_two_by_an_offset_is_found() -> None:
+    builder = BatchBuilder()
+    builder.add("ä", timestamp_ms=5)
+    builder.add("b", timestamp_ms=5)
+    data = bytearray(builder.build(7, 1).encode())
+    struct.pack_into("<i", data, 60, 1)
+    refused(data, "not UTF-8")
+
+
+def test_a_property_that_comes_twice_is_found() -> None:
+    builder = BatchBuilder()
+    for number in range(9):
+        builder.add(b"", {"a": number, "b": number}, timestamp_ms=5)
+    data = bytes(builder.build(7, 1).encode())
+    refused(data.replace(b"ab", b"aa", 1), "two columns for the property 'a'")
+
+
+@pytest.mark.parametrize(
+    ("honest", "lie", "complaint"),
+    [
+        (b"one", b"o e", "may not have: property name 'o e'"),
+        (b"\x08\3\0\0\0uno", b"\x0a\3\0\0\0\0\0\0", "may not have: property 'one' is of type list"),
+        (b"\x08\3\0\0\0uno", b"\x08\7\0\0\0uno", "7 bytes of text or bytes are announced"),
+    ],
+)
+def test_a_lie_in_a_blob_is_found(honest: bytes, lie: bytes, complaint: str) -> None:
+    builder = BatchBuilder()
+    builder.add(b"", {"one": 1}, timestamp_ms=5)
+    builder.add(b"", {"one": "uno"}, timestamp_ms=5)
+    data = bytes(builder.build(7, 1).encode())
+    refused(data.replace(honest, lie), complaint)
+
+
+def test_a_map_that_is_none_is_found_when_it_comes_and_not_looked_for_in_trusted_bytes() -> None:
+    data = plain()
+    data[3] = 2
+    refused(data, "runs over the end")
+    trusted = Batch.decode(bytes(data), trusted=True)
+    with pytest.raises(ProtocolError, match="runs over the end"):
+        trusted.body(0)
+
+
+def test_offsets_of_a_slice_need_not_start_at_0() -> None:
+    part = Batch.of_bodies([b"a", b"bc", b"d"], producer=7, first_number=1, timestamp_ms=5).slice(1, 3)
+    data = part.encode()
+    assert struct.unpack_from("<3i", data, 56) == (1, 3, 4)
+    assert Batch.decode(data).bodies() == [b"bc", b"d"]

@@ -1,0 +1,301 @@
+"""A server that fits in a test: real frames over a real loopback socket, one channel, no disk.
+
+It orders what it is sent, delivers to whoever has credit, and remembers everything it
+heard. A test can make it slow (`hold`), rude (`say`, `say_bytes`) or gone (`drop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.batch import Batch
+from antiphon.ranges import Ranges
+from antiphon.wire import frames
+from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
+from antiphon.wire.commands import (
+    Acknowledge,
+    CommandHeader,
+    ConfirmItem,
+    OutcomeCode,
+    Publish,
+    decode_payload,
+    read_command,
+)
+
+CHANNEL = "a"
+SESSION = 0x5E55
+
+
+@dataclass
+class Row:
+    sequence: int
+    batch: Batch
+    redelivery_count: int = 0
+
+
+@dataclass
+class Consumer:
+    number: int
+    session: int
+    destination: int
+    messages: int
+    bytes: int
+    peer: Peer
+    delivered: int = 0
+    delivered_bytes: int = 0
+    holds: dict[int, tuple[int, Row]] = field(default_factory=dict)  # sequence -> delivery number, row
+
+
+@dataclass
+class FakeServer:
+    """What a test sees: the address, what was heard, and ways to misbehave."""
+
+    window_bytes: int = 4 * 1024 * 1024
+    heartbeat_ms: int = 0
+    url: str = ""
+    heard: list[frames.ClientFrame] = field(default_factory=list)
+    commands: list[tuple[CommandHeader, Any]] = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)
+    refusals: dict[type[Any], tuple[str, str]] = field(default_factory=dict)
+    judge: Callable[[CommandHeader, Any], ConfirmItem | None] = lambda header, payload: None
+    greet: Callable[[frames.Hello], frames.ServerFrame | None] | None = None
+    peers: list[Peer] = field(default_factory=list)
+    ready: dict[int, deque[Row]] = field(default_factory=dict)
+    consumers: dict[tuple[int, int], Consumer] = field(default_factory=dict)
+    acknowledged: Ranges = field(default_factory=Ranges)
+    sequence: int = 0
+    _names: dict[str, int] = field(default_factory=dict)
+    _held: list[tuple[Peer, frames.Confirm]] | None = None
+    _watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = field(default_factory=list)
+
+    # -- for tests -------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something heard has made this true."""
+        if not condition():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append((condition, future))
+            await asyncio.wait_for(future, 5)
+
+    def heard_of(self, kind: type[Any]) -> list[Any]:
+        return [frame for frame in self.heard if isinstance(frame, kind)]
+
+    def published(self) -> list[tuple[CommandHeader, Batch]]:
+        return [
+            (header, Batch.decode(payload.batch))
+            for header, payload in self.commands
+            if isinstance(payload, Publish)
+        ]
+
+    def acks(self) -> list[Ranges]:
+        return [payload.ranges for _, payload in self.commands if isinstance(payload, Acknowledge)]
+
+    def hold(self) -> None:
+        """Confirm nothing until `release`."""
+        self._held = []
+
+    def release(self) -> None:
+        held, self._held = self._held or [], None
+        for peer, confirm in held:
+            peer.say(confirm)
+
+    def say(self, frame: frames.ServerFrame) -> None:
+        self.peers[-1].say(frame)
+
+    def say_bytes(self, data: bytes) -> None:
+        self.peers[-1].transport.write(data)
+
+    def drop(self) -> None:
+        """Be gone, without a word."""
+        for peer in self.peers:
+            peer.transport.abort()
+
+    def fill(self, name: str, bodies: list[bytes]) -> None:
+        """Put messages in a queue, as one batch of another session."""
+        self.store(self.destination(name), Batch.of_bodies(bodies, 7, 1, 0))
+
+    def destination(self, name: str) -> int:
+        return self._names.setdefault(name, len(self._names) + 1)
+
+    # -- the broker ------------------------------------------------------------
+
+    def hear(self, peer: Peer, frame: frames.ClientFrame) -> None:
+        self.heard.append(frame)
+        refusal = self.refusals.get(type(frame))
+        if refusal is not None:
+            peer.say(frames.Failed(request=frame.request, code=refusal[0], text=refusal[1]))
+        else:
+            self._carry_out(peer, frame)
+        self._look()
+
+    def _look(self) -> None:
+        for condition, future in self._watchers:
+            if not future.done() and condition():
+                future.set_result(None)
+
+    def _carry_out(self, peer: Peer, frame: frames.ClientFrame) -> None:
+        match frame:
+            case frames.Hello():
+                welcome = self.greet(frame) if self.greet is not None else self.welcome()
+                if welcome is not None:
+                    peer.say(welcome)
+            case frames.SessionOpen():
+                session = SESSION + len(self.heard_of(frames.SessionOpen)) - 1
+                peer.say(
+                    frames.SessionOpened(
+                        request=frame.request, session=session, generation=1, window_bytes=self.window_bytes
+                    )
+                )
+            case frames.DestinationOpen():
+                peer.say(
+                    frames.DestinationOpened(
+                        request=frame.request,
+                        destination=self.destination(frame.name),
+                        settings_version=1,
+                        channel=CHANNEL,
+                    )
+                )
+            case frames.Command():
+                header, payload = read_command(frame.command)
+                self._on_command(peer, header, decode_payload(header.kind, payload))
+            case frames.ConsumerOpen():
+                consumer = Consumer(
+                    frame.consumer, frame.session, frame.destination,
+                    frame.credit_messages, frame.credit_bytes, peer,
+                )  # fmt: skip
+                self.consumers[frame.session, frame.consumer] = consumer
+                peer.say(frames.Done(request=frame.request))
+                self.deliver()
+            case frames.Credit():
+                consumer = self.consumers[frame.session, frame.consumer]
+                consumer.messages, consumer.bytes = frame.messages, frame.bytes
+                self.deliver()
+            case frames.ConsumerClose():
+                self._give_back(self.consumers.pop((frame.session, frame.consumer)), frame.seen_through)
+                peer.say(frames.Done(request=frame.request))
+            case frames.SessionClose():
+                peer.say(frames.Done(request=frame.request))
+            case frames.Ask():
+                answer = self.answers[json.loads(frame.question)["question"]]
+                peer.say(frames.Answer(request=frame.request, answer=answer))
+            case frames.Ping():
+                peer.say(frames.Pong(nonce=frame.nonce))
+
+    def welcome(self) -> frames.Welcome:
+        return frames.Welcome(
+            node=1,
+            cluster="test",
+            servers=(),
+            connection=1,
+            frame_limit=FRAME_BYTES_MAX,
+            heartbeat_ms=self.heartbeat_ms,
+        )
+
+    def _on_command(self, peer: Peer, header: CommandHeader, payload: Any) -> None:
+        self.commands.append((header, payload))
+        item = self.judge(header, payload)
+        if item is None:
+            item = ConfirmItem(header.number, header.count, OutcomeCode.APPLIED, self.sequence + 1)
+            if isinstance(payload, Publish):
+                self.store(payload.destination, Batch.decode(payload.batch))
+            else:
+                self.sequence += 1
+                self.acknowledged.add_all(payload.ranges)
+                for consumer in self.consumers.values():
+                    for number in payload.ranges.numbers():
+                        consumer.holds.pop(number, None)
+        confirm = frames.Confirm(session=header.session, channel=CHANNEL, items=(item,))
+        if self._held is not None:
+            self._held.append((peer, confirm))
+        else:
+            peer.say(confirm)
+
+    def store(self, destination: int, batch: Batch) -> None:
+        queue = self.ready.setdefault(destination, deque())
+        for row in range(batch.count):
+            self.sequence += 1
+            queue.append(Row(self.sequence, batch.slice(row, row + 1)))
+        self.deliver()
+
+    def _give_back(self, consumer: Consumer, seen_through: int) -> None:
+        rows = []
+        for delivery, row in consumer.holds.values():
+            row.redelivery_count += delivery <= seen_through
+            rows.append(row)
+        queue = self.ready.setdefault(consumer.destination, deque())
+        self.ready[consumer.destination] = deque(sorted([*rows, *queue], key=lambda row: row.sequence))
+        self.deliver()
+
+    def deliver(self) -> None:
+        for consumer in self.consumers.values():
+            queue = self.ready.setdefault(consumer.destination, deque())
+            first = consumer.delivered + 1
+            pieces = []
+            while queue and consumer.delivered < consumer.messages and consumer.delivered_bytes < consumer.bytes:
+                row = queue.popleft()
+                consumer.delivered += 1
+                consumer.delivered_bytes += len(row.batch.body_bytes(0))
+                consumer.holds[row.sequence] = (consumer.delivered, row)
+                pieces.append(frames.DeliverPiece(row.sequence, row.redelivery_count, row.batch.encode()))
+            if pieces:
+                consumer.peer.say(
+                    frames.Deliver(
+                        session=consumer.session,
+                        destination=consumer.destination,
+                        term=1,
+                        first_delivery=first,
+                        consumer=consumer.number,
+                        channel=CHANNEL,
+                        pieces=tuple(pieces),
+                    )
+                )
+
+
+class Peer(asyncio.Protocol):
+    """One client."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+        self._buffer = FrameBuffer(FRAME_BYTES_MAX)
+        self.is_gone = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._server.peers.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        for kind, payload in self._buffer.feed(data):
+            self._server.hear(self, frames.decode_client_frame(kind, payload))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_gone = True
+        self._server._look()
+
+    def say(self, frame: frames.ServerFrame) -> None:
+        self.transport.write(frames.encode_frame(frame))
+
+
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[FakeServer]:
+    """A fake server, for as long as the block lasts."""
+    server = FakeServer(**options)
+    listener = await asyncio.get_running_loop().create_server(lambda: Peer(server), "127.0.0.1", 0)
+    host, port = listener.sockets[0].getsockname()
+    server.url = f"antiphon://{host}:{port}"
+    try:
+        yield server
+    finally:
+        server.drop()
+        listener.close()
+        await listener.wait_closed()
+
+

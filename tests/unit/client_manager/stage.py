@@ -1,0 +1,231 @@
+"""A client manager on a stage: clients on one side, a channel that does as the test says on the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from antiphon.batch import Batch
+from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged
+from antiphon.bus.messages import Register, Registered
+from antiphon.client_manager.effects import (
+    ChannelEvent,
+    CloseConnection,
+    ConnectionLost,
+    ConnectionOpened,
+    Effect,
+    Event,
+    FramesReceived,
+    FromChannel,
+    SendFrames,
+    SendToPrimary,
+    SubmitEnvelope,
+)
+from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
+from antiphon.ids import IdSource
+from antiphon.ranges import Ranges
+from antiphon.wire import frames
+from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
+from antiphon.wire.commands import (
+    Acknowledge,
+    CommandHeader,
+    CommandKind,
+    Outcome,
+    Payload,
+    encode_command,
+    iterate_commands,
+    kind_of,
+    publish_buffers,
+)
+
+CHANNEL = "a"
+KNOWN = 5  # a destination that the node knows
+
+T = TypeVar("T")
+
+
+class Stage:
+    """Everything a test says to the manager goes through here, and everything it answers is kept."""
+
+    def __init__(self, channels: Sequence[str] = (CHANNEL,), **settings: Any) -> None:
+        self.directory: dict[str, int] = {"queue:known": KNOWN}
+        self.asked: list[dict[str, Any]] = []
+        self.manager = ClientManager(
+            1,
+            "node-1",
+            "test",
+            ["127.0.0.1:7420"],
+            IdSource(1, 2, 3, 4),
+            channels,
+            ClientManagerSettings(**settings),
+            self._ask,
+        )
+        self.effects: list[Effect] = []
+        self.heard: dict[int, list[frames.ServerFrame]] = {}
+        self.submitted: list[SubmitEnvelope] = []  # not yet confirmed
+        self.next_sequence = 100
+        self._streams: dict[int, FrameBuffer] = {}
+        self._next_request = 1
+
+    def _ask(self, question: str) -> str:
+        asked = json.loads(question)
+        self.asked.append(asked)
+        if "name" in asked:
+            found = self.directory.get(asked["name"])
+        else:
+            found = asked["id"] if asked["id"] in self.directory.values() else None
+        return json.dumps({"destination": found, "channel": CHANNEL, "settings_version": 1})
+
+    # -- saying ----------------------------------------------------------------
+
+    def step(self, *events: Event) -> list[Effect]:
+        effects = self.manager.step(0, events)
+        self.effects += effects
+        for effect in effects:
+            if isinstance(effect, SendFrames):
+                stream = self._streams.setdefault(effect.conn, FrameBuffer(FRAME_BYTES_MAX))
+                for kind, payload in stream.feed(b"".join(effect.buffers)):
+                    self.heard.setdefault(effect.conn, []).append(frames.decode_server_frame(kind, payload))
+            elif isinstance(effect, SubmitEnvelope):
+                self.submitted.append(effect)
+        return effects
+
+    def say(self, conn: int, *said: frames.ClientFrame) -> list[Effect]:
+        return self.step(FramesReceived(conn, list(said)))
+
+    def tell(self, *events: FromChannel, channel: str = CHANNEL) -> list[Effect]:
+        return self.step(*(ChannelEvent(channel, event) for event in events))
+
+    def request(self) -> int:
+        self._next_request += 1
+        return self._next_request
+
+    def connect(self, conn: int = 1, user: str = "ann") -> None:
+        self.step(ConnectionOpened(conn, "peer"))
+        self.say(conn, frames.Hello(user=user, password="", client_id=""))
+
+    def lose(self, conn: int = 1) -> list[Effect]:
+        return self.step(ConnectionLost(conn))
+
+    def open_session(self, conn: int = 1, session: int = 0, generation: int = 0) -> int:
+        self.say(
+            conn,
+            frames.SessionOpen(
+                request=self.request(), session=session, generation=generation, ack_mode=frames.AckMode.CLIENT
+            ),
+        )
+        opened = self.heard[conn][-1]
+        assert isinstance(opened, frames.SessionOpened), opened
+        return opened.session
+
+    def open_consumer(self, session: int, consumer: int = 1, conn: int = 1, credit: int = 1000) -> int:
+        """A consumer of the known destination, attached; the answer is its key at the primary."""
+        self.say(conn, self.consumer_open(session, consumer, credit))
+        self.confirm_all()
+        key = self.to_primary(Register)[-1].consumer
+        self.tell(Registered(consumer=key, term=1))
+        assert isinstance(self.heard[conn][-1], frames.Done), self.heard[conn][-1]
+        return key
+
+    def consumer_open(self, session: int, consumer: int = 1, credit: int = 1000) -> frames.ConsumerOpen:
+        return frames.ConsumerOpen(
+            request=self.request(),
+            session=session,
+            consumer=consumer,
+            destination=KNOWN,
+            credit_messages=credit,
+            credit_bytes=1 << 20,
+        )
+
+    def new_term(self, term: int) -> list[Effect]:
+        return self.tell(PrimaryChanged(term=term, primary=1))
+
+    # -- the channel -----------------------------------------------------------
+
+    def confirm(self, *exceptions: Outcome) -> list[Effect]:
+        """The oldest envelope is committed and applied; exceptions count from its first number."""
+        envelope = self.submitted.pop(0)
+        first = self.next_sequence
+        self.next_sequence += envelope.count
+        moved = tuple(outcome._replace(first=first + outcome.first) for outcome in exceptions)
+        return self.tell(
+            EnvelopeCommitted(envelope.tag, first, envelope.count),
+            EnvelopeConfirmed(envelope.tag, first, envelope.count, moved),
+            channel=envelope.channel,
+        )
+
+    def confirm_all(self) -> None:
+        while self.submitted:
+            self.confirm()
+
+    # -- looking back ----------------------------------------------------------
+
+    def of_kind(self, kind: type[T], effects: Iterable[Effect] | None = None) -> list[T]:
+        return [
+            effect for effect in (self.effects if effects is None else effects) if isinstance(effect, kind)
+        ]
+
+    def to_primary(self, kind: type[T]) -> list[T]:
+        return [e.message for e in self.of_kind(SendToPrimary) if isinstance(e.message, kind)]
+
+    def heard_of(self, kind: type[T], conn: int = 1) -> list[T]:
+        return [frame for frame in self.heard.get(conn, []) if isinstance(frame, kind)]
+
+    def goodbye(self) -> CloseConnection:
+        (closed,) = self.of_kind(CloseConnection)
+        return closed
+
+
+def kinds(envelope: SubmitEnvelope) -> list[CommandKind]:
+    return [CommandKind(header.kind) for header, _, _ in iterate_commands(envelope.payload)]
+
+
+def headers(envelope: SubmitEnvelope) -> list[CommandHeader]:
+    return [header for header, _, _ in iterate_commands(envelope.payload)]
+
+
+def publish_bytes(
+    session: int,
+    number: int = 1,
+    bodies: Sequence[bytes] = (b"body",),
+    *,
+    generation: int = 1,
+    confirmed_through: int = 0,
+    destination: int = KNOWN,
+    producer: int | None = None,
+    first_number: int | None = None,
+    count: int | None = None,
+) -> bytes:
+    batch = Batch.of_bodies(
+        bodies,
+        producer=session if producer is None else producer,
+        first_number=number if first_number is None else first_number,
+        timestamp_ms=1,
+    )
+    buffers = publish_buffers(
+        session,
+        generation,
+        number,
+        confirmed_through,
+        destination,
+        1,
+        batch.buffers(),
+        len(bodies) if count is None else count,
+    )
+    return b"".join(buffers)
+
+
+def publish(
+    session: int, number: int = 1, bodies: Sequence[bytes] = (b"body",), **more: Any
+) -> frames.Command:
+    return frames.Command(channel=CHANNEL, command=publish_bytes(session, number, bodies, **more))
+
+
+def command(session: int, number: int, payload: Payload, *, generation: int = 1) -> frames.Command:
+    data = encode_command(kind_of(payload), session, generation, number, 0, payload.encode())
+    return frames.Command(channel=CHANNEL, command=data)
+
+
+def acknowledge(session: int, number: int, *pairs: tuple[int, int]) -> frames.Command:
+    return command(session, number, Acknowledge(destination=KNOWN, subscription=0, ranges=Ranges(pairs)))

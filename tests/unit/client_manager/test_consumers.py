@@ -1,0 +1,397 @@
+"""Consumers: attached, fed, credited, detached, and attached again when the primary changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.batch import Batch
+from antiphon.bus.effects import Received
+from antiphon.bus.messages import (
+    ConsumerEnded,
+    CreditUpdate,
+    Deliver,
+    Piece,
+    Register,
+    Registered,
+    Unregister,
+)
+from antiphon.client_manager.effects import (
+    ChannelEvent,
+    SendFrames,
+    SubmitEnvelope,
+    WriteBlocked,
+    WriteUnblocked,
+)
+from antiphon.errors import ConsumerClosed, SessionClosed
+from antiphon.ranges import Ranges
+from antiphon.wire import frames
+from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, Return
+from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, acknowledge, command, kinds, publish
+
+
+def piece(first: int, bodies: list[bytes], redelivered: int = 0) -> Piece:
+    batch = Batch.of_bodies(bodies, producer=9, first_number=1, timestamp_ms=1)
+    return Piece(first, len(bodies), redelivered, batch.buffers())
+
+
+def deliver(key: int, first_delivery: int, *pieces: Piece, term: int = 1) -> Deliver:
+    return Deliver(term, 1, key, KNOWN, first_delivery, pieces)
+
+
+def attached(**settings: Any) -> tuple[Stage, int, int]:
+    stage = Stage(**settings)
+    stage.connect()
+    session = stage.open_session()
+    return stage, session, stage.open_consumer(session)
+
+
+def consumer_close(session: int, seen_through: int = 0, consumer: int = 1) -> frames.ConsumerClose:
+    return frames.ConsumerClose(request=90, session=session, consumer=consumer, seen_through=seen_through)
+
+
+def credit(session: int, messages: int, consumer: int = 1) -> frames.Credit:
+    return frames.Credit(session=session, consumer=consumer, messages=messages, bytes=messages * 1000)
+
+
+# -- attaching -------------------------------------------------------------------------------------
+
+
+def test_a_consumer_is_registered_once_the_channel_knows_its_session() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, stage.consumer_open(session, credit=500))
+    assert kinds(stage.submitted[0]) == [CommandKind.SESSION_OPEN]
+    assert stage.to_primary(Register) == []
+
+    stage.confirm()
+    (register,) = stage.to_primary(Register)
+    assert (register.session, register.generation, register.destination) == (session, 1, KNOWN)
+    assert (register.credit_messages, register.credit_bytes) == (500, 1 << 20)
+    assert register.held == Ranges()
+    assert stage.heard_of(frames.Done) == []
+
+    stage.step(ChannelEvent(CHANNEL, Received(1, Registered(register.consumer, 1))))
+    assert len(stage.heard_of(frames.Done)) == 1
+
+
+def test_the_second_consumer_need_not_wait() -> None:
+    stage, session, first = attached()
+    stage.say(1, stage.consumer_open(session, consumer=2))
+    assert stage.submitted == []
+    keys = [register.consumer for register in stage.to_primary(Register)]
+    assert keys[0] == first and keys[1] != first
+
+
+def test_a_consumer_the_primary_refuses_has_failed() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, stage.consumer_open(session))
+    stage.confirm()
+    key = stage.to_primary(Register)[0].consumer
+    stage.tell(Registered(consumer=key, term=1, code="destination.unknown", text="it was deleted"))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert (failed.code, failed.text) == ("destination.unknown", "it was deleted")
+    assert stage.manager.consumer_count == 0
+
+
+def test_a_consumer_of_a_session_that_is_not_ours_has_failed() -> None:
+    stage = Stage()
+    stage.connect()
+    stage.say(1, stage.consumer_open(0xABC))
+    assert stage.heard_of(frames.Failed)[0].code == SessionClosed.code
+
+
+def test_a_consumer_of_an_unknown_destination_has_failed() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.directory.clear()
+    stage.say(1, stage.consumer_open(session))
+    assert stage.heard_of(frames.Failed)[0].code == "destination.unknown"
+    assert stage.submitted == []
+
+
+def test_consumers_of_a_session_are_bounded() -> None:
+    stage = Stage(consumers_max=2)
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, *(stage.consumer_open(session, number) for number in (1, 2, 3)))
+    assert stage.heard_of(frames.Failed)[0].code == "limit"
+
+
+def test_a_consumer_number_used_twice_ends_the_connection() -> None:
+    stage, session, _ = attached()
+    stage.say(1, stage.consumer_open(session, 1))
+    assert "consumer 1 a second time" in stage.goodbye().text
+
+
+# -- delivering ------------------------------------------------------------------------------------
+
+
+def test_a_delivery_is_passed_on_without_joining_its_batches() -> None:
+    stage, session, key = attached()
+    pieces = (piece(40, [b"a", b"b"]), piece(50, [b"c"], redelivered=2))
+    (sent,) = stage.tell(deliver(key, 1, *pieces))
+
+    assert isinstance(sent, SendFrames)
+    for each in pieces:
+        assert any(buffer is each.buffers[0] for buffer in sent.buffers)
+    (frame,) = stage.heard_of(frames.Deliver)
+    assert (frame.session, frame.consumer, frame.channel, frame.destination) == (session, 1, CHANNEL, KNOWN)
+    assert (frame.term, frame.first_delivery) == (1, 1)
+    assert [(each.first_sequence, each.redelivery_count) for each in frame.pieces] == [(40, 0), (50, 2)]
+    assert Batch.decode(frame.pieces[0].batch).bodies() == [b"a", b"b"]
+
+
+def test_a_delivery_said_twice_is_passed_on_once() -> None:
+    stage, _, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a", b"b"])))
+    assert stage.tell(deliver(key, 1, piece(40, [b"a", b"b"]))) == []
+
+
+def test_a_delivery_to_nobody_is_dropped() -> None:
+    stage, _, _ = attached()
+    assert stage.tell(deliver(12345, 1, piece(40, [b"a"]))) == []
+
+
+def test_a_consumer_ended_by_the_primary_is_told_so() -> None:
+    stage, session, key = attached()
+    stage.tell(ConsumerEnded(consumer=key, term=1, code="destination.deleted", text="deleted"))
+    assert stage.heard[1][-1] == frames.ConsumerGone(
+        session=session, consumer=1, code="destination.deleted", text="deleted"
+    )
+    # Closing it crosses with that word, and is fine.
+    stage.say(1, consumer_close(session))
+    assert stage.heard_of(frames.Done)[-1].request == 90
+    assert stage.to_primary(Unregister) == []
+
+
+# -- credit ----------------------------------------------------------------------------------------
+
+
+def test_credit_is_passed_on_once_a_step() -> None:
+    stage, session, key = attached()
+    stage.say(1, credit(session, 1100), credit(session, 1300), credit(session, 1200))
+    assert stage.to_primary(CreditUpdate) == [CreditUpdate(key, 1300, 1300 * 1000)]
+
+
+def test_credit_of_nobody_is_dropped() -> None:
+    stage, session, _ = attached()
+    assert stage.say(1, credit(session, 5, consumer=9), credit(0xABC, 5)) == []
+
+
+def test_a_peer_that_does_not_read_gets_no_credit_until_it_does() -> None:
+    stage, session, key = attached()
+    other = stage.open_consumer(session, consumer=2)
+    stage.step(WriteBlocked(1))
+    stage.say(1, credit(session, 2000), credit(session, 3000), credit(session, 2000, consumer=2))
+    assert stage.to_primary(CreditUpdate) == []
+    stage.step(WriteUnblocked(1))
+    assert [(update.consumer, update.messages) for update in stage.to_primary(CreditUpdate)] == [
+        (key, 3000),
+        (other, 2000),
+    ]
+
+
+def test_one_who_does_not_read_takes_no_credit_from_others() -> None:
+    stage, _, _ = attached()
+    stage.connect(2)
+    session = stage.open_session(2)
+    key = stage.open_consumer(session, conn=2)
+    stage.step(WriteBlocked(1))
+    stage.say(2, credit(session, 2000))
+    assert [update.consumer for update in stage.to_primary(CreditUpdate)] == [key]
+
+
+def test_credit_before_the_session_is_known_goes_with_the_registration() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, stage.consumer_open(session, credit=10), credit(session, 5000))
+    stage.confirm()
+    assert stage.to_primary(Register)[0].credit_messages == 5000
+    assert stage.to_primary(CreditUpdate) == []
+
+
+# -- detaching -------------------------------------------------------------------------------------
+
+
+def test_a_consumer_is_detached_when_its_acknowledgements_are_confirmed() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.say(1, acknowledge(session, 1, (40, 44)), consumer_close(session, seen_through=6))
+    assert stage.to_primary(Unregister) == []
+
+    stage.confirm()
+    assert stage.to_primary(Unregister) == [Unregister(key, 6)]
+    assert [type(frame) for frame in stage.heard[1][-2:]] == [frames.Confirm, frames.Done]
+    assert stage.manager.consumer_count == 0
+
+
+def test_later_commands_do_not_hold_up_a_closing() -> None:
+    stage, session, key = attached(submitted_bytes_max=1)
+    stage.say(1, acknowledge(session, 1, (40, 44)))
+    stage.say(1, consumer_close(session), publish(session, 2))
+    stage.confirm()
+    assert stage.to_primary(Unregister) == [Unregister(key, 0)]
+
+
+def test_nothing_is_delivered_to_a_consumer_that_is_closing() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"])))
+    stage.say(1, publish(session, 1), consumer_close(session, seen_through=1))
+    assert stage.tell(deliver(key, 2, piece(41, [b"b"]))) == []
+    stage.confirm()
+    assert stage.to_primary(Unregister) == [Unregister(key, 1)]
+
+
+def test_nobody_has_seen_more_than_was_sent() -> None:
+    stage, session, key = attached()
+    stage.say(1, consumer_close(session, seen_through=1 << 60))
+    assert stage.to_primary(Unregister) == [Unregister(key, 0)]
+
+
+def test_a_lost_client_may_have_seen_all_it_was_sent() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.say(1, acknowledge(session, 1, (40, 44)))
+    stage.lose()
+    assert stage.to_primary(Unregister) == []
+    stage.confirm()
+    assert stage.to_primary(Unregister) == [Unregister(key, 10)]
+
+
+def test_a_consumer_closed_before_it_is_known_was_never_there() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, stage.consumer_open(session), consumer_close(session))
+    stage.confirm()
+    assert stage.to_primary(Register) == []
+    assert stage.to_primary(Unregister) == []
+    assert [type(frame) for frame in stage.heard[1][-2:]] == [frames.Failed, frames.Done]
+    assert stage.heard_of(frames.Failed)[0].code == ConsumerClosed.code
+
+
+def test_a_consumer_closed_while_it_is_registered_is_unregistered() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, stage.consumer_open(session))
+    stage.confirm()
+    key = stage.to_primary(Register)[0].consumer
+    stage.say(1, consumer_close(session))
+    assert stage.to_primary(Unregister) == [Unregister(key, 0)]
+    assert stage.tell(Registered(consumer=key, term=1)) == []
+    assert [type(frame) for frame in stage.heard[1][-2:]] == [frames.Failed, frames.Done]
+
+
+def test_a_client_lost_while_its_session_is_opened_leaves_nothing_behind() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, stage.consumer_open(session))
+    stage.lose()
+    stage.confirm_all()
+    assert stage.to_primary(Register) == []
+    assert (stage.manager.session_count, stage.manager.consumer_count) == (0, 0)
+
+
+def test_closing_a_session_detaches_its_consumers_before_its_end_is_ordered() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 3)))
+    stage.say(1, acknowledge(session, 1, (40, 41)), frames.SessionClose(request=91, session=session))
+    effects = stage.confirm()
+    assert stage.to_primary(Unregister) == [Unregister(key, 3)]
+    assert kinds(stage.of_kind(SubmitEnvelope, effects)[0]) == [CommandKind.SESSION_CLOSE]
+    stage.confirm()
+    assert stage.heard[1][-1] == frames.Done(request=91)
+
+
+# -- a new primary ---------------------------------------------------------------------------------
+
+
+def test_a_new_primary_hears_what_consumers_hold() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10), piece(60, [b"a"] * 10)))
+    back = Return(destination=KNOWN, subscription=0, counted=False, ranges=Ranges([(65, 70)]))
+    stage.say(1, acknowledge(session, 1, (40, 44)), command(session, 2, back))
+    stage.confirm(Outcome(0, 1, OutcomeCode.ACK_LOST, 41))
+    stage.say(1, acknowledge(session, 3, (44, 46)))  # not confirmed: it still holds them
+
+    stage.new_term(2)
+
+    register = stage.to_primary(Register)[-1]
+    assert register.consumer == key
+    assert register.held == Ranges([(44, 50), (60, 65)])
+
+
+def test_delivery_numbers_go_on_for_the_client_when_the_primary_changes() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.say(1, credit(session, 1010))
+
+    stage.new_term(2)
+    register = stage.to_primary(Register)[-1]
+    assert register.credit_messages == 1000
+    assert register.credit_bytes == 1 << 20
+
+    stage.tell(Registered(consumer=key, term=2))
+    stage.tell(deliver(key, 1, piece(80, [b"b"] * 5), term=2))
+    assert [frame.first_delivery for frame in stage.heard_of(frames.Deliver)] == [1, 11]
+
+    stage.say(1, credit(session, 2000))
+    assert stage.to_primary(CreditUpdate)[-1].messages == 1990
+
+    stage.say(1, consumer_close(session, seen_through=12))
+    assert stage.to_primary(Unregister) == [Unregister(key, 2)]
+
+
+def test_the_client_hears_one_answer_though_the_primary_changes_meanwhile() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, stage.consumer_open(session))
+    stage.confirm()
+    key = stage.to_primary(Register)[0].consumer
+    stage.new_term(2)
+    assert stage.tell(Registered(consumer=key, term=1)) == []
+    stage.tell(Registered(consumer=key, term=2))
+    stage.tell(Registered(consumer=key, term=2))
+    assert len(stage.heard_of(frames.Done)) == 1
+
+
+def test_a_former_primary_delivers_to_nobody() -> None:
+    stage, _, key = attached()
+    stage.new_term(2)
+    assert stage.tell(deliver(key, 1, piece(40, [b"a"]), term=1)) == []
+    assert stage.tell(ConsumerEnded(consumer=key, term=1, code="x", text="")) == []
+
+
+def test_a_term_told_again_registers_nobody() -> None:
+    stage, _, _ = attached()
+    assert len(stage.new_term(2)) == 1
+    assert stage.new_term(2) == []
+    assert stage.new_term(1) == []
+
+
+def test_a_consumer_lost_in_a_failover_is_told_so() -> None:
+    stage, session, key = attached()
+    stage.new_term(2)
+    stage.tell(Registered(consumer=key, term=2, code="session.closed", text="gone"))
+    assert stage.heard[1][-1] == frames.ConsumerGone(
+        session=session, consumer=1, code="session.closed", text="gone"
+    )
+
+
+def test_a_closing_consumer_keeps_what_it_holds_until_its_acknowledgements_are_confirmed() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.say(1, acknowledge(session, 1, (40, 50)), consumer_close(session, seen_through=10))
+    stage.new_term(2)
+    register = stage.to_primary(Register)[-1]
+    assert (register.held, register.credit_messages) == (Ranges([(40, 50)]), 0)
+    stage.confirm()
+    assert stage.to_primary(Unregister) == [Unregister(key, 0)]

@@ -1,0 +1,351 @@
+"""A channel written by hand: numbers envelopes, keeps their bytes, and shows both to replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from antiphon.batch import Batch
+from antiphon.bus.effects import Multicast, Send
+from antiphon.bus.entries import FenceDetail, OpenDetail
+from antiphon.bus.messages import (
+    NO_DIGEST,
+    Applied,
+    BusMessage,
+    ConsumerEnded,
+    CreditUpdate,
+    Deliver,
+    Entry,
+    EntryKind,
+    Register,
+    Registered,
+    SessionDetached,
+    Unregister,
+    digest_of,
+)
+from antiphon.bus.ports import Location
+from antiphon.ids import Mid, make_epoch
+from antiphon.message_manager.effects import Effect, Propose
+from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import (
+    NODE_SESSION,
+    Acknowledge,
+    CloseSession,
+    CommandKind,
+    CreateDestination,
+    DeleteDestination,
+    OpenSession,
+    Outcome,
+    Payload,
+    Publish,
+    ResumeSession,
+    Return,
+    count_of,
+    encode_command,
+    kind_of,
+)
+
+NODE = 1
+CM = 1
+SECOND_NS = 1_000_000_000
+SESSION = 0xA1
+AT_ONCE = MessageManagerSettings(registration_wait_ms=0)
+
+
+class MemoryPayloads:
+    """Where a replica finds the bytes: by segment and offset, a few records to a segment."""
+
+    def __init__(self, records_per_segment: int = 4) -> None:
+        self.records: dict[tuple[int, int], bytes] = {}
+        self.reads = 0
+        self._per_segment = records_per_segment
+        self._next = (1, 0)
+
+    def keep(self, payload: bytes) -> Location:
+        segment, offset = self._next
+        self.records[self._next] = payload
+        offset += len(payload) + 64
+        self._next = (segment, offset)
+        if len(self.records) % self._per_segment == 0:
+            self._next = (segment + 1, 0)
+        return Location(segment, self._last_offset(segment), len(payload))
+
+    def _last_offset(self, segment: int) -> int:
+        return max(offset for where, offset in self.records if where == segment)
+
+    def read(self, location: Location) -> memoryview:
+        self.reads += 1
+        payload = self.records[location.segment, location.offset]
+        assert len(payload) == location.length
+        return memoryview(payload)
+
+    def has(self, mid: Mid) -> bool:
+        raise AssertionError("the message manager knows places, not ids")
+
+    def locate(self, mid: Mid) -> Location | None:
+        raise AssertionError("the message manager knows places, not ids")
+
+    def place(self, mid: Mid, first: int, count: int) -> Location:
+        raise AssertionError("the message manager places nothing")
+
+    def discard(self, mid: Mid) -> None:
+        raise AssertionError("the message manager discards nothing")
+
+
+class Channel:
+    """One log and one replica that applies it; further replicas can be made to follow it."""
+
+    def __init__(
+        self,
+        settings: MessageManagerSettings = AT_ONCE,
+        *,
+        node: int = NODE,
+        records_per_segment: int = 4,
+        begin: bool = True,
+    ) -> None:
+        self.now_ns = 0
+        self.wall_ms = 1_000
+        self.log: list[tuple[Entry, bytes | None]] = []
+        self.next = 1
+        self.payloads = MemoryPayloads(records_per_segment)
+        self.settings = settings
+        self.manager = MessageManager("main", node, self.payloads, settings)
+        self._runs: dict[int, tuple[int, int]] = {}
+        self._counter = 0
+        if begin:
+            self.claim(node)
+            self.open_producer(CM)
+
+    # -- writing the log -----------------------------------------------------------
+
+    def _append(
+        self, kind: EntryKind, mid: Mid, count: int, payload: bytes | None, detail: bytes = b""
+    ) -> int:
+        digest = digest_of(mid, 0, count, payload) if payload is not None else NO_DIGEST
+        entry = Entry(self.next, count, kind, mid, 0, digest, detail)
+        self.next += count
+        self.log.append((entry, payload))
+        show(self.manager, self.payloads, entry, payload, self.now_ns, self.wall_ms)
+        return entry.first
+
+    def claim(self, node: int) -> int:
+        self._counter += 1
+        epoch = make_epoch(self._counter, node)
+        self._append(EntryKind.PRIMARY_CLAIM, Mid(node, epoch, 0), 1, None)
+        return epoch
+
+    def open_producer(self, pid: int) -> None:
+        detail = OpenDetail(pid, bytes(16)).encode()
+        pe = self._append(EntryKind.PRODUCER_OPEN, Mid(NODE, 0, 0), 1, None, detail)
+        self._runs[pid] = (pe, 0)
+
+    def fence(self, pid: int, term: int) -> None:
+        detail = FenceDetail(pid, self._runs[pid][0], term).encode()
+        self._append(EntryKind.PRODUCER_FENCE, Mid(NODE, 0, 0), 1, None, detail)
+
+    def mark(self) -> int:
+        return self._append(EntryKind.CHECKPOINT_MARK, Mid(NODE, 0, 0), 1, None)
+
+    def order(self, *commands: bytes, pid: int = CM, count: int | None = None) -> int:
+        """One envelope with these commands; the number of the first."""
+        if pid not in self._runs:
+            self.open_producer(pid)
+        pe, pseq = self._runs[pid]
+        self._runs[pid] = (pe, pseq + 1)
+        payload = b"".join(commands)
+        return self._append(
+            EntryKind.DATA,
+            Mid(pid, pe, pseq + 1),
+            count_of(payload) if count is None else count,
+            payload,
+        )
+
+    def order_proposals(self, effects: Iterable[Effect]) -> int:
+        proposals = [effect for effect in effects if isinstance(effect, Propose)]
+        for proposal in proposals:
+            self.order(proposal.command)
+        return len(proposals)
+
+    def create(self, name: str) -> int:
+        return self.order(of_node(CreateDestination(kind=1, name=name, settings="{}")))
+
+    # -- the other side --------------------------------------------------------------
+
+    def say(self, message: BusMessage, sender: int = CM) -> None:
+        self.manager.receive(self.now_ns, sender, message)
+
+    def flush(self) -> list[Effect]:
+        return self.manager.flush(self.now_ns, self.wall_ms)
+
+    def exceptions(self) -> list[Outcome]:
+        """What the primary has to tell of everything since the last flush."""
+        return [outcome for applied in applied_of(self.flush()) for outcome in applied.exceptions]
+
+    def register(
+        self,
+        consumer: int,
+        destination: int,
+        credit: int = 1_000,
+        *,
+        session: int = SESSION,
+        generation: int = 1,
+        credit_bytes: int = 1 << 40,
+        held: Ranges | None = None,
+        sender: int = CM,
+    ) -> None:
+        self.say(
+            Register(
+                consumer=consumer,
+                session=session,
+                generation=generation,
+                destination=destination,
+                subscription=0,
+                selector="",
+                credit_messages=credit,
+                credit_bytes=credit_bytes,
+                held=held or Ranges(),
+            ),
+            sender,
+        )
+
+    def credit(self, consumer: int, messages: int, bytes: int = 1 << 40, sender: int = CM) -> None:
+        self.say(CreditUpdate(consumer, messages, bytes), sender)
+
+    def unregister(self, consumer: int, seen_through: int, sender: int = CM) -> None:
+        self.say(Unregister(consumer, seen_through), sender)
+
+    def lose_client(self, session: int = SESSION, generation: int = 1) -> None:
+        self.say(SessionDetached(session, generation))
+
+
+def show(
+    manager: MessageManager,
+    payloads: MemoryPayloads,
+    entry: Entry,
+    payload: bytes | None,
+    now_ns: int = 0,
+    wall_ms: int = 0,
+) -> None:
+    """Let a replica apply an entry; it keeps the bytes in a place of its own."""
+    location = payloads.keep(payload) if payload is not None else None
+    view = memoryview(payload) if payload is not None else None
+    manager.apply(now_ns, wall_ms, entry, view, location)
+
+
+# -- commands ------------------------------------------------------------------------
+
+
+def of_node(payload: Payload) -> bytes:
+    return encode_command(kind_of(payload), NODE_SESSION, 0, 0, 0, payload.encode())
+
+
+class Client:
+    """Numbers the commands of one session, as a client does."""
+
+    def __init__(self, session: int = SESSION, generation: int = 1) -> None:
+        self.session = session
+        self.generation = generation
+        self.number = 1
+        self.confirmed_through = 0
+
+    def _command(self, payload: Payload, number: int, count: int = 1) -> bytes:
+        return encode_command(
+            kind_of(payload),
+            self.session,
+            self.generation,
+            number,
+            self.confirmed_through if number else 0,
+            payload.encode(),
+            count,
+        )
+
+    def _numbered(self, payload: Payload, number: int | None, count: int = 1) -> bytes:
+        if number is None:
+            number = self.number
+            self.number += count
+        return self._command(payload, number, count)
+
+    def open(self, user: str = "ann", client_id: str = "") -> bytes:
+        return self._command(OpenSession(user=user, client_id=client_id), 0)
+
+    def resume(self, generation: int) -> bytes:
+        self.generation = generation
+        return self._command(ResumeSession(), 0)
+
+    def close(self) -> bytes:
+        return self._command(CloseSession(), 0)
+
+    def publish(
+        self, destination: int, bodies: Sequence[bytes], number: int | None = None, header_count: int = 0
+    ) -> bytes:
+        first_number = self.number if number is None else number
+        batch = Batch.of_bodies(bodies, self.session, first_number, 0)
+        payload = Publish(destination, 1, 0, batch.encode())
+        return self._numbered(payload, number, header_count or len(bodies))
+
+    def ack(self, destination: int, *pairs: tuple[int, int], number: int | None = None) -> bytes:
+        payload = Acknowledge(destination=destination, subscription=0, ranges=Ranges(pairs))
+        return self._numbered(payload, number)
+
+    def give_back(self, destination: int, *pairs: tuple[int, int], counted: bool = True) -> bytes:
+        payload = Return(destination=destination, subscription=0, counted=counted, ranges=Ranges(pairs))
+        return self._numbered(payload, None)
+
+    def delete(self, destination: int) -> bytes:
+        return self._numbered(DeleteDestination(destination=destination), None)
+
+    def raw(self, kind: CommandKind, payload: bytes, count: int = 1) -> bytes:
+        number = self.number
+        self.number += count
+        return encode_command(kind, self.session, self.generation, number, 0, payload, count)
+
+
+# -- what came out -----------------------------------------------------------------------
+
+
+def applied_of(effects: Iterable[Effect]) -> list[Applied]:
+    return [
+        effect.message
+        for effect in effects
+        if isinstance(effect, Multicast) and isinstance(effect.message, Applied)
+    ]
+
+
+def sent(effects: Iterable[Effect]) -> list[BusMessage]:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def delivers(effects: Iterable[Effect]) -> list[Deliver]:
+    return [message for message in sent(effects) if isinstance(message, Deliver)]
+
+
+def answers(effects: Iterable[Effect]) -> list[Registered | ConsumerEnded]:
+    return [message for message in sent(effects) if isinstance(message, Registered | ConsumerEnded)]
+
+
+def proposals(effects: Iterable[Effect]) -> list[Propose]:
+    return [effect for effect in effects if isinstance(effect, Propose)]
+
+
+def batch_of(buffers: Sequence[bytes | memoryview]) -> Batch:
+    return Batch.decode(b"".join(buffers))
+
+
+def delivered(effects: Iterable[Effect]) -> list[tuple[int, int, bytes, int]]:
+    """(consumer, sequence number, body, redelivery count) of every delivered message."""
+    rows = []
+    for deliver in delivers(effects):
+        for piece in deliver.pieces:
+            batch = batch_of(piece.buffers)
+            assert batch.count == piece.count, "a piece says how many rows it has"
+            for row, body in enumerate(batch.bodies()):
+                rows.append((deliver.consumer, piece.first_sequence + row, body, piece.redelivery_count))
+    return rows
+
+
+def numbers_to(effects: Iterable[Effect], consumer: int) -> list[int]:
+    return [number for who, number, _, _ in delivered(effects) if who == consumer]
+
+
+def bodies(count: int, prefix: str = "m") -> list[bytes]:
+    return [f"{prefix}{at}".encode() for at in range(count)]
