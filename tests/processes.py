@@ -51,9 +51,11 @@ class Server:
     def wait_ready(self) -> Server:
         """Return when the server has printed its ready line."""
         line = self._read_line()
-        assert line, (
-            f"the server ended ({self.process.wait()}) before it was ready: {self.errors.read_text()}"
-        )
+        if not line:
+            code = self.process.wait(timeout=STOP_SECONDS)
+            self.__exit__(None, None, None)
+            words = self.errors.read_text()
+            raise AssertionError(f"the server ended ({code}) before it was ready: {words}")
         self.ready = json.loads(line)
         return self
 
