@@ -18,7 +18,7 @@ DISK_ID = bytes(range(16))
 
 def payload_of(number: int, size: int) -> bytes:
     """Bytes that differ from record to record and from place to place."""
-    pattern = b"".join((number * 1_000_003 + word).to_bytes(4, "little") for word in range(64))
+    pattern = b"".join((number * 1_000_003 + word).to_bytes(8, "little") for word in range(64))
     return (pattern * (size // len(pattern) + 1))[:size]
 
 

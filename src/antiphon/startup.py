@@ -55,8 +55,16 @@ class Identity:
     disk_id: bytes
     run_id: bytes
     start_s: int
-    address: int = 0x7F000001
-    port: int = 0
+
+    def ids(self, node_id: int, run: int) -> IdSource:
+        """Ids that no other life of any node gives.
+
+        The journal's run number is durable and goes up with every life, which a clock's seconds do not:
+        two lives may begin within one of them, and a clock may be set back. So it stands where the start
+        time belongs; the time and two random bytes stand for the address, so that a copied data
+        directory does not give the same ids twice.
+        """
+        return IdSource(node_id, self.start_s, int.from_bytes(self.run_id[:2], "little"), run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +131,7 @@ def start_node(
         node_name=settings.name,
         cluster=settings.cluster,
         servers=(),
-        ids=IdSource(0, identity.address, identity.port, identity.start_s),
+        ids=identity.ids(node_id, found.run),
         channels=(group.group,),
         settings=settings.client_manager,
         ask=partial(_look_up, manager),

@@ -177,4 +177,5 @@ def test_an_orderly_stop_keeps_everything(tmp_path: Path) -> None:
     with Server(tmp_path / "data") as second:
         received = antiphon("receive", "queue:kept", "--json", url=second.url)
         message = json.loads(received.stdout)
-        assert (message["body"], message["redelivered"]) == ("still here", False)
+        # Nobody knows any more whether a consumer had it before the restart, so it is said that one may have.
+        assert (message["body"], message["redelivered"]) == ("still here", True)

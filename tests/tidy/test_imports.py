@@ -28,6 +28,7 @@ LAYERS: list[set[str]] = [
     {"bus"},
     {"client", "client_manager", "message_manager"},
     {"antiphon", "node"},
+    {"startup"},
     {"admin"},
     {"runtime", "sim"},
     {"cli"},
@@ -54,6 +55,7 @@ PURE_PARTS = (FOUNDATION - {"config"}) | {
     "client_manager",
     "message_manager",
     "node",
+    "startup",
 }
 IMPURE_MODULES = {
     *("asyncio", "time", "random", "os", "socket", "uuid", "threading"),

@@ -40,7 +40,7 @@ class Candidacy:
         # Read only. Whoever stands is a commit server itself.
         self._own = own
         self.started_at = now_ns
-        self._resend_at = now_ns
+        self._resend_at = now_ns + config.retransmit_ms * MS
         self.has_claimed = False
         # What we said in SEAL; it stays what it was then.
         self._committed = own.committed_upto

@@ -43,7 +43,7 @@ from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import EntryKind, ServerStatus
 from antiphon.bus.planted import ACKNOWLEDGE_BEFORE_FSYNC, NONE, RELEASE_BY_EARLIER_SYNC
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, encode_order
+from antiphon.bus.records import BaseMoved, EpochStarted, encode_appended, encode_order
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import epoch_node
 
@@ -96,6 +96,11 @@ class CommitServer:
         """The newest number whose checkpoint is known to be stable."""
         return self._stable[0]
 
+    @property
+    def is_writing(self) -> bool:
+        """Does anything here wait for the disk?"""
+        return bool(self._held)
+
     def next_deadline_ns(self) -> int | None:
         return None
 
@@ -103,15 +108,12 @@ class CommitServer:
         """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         for event in events:
-            match event:
-                case Received(sender, message):
-                    self._on_received(now_ns, sender, message, out)
-                case Synced(index):
-                    self._on_synced(index, out)
-                case Learned():
-                    self._on_learned(event, out)
-                case _:
-                    pass
+            if type(event) is Received:
+                self._on_received(now_ns, event.sender, event.message, out)
+            elif type(event) is Synced:
+                self._on_synced(event.index, out)
+            elif type(event) is Learned:
+                self._on_learned(event, out)
         return _merge_acknowledgements(out)
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
@@ -164,7 +166,7 @@ class CommitServer:
             entries, prev = entries[len(known) :], log.last
         if entries:
             log.extend(entries)
-            body = encode_order(EntriesAppended(epoch, prev, entries))
+            body = encode_appended(epoch, prev, entries)
             index = self._append(OrderRecord(body, log.last), out)
             self._reply_after(index, sender, m.CommitAcknowledge(epoch, log.last), out)
         else:

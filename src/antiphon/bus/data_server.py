@@ -95,8 +95,6 @@ class DataServer:
         self._unsettled = 0
         self._weights: dict[int, int] = {}
         self._cached_bytes = 0
-        # Through which number the member has taken its payloads.
-        self._taken_upto = known.upto
         self._due: list[_Held] = []
         self._rereport_at: int | None = None
         self.dropped = 0
@@ -110,6 +108,11 @@ class DataServer:
         """How many envelopes here have no committed number yet."""
         return self._unsettled
 
+    @property
+    def is_writing(self) -> bool:
+        """Does anything here wait for the disk?"""
+        return bool(self._writing)
+
     def is_durable(self, mid: Mid) -> bool:
         held = self._held.get(mid)
         return held is not None and held.is_durable
@@ -121,15 +124,12 @@ class DataServer:
         """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         for event in events:
-            match event:
-                case Received(sender, message):
-                    self._on_received(sender, message, out)
-                case Synced(index):
-                    self._on_synced(index)
-                case Learned():
-                    self._on_learned(event)
-                case _:
-                    pass
+            if type(event) is Received:
+                self._on_received(event.sender, event.message, out)
+            elif type(event) is Synced:
+                self._on_synced(event.index)
+            elif type(event) is Learned:
+                self._on_learned(event)
         if self._rereport_at is None:
             self._rereport_at = now_ns + self._config.rereport_ms * MS
         elif now_ns >= self._rereport_at:
@@ -301,7 +301,7 @@ class DataServer:
                 held = held_by_mid.get(entry.mid)
                 if held is not None:
                     self._settle(held)
-                elif entry.last > self._taken_upto:
+                else:
                     self._wanted[entry.mid] = entry
         for entry in learned.notable:
             if entry.kind in (EntryKind.PRODUCER_OPEN, EntryKind.PRODUCER_FENCE):
@@ -358,7 +358,6 @@ class DataServer:
         self._settle(held)
         self._drop_cached(held)
         del self._held[mid]
-        self._taken_upto = entry.last
         return payload, self._payloads.place(mid, entry.first, entry.count)
 
     def _miss(self, entry: Entry) -> None:

@@ -208,10 +208,11 @@ class CheckpointWritten:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The part of the order that this node knows to be committed, without a gap, grew by these entries.
+    """The part of the order that this node knows to be committed, without a gap, grew.
 
-    Told by the member to the other roles of its node, never to others. `notable` are those that are not
-    DATA; `marks` are the ledgers, encoded, as they stood after each CHECKPOINT_MARK among them.
+    Told by the member to the other roles of its node, never to others. `entries` are those that it could
+    not apply yet; `notable` are all that are not DATA, applied or not; `marks` are the ledgers, encoded,
+    as they stood after each CHECKPOINT_MARK among them.
     """
 
     entries: tuple[Entry, ...]

@@ -67,7 +67,7 @@ class CommitLog:
         assert self.is_end(after), f"{after} is inside an entry"
         assert through <= self.last and self.is_end(through), f"{through} is no end of an entry"
         start = self._index(after + 1)
-        stop = self._index(through) + 1
+        stop = len(self._entries) if through == self.last else self._index(through) + 1
         if most is not None:
             stop = min(stop, start + most)
         return tuple(self._entries[start:stop])

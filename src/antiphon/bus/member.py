@@ -86,31 +86,35 @@ class Member:
                     learned += self.known.learn(message.entries, message.committed_upto)
                 elif type(message) is m.Heartbeat:
                     self.known.learn((), message.committed_upto)
+        notable: tuple[Entry, ...] = ()
+        marks: tuple[tuple[int, bytes], ...] = ()
         if learned:
-            self._learn(learned, out)
+            notable, marks = self._learn(learned)
         applied_before = self.applied
         if self._waiting:
             self._deliver(out)
-        if self._waiting and learned:
-            # What was not taken at once is committed all the same: nobody need report it any more.
-            out.append(Learned(tuple(self._waiting)[-len(learned):], (), ()))
+        if learned and (notable or self._waiting):
+            # As a rule everything was taken at once, and nobody has to be told.
+            left = tuple(self._waiting)[-len(learned) :]
+            out.append(Learned(left, notable, marks))
         if self._waiting or self.known.has_gap or self._fetch_at is not None:
             self._fetch(now_ns, bool(learned) or self.applied > applied_before, out)
         return out
 
-    def _learn(self, entries: list[Entry], out: list[RoleEffect]) -> None:
+    def _learn(self, entries: list[Entry]) -> tuple[tuple[Entry, ...], tuple[tuple[int, bytes], ...]]:
+        """Fold what is newly known; returns what is not DATA, and the ledger after each mark."""
         self._waiting.extend(entries)
         notable = tuple([entry for entry in entries if entry.kind is not EntryKind.DATA])
-        marks: list[tuple[int, bytes]] = []
-        if notable:
-            for entry in entries:
-                self.ledger.fold((entry,))
-                if entry.kind is EntryKind.CHECKPOINT_MARK:
-                    marks.append((entry.last, self.ledger.encode()))
-            self._marks.update(marks)
-        else:
+        if not notable:
             self.ledger.fold(entries)
-        out.append(Learned(tuple(entries), notable, tuple(marks)))
+            return (), ()
+        marks: list[tuple[int, bytes]] = []
+        for entry in entries:
+            self.ledger.fold((entry,))
+            if entry.kind is EntryKind.CHECKPOINT_MARK:
+                marks.append((entry.last, self.ledger.encode()))
+        self._marks.update(marks)
+        return notable, tuple(marks)
 
     # -- delivery ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from struct import Struct
 from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
@@ -54,13 +55,14 @@ class Entry(NamedTuple):
 
 
 NO_DIGEST = bytes(16)
+# mid, ts, count: what is under the digest beside the payload.
+_DIGEST_HEAD = Struct(MID_STRUCT.format + "QI")
 
 
 def digest_of(mid: Mid, ts: int, count: int, payload: bytes | memoryview) -> bytes:
     """XXH3-128 over an envelope: guards against accidents, and is the record's checksum at rest."""
     # Two hashes rather than one over a joined copy: the payload may be two megabytes.
-    head = MID_STRUCT.pack(*mid) + ts.to_bytes(8, "little") + count.to_bytes(4, "little")
-    return xxh3_128_digest(head + xxh3_128_digest(payload))
+    return xxh3_128_digest(_DIGEST_HEAD.pack(*mid, ts, count) + xxh3_128_digest(payload))
 
 
 class NackReason(IntEnum):

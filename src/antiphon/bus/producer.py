@@ -72,6 +72,7 @@ class Producer:
         self._pe = 0
         self._openings = 0
         self._is_opening = False
+        self._epoch = 0
         self._open_at: int | None = None
         self._next_pseq = 1
         self._sent: dict[int, _Sent] = {}
@@ -122,10 +123,12 @@ class Producer:
         match message:
             case m.Commit():
                 self._learn(message.entries, message.committed_upto, out)
+                self._on_epoch(now_ns, message.epoch, out)
             case m.FetchIdReply():
                 self._learn(message.entries, message.committed_upto, out)
             case m.Heartbeat():
                 self._learn((), message.committed_upto, out)
+                self._on_epoch(now_ns, message.epoch, out)
             case m.ProducerOpened(pid, run_id, pe):
                 if pid == self._node and run_id == self._open_id() and self._is_opening:
                     self._on_told_open(pe)
@@ -137,6 +140,13 @@ class Producer:
                     self._start_opening(now_ns, out)
             case _:
                 pass
+
+    def _on_epoch(self, now_ns: int, epoch: int, out: list[Effect]) -> None:
+        if epoch > self._epoch:
+            self._epoch = epoch
+            if self._is_opening:
+                # Whoever led before may never have heard us, or taken our OPEN along.
+                self._start_opening(now_ns, out)
 
     # -- opening -----------------------------------------------------------------------------------
 

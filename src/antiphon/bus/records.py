@@ -17,16 +17,19 @@ however long the log is: `keep_through` names the part that stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final, TypeAlias
 
-from antiphon.bus.entries import read_entries, write_entries
+from antiphon.bus.entries import encode_entries, read_entries
 from antiphon.bus.messages import Entry
 from antiphon.errors import ProtocolError
-from antiphon.wire.primitives import Buffer, Reader, Writer
+from antiphon.wire.primitives import Buffer, Reader, Writer, pack
 
 _ENTRIES_APPENDED: Final = 1
 _EPOCH_STARTED: Final = 2
 _BASE_MOVED: Final = 3
+# Of the records with entries: kind, epoch, the number before the first, how many entries follow.
+_HEAD = Struct("<BQQI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +67,24 @@ OrderBody: TypeAlias = EntriesAppended | EpochStarted | BaseMoved
 
 
 def encode_order(body: OrderBody) -> bytes:
-    writer = Writer()
     match body:
         case EntriesAppended(log_epoch, prev, entries):
-            writer.u8(_ENTRIES_APPENDED)
-            writer.u64(log_epoch)
-            writer.u64(prev)
-            write_entries(writer, entries)
+            return encode_appended(log_epoch, prev, entries)
         case EpochStarted(epoch, keep_through, entries):
-            writer.u8(_EPOCH_STARTED)
-            writer.u64(epoch)
-            writer.u64(keep_through)
-            write_entries(writer, entries)
+            return pack(_HEAD, _EPOCH_STARTED, epoch, keep_through, len(entries)) + encode_entries(entries)
         case BaseMoved(base, log_epoch, ledger, checkpoint_digest):
+            writer = Writer()
             writer.u8(_BASE_MOVED)
             writer.u64(base)
             writer.u64(log_epoch)
             writer.bytes_(ledger)
             writer.bytes_(checkpoint_digest)
-    return writer.join()
+            return writer.join()
+
+
+def encode_appended(log_epoch: int, prev: int, entries: tuple[Entry, ...]) -> bytes:
+    """An `EntriesAppended`, without making one: there is one for every commit."""
+    return pack(_HEAD, _ENTRIES_APPENDED, log_epoch, prev, len(entries)) + encode_entries(entries)
 
 
 def decode_order(data: Buffer) -> OrderBody:

@@ -166,8 +166,9 @@ class Reign:
         report = waiting.get(pseq)
         if report is None:
             report = waiting[pseq] = _Report(item)
-            delay = self._config.fetch_delay_ms * MS
-            report.fetch_at = now_ns + delay + self._chance.below(delay)
+            if server != self._node:
+                delay = self._config.fetch_delay_ms * MS
+                report.fetch_at = now_ns + delay + self._chance.below(delay)
         elif report.item.digest != item.digest:
             self._refuse(server, item.mid, NackReason.DIGEST, 0, out)
             out.append(Alarm(f"{item.mid} is held with two contents"))
@@ -340,14 +341,15 @@ class Reign:
     def _retransmit(self, now_ns: int, out: list[RoleEffect]) -> None:
         """What a commit server has not acknowledged for a while is sent to it again, a piece at a time."""
         config = self._config
+        sent_upto = self._unsent[0].first - 1 if self._unsent else self.log.last
         for server in config.commit_servers:
             have = self._match.get(server)
-            if have is None or have >= self.log.last or have < self.log.base:
+            if have is None or have >= sent_upto or have < self.log.base:
                 continue
             if now_ns - self._sent_at.get(server, 0) < config.retransmit_ms * MS:
                 continue
             self._sent_at[server] = now_ns
-            entries = self.log.between(have, self.log.last, config.submit_entries_max)
+            entries = self.log.between(have, sent_upto, config.submit_entries_max)
             out.append(Send(server, m.CommitSubmit(self.epoch, have, entries, self.committed_upto)))
 
     def _fetch_lacking(self, now_ns: int, out: list[RoleEffect]) -> None:

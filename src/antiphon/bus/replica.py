@@ -180,15 +180,17 @@ class Replica:
             m.EpochStart: votes,
             m.FetchId: votes,
             m.FetchIdReply: (member,),
-            m.Commit: (member, *votes),
+            m.Commit: (member,),
             m.Heartbeat: (member, *stores, sequencer, *votes, *folds),
         }
         self._routes = routes
-        # Only the first COMMIT of an epoch is news to the others.
+        # Only the first COMMIT of an epoch is news to the others. The commit server hears how far all is
+        # committed from submits and heartbeats, which come soon enough.
         self._news = (*stores, sequencer, *folds)
         self._epoch_told = 0
+        self._sequencer_seat = sequencer
+        self._commit_seat = commit
         self._events: dict[type[Any], tuple[_Seat, ...]] = {
-            Synced: (*stores, sequencer, *votes),
             Learned: (*stores, *votes, *folds),
             StateCaptured: folds,
             CheckpointWritten: folds,
@@ -285,16 +287,29 @@ class Replica:
         return out
 
     def _take(self, event: RoleEvent) -> None:
-        if type(event) is Received:
-            message = event.message
+        kind = type(event)
+        if kind is Received:
+            message = event.message  # type: ignore[union-attr]
             seats = self._routes.get(type(message), ())
             if type(message) is m.Commit and message.epoch > self._epoch_told:
                 self._epoch_told = message.epoch
                 seats += self._news
+        elif kind is Synced:
+            self._take_synced(event)
+            return
         else:
-            seats = self._events.get(type(event), ())
+            seats = self._events.get(kind, ())
         for seat in seats:
             seat.inbox.append(event)
+
+    def _take_synced(self, synced: RoleEvent) -> None:
+        """Two of three roles as a rule have nothing to wait for: they are not woken."""
+        if self._data_server.is_writing or self._data_seat.inbox:
+            self._data_seat.inbox.append(synced)
+        if self._commit_server.is_writing or self._commit_seat.inbox:
+            self._commit_seat.inbox.append(synced)
+        if self._sequencer.is_claiming:
+            self._sequencer_seat.inbox.append(synced)
 
     def _run(self, seat: _Seat, now_ns: int, out: list[Effect]) -> None:
         events, seat.inbox = seat.inbox, []

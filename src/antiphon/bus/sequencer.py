@@ -95,6 +95,11 @@ class Sequencer:
         """What this node leads, if it leads."""
         return self._reign
 
+    @property
+    def is_claiming(self) -> bool:
+        """Does a claim of ours wait for the disk?"""
+        return self._candidacy is not None and not self._candidacy.has_claimed
+
     def next_deadline_ns(self) -> int | None:
         if self._reign is not None:
             return self._reign.next_deadline_ns()
@@ -109,14 +114,15 @@ class Sequencer:
             # The first step of this life. Nobody has been heard, so nobody is deposed by waiting.
             self._suspect_at = now_ns if self._is_alone else self._next_suspicion(now_ns)
         for event in events:
-            match event:
-                case Received(sender, message):
-                    self._on_received(now_ns, sender, message, out)
-                case Synced(index):
-                    if self._candidacy is not None and index >= self._candidacy.claim_index:
-                        self._on_claim_durable(now_ns, out)
-                case _:
-                    pass
+            if type(event) is Received:
+                self._on_received(now_ns, event.sender, event.message, out)
+            elif (
+                type(event) is Synced
+                and self._candidacy is not None
+                and event.index >= self._candidacy.claim_index
+                and not self._candidacy.has_claimed
+            ):
+                self._candidacy.on_claim_durable(now_ns, out)
         self._on_epoch(self._superblock.promised, now_ns)
         self._keep_time(now_ns, out)
         if self._reign is not None:
@@ -272,11 +278,6 @@ class Sequencer:
         self._candidacy = Candidacy(
             self._config, self._node, epoch, append.index, self._commit_server, now_ns
         )
-
-    def _on_claim_durable(self, now_ns: int, out: list[RoleEffect]) -> None:
-        assert self._candidacy is not None, "a claim without a candidate"
-        if not self._candidacy.has_claimed:
-            self._candidacy.on_claim_durable(now_ns, out)
 
     # -- leading -----------------------------------------------------------------------------------
 

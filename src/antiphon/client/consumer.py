@@ -50,7 +50,6 @@ class Consumer:
         self._prefetch = prefetch or PREFETCH_MESSAGES
         self._opening = Once(self._open)
         self._closing = Once(self._close)
-        self._attached: Attached | None = None
         self._error: AntiphonError | None = None
         self.was_closed_here = False
         self._waiters: deque[asyncio.Future[bool]] = deque()
@@ -84,9 +83,13 @@ class Consumer:
             raise LocalError(f"receive_many takes a number of messages; it was {n!r}")
         spans = await self.take(n, timeout)
         self.given(spans)
-        if len(spans) == 1:
-            return spans[0].messages()
-        return [message for span in spans for message in span.messages()]
+        messages: list[Message] = []
+        for span in spans:
+            if span.stop - span.start == 1:
+                messages.append(span.message())
+            else:
+                messages += span.messages()
+        return messages
 
     def __aiter__(self) -> Iteration:
         """The messages as they come, until the consumer is closed.
@@ -143,16 +146,14 @@ class Consumer:
         )
         request = link.core.open_consumer(session, core)
         link.receivers[session.session, core.consumer] = self
-        scope.parts[self] = None
-        self._attached = Attached(link, session, core)
+        scope.consumers[self] = None
         try:
             await link.call(request, Done, scope.timeout)
         except BaseException:
-            scope.parts.pop(self, None)
+            scope.consumers.pop(self, None)
             link.receivers.pop((session.session, core.consumer), None)
-            self._attached = None
             raise
-        return self._attached
+        return Attached(link, session, core)
 
     def _check(self, attached: Attached) -> None:
         if self._error is not None:
@@ -166,7 +167,7 @@ class Consumer:
         if attached is None:
             return
         link, session, core = attached
-        self._scope.parts.pop(self, None)
+        self._scope.consumers.pop(self, None)
         link.receivers.pop((session.session, core.consumer), None)
         try:
             link.check()
@@ -175,7 +176,7 @@ class Consumer:
                 # The server answers when all acknowledgements before are confirmed.
                 await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
         except NotConnected:
-            if session.has_unconfirmed_acknowledgements:
+            if session.owes_word():
                 raise
 
     # -- the link says ---------------------------------------------------------
@@ -240,31 +241,38 @@ class Consumer:
         if self._scope.ack_mode is AckMode.AUTO:
             self._gather(spans)
         else:
-            self.held(spans)
+            self._hold(spans)
 
     def given_in_turn(self, span: Span) -> None:
         """The application has this one now, and will ask for the next, see `done_with`."""
-        if self._scope.ack_mode is AckMode.AUTO and self._attached is not None:
-            self._attached.core.put_in_hand(span.numbers[0])
-            self._attached.link.flush_soon()
+        if self._scope.ack_mode is AckMode.AUTO:
+            link, _, core = self._attached
+            core.put_in_hand(span.numbers[0])
+            link.flush_soon()
         else:
-            self.held([span])
-
-    def held(self, spans: Sequence[Span]) -> None:
-        """The application has these now, and will acknowledge them."""
-        if spans and self._attached is not None:
-            self._attached.core.hold(spans)
-            self._attached.link.flush_soon()
+            self._hold([span])
 
     def done_with(self, span: Span) -> None:
         """The application asked for the next one. Unless it acknowledged this one, we do."""
-        if self._attached is not None and self._attached.core.take_from_hand(span.numbers[0]):
+        if self._attached.core.take_from_hand(span.numbers[0]):
             self._gather([span])
+
+    @property
+    def _attached(self) -> Attached:
+        attached = self._opening.result
+        assert attached is not None, "a message came before the consumer was open"
+        return attached
+
+    def _hold(self, spans: Sequence[Span]) -> None:
+        """The application will acknowledge these."""
+        link, _, core = self._attached
+        core.hold(spans)
+        link.flush_soon()
 
     def _gather(self, spans: Sequence[Span]) -> None:
         """Acknowledge these soon."""
-        if spans and self._attached is not None and self._attached.link.error is None:
-            link, session, core = self._attached
+        link, session, core = self._attached
+        if spans and link.error is None:
             session.gather(time.monotonic_ns(), core, spans)
             link.flush_soon()
 
@@ -272,35 +280,32 @@ class Consumer:
 
     async def _acknowledge(self, message: Message) -> None:
         """What `message.ack()` does."""
-        attached = self._attached
-        assert attached is not None, "a message came before the consumer was open"
-        link, session, core = attached
+        link, session, core = self._attached
         link.check()
-        sent: list[Acknowledgement]
         if self._scope.ack_mode is AckMode.CLIENT:
             sent = session.acknowledge_held()
         else:
             sent = session.acknowledge_one(core, message.sequence)
-        # Nothing was left to do: it was acknowledged before, and perhaps is not confirmed yet.
         session.send_gathered(core)
         last = session.last_sent(core)
         link.flush_soon()
         for acknowledgement in sent:
-            await self._outcome(link, acknowledgement)
+            await self._settled(link, acknowledgement)
+            for item in acknowledgement.outcomes:
+                error = acknowledge_error(item)
+                if error is not None:
+                    raise error
         if not sent and last is not None:
-            await self._outcome(link, last)
+            # It was acknowledged before, with the last ones or earlier, and perhaps is not confirmed yet.
+            await self._settled(link, last)
 
-    async def _outcome(self, link: Link, acknowledgement: Acknowledgement) -> None:
+    async def _settled(self, link: Link, acknowledgement: Acknowledgement) -> None:
         if not acknowledgement.is_settled:
             future: asyncio.Future[None] = link.loop.create_future()
             acknowledgement.listen(lambda _: None if future.done() else future.set_result(None))
             await future
         if acknowledgement.is_lost:
             raise link.lost() from link.error
-        for item in acknowledgement.outcomes:
-            error = acknowledge_error(item)
-            if error is not None:
-                raise error
 
 
 def _expire(waiter: asyncio.Future[bool]) -> None:

@@ -38,7 +38,7 @@ from antiphon.client.core_events import (
 from antiphon.client.core_gathering import Publication
 from antiphon.client.core_session import SessionCore
 from antiphon.errors import AntiphonError, NotConnected, ProtocolError, error_from_code
-from antiphon.wire.buffer import HANDSHAKE_FRAME_BYTES_MAX
+from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
 from antiphon.wire.frames import (
     AckMode,
     Answer,
@@ -105,8 +105,8 @@ class ClientCore:
 
     @property
     def frame_limit(self) -> int:
-        """How large a frame the server may send, at this moment."""
-        return self.welcome.frame_limit if self.welcome is not None else HANDSHAKE_FRAME_BYTES_MAX
+        """How large a frame of the server may be, at this moment."""
+        return HANDSHAKE_FRAME_BYTES_MAX if self.welcome is None else FRAME_BYTES_MAX
 
     def take_output(self) -> list[Buffer]:
         """What is to be sent, in order."""

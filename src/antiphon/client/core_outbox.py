@@ -101,9 +101,9 @@ class Outbox:
         return not self._unconfirmed and not self._waiting
 
     @property
-    def has_waiting(self) -> bool:
-        """Are there publications that have not left?"""
-        return bool(self._waiting)
+    def last_waiting(self) -> Publication | None:
+        """The publication that will leave last of all."""
+        return self._waiting[-1] if self._waiting else None
 
     # -- sending ---------------------------------------------------------------
 
@@ -136,6 +136,7 @@ class Outbox:
         number = self.next_number
         batch = publication.build(self.session, number)
         if batch is None:
+            publication.is_settled = True
             return
         publication.first_number = number
         buffers = publish_buffers(

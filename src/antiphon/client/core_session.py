@@ -84,6 +84,7 @@ class SessionCore:
         # Consumers with gathered acknowledgements, by number; and the last one each has sent.
         self._gathering: dict[int, ConsumerCore] = {}
         self._last_sent: dict[int, Acknowledgement] = {}
+        self._has_kept_word = False
 
     def outbox(self, channel: str) -> Outbox:
         outbox = self.outboxes.get(channel)
@@ -195,12 +196,17 @@ class SessionCore:
                 sent += self.acknowledge(consumer, consumer.take_held())
         return sent
 
-    @property
-    def has_unconfirmed_acknowledgements(self) -> bool:
-        """Is there an acknowledgement that was not sent, or whose outcome has not come or never will?"""
-        return any(consumer.has_gathered for consumer in self.consumers.values()) or any(
+    def owes_word(self) -> bool:
+        """Must the application be told that acknowledgements are not confirmed? Once it must.
+
+        Only of those it did not ask for: of its own it hears from `message.ack()`.
+        """
+        if self.ack_mode is not AckMode.AUTO or self._has_kept_word:
+            return False
+        self._has_kept_word = any(consumer.has_gathered for consumer in self.consumers.values()) or any(
             not sent.outcomes for sent in self._last_sent.values()
         )
+        return self._has_kept_word
 
     def last_sent(self, consumer: ConsumerCore) -> Acknowledgement | None:
         """The last acknowledgement of a consumer, until its outcome comes: the earlier ones come before."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -14,7 +13,7 @@ from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.core_gathering import Row
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.once import Once
-from antiphon.client.publications import Route, Sends
+from antiphon.client.publications import Lane
 from antiphon.client.receipts import Receipt, Receipts
 from antiphon.client.scope import SessionScope
 from antiphon.client.sending import Sending, check_plain
@@ -23,10 +22,6 @@ from antiphon.names import parse_destination
 from antiphon.values import PropertyValue
 
 TIMEOUT_DEFAULT_S = 60.0
-
-AGE_SHARE = 16
-"""What travels together expires together. So messages join others only while those are young: no older
-than a sixteenth of the time they have."""
 
 
 class Producer:
@@ -41,9 +36,7 @@ class Producer:
             raise InvalidName(f"{destination}: names that begin with _ are the system's own")
         self.destination = destination
         self._scope = scope
-        self._opening = Once(self._open)
-        self._route: Route | None = None
-        self._sends: Sends | None = None
+        self._opening = Once(self._open_lane)
         self._is_closed = False
 
     async def send(
@@ -81,13 +74,12 @@ class Producer:
             and persistent
         ):
             row = Row(body, properties, priority, key, correlation_id, reply_to, type, persistent)
-        route = self._route
-        if route is None:
+        if self._opening.result is None:
             # What may not be sent should not bring a destination into being either.
             (row or Row(body)).add_to(BatchBuilder(), timestamp_ms=0)
-            route = await self._opening.get()
-        sends = self._gather(route, timeout)
-        ticket: asyncio.Future[Receipt] = route.link.loop.create_future()
+        lane = await self._open()
+        sends = lane.gather(_timeout_s(timeout))
+        ticket: asyncio.Future[Receipt] = lane.link.loop.create_future()
         if row is None:
             assert isinstance(body, bytes), "only bytes are plain"
             sends.add_plain(body, ticket)
@@ -112,10 +104,9 @@ class Producer:
         if isinstance(bodies, bytes | bytearray | memoryview | str | Mapping):
             raise InvalidMessage("send_many takes an iterable of bodies; one message is sent with send")
         check_plain(bodies)
-        route = self._route or await self._opening.get()
-        self._check_open(route)
-        self._submit()  # what was sent before comes before
-        return await Sending(route, _timeout_s(timeout)).send(bodies)
+        lane = await self._open()
+        lane.submit_gathered()  # what was sent before comes before
+        return await Sending(lane, _timeout_s(timeout)).send(bodies)
 
     async def close(self) -> None:
         """Send nothing more. What was sent is still confirmed to those who wait for it.
@@ -123,8 +114,6 @@ class Producer:
         >>> await producer.close()
         """
         self._is_closed = True
-        self._scope.parts.pop(self, None)
-        self._submit()
 
     def __await__(self) -> Generator[Any, None, Producer]:
         return self._opened().__await__()
@@ -143,52 +132,21 @@ class Producer:
     # -- opening ---------------------------------------------------------------
 
     async def _opened(self) -> Producer:
-        self._check_open(await self._opening.get())
+        await self._open()
         return self
 
-    async def _open(self) -> Route:
-        core = await self._scope.core()
-        opened = await self._scope.open_destination(self.destination)
-        self._scope.parts[self] = None
-        self._route = Route(
-            self._scope.link, core, opened.channel, opened.destination, opened.settings_version
-        )
-        return self._route
+    async def _open_lane(self) -> Lane:
+        return await self._scope.open_lane(self.destination)
 
-    def _check_open(self, route: Route) -> None:
+    async def _open(self) -> Lane:
+        """The lane, if sending is possible at all."""
         if self._is_closed:
             raise LocalError("the producer is closed")
+        lane = self._opening.result or await self._opening.get()
         if self._scope.is_closed:
             raise SessionClosed("the session is closed")
-        route.link.check()
-
-    # -- gathering -------------------------------------------------------------
-
-    def _gather(self, route: Route, timeout: Duration | None) -> Sends:
-        """Where the next message goes: to those that have not left yet, or to new ones."""
-        timeout_s = TIMEOUT_DEFAULT_S if timeout is None else _timeout_s(timeout)
-        sends = self._sends
-        if sends is not None and not sends.is_full and sends.timeout_s == timeout_s:
-            age_ns = time.monotonic_ns() - sends.opened_ns
-            if not sends.is_submitted or age_ns * AGE_SHARE < timeout_s * 1e9:
-                return sends
-        self._check_open(route)
-        self._submit()
-        self._sends = sends = Sends(route, timeout_s)
-        route.link.core.watch(sends, int(timeout_s * 1e9))
-        route.link.at_tick(self._submit)
-        return sends
-
-    def _submit(self) -> None:
-        """Hand over what was gathered. While it waits for room it may still grow."""
-        sends, route = self._sends, self._route
-        if sends is None or sends.is_submitted or route is None:
-            return
-        sends.is_submitted = True
-        if route.link.error is not None:
-            sends.lose(route.link.lost())
-        elif sends.tickets:
-            route.submit(sends)
+        lane.link.check()
+        return lane
 
 
 def _timeout_s(timeout: Duration | None) -> float:

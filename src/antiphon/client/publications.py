@@ -6,26 +6,69 @@ import asyncio
 import time
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from antiphon.batch import BatchBuilder
-from antiphon.client.core_gathering import Chunk, Gathering, Publication
+from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Gathering, Publication
 from antiphon.client.core_session import SessionCore
 from antiphon.client.link import Link
 from antiphon.client.outcomes import STORED, lost_error, publish_error
 from antiphon.client.receipts import Receipt
 from antiphon.errors import AntiphonError, Timeout
 from antiphon.wire.commands import ConfirmItem
+from antiphon.wire.frames import DestinationOpened
+
+AGE_SHARE = 16
+"""What travels together expires together. So messages join others only while those are young: no older
+than a sixteenth of the time they have."""
 
 
-class Route(NamedTuple):
-    """Where the messages of a producer go: over which connection, in which session, to what."""
+class Lane:
+    """The way of one session's messages to one destination.
 
-    link: Link
-    core: SessionCore
-    channel: str
-    destination: int
-    settings_version: int
+    All its producers for a destination share one, so that what they send stays in order.
+    """
+
+    def __init__(self, link: Link, core: SessionCore, opened: DestinationOpened) -> None:
+        self.link = link
+        self.core = core
+        self.channel = opened.channel
+        self.destination = opened.destination
+        self.settings_version = opened.settings_version
+        self._sends: Sends | None = None
+
+    def gather(self, timeout_s: float) -> Sends:
+        """Where the next message goes: to those that have not left yet, or to new ones."""
+        sends = self._sends
+        if sends is not None and sends.timeout_s == timeout_s and self._may_grow(sends):
+            return sends
+        self.submit_gathered()
+        sends = self._sends = Sends(self, timeout_s)
+        self.link.core.watch(sends, int(timeout_s * 1e9))
+        self.link.at_tick(self.submit_gathered)
+        return sends
+
+    def _may_grow(self, sends: Sends) -> bool:
+        if sends.is_full or not sends.is_submitted:
+            return not sends.is_full
+        # It waits for room. What is added to it must not come before what waits behind it.
+        age_ns = time.monotonic_ns() - sends.opened_ns
+        is_last = self.core.outbox(self.channel).last_waiting is sends
+        return is_last and age_ns * AGE_SHARE < sends.timeout_s * 1e9
+
+    def submit_gathered(self) -> None:
+        """Hand over what was gathered."""
+        sends = self._sends
+        if sends is None or sends.is_submitted:
+            return
+        sends.is_submitted = True
+        if self.link.error is not None:
+            sends.lose(self.link.lost())
+        elif sends.tickets:
+            self.submit(sends)
+        else:
+            # The only message for it was refused when it was looked at.
+            sends.is_settled = True
 
     def submit(self, publication: Publication) -> None:
         """Hand a publication over. It leaves when there is room, and when the link is flushed."""
@@ -35,23 +78,23 @@ class Route(NamedTuple):
 class Sends(Gathering):
     """Sends that travel together; each has a future of its own, whose result is its receipt."""
 
-    __slots__ = ("_route", "is_submitted", "opened_ns", "timeout_s")
+    __slots__ = ("_lane", "is_submitted", "opened_ns", "timeout_s")
 
-    def __init__(self, route: Route, timeout_s: float) -> None:
+    def __init__(self, lane: Lane, timeout_s: float) -> None:
         self.opened_ns = time.monotonic_ns()
         super().__init__(
-            destination=route.destination,
-            settings_version=route.settings_version,
+            destination=lane.destination,
+            settings_version=lane.settings_version,
             timestamp_ms=time.time_ns() // 1_000_000,
             deadline_ns=self.opened_ns + int(timeout_s * 1e9),
         )
         self.timeout_s = timeout_s
         self.is_submitted = False
-        self._route = route
+        self._lane = lane
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         """Give every sender its receipt, or its error."""
-        session, channel = self._route.core.session, self._route.channel
+        session, channel = self._lane.core.session, self._lane.channel
         for item in outcomes:
             place = item.number - self.first_number
             tickets = cast("list[asyncio.Future[Receipt]]", self.tickets)
@@ -69,7 +112,7 @@ class Sends(Gathering):
 
     def lose(self, error: AntiphonError) -> None:
         """The outcome will never be known: tell every sender whether its message had left."""
-        session, channel = self._route.core.session, self._route.channel
+        session, channel = self._lane.core.session, self._lane.channel
         for place, ticket in enumerate(cast("list[asyncio.Future[Receipt]]", self.tickets)):
             if not ticket.done():
                 number = self.first_number + place if self.has_left else 0
@@ -86,29 +129,27 @@ Fate: TypeAlias = list[ConfirmItem] | AntiphonError
 class ManySends(Chunk):
     """A part of a `send_many`. Its one future is never an error: nobody may be left to look at it."""
 
-    __slots__ = ("_route", "timeout_s")
+    __slots__ = ("_lane", "timeout_s")
 
     def __init__(
         self,
-        route: Route,
+        lane: Lane,
         bodies: Sequence[bytes] | BatchBuilder,
-        *,
         size: int,
-        timestamp_ms: int,
         timeout_s: float,
     ) -> None:
-        fate: asyncio.Future[Fate] = route.link.loop.create_future()
+        fate: asyncio.Future[Fate] = lane.link.loop.create_future()
         super().__init__(
             bodies,
-            size,
+            HEAD_BYTES + size,
             fate,
-            destination=route.destination,
-            settings_version=route.settings_version,
-            timestamp_ms=timestamp_ms,
+            destination=lane.destination,
+            settings_version=lane.settings_version,
+            timestamp_ms=time.time_ns() // 1_000_000,
             deadline_ns=time.monotonic_ns() + int(timeout_s * 1e9),
         )
         self.timeout_s = timeout_s
-        self._route = route
+        self._lane = lane
 
     @property
     def fate(self) -> asyncio.Future[Fate]:
@@ -120,7 +161,7 @@ class ManySends(Chunk):
 
     def lose(self, error: AntiphonError) -> None:
         if not self.fate.done():
-            core, channel = self._route.core, self._route.channel
+            core, channel = self._lane.core, self._lane.channel
             self.fate.set_result(lost_error(error, core.session, channel, self.first_number, self.count))
 
     def expire(self) -> None:

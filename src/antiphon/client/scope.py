@@ -9,6 +9,7 @@ from typing import Protocol
 from antiphon.client.core_session import SessionCore
 from antiphon.client.link import Link
 from antiphon.client.once import Once
+from antiphon.client.publications import Lane
 from antiphon.errors import NotConnected, SessionClosed, Timeout
 from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
 
@@ -16,11 +17,11 @@ CLOSE_TIMEOUT_S = 60.0
 """How long closing waits for the outcomes of what was sent: as long as a send would."""
 
 
-class Part(Protocol):
-    """A producer or consumer of the session."""
+class Closable(Protocol):
+    """A consumer, as its session knows it."""
 
     async def close(self) -> None:
-        """Let go of what it has, and wait until that is done."""
+        """Give back what it has, and wait until its acknowledgements are confirmed."""
 
 
 class SessionScope:
@@ -30,7 +31,8 @@ class SessionScope:
         self.ack_mode = ack_mode
         self.timeout = timeout
         self.is_closed = False
-        self.parts: dict[Part, None] = {}  # a dict for its order
+        self.consumers: dict[Closable, None] = {}  # a dict for its order
+        self._lanes: dict[int, Lane] = {}
         self._link = link
         self._opening = Once(self._open)
 
@@ -50,6 +52,15 @@ class SessionScope:
         request = link.core.open_destination(name, create=True)
         return await link.call(request, DestinationOpened, self.timeout)
 
+    async def open_lane(self, name: str) -> Lane:
+        """The way to a destination, which is made if it does not exist."""
+        core = await self.core()
+        opened = await self.open_destination(name)
+        lane = self._lanes.get(opened.destination)
+        if lane is None:
+            lane = self._lanes[opened.destination] = Lane(self.link, core, opened)
+        return lane
+
     async def _open(self) -> SessionCore:
         link = self.link
         opened = await link.call(link.core.open_session(self.ack_mode), SessionOpened, self.timeout)
@@ -60,14 +71,16 @@ class SessionScope:
         if not self._opening.has_begun:
             return
         core = await self._opening.get()
+        for lane in self._lanes.values():
+            lane.submit_gathered()
+        await asyncio.gather(*(consumer.close() for consumer in list(self.consumers)))
         try:
-            await asyncio.gather(*(part.close() for part in list(self.parts)))
             await self._settle(core)
             link = self.link
             await link.call(link.core.close_session(core.session), Done, self.timeout)
         except NotConnected:
             # Whoever waited for a send was told its fate. Of acknowledgements only we know.
-            if core.has_unconfirmed_acknowledgements:
+            if core.owes_word():
                 raise
 
     async def _settle(self, core: SessionCore) -> None:

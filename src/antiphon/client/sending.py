@@ -7,12 +7,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Sequence
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from antiphon.batch import BODY_BYTES_MAX, BatchBuilder
-from antiphon.client.core_gathering import GATHERED_BYTES_MAX, HEAD_BYTES, ROW_BYTES
+from antiphon.client.core_gathering import GATHERED_BYTES_MAX, ROW_BYTES
 from antiphon.client.outcomes import STORED, publish_error
-from antiphon.client.publications import Fate, ManySends, Route
+from antiphon.client.publications import Fate, Lane, ManySends
 from antiphon.client.receipts import Receipts
 from antiphon.errors import (
     AntiphonError,
@@ -28,6 +28,9 @@ ROWS_FIRST = 64
 
 ROWS_AT_ONCE_MAX = 8_192
 
+Part: TypeAlias = tuple[Sequence[bytes] | BatchBuilder, int]
+"""What a chunk is made of, and about how many bytes it takes."""
+
 
 class Sending:
     """The chunks of one `send_many`: in flight, confirmed, or failed.
@@ -36,13 +39,13 @@ class Sending:
     not stored nothing more is sent.
     """
 
-    def __init__(self, route: Route, timeout_s: float) -> None:
-        self.receipts = Receipts(route.core.session, route.channel)
+    def __init__(self, lane: Lane, timeout_s: float) -> None:
+        self.receipts = Receipts(lane.core.session, lane.channel)
         self.failure: AntiphonError | None = None
-        self._route = route
+        self._lane = lane
         self._timeout_s = timeout_s
         # Several chunks fit the window, so that one is on its way while another is written.
-        self._chunk_bytes = min(GATHERED_BYTES_MAX, max(1, route.core.window_bytes // 4))
+        self._chunk_bytes = min(GATHERED_BYTES_MAX, max(1, lane.core.window_bytes // 4))
         self._chunks: deque[ManySends] = deque()
         self._pending: list[Any] = []
         self._pending_bytes = 0
@@ -78,10 +81,15 @@ class Sending:
     async def _send_all(self, bodies: Iterable[Any]) -> None:
         iterator = iter(bodies)
         rows = ROWS_AT_ONCE_MAX if isinstance(bodies, list | tuple) else ROWS_FIRST
-        while self.failure is None and (chunk := list(islice(iterator, rows))):
-            size = self._submit(chunk)
-            rows = min(ROWS_AT_ONCE_MAX, 8 * rows, max(ROWS_FIRST, len(chunk) * self._chunk_bytes // size))
-            await self._wait_for_room()
+        while taken := list(islice(iterator, rows)):
+            parts = self._parts(taken)
+            for part in parts:
+                self._submit(part)
+                await self._wait_for_room()
+                if self.failure is not None:
+                    return
+            average = max(1, sum(size for _, size in parts) // len(taken))
+            rows = min(ROWS_AT_ONCE_MAX, 8 * rows, max(ROWS_FIRST, self._chunk_bytes // average))
 
     async def _send_async(self, bodies: AsyncIterable[Any]) -> None:
         """What a source gives without pausing travels together; when it pauses, what is there leaves."""
@@ -95,11 +103,12 @@ class Sending:
 
         async for body in bodies:
             if not self._pending:
-                self._route.link.at_tick(submit_pending)
+                self._lane.link.at_tick(submit_pending)
             self._pending.append(body)
             self._pending_bytes += ROW_BYTES + (len(body) if isinstance(body, bytes | str) else ROW_BYTES)
             if self._pending_bytes >= self._chunk_bytes:
                 submit_pending()
+            if self._chunks and not self._chunks[-1].has_left:
                 await self._wait_for_room()
             if refused or self.failure is not None:
                 break
@@ -109,35 +118,27 @@ class Sending:
 
     def _submit_pending(self) -> None:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
+        self._harvest()
         if pending and self.failure is None:
-            self._submit(pending)
+            for part in self._parts(pending):
+                self._submit(part)
 
     # -- chunks ----------------------------------------------------------------
 
-    def _submit(self, bodies: list[Any]) -> int:
-        """Send bodies, or none of them if one may not be sent; about how many bytes they take."""
-        timestamp_ms = time.time_ns() // 1_000_000
-        parts: list[tuple[Sequence[bytes] | BatchBuilder, int]]
+    def _parts(self, bodies: list[Any]) -> list[Part]:
+        """The bodies as chunks will have them; raises if there is one that may not be sent."""
         if _are_bytes(bodies):
-            parts = _cut(bodies, self._chunk_bytes)
-        else:
-            parts = [
-                (builder, builder.byte_size) for builder in _build(bodies, timestamp_ms, self._chunk_bytes)
-            ]
-        for part, size in parts:
-            self._submit_chunk(part, size, timestamp_ms)
-        return sum(size for _, size in parts)
+            return _cut(bodies, self._chunk_bytes)
+        return [(builder, builder.byte_size) for builder in _build(bodies, self._chunk_bytes)]
 
-    def _submit_chunk(self, bodies: Sequence[bytes] | BatchBuilder, size: int, timestamp_ms: int) -> None:
-        route = self._route
-        route.link.check()
-        chunk = ManySends(
-            route, bodies, size=HEAD_BYTES + size, timestamp_ms=timestamp_ms, timeout_s=self._timeout_s
-        )
+    def _submit(self, part: Part) -> None:
+        lane = self._lane
+        lane.link.check()
+        chunk = ManySends(lane, *part, self._timeout_s)
         self._chunks.append(chunk)
-        route.link.core.watch(chunk, int(self._timeout_s * 1e9))
-        route.submit(chunk)
-        route.link.flush()
+        lane.link.core.watch(chunk, int(self._timeout_s * 1e9))
+        lane.submit(chunk)
+        lane.link.flush()
 
     async def _wait_for_room(self) -> None:
         """Wait until all chunks have left, or something went wrong."""
@@ -162,7 +163,7 @@ class Sending:
             return
         for item in fate:
             if item.code not in STORED:
-                self._fail(publish_error(item, self._route.core.session, self._route.channel))
+                self._fail(publish_error(item, self._lane.core.session, self._lane.channel))
             elif self.failure is None:
                 self.receipts.add(item.number, item.sequence, item.count)
 
@@ -202,7 +203,7 @@ def _check_lengths(lengths: list[int]) -> None:
         )
 
 
-def _cut(bodies: list[bytes], size_max: int) -> list[tuple[Sequence[bytes] | BatchBuilder, int]]:
+def _cut(bodies: list[bytes], size_max: int) -> list[Part]:
     """The bodies in parts of about `size_max` bytes, with their sizes."""
     lengths = list(map(len, bodies))
     _check_lengths(lengths)
@@ -210,7 +211,7 @@ def _cut(bodies: list[bytes], size_max: int) -> list[tuple[Sequence[bytes] | Bat
     if total <= 2 * size_max:
         return [(bodies, total)]
     ends = list(accumulate(length + ROW_BYTES for length in lengths))
-    parts: list[tuple[Sequence[bytes] | BatchBuilder, int]] = []
+    parts: list[Part] = []
     start = before = 0
     while start < len(bodies):
         stop = max(start + 1, bisect_right(ends, before + size_max))
@@ -219,7 +220,8 @@ def _cut(bodies: list[bytes], size_max: int) -> list[tuple[Sequence[bytes] | Bat
     return parts
 
 
-def _build(bodies: Iterable[Any], timestamp_ms: int, size_max: int) -> list[BatchBuilder]:
+def _build(bodies: Iterable[Any], size_max: int) -> list[BatchBuilder]:
+    timestamp_ms = time.time_ns() // 1_000_000
     builders = [BatchBuilder()]
     for body in bodies:
         if builders[-1].is_full or builders[-1].byte_size >= size_max:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from antiphon.errors import ConnectionFailed
 
 PORT_DEFAULT = 7420
 SCHEME = "antiphon://"
+
+_SERVER = re.compile(r"(?:\[(?P<bracketed>[^][/@\s]+)\]|(?P<host>[^][:/@\s]+))(?::(?P<port>[0-9]{1,5}))?")
 
 
 class Server(NamedTuple):
@@ -32,12 +35,10 @@ def parse_url(url: str) -> list[Server]:
 
 
 def _parse_server(text: str, url: str) -> Server:
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or port.endswith("]"):
-        host, port = text.strip(), str(PORT_DEFAULT)
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    if not host or any(character in host for character in "/@[] "):
+    match = _SERVER.fullmatch(text)
+    if match is None:
         raise ConnectionFailed(f"{text!r} in the url {url!r} is not of the form host:port")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConnectionFailed(f"{port!r} in the url {url!r} is not a port")
-    return Server(host, int(port))
+    port = int(match["port"] or PORT_DEFAULT)
+    if not 0 < port < 65536:
+        raise ConnectionFailed(f"{port} in the url {url!r} is not a port")
+    return Server(match["bracketed"] or match["host"], port)

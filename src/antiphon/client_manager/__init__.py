@@ -2,9 +2,12 @@
 
 effects              what happens to a client manager, and what it asks for
 settings             its limits and windows
-connection           who speaks, what a peer may say when
+connection           who speaks, what a peer may say when, and what is said to it
 session              a client's ordered stream of commands, and its consumers
 destination_service  names of destinations to ids
+admission            is this a command that a client may have ordered?
 envelopes            the commands of all sessions gathered, fairly, into envelopes
+ordering             a command's way into its envelope, and its outcome's way back
+consumers            attached at the primary, fed, and attached again when the primary changes
 manager              all of it as one machine
 """

@@ -185,11 +185,6 @@ class Consumer:
         self.base_bytes = 0
         self.held = Ranges()
 
-    @property
-    def is_registered(self) -> bool:
-        """Does the primary know of it, or will it?"""
-        return self.state != ConsumerState.WAITING
-
 
 class Session:
     """What a client manager knows of one session."""

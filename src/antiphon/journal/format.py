@@ -96,7 +96,7 @@ SUPERBLOCK: Final = "superblock"
 LOST_AND_FOUND: Final = "lost+found"
 UNFINISHED: Final = ".tmp"
 _SEGMENT_NAME = re.compile(r"segment-(\d{8})")
-_SPARE_NAME = re.compile(r"spare-\d{8}")
+_SPARE_NAME = re.compile(r"spare-(\d{8})")
 _CHECKPOINT_NAME = re.compile(r"checkpoint-([0-9a-f]{16})")
 
 
@@ -116,8 +116,8 @@ def segment_numbers(names: list[str]) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
 
 
-def spare_names(names: list[str]) -> list[str]:
-    return [name for name in names if _SPARE_NAME.fullmatch(name)]
+def spare_numbers(names: list[str]) -> list[int]:
+    return sorted(int(match[1]) for name in names if (match := _SPARE_NAME.fullmatch(name)))
 
 
 def checkpoint_numbers(names: list[str]) -> list[int]:
@@ -353,8 +353,6 @@ def decode_record_header(
     (_, seg, off, previous, run, flags, pid, pe, pseq, ts, count, length, digest, s1, s2, s3) = (
         _RECORD.unpack(head)
     )
-    if seg != segment or off != offset:
-        return None
     mid, synced = Mid(pid, pe, pseq), Position(s1, s2, s3)
     return RecordHeader(seg, off, previous, run, flags, mid, ts, count, length, digest, synced)
 

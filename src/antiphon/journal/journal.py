@@ -94,12 +94,11 @@ class _Part:
     order_bytes: int = 0
     highest: int = 0
     flags: int = 0
-    is_mark: bool = False
 
     @property
     def block_count(self) -> int:
         # The first flush into a segment always writes a block: it tells where the segment before ended.
-        if self.order or self.is_mark or self.first_block == 0:
+        if self.order or self.first_block == 0:
             return blocks_for(self.order_bytes)
         return 0
 
@@ -438,6 +437,7 @@ class Journal:
         if with_superblock:
             self._superblock_is_due = False
             self._superblock_index = None
+            self._claimed = self._synced
             self._dying, self._doomed = self._doomed, []
         return SyncTicket(tuple(files), self._written_through(), self._end, sequence)
 
@@ -458,17 +458,15 @@ class Journal:
         return self._last_index if first is None else first - 1
 
     def mark(self) -> SyncTicket | None:
-        """Put on record how far the journal is synced, if that is not there yet, and flush.
+        """Put on record how far the journal is synced, if the disk does not say so yet, and flush.
 
-        Whatever is flushed says how far the syncs before it went. When nothing more comes, nothing says
+        Whatever is written says how far the syncs before it went. When nothing more comes, nothing says
         it of the last one, and damage to its data would look like an unfinished write. Call this when
         the node is idle.
         """
         self._check_usable()
         if self._claimed < self._records_end <= self._synced:
-            part = self._part()
-            if part is not None and self._has_blocks(part, part.order_bytes):
-                part.is_mark = True
+            self._superblock_is_due = True
         return self.flush()
 
     def _write_part(self, part: _Part) -> str:

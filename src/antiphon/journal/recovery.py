@@ -50,7 +50,7 @@ from antiphon.journal.format import (
     segment_name,
     segment_numbers,
     spare_name,
-    spare_names,
+    spare_numbers,
     split_order_payload,
 )
 from antiphon.journal.ports import NOWHERE, Disk, Location, Position
@@ -189,7 +189,7 @@ class _Scanner:
 
     def run(self) -> None:
         scan, facts = self._scan, self._facts
-        scan.highest_number = max([facts.highest_number, *self._numbers])
+        scan.highest_number = max([facts.highest_number, *self._numbers, *spare_numbers(self._names)])
         if facts.last_segment and facts.last_segment not in self._numbers:
             raise Damaged(segment_name(facts.last_segment), 0, "the file is missing")
         scan.proven = self._farthest_claim()
@@ -443,8 +443,13 @@ class _Scanner:
         return at
 
     def _record_after(self, number: int, region: memoryview, at: int, limit: int) -> RecordHeader | None:
-        """The record that follows the end of another: right there, or on the next page after a flush."""
-        start = self._geometry.data_start
+        """The record that follows the end of another: right there, or on the next page after a flush.
+
+        Both can be there. 1. A flush writes records a and b; of the page they share all is stored, of the
+        rest of b nothing. 2. Recovery cuts b off. 3. The next run begins on the next page. So of two
+        headers that claim to follow a, the later run's is right.
+        """
+        start, found = self._geometry.data_start, None
         for offset in dict.fromkeys((at, page_after(at))):
             header = decode_record_header(region, offset - start, self._seed, number, offset)
             if (
@@ -452,9 +457,10 @@ class _Scanner:
                 and header.previous == at
                 and header.end <= limit
                 and self._is_of_its_time(header.run, number, offset, self._facts.start.data)
+                and (found is None or header.run > found.run)
             ):
-                return header
-        return None
+                found = header
+        return found
 
     # --- what is left ---
 
@@ -477,7 +483,7 @@ class _Scanner:
                 scan.kept.append(number)
             else:
                 scan.given_up.append(number)
-        for name in spare_names(self._names):
+        for name in map(spare_name, spare_numbers(self._names)):
             if self._disk.size(name) == self._geometry.segment_bytes:
                 scan.spares.append(name)
             else:

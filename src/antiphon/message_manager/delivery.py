@@ -56,6 +56,7 @@ class Delivery:
     __slots__ = (
         "_answers",
         "_by_session",
+        "_claimed_after",
         "_consumers",
         "_deliver_bytes_max",
         "_dispatchers",
@@ -69,9 +70,17 @@ class Delivery:
     )
 
     def __init__(
-        self, *, term: int, reader: BatchReader, deliver_bytes_max: int, serves_at_ns: int, awaited: list[int]
+        self,
+        *,
+        term: int,
+        claimed_after: int,
+        reader: BatchReader,
+        deliver_bytes_max: int,
+        serves_at_ns: int,
+        awaited: list[int],
     ) -> None:
         self._term = term
+        self._claimed_after = claimed_after
         self._reader = reader
         self._deliver_bytes_max = deliver_bytes_max
         self.serves_at_ns = serves_at_ns
@@ -135,7 +144,7 @@ class Delivery:
             consumer = None
         dispatcher = self._dispatchers.get(queue.id)
         if dispatcher is None:
-            dispatcher = self._dispatchers[queue.id] = Dispatcher(queue)
+            dispatcher = self._dispatchers[queue.id] = Dispatcher(queue, self._claimed_after)
         if consumer is None:
             consumer = Consumer(
                 key=key,

@@ -40,14 +40,15 @@ class Dispatcher:
 
     __slots__ = ("_able", "consumers", "given_before", "queue", "ready", "returning", "unreadable")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, claimed_after: int = 0) -> None:
         self.queue = queue
         self.ready = queue.live.copy()
         # In flight to nobody: seen by a consumer that is gone, to be ready once their return is ordered.
         self.returning = Ranges()
-        # Given to a consumer that ended without telling what it saw. Told as redelivered, but not
-        # counted: a failover is nobody's fault.
-        self.given_before = Ranges()
+        # Given to a consumer that ended without telling what it saw; or published before this term began,
+        # and then an earlier primary may have given it to anybody. Told as redelivered, but not counted: a
+        # failover is nobody's fault.
+        self.given_before = queue.live.clip(0, claimed_after + 1)
         # Batches that do not decode. They stay where they are, and hold up nobody.
         self.unreadable = Ranges()
         self.consumers: dict[ConsumerKey, Consumer] = {}

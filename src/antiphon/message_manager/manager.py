@@ -130,6 +130,7 @@ class MessageManager:
         state, settings, now_ns = self.state, self.settings, self._now_ns
         delivery = Delivery(
             term=state.term,
+            claimed_after=state.applied,
             reader=self._reader,
             deliver_bytes_max=settings.deliver_bytes_max,
             serves_at_ns=now_ns + settings.registration_wait_ms * _NS_PER_MS,

@@ -61,7 +61,6 @@ async def _run(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], 
             disk_id=secrets.token_bytes(16),
             run_id=secrets.token_bytes(16),
             start_s=int(time.time()),
-            port=settings.port,
         )
         journal, found = open_journal(disk, settings.journal, identity)
         started = start_node(journal, found, identity, settings.start)

@@ -48,9 +48,9 @@ class NodeRunner:
         self._schedule()
 
     def take(self, events: Iterable[NodeEvent]) -> None:
-        """Something happened at the client port."""
+        """Something happened at the client port, which has gathered a whole round of the loop already."""
         self._events.extend(events)
-        self._schedule()
+        self._step()
 
     def tell(self, channel: str, event: bus.Event) -> None:
         """Something happened to a channel's disk."""
@@ -75,10 +75,13 @@ class NodeRunner:
     def _schedule(self) -> None:
         if not self._is_scheduled and not self._is_over:
             self._is_scheduled = True
-            self._loop.call_soon(self._step)
+            self._loop.call_soon(self._on_scheduled)
+
+    def _on_scheduled(self) -> None:
+        self._is_scheduled = False
+        self._step()
 
     def _step(self) -> None:
-        self._is_scheduled = False
         if self._is_over:
             return
         events, self._events = self._events, []

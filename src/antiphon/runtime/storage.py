@@ -76,6 +76,7 @@ class ChannelStorage:
             for checkpoint in (found.checkpoint, found.older_checkpoint)
             if checkpoint is not None
         }
+        self._base_to_release: int | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -93,7 +94,9 @@ class ChannelStorage:
             case bus.WriteCheckpoint():
                 self._write_checkpoint(effect)
             case bus.ReleaseSpace(base=base):
-                self._release(base)
+                # Later in this step records may follow that have their index already; what is copied when
+                # space is released gets its index when all of them are written.
+                self._base_to_release = base
             case bus.Alarm(text=text):
                 log.error("%s", text)
             case _:
@@ -134,6 +137,9 @@ class ChannelStorage:
 
     def flush(self) -> None:
         """Write what this round of the loop has gathered, and have it synced."""
+        if self._base_to_release is not None:
+            base, self._base_to_release = self._base_to_release, None
+            self._release(base)
         self._request(self._journal.flush())
         if self._journal.needs_spare():
             self._do_chore()

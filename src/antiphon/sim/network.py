@@ -13,13 +13,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from antiphon.batch import Batch
+from antiphon.client_manager.effects import (
+    AdmitConnection,
+    CloseConnection,
+    ConnectionLost,
+    ConnectionOpened,
+    FramesReceived,
+    PauseReading,
+    ResumeReading,
+    SendFrames,
+    WriteBlocked,
+    WriteUnblocked,
+)
 from antiphon.errors import ProtocolError
+from antiphon.node import NodeEffect, NodeEvent
+from antiphon.sim.checkers.watch import Holder, Watch
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.frames import (
     ClientFrame,
+    Confirm,
+    ConsumerClose,
+    ConsumerGone,
+    Deliver,
     Goodbye,
     ServerFrame,
+    SessionClose,
+    SessionOpen,
     decode_client_frame,
     decode_server_frame,
     encode_frame,
@@ -48,22 +69,6 @@ class ClientEnd(Protocol):
 
     def on_lost(self) -> None:
         """The connection is no more."""
-
-
-class NodeEnd(Protocol):
-    """What a node's client port offers to a connection."""
-
-    def on_connected(self, connection: Connection) -> None:
-        """A client has connected."""
-
-    def on_frames(self, connection: Connection, frames: list[ClientFrame]) -> None:
-        """The client said this."""
-
-    def on_lost(self, connection: Connection, code: str, text: str) -> None:
-        """The client is gone, or spoke nonsense."""
-
-    def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
-        """The client reads more slowly than we write; or no longer."""
 
 
 class Pipe:
@@ -131,7 +136,7 @@ class Pipe:
 class Connection:
     """A stream between one client and one node."""
 
-    def __init__(self, network: Network, number: int, client: ClientEnd, node: NodeEnd) -> None:
+    def __init__(self, network: Network, number: int, client: ClientEnd, node: ClientPort) -> None:
         self.number = number
         self._network = network
         self._client = client
@@ -258,7 +263,7 @@ class Network:
         self.habits = NetworkHabits()
         self._connections = 0
 
-    def connect(self, client: ClientEnd, node: NodeEnd) -> Connection:
+    def connect(self, client: ClientEnd, node: ClientPort) -> Connection:
         """Connect a client to a node that is up. Numbers are never given twice."""
         self._connections += 1
         connection = Connection(self, self._connections, client, node)
@@ -271,3 +276,118 @@ class Network:
         if self.chance.random() < self.habits.stall_probability:
             latency += self.chance.randrange(self.habits.stall_ns)
         return latency
+
+
+class ClientPort:
+    """The connections of one life of a node: frames to its client manager, and its effects back."""
+
+    def __init__(
+        self, world: World, node: int, watch: Watch, take: Callable[[list[NodeEvent]], None]
+    ) -> None:
+        self.is_listening = False
+        self._world = world
+        self._node = node
+        self._watch = watch
+        self._take = take
+        self._connections: dict[int, Connection] = {}
+        self._holders: dict[Holder, None] = {}
+
+    # What connections tell.
+
+    def on_connected(self, connection: Connection) -> None:
+        """A client has connected."""
+        self._connections[connection.number] = connection
+        self._take([ConnectionOpened(connection.number, "sim")])
+
+    def on_frames(self, connection: Connection, frames: list[ClientFrame]) -> None:
+        """A client said this."""
+        self._take([FramesReceived(connection.number, frames)])
+
+    def on_lost(self, connection: Connection, code: str, text: str) -> None:
+        """A client is gone, or spoke nonsense."""
+        if self._connections.pop(connection.number, None) is not None:
+            self._take([ConnectionLost(connection.number, code, text)])
+
+    def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
+        """A client reads more slowly than we write; or no longer."""
+        event = WriteBlocked if is_blocked else WriteUnblocked
+        self._take([event(connection.number)])
+
+    # What the node wants.
+
+    def carry_out(self, effect: NodeEffect) -> None:
+        """Do this; for a connection that is gone by now it means nothing."""
+        match effect:
+            case SendFrames(conn=conn, buffers=buffers):
+                if (connection := self._connections.get(conn)) is not None:
+                    self._look_at(conn, buffers)
+                    connection.write(buffers)
+            case AdmitConnection(conn=conn, frame_bytes_max=limit):
+                if (connection := self._connections.get(conn)) is not None:
+                    connection.admit(limit)
+            case CloseConnection(conn=conn, code=code, text=text):
+                if (connection := self._connections.pop(conn, None)) is not None:
+                    self._world.probe(f"port.closed.{code}")
+                    self._let_go(conn, None, None)
+                    connection.close(code, text)
+            case PauseReading(conn=conn):
+                if (connection := self._connections.get(conn)) is not None:
+                    connection.pause_reading()
+            case ResumeReading(conn=conn):
+                if (connection := self._connections.get(conn)) is not None:
+                    connection.resume_reading()
+            case _:
+                raise AssertionError(f"{type(effect).__name__} is nothing a client port can do")
+
+    def close_all(self, code: str, text: str) -> None:
+        """Say Goodbye to everybody."""
+        for connection in self._connections.values():
+            connection.close(code, text)
+        self._connections.clear()
+
+    def die(self) -> None:
+        """The process is no more."""
+        for connection in self._connections.values():
+            connection.die()
+        self._connections.clear()
+
+    # What the checkers see.
+
+    def before_step(self, events: list[NodeEvent]) -> None:
+        """From here on the node knows of these: what their consumers held may go to others."""
+        for event in events:
+            if isinstance(event, ConnectionLost):
+                self._let_go(event.conn, None, None)
+            elif isinstance(event, FramesReceived):
+                for frame in event.frames:
+                    if isinstance(frame, ConsumerClose):
+                        self._let_go(None, frame.session, frame.consumer)
+                    elif isinstance(frame, SessionOpen | SessionClose) and frame.session:
+                        self._let_go(None, frame.session, None)
+
+    def _look_at(self, conn: int, buffers: Sequence[Buffer]) -> None:
+        for kind, payload in FrameBuffer(FRAME_BYTES_MAX).feed(b"".join(buffers)):
+            frame = decode_server_frame(kind, payload)
+            if isinstance(frame, Confirm):
+                for item in frame.items:
+                    self._watch.on_confirm_left(
+                        self._node, frame.session, item.number, item.count, item.code, item.sequence
+                    )
+            elif isinstance(frame, Deliver):
+                holder = Holder(conn, frame.session, frame.consumer)
+                self._holders[holder] = None
+                for first, redelivered, batch in frame.pieces:
+                    count = Batch.decode(batch).count
+                    self._watch.on_handed_out(self._node, holder, first, count, redelivered)
+            elif isinstance(frame, ConsumerGone):
+                self._let_go(None, frame.session, frame.consumer)
+
+    def _let_go(self, conn: int | None, session: int | None, consumer: int | None) -> None:
+        for holder in list(self._holders):
+            if (
+                (conn is None or holder.connection == conn)
+                and (session is None or holder.session == session)
+                and (consumer is None or holder.consumer == consumer)
+            ):
+                del self._holders[holder]
+                self._watch.on_holder_gone(self._node, holder)

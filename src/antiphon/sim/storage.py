@@ -13,6 +13,7 @@ from collections.abc import Callable
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
 from antiphon.journal.journal import Journal, SyncTicket
+from antiphon.journal.memory_disk import Syncing
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager
 from antiphon.sim.checkers.watch import Watch
@@ -50,9 +51,10 @@ class ChannelStorage:
         # Does something after a while, unless this life of the node is over by then.
         self._later = later
         self._waiting: SyncTicket | None = None
-        self._is_syncing = False
+        self._syncing: tuple[SyncTicket, Syncing] | None = None
         self._durable_index = 0
         self._is_idle_planned = False
+        self._base_to_release: int | None = None
         self._written_checkpoints: deque[tuple[int, int]] = deque()
         self._checkpoint_segments = {
             checkpoint.n: frozenset(checkpoint.segments)
@@ -69,7 +71,9 @@ class ChannelStorage:
             case bus.WriteCheckpoint():
                 self._write_checkpoint(effect)
             case bus.ReleaseSpace(base=base):
-                self._release(base)
+                # Not now: copying live records takes numbers of the journal, and this step may already have
+                # given out lower ones that are still to be written.
+                self._base_to_release = base
             case bus.Alarm(text=text):
                 self._world.note(f"node {self._node}", f"alarm: {text}")
                 self._world.probe("node.alarm")
@@ -89,6 +93,9 @@ class ChannelStorage:
 
     def flush(self) -> None:
         """Write what this step has gathered, and have it synced."""
+        if self._base_to_release is not None:
+            base, self._base_to_release = self._base_to_release, None
+            self._release(base)
         before = self._journal.end_position.segment
         self._request(self._journal.flush())
         if before and self._journal.end_position.segment != before:
@@ -99,24 +106,23 @@ class ChannelStorage:
     def _request(self, ticket: SyncTicket | None) -> None:
         if ticket is None:
             return
-        if self._is_syncing:
+        if self._syncing is not None:
             self._world.probe("journal.written_during_sync")
         self._waiting = ticket if self._waiting is None else self._waiting.merge(ticket)
         self._begin_sync()
 
     def _begin_sync(self) -> None:
-        if self._is_syncing or self._waiting is None:
-            return
-        ticket, self._waiting = self._waiting, None
-        self._is_syncing = True
-        syncing = self._disk.begin_sync(ticket.files)
+        if self._syncing is None and self._waiting is not None:
+            ticket, self._waiting = self._waiting, None
+            self._syncing = (ticket, self._disk.begin_sync(ticket.files))
+            self._later(self._disk.latency_ns(), self._finish_sync)
 
-        def finish() -> None:
-            self._disk.finish_sync(syncing)
-            self._is_syncing = False
-            self._on_synced(ticket)
-
-        self._later(self._disk.latency_ns(), finish)
+    def _finish_sync(self) -> None:
+        assert self._syncing is not None, "a sync ended that never began"
+        ticket, syncing = self._syncing
+        self._syncing = None
+        self._disk.finish_sync(syncing)
+        self._on_synced(ticket)
 
     def _on_synced(self, ticket: SyncTicket) -> None:
         self._watch.on_durable(self._node, ticket.upto_index)
@@ -199,3 +205,18 @@ class ChannelStorage:
                 self._world.probe("journal.record_relocated")
                 moved = self._journal.relocate(self._counter.next(), location)
                 self._manager.relocated(location, moved)
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Sync everything and note that this was an orderly end."""
+        if self._syncing is not None:
+            ticket, syncing = self._syncing
+            self._disk.finish_sync(syncing)
+            self._watch.on_durable(self._node, ticket.upto_index)
+            self._journal.synced(ticket)
+        if self._waiting is not None:
+            self._disk.sync(self._waiting.files)
+            self._watch.on_durable(self._node, self._waiting.upto_index)
+            self._journal.synced(self._waiting)
+        self._journal.close()

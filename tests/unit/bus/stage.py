@@ -179,6 +179,7 @@ class OneNode:
         self.effects: list[Effect] = []
         self.applied: list[Entry] = []
         self.alarms: list[str] = []
+        self._written = 0
         self._for_replica: list[Event] = []
         self._for_producer: list[Event] = []
 
@@ -189,7 +190,6 @@ class OneNode:
         before = len(self.effects)
         for event in events:
             (self._for_producer if isinstance(event, Submitted) else self._for_replica).append(event)
-        self._for_replica.extend([] if self._for_replica else [])
         is_first = True
         while is_first or self._for_replica or self._for_producer:
             taken, self._for_replica = self._for_replica, []
@@ -248,8 +248,8 @@ class OneNode:
             self.effects.append(effect)
             match effect:
                 case Append(index, record):
-                    written = [*self.disk.unsynced, *self.disk.synced][-1:]
-                    assert not self.disk.unsynced or index == self.disk.unsynced[-1].index + 1, written
+                    assert index == self._written + 1, f"record {index} follows record {self._written}"
+                    self._written = index
                     self.disk.unsynced.append(effect)
                     if isinstance(record, DataRecord):
                         self.payloads.write(record)
@@ -261,7 +261,7 @@ class OneNode:
                 case Apply(entry):
                     self.applied.append(entry)
                 case TakeCheckpoint(n):
-                    assert self.applied[-1].last == n, "something was applied between the mark and its checkpoint"
+                    assert self.applied[-1].last == n, "something was applied behind the mark"
                     self._for_replica.append(StateCaptured(n, MANAGER_DIGEST, b"state of %d" % n, ()))
                 case WriteCheckpoint(n, digest, state, segments):
                     self.disk.checkpoints.append(Checkpoint(n, digest, state, segments))

@@ -7,9 +7,10 @@ heard. A test can make it slow (`hold`), rude (`say`, `say_bytes`) or gone (`dro
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -237,7 +238,9 @@ class FakeServer:
             queue = self.ready.setdefault(consumer.destination, deque())
             first = consumer.delivered + 1
             pieces = []
-            while queue and consumer.delivered < consumer.messages and consumer.delivered_bytes < consumer.bytes:
+            while (
+                queue and consumer.delivered < consumer.messages and consumer.delivered_bytes < consumer.bytes
+            ):
                 row = queue.popleft()
                 consumer.delivered += 1
                 consumer.delivered_bytes += len(row.batch.body_bytes(0))
@@ -299,3 +302,11 @@ async def serving(**options: Any) -> AsyncIterator[FakeServer]:
         await listener.wait_closed()
 
 
+def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Let a test be a coroutine."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 10))
+
+    return run

@@ -259,7 +259,7 @@ def test_who_is_too_far_ahead_is_not_read_from_until_half_is_confirmed() -> None
     stage = Stage(connection_bytes_max=10_000, submitted_bytes_max=1)
     stage.connect(1)
     stage.connect(2)
-    sessions = [stage.open_session() for _ in range(4)]
+    sessions = [stage.open_session() for _ in range(6)]
     for session in sessions:
         stage.say(1, publish(session, 1, [b"x" * 3000]))
     assert stage.of_kind(PauseReading) == [PauseReading(1)]
@@ -284,13 +284,14 @@ def test_all_together_are_bounded_too() -> None:
 
 
 def test_a_paused_connection_that_is_lost_is_not_resumed() -> None:
-    stage = Stage(connection_bytes_max=1000)
-    stage.connect()
-    session = stage.open_session()
-    stage.say(1, publish(session, 1, [b"x" * 2000]))
-    stage.lose()
+    stage = Stage(total_bytes_max=10_000, submitted_bytes_max=1)
+    for conn in (1, 2):
+        stage.connect(conn)
+        stage.say(conn, publish(stage.open_session(conn), 1, [b"x" * 6000]))
+    assert stage.of_kind(PauseReading) == [PauseReading(2)]
+    stage.say(2, frames.Goodbye(code="", text=""))
     stage.confirm_all()
-    assert stage.of_kind(PauseReading) and not stage.of_kind(ResumeReading)
+    assert stage.of_kind(ResumeReading) == []
 
 
 def test_a_session_taken_over_leaves_no_debt_with_its_former_connection() -> None:

@@ -158,6 +158,9 @@ def test_a_session_the_channel_forgot_refuses_consumers_and_commands() -> None:
     assert stage.heard_of(frames.Confirm)[0].items[0].code == unknown
     stage.say(1, stage.consumer_open(session, 2))
     assert stage.heard_of(frames.Failed)[1].text == "expired"
+    # And there is nothing to detach or to close in a channel that does not know it.
+    assert stage.lose() == []
+    assert stage.manager.session_count == 0
 
 
 def test_an_id_that_was_given_twice_stops_the_node() -> None:

@@ -493,6 +493,24 @@ def test_consumers_of_a_session_that_moved_are_void(channel: Channel, client: Cl
     assert stored is not None and not stored.counts
 
 
+def test_only_what_may_have_been_seen_is_told_as_redelivered(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    """Rows of one batch: the second was given out before, the others were not."""
+    first = channel.order(client.publish(queue, bodies(4)))
+    channel.register(1, queue, credit=2)
+    channel.flush()
+    channel.order(client.give_back(queue, (first, first + 1), counted=False))
+    channel.order(client.resume(2), pid=7)
+    channel.register(5, queue, generation=2, sender=7)
+    assert [(number - first, count) for _, number, _, count in delivered(channel.flush())] == [
+        (0, 0),
+        (1, 1),
+        (2, 0),
+        (3, 0),
+    ]
+
+
 def test_a_dead_client_managers_messages_go_to_others(channel: Channel, client: Client, queue: int) -> None:
     other = Client(session=0xB2)
     channel.order(other.open(), pid=7)

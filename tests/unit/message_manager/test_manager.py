@@ -20,6 +20,7 @@ from tests.unit.message_manager.channel import (
     applied_of,
     bodies,
     delivered,
+    of_node,
     proposals,
     show,
 )
@@ -176,6 +177,16 @@ def test_a_session_that_comes_back_does_not_expire(channel: Channel, client: Cli
     assert proposed(channel, CommandKind.SESSION_EXPIRE) == []
 
 
+def test_to_be_told_again_that_a_client_is_gone_does_not_begin_anew(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    channel.lose_client()
+    channel.now_ns = EXPIRY_NS - 1
+    channel.lose_client()
+    channel.now_ns = EXPIRY_NS
+    assert len(proposed(channel, CommandKind.SESSION_EXPIRE)) == 1
+
+
 def test_a_word_of_a_former_generation_detaches_nothing(channel: Channel, client: Client, queue: int) -> None:
     channel.order(client.resume(2), pid=7)
     channel.lose_client(generation=1)
@@ -242,6 +253,29 @@ def test_the_digest_remembers_what_is_no_longer_there(channel: Channel, client: 
         c.order(cl.ack(queue, (first, first + 2)))
     n = channel.manager.applied
     assert channel.manager.capture(n)[0] != other.manager.capture(n)[0]
+
+
+def test_the_digest_remembers_that_a_message_came_back(channel: Channel, client: Client, queue: int) -> None:
+    other = Channel()
+    other_client = Client()
+    other.order(other_client.open())
+    other.create("orders")
+    for c, cl, counted in ((channel, client, True), (other, other_client, False)):
+        first = c.order(cl.publish(queue, bodies(2)))
+        c.order(cl.give_back(queue, (first, first + 1), counted=counted))
+        c.order(cl.ack(queue, (first, first + 2)))
+    here, there = (next(iter(c.manager.state.directory)).digest for c in (channel, other))
+    assert here != there
+
+
+def test_time_and_term_survive_in_a_checkpoint(channel: Channel, client: Client, queue: int) -> None:
+    channel.order(of_node(LogTime(time_ms=4_711, term=channel.manager.term)))
+    _, state, _ = channel.manager.capture(channel.manager.applied)
+    again = MessageManager("main", 1, channel.payloads, AT_ONCE)
+    again.restore(state)
+    for name in ("applied", "term", "primary", "log_time_ms"):
+        assert getattr(again.state, name) == getattr(channel.manager.state, name)
+    assert again.state.log_time_ms == 4_711
 
 
 @pytest.mark.parametrize("damage", [b"", b"AMS9" + bytes(100), b"AMS1", b"AMS1" + b"\xff" * 100])

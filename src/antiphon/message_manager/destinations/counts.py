@@ -41,8 +41,7 @@ class DeliveryCounts:
     def raise_(self, numbers: Ranges) -> None:
         """One more for each of these."""
         rest = numbers
-        # From the top, so that what is raised is not met again.
-        for count in sorted(self._by_count, reverse=True):
+        for count in sorted(self._by_count):
             hit = self._by_count[count].intersection(rest)
             if not hit:
                 continue

@@ -6,14 +6,14 @@ never above promised; and an epoch once claimed is never claimed again.
 
 from __future__ import annotations
 
-from antiphon.bus.messages import BusMessage, EpochStart, Seal, SealOk
+from antiphon.bus.messages import BusMessage, CommitAcknowledge, Seal, SealOk
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
 
 
 class Monotone(Checker):
-    """Watches the seals, and what each new life finds on its disk."""
+    """Watches what a commit server says, and what each new life finds on its disk."""
 
     promise = "I8 monotone"
 
@@ -30,7 +30,7 @@ class Monotone(Checker):
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, SealOk):
             self._rise(node, promised=message.epoch, log_epoch=message.log_epoch, base=message.base)
-        elif isinstance(message, EpochStart):
+        elif isinstance(message, CommitAcknowledge) and message.last:
             self._rise(node, promised=message.epoch, log_epoch=message.epoch)
         elif isinstance(message, Seal):
             life = self._life[node]

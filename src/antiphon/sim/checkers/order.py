@@ -47,7 +47,9 @@ class Order(Checker):
         if checkpoint:
             entry = self.covering(checkpoint)
             if entry is None:
-                self.fail(f"node {node} starts from a checkpoint at {checkpoint}, where nothing was committed")
+                self.fail(
+                    f"node {node} starts from a checkpoint at {checkpoint}, where nothing was committed"
+                )
             if entry.last != checkpoint:
                 self.fail(f"the checkpoint of node {node} at {checkpoint} cuts {_words(entry)}")
         self._applied[node] = checkpoint

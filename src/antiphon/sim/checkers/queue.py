@@ -13,7 +13,6 @@ was ever ordered, not against what that node remembers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from antiphon.bus.messages import BusMessage, Deliver, Entry
 from antiphon.sim.checkers.watch import Checker, Holder
@@ -173,7 +172,10 @@ class Queues(Checker):
 
     # The books.
 
-    def at_quiet(self, facts: Any) -> None:
+    def at_quiet(self, facts: dict[int, int]) -> None:
+        for destination in self.queues:
+            if destination not in facts:
+                self.fail(f"the node has forgotten queue {destination}")
         for destination, live in sorted(facts.items()):
             queue = self.queues.get(destination)
             if queue is None:

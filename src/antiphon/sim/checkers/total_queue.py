@@ -11,7 +11,6 @@ a run are unique. It says something only after the queues were drained.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World
@@ -85,7 +84,7 @@ class TotalQueue(Checker):
             self.fail(f"{sequence} was delivered before and comes again without saying so")
         self._times[sequence] = times + 1
 
-    def at_quiet(self, facts: Any) -> None:
+    def at_quiet(self, facts: dict[int, int]) -> None:
         lost = sorted(self._confirmed[body] for body in self._confirmed if body not in self._number_of)
         if lost:
             self.fail(f"{len(lost)} confirmed messages were never delivered, the first is {lost[0]}")

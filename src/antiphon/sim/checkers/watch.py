@@ -73,8 +73,8 @@ class Checker:
     def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
         """A message reached an application."""
 
-    def at_quiet(self, facts: Any) -> None:
-        """Nothing is under way any more; `facts` is what the node says about its queues."""
+    def at_quiet(self, facts: dict[int, int]) -> None:
+        """Nothing is under way any more; `facts` is how many messages each queue holds, by the node."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,7 +105,7 @@ class Watch:
     on_acknowledged: Callable[[int, int, Ranges], None]
     on_confirmed: Callable[[int, int, int, int, int], None]
     on_received: Callable[[Holder, int, bytes, int], None]
-    at_quiet: Callable[[Any], None]
+    at_quiet: Callable[[dict[int, int]], None]
 
     def __init__(self, checkers: Sequence[Checker]) -> None:
         self.checkers = tuple(checkers)

@@ -49,9 +49,8 @@ class WriteBeforeSend(Checker):
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, CommitAcknowledge):
             image = self._images[node]
-            if message.status is ServerStatus.OK and (
-                message.epoch != image.log_epoch or message.last > image.last
-            ):
+            claims = message.status is ServerStatus.OK and message.last > 0
+            if claims and (message.epoch != image.log_epoch or message.last > image.last):
                 self.fail(
                     f"node {node} acknowledges epoch {message.epoch:#x} through {message.last}, its disk "
                     f"holds epoch {image.log_epoch:#x} through {image.last}"

@@ -27,6 +27,8 @@ from antiphon.sim.network import Network
 from antiphon.sim.node_runner import NodeRunner
 from antiphon.sim.trace import Trace, summary
 from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
+from antiphon.sim.workloads.library import LibraryClient
+from antiphon.sim.workloads.process import ClientProcess, Hall
 from antiphon.sim.workloads.profile import draw
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, NodeClock, Violation, World
 
@@ -72,6 +74,7 @@ class BusRun:
             self.profile.node,
             frozenset([planted]) if planted else NONE,
         )
+        self._hall = Hall(self.world, self._network, self._watch, self.node.port_if_serving)
         self._clients = [*self._producers(), *self._consumers()]
 
     def figures(self) -> dict[str, int]:
@@ -96,30 +99,33 @@ class BusRun:
     def _queue(self, number: int) -> str:
         return f"queue:q{number % self.profile.queues}"
 
-    def _producers(self) -> list[SimClient]:
-        clients = []
+    def _producers(self) -> list[ClientProcess]:
         share = self.profile.messages // self.profile.producers + 1
-        for number in range(self.profile.producers):
-            client = self._client(f"producer{number}")
-            sessions = self._chance.choice((1, 1, 2))
-            for session in range(sessions):
-                name = f"{client.name}/{session}"
-                queue = self._queue(number + session)
-                client.sessions.append(ProducerSession(client, queue, name, share // sessions + 1))
-            clients.append(client)
-        return clients
+        return [self._producer(number, share) for number in range(self.profile.producers)]
 
-    def _consumers(self) -> list[SimClient]:
-        clients = []
+    def _producer(self, number: int, share: int) -> ClientProcess:
+        name, queue = f"producer{number}", self._queue(number)
+        if self._chance.random() < self.profile.library_share:
+            return LibraryClient(name, self._hall, self.profile.clients, queue, share)
+        client = SimClient(name, self._hall, self.profile.clients)
+        sessions = self._chance.choice((1, 1, 2))
+        for session in range(sessions):
+            queue = self._queue(number + session)
+            client.sessions.append(ProducerSession(client, queue, f"{name}/{session}", share // sessions + 1))
+        return client
+
+    def _consumers(self) -> list[ClientProcess]:
         # Every queue has a consumer, or it could not be drained.
-        for number in range(max(self.profile.consumers, self.profile.queues)):
-            client = self._client(f"consumer{number}")
-            client.sessions.append(ConsumerSession(client, self._queue(number)))
-            clients.append(client)
-        return clients
+        count = max(self.profile.consumers, self.profile.queues)
+        return [self._consumer(number) for number in range(count)]
 
-    def _client(self, name: str) -> SimClient:
-        return SimClient(name, self.world, self._network, self._watch, self.profile.clients, self.node.if_up)
+    def _consumer(self, number: int) -> ClientProcess:
+        name, queue = f"consumer{number}", self._queue(number)
+        if self._chance.random() < self.profile.library_share:
+            return LibraryClient(name, self._hall, self.profile.clients, queue)
+        client = SimClient(name, self._hall, self.profile.clients)
+        client.sessions.append(ConsumerSession(client, queue))
+        return client
 
     # What goes wrong.
 
@@ -127,6 +133,7 @@ class BusRun:
         profile = self.profile
         for times, fault in (
             (profile.crashes, self.node.crash),
+            (profile.stops, self.node.stop),
             (profile.power_cuts, self._cut_power_soon),
             (profile.pauses, self._pause),
             (profile.breaks, self._break),
@@ -182,19 +189,15 @@ class BusRun:
         raise Violation(f"I17 liveness: {self._what_is_open()}")
 
     def _is_quiet(self) -> bool:
-        if not self.node.is_up or not all(client.is_idle for client in self._clients):
+        if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):
             return False
         return not any(self.node.facts().values())
 
     def _what_is_open(self) -> str:
         words = [f"the node is {'up' if self.node.is_up else 'down'}"]
-        for client in self._clients:
-            for session in client.sessions:
-                if not session.is_idle:
-                    waits = len(session.unconfirmed)
-                    words.append(
-                        f"{client.name} waits for {waits} outcomes after {session.confirmed_through}"
-                    )
+        words += [
+            f"{client.name} waits for {client.waits_for}" for client in self._clients if not client.is_idle
+        ]
         if self.node.is_up:
             words += [f"queue {queue} holds {live}" for queue, live in self.node.facts().items() if live]
         return "; ".join(words)

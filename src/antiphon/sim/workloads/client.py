@@ -11,16 +11,15 @@ has taken after a while, in ranges.
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from antiphon.batch import Batch
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.watch import Holder, Watch
-from antiphon.sim.network import Connection, Network, NodeEnd
-from antiphon.sim.world import MILLISECOND_NS, World
+from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, ClientProcess, Hall
+from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import (
     Acknowledge,
     CommandKind,
@@ -32,6 +31,7 @@ from antiphon.wire.commands import (
 )
 from antiphon.wire.frames import (
     AckMode,
+    ClientFrame,
     Command,
     Confirm,
     ConsumerClose,
@@ -61,24 +61,6 @@ _SETTLED = (
     OutcomeCode.NO_DESTINATION,
     OutcomeCode.ACK_LOST,
 )
-
-
-@dataclass(slots=True)
-class ClientHabits:
-    """How the clients of this run behave; drawn once per run."""
-
-    batch_rows_max: int = 12
-    body_bytes_max: int = 200
-    window_commands: int = 4
-    publish_pause_ns: int = 4 * MILLISECOND_NS
-    credit_messages: int = 20
-    credit_bytes: int = 1 << 20
-    take_pause_ns: int = 2 * MILLISECOND_NS
-    acknowledge_pause_ns: int = 5 * MILLISECOND_NS
-    reconnect_ns: int = 20 * MILLISECOND_NS
-    resume_probability: float = 0.7
-    return_probability: float = 0.0
-    reopen_probability: float = 0.0
 
 
 @dataclass(slots=True)
@@ -209,16 +191,18 @@ class ProducerSession(SimSession):
         if len(self.unconfirmed) < client.habits.window_commands:
             rows = min(self.left, client.chance.randint(1, client.habits.batch_rows_max))
             self.left -= rows
-            bodies = [self._body() for _ in range(rows)]
+            # An envelope must fit the small segments of the simulated journal.
+            room = min(client.habits.body_bytes_max, BATCH_BYTES_MAX // rows)
+            bodies = [self._body(room) for _ in range(rows)]
             batch = Batch.of_bodies(bodies, self.id, self.next_number, client.world.now_ns // MILLISECOND_NS)
             payload = Publish(self.destination, self.settings_version, 0, batch.encode()).encode()
             client.watch.on_published(self.id, self.next_number, bodies)
             self.order_next(Kept(CommandKind.PUBLISH, rows, payload))
         self._plan()
 
-    def _body(self) -> bytes:
+    def _body(self, room: int) -> bytes:
         self._bodies += 1
-        padding = self.client.chance.randrange(self.client.habits.body_bytes_max)
+        padding = self.client.chance.randrange(room)
         return f"{self.name}.{self._bodies}".encode().ljust(padding, b".")
 
 
@@ -262,7 +246,7 @@ class ConsumerSession(SimSession):
         self._arrived.clear()
         client.say(
             ConsumerOpen(
-                request=client.next_request(None),
+                request=client.next_request(self),
                 session=self.id,
                 consumer=self.consumer,
                 destination=self.destination,
@@ -368,58 +352,31 @@ class ConsumerSession(SimSession):
         self.order_next(Kept(CommandKind.ACK, 1, payload, ranges))
 
 
-class _End:
-    """The client's end of one connection; what a connection says that was left is not heard."""
+class SimClient(ClientProcess):
+    """A client process that speaks frames by itself."""
 
-    def __init__(self, client: SimClient) -> None:
-        self._client = client
-        self.connection: Connection | None = None
-
-    def on_frame(self, frame: ServerFrame) -> None:
-        """The node said this."""
-        if self._client.connection is self.connection:
-            self._client.on_frame(frame)
-
-    def on_lost(self) -> None:
-        """The connection is gone."""
-        if self._client.connection is self.connection:
-            self._client.on_lost()
-
-
-class SimClient:
-    """One client process with one connection at a time."""
-
-    def __init__(
-        self,
-        name: str,
-        world: World,
-        network: Network,
-        watch: Watch,
-        habits: ClientHabits,
-        find_node: Callable[[], NodeEnd | None],
-    ) -> None:
-        self.name = name
-        self.world = world
-        self.watch = watch
-        self.habits = habits
-        self.chance: random.Random = world.random(f"workload/{name}")
+    def __init__(self, name: str, hall: Hall, habits: ClientHabits) -> None:
+        super().__init__(name, hall, habits)
         self.sessions: list[SimSession] = []
-        self.connection: Connection | None = None
-        self.life = 0
-        self._network = network
-        self._find_node = find_node
         self._requests: dict[int, SimSession | None] = {}
         self._last_request = 0
 
     @property
     def is_idle(self) -> bool:
-        """Has it nothing left to do, and nothing to wait for?"""
         return all(session.is_idle for session in self.sessions)
 
-    def say(self, frame: object) -> None:
+    @property
+    def waits_for(self) -> str:
+        return ", ".join(
+            f"{len(session.unconfirmed)} outcomes after {session.confirmed_through}"
+            for session in self.sessions
+            if not session.is_idle
+        )
+
+    def say(self, frame: ClientFrame) -> None:
         """Send a frame, if there is a connection."""
         if self.connection is not None:
-            self.connection.send(frame)  # type: ignore[arg-type]
+            self.connection.send(frame)
 
     def next_request(self, session: SimSession | None) -> int:
         """A fresh request number, remembered with whom its answer concerns."""
@@ -429,55 +386,15 @@ class SimClient:
 
     # Living and dying.
 
-    def connect_later(self) -> None:
-        """Connect after a while; while the node is down, try again."""
-        life = self.life
-        self.world.after(self.chance.randrange(1, self.habits.reconnect_ns), lambda: self._connect(life))
-
-    def _connect(self, life: int) -> None:
-        if self.life != life or self.connection is not None:
-            return
-        node = self._find_node()
-        if node is None:
-            self.connect_later()
-            return
+    def greet(self) -> None:
         self._requests.clear()
-        end = _End(self)
-        self.connection = end.connection = self._network.connect(end, node)
         self.say(Hello(user="sim", password="", client_id=""))
 
-    def crash(self) -> None:
-        """The process dies with everything it knew, and another is started in its place."""
-        self.world.probe("client.crashed")
-        self._leave()
+    def forget(self) -> None:
         for session in self.sessions:
             session.forget()
-        self.connect_later()
 
-    def move(self) -> None:
-        """Come again on a new connection while the old one still lives as far as the node knows."""
-        if self.connection is None:
-            return
-        self.world.probe("client.moved")
-        left, self.connection = self.connection, None
-        self._pause_sessions()
-        self._connect(self.life)
-        self.world.after(self.chance.randrange(self.habits.reconnect_ns), left.abandon)
-
-    def on_lost(self) -> None:
-        """The connection is gone: some sessions will be resumed, others given up."""
-        self.connection = None
-        self._pause_sessions()
-        self.connect_later()
-
-    def _leave(self) -> None:
-        if self.connection is not None:
-            self.connection.abandon()
-        self.connection = None
-        self._pause_sessions()
-
-    def _pause_sessions(self) -> None:
-        self.life += 1
+    def pause(self) -> None:
         for session in self.sessions:
             session.is_ready = False
             session.stop()
@@ -485,9 +402,6 @@ class SimClient:
     # Talking.
 
     def on_frame(self, frame: ServerFrame) -> None:
-        """The node said this."""
-        if self.world.trace.is_on:
-            self.world.note(self.name, f"hears {type(frame).__name__}")
         match frame:
             case Confirm():
                 self._on_confirm(frame)
@@ -539,8 +453,9 @@ class SimClient:
         )
 
     def _on_session_opened(self, frame: SessionOpened) -> None:
-        session = self._requests.pop(frame.request)
-        assert session is not None, "a session was opened that nobody asked for"
+        session = self._requests.pop(frame.request, None)
+        if session is None:
+            return
         session.id = frame.session
         session.generation = frame.generation
         if session.unconfirmed:
@@ -549,8 +464,9 @@ class SimClient:
         self.say(DestinationOpen(request=request, name=session.queue, create=True))
 
     def _on_destination_opened(self, frame: DestinationOpened) -> None:
-        session = self._requests.pop(frame.request)
-        assert session is not None, "a destination was opened that nobody asked for"
+        session = self._requests.pop(frame.request, None)
+        if session is None:
+            return
         session.destination = frame.destination
         session.settings_version = frame.settings_version
         session.channel = frame.channel
@@ -582,4 +498,8 @@ class SimClient:
             self.say(SessionClose(request=self.next_request(None), session=session.id))
         session.stop()
         session.forget()
+        # Answers to what the old session had asked for concern nobody any more.
+        for request, waiting in list(self._requests.items()):
+            if waiting is session:
+                self._requests[request] = None
         self._open_session(session)

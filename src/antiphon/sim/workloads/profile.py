@@ -16,7 +16,7 @@ from antiphon.bus import planted
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.network import NetworkHabits
 from antiphon.sim.node_runner import NodeHabits
-from antiphon.sim.workloads.client import ClientHabits
+from antiphon.sim.workloads.process import ClientHabits
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
 
 
@@ -29,8 +29,11 @@ class Profile:
     consumers: int = 2
     queues: int = 1
     messages: int = 60
+    # How many of the clients are made of the client library.
+    library_share: float = 0.4
     crashes: int = 0
     power_cuts: int = 0
+    stops: int = 0
     pauses: int = 0
     breaks: int = 0
     client_crashes: int = 0
@@ -60,6 +63,7 @@ def _draw_size(chance: random.Random, profile: Profile) -> None:
     profile.consumers = chance.randint(1, 3)
     profile.queues = chance.choice((1, 1, 2))
     profile.messages = chance.randint(20, 120)
+    profile.library_share = chance.choice((0.0, 0.4, 0.4, 1.0))
 
 
 def _draw_faults(chance: random.Random, profile: Profile) -> None:
@@ -68,6 +72,7 @@ def _draw_faults(chance: random.Random, profile: Profile) -> None:
 
     profile.crashes = sometimes(4)
     profile.power_cuts = sometimes(2)
+    profile.stops = sometimes(1)
     profile.pauses = sometimes(2)
     profile.breaks = sometimes(4)
     profile.client_crashes = sometimes(3)
@@ -84,8 +89,11 @@ def _draw_habits(chance: random.Random, profile: Profile) -> None:
     network.latency_ns = chance.choice((20, 100, 1_000)) * MICROSECOND_NS
     network.stall_probability = chance.choice((0.0, 0.0, 0.02))
     network.chunk_probability = chance.choice((0.0, 0.1, 0.5))
+    node.trouble_probability = chance.choice((0.0, 0.0, 0.05, 0.3))
     node.checkpoint_entries = chance.choice((10, 40, 1_000))
-    node.re_report_ms = chance.choice((1, 5, 200))
+    node.rereport_ms = chance.choice((1, 5, 200))
+    node.envelope_bytes = chance.choice((1_500, 32 * 1024))
+    node.connection_bytes = chance.choice((2_000, 256 * 1024))
     node.tick_ns = chance.choice((1, 20, 200)) * MICROSECOND_NS
     clients.batch_rows_max = chance.choice((1, 5, 20))
     clients.body_bytes_max = chance.choice((20, 300, 8_000))
@@ -110,17 +118,16 @@ def _for_numbering_twice(chance: random.Random, profile: Profile) -> None:
     """Reports are repeated long before the slow disk of the commit server lets anything be committed."""
     profile.disk.sync_ns = 2 * MILLISECOND_NS
     profile.disk.stall_probability = 0.1
-    profile.node.re_report_ms = 1
+    profile.node.rereport_ms = 1
 
 
 def _for_numbering_out_of_order(chance: random.Random, profile: Profile) -> None:
-    """Many small envelopes under way and crashes between them, so that reports come out of order."""
-    profile.crashes = max(profile.crashes, 2)
-    profile.disk.stall_probability = 0.1
+    """Many small envelopes under way, and some of them arrive behind those that were sent later."""
+    profile.node.trouble_probability = 0.2
+    profile.node.envelope_bytes = 1_500
     profile.clients.window_commands = 10
     profile.clients.publish_pause_ns = MILLISECOND_NS
     profile.clients.batch_rows_max = 2
-    profile.node.re_report_ms = 1
 
 
 _MADE_FOR: dict[str, Callable[[random.Random, Profile], None]] = {

@@ -1,0 +1,330 @@
+"""NodeRunner: the twin of runtime/node_runner.py; lets one node live, die and live again.
+
+Whatever happens within one tick reaches the node in one step; what that step wants written is written
+at once and synced together. Messages between the machines of the node pass through the real codec, and
+the checkers see them on the way. A life ends when the power goes: between two events, or in the middle
+of a call of the disk. The next life gets the same disk and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antiphon.bus import codec
+from antiphon.bus.effects import Event, Received
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import BusMessage, Data, Entry, Presence, ProducerOpen
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.journal.format import Settings as JournalSettings
+from antiphon.journal.ports import Location
+from antiphon.node import InChannel, NodeEvent
+from antiphon.sim.checkers.watch import Watch
+from antiphon.sim.disk import PowerLost, SimDisk
+from antiphon.sim.image import Image
+from antiphon.sim.network import ClientPort
+from antiphon.sim.storage import ChannelStorage
+from antiphon.sim.trace import summary
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, World
+from antiphon.startup import CHANNEL, Identity, StartedNode, StartSettings, open_journal, start_node
+
+_RESTART_NS = 50 * MILLISECOND_NS
+
+# A message that says nothing to anybody, in place of one that is lost on its way.
+_NOTHING = Presence(name="", role="", applied=0, synchronized=False, config_digest=bytes(16), load=0)
+
+
+@dataclass(slots=True)
+class NodeHabits:
+    """How the node of this run is set up: small, so that much happens in a short time."""
+
+    tick_ns: int = 20 * MICROSECOND_NS
+    trouble_probability: float = 0.0
+    rereport_ms: int = 200
+    checkpoint_entries: int = 40
+    window_entries: int = 1_024
+    envelope_bytes: int = 32 * 1024
+    connection_bytes: int = 256 * 1024
+    segment_bytes: int = 160 * 1024
+    order_blocks: int = 8
+
+    def journal(self) -> JournalSettings:
+        """Segments that are full after a few syncs."""
+        return JournalSettings(segment_bytes=self.segment_bytes, order_blocks=self.order_blocks, spares_max=2)
+
+    def client_manager(self) -> ClientManagerSettings:
+        """Envelopes that fit those segments, and few of them under way."""
+        return ClientManagerSettings(
+            envelope_bytes=self.envelope_bytes,
+            envelope_bytes_max=48 * 1024,
+            submitted_bytes_max=2 * self.envelope_bytes,
+            turn_bytes=self.envelope_bytes // 4,
+            connection_bytes_max=self.connection_bytes,
+        )
+
+    def group(self, node: int) -> GroupConfig:
+        """The channel of this one node."""
+        return GroupConfig.of(
+            CHANNEL,
+            (node,),
+            rereport_ms=self.rereport_ms,
+            checkpoint_entries=self.checkpoint_entries,
+            window_entries=self.window_entries,
+        )
+
+
+class NodeRunner:
+    """Drives one node through its lives."""
+
+    def __init__(
+        self,
+        world: World,
+        node_id: int,
+        disk: SimDisk,
+        clock: NodeClock,
+        watch: Watch,
+        habits: NodeHabits,
+        planted: frozenset[str],
+    ) -> None:
+        self.world = world
+        self.disk = disk
+        self.life = 0
+        self._node_id = node_id
+        self._name = f"node {node_id}"
+        self._clock = clock
+        self._watch = watch
+        self._habits = habits
+        self._planted = planted
+        self._chance: random.Random = world.random(f"node/{node_id}")
+        self._started: StartedNode | None = None
+        self._storage: ChannelStorage | None = None
+        self._port: ClientPort | None = None
+        self._events: list[NodeEvent] = []
+        self._step_timer: Timer | None = None
+        self._deadline_timer: Timer | None = None
+        self._paused_until_ns = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Is there a process?"""
+        return self._started is not None
+
+    def port_if_serving(self) -> ClientPort | None:
+        """The client port, once the node listens."""
+        return self._port if self._port is not None and self._port.is_listening else None
+
+    def facts(self) -> dict[int, int]:
+        """How many messages each queue holds, by the node's own books."""
+        assert self._started is not None, "a node that is down knows nothing"
+        return {queue.id: queue.live.count for queue in self._started.manager.state.directory}
+
+    # Living and dying.
+
+    def start(self) -> None:
+        """Begin a life with what is on the disk."""
+        if self.is_up:
+            return
+        self.life += 1
+        self.world.note(self._name, f"starts life {self.life}")
+        try:
+            self._begin()
+        except PowerLost as cut:
+            self.world.probe("node.power_lost_while_starting")
+            self._end(str(cut))
+
+    def _begin(self) -> None:
+        identity = Identity(
+            disk_id=self.world.random(f"disk id/{self._node_id}").randbytes(16),
+            run_id=self._chance.randbytes(16),
+            start_s=self._clock.wall_ms() // 1_000,
+        )
+        settings = StartSettings(
+            group=self._habits.group(self._node_id),
+            client_manager=self._habits.client_manager(),
+            planted=self._planted,
+        )
+        journal, found = open_journal(self.disk, self._habits.journal(), identity)
+        image = Image.of(found)
+        started = start_node(journal, found, identity, settings)
+        for note in started.notes:
+            self.world.note(self._name, note)
+        self.world.probe("recovery.torn_tail_cut", len(found.truncated))
+        self.world.probe("recovery.repaired", len(found.repairs))
+        self.world.probe("recovery.from_checkpoint", int(started.manager.applied > 0))
+        self.world.probe("recovery.after_clean_end", int(found.was_clean))
+        self._watch.on_started(self._node_id, image, started.manager.applied)
+        self._observe(started, identity)
+        life = self.life
+        self._port = ClientPort(self.world, self._node_id, self._watch, self.take)
+        self._storage = ChannelStorage(
+            self.world,
+            self._node_id,
+            self.disk,
+            journal,
+            found,
+            started.counter,
+            started.manager,
+            self._watch,
+            tell=self._tell,
+            later=lambda delay_ns, action: self._later(life, delay_ns, action),
+        )
+        self._started = started
+        self._plan_step()
+
+    def _observe(self, started: StartedNode, identity: Identity) -> None:
+        """Let the checkers see, and the codec carry, what the machines say to each other."""
+        node_id, watch, world = self._node_id, self._watch, self.world
+        config_id = self._habits.group(node_id).config_id
+
+        def carry(message: BusMessage) -> BusMessage:
+            if world.trace.is_on:
+                world.note(self._name, f"says {summary(message)}")
+            watch.on_sent(node_id, message)
+            data = codec.encode(message, CHANNEL, config_id, node_id, identity.run_id)
+            return codec.decode(data)[1]
+
+        def carry_or_not(message: BusMessage) -> BusMessage:
+            if isinstance(message, Data | ProducerOpen) and self._is_in_trouble(message):
+                return _NOTHING
+            return carry(message)
+
+        started.node.loopback = carry_or_not
+        parts = started.node.channels[started.channel]
+        parts.replica.loopback = carry
+        apply = started.manager.apply
+
+        def watched_apply(
+            now_ns: int, wall_ms: int, entry: Entry, payload: memoryview | None, location: Location | None
+        ) -> None:
+            if world.trace.is_on:
+                world.note(self._name, f"applies {summary(entry)}")
+            watch.on_applied(node_id, entry, payload)
+            apply(now_ns, wall_ms, entry, payload, location)
+
+        started.manager.apply = watched_apply  # type: ignore[method-assign]
+
+    def _is_in_trouble(self, message: Data | ProducerOpen) -> bool:
+        """Does what a producer sends get lost on the way, or come late, behind what was sent later?
+
+        On one node nothing does that; between nodes the network does, and no role may tell the difference.
+        """
+        chance = self._chance
+        if chance.random() >= self._habits.trouble_probability:
+            return False
+        kind = chance.choice(("lost", "late", "late", "twice"))
+        self.world.probe(f"bus.data_{kind}")
+        if kind != "lost":
+            again = Received(self._node_id, message)
+            delay = chance.randrange(20 * MILLISECOND_NS)
+            self._later(self.life, delay, lambda: self._tell(again))
+        return kind != "twice"
+
+    def crash(self) -> None:
+        """The power goes."""
+        if self.is_up:
+            self.world.probe("node.crashed")
+            self._end("crash")
+
+    def stop(self) -> None:
+        """An orderly end: clients are sent away, everything is synced, and the journal notes it."""
+        if self._started is None or self._storage is None or self._port is None:
+            return
+        self._port.close_all("node.stopping", "the node is stopping")
+        self._guard(self._close)
+
+    def _close(self) -> None:
+        assert self._storage is not None, "a node without a disk was stopped"
+        self._storage.close()
+        self.world.probe("node.stopped_in_order")
+        self._end("stop")
+
+    def _end(self, why: str) -> None:
+        self.world.note(self._name, f"ends life {self.life}: {why}")
+        if self._started is not None:
+            self._watch.on_crashed(self._node_id)
+        if self._port is not None:
+            self._port.die()
+        for timer in (self._step_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._step_timer = self._deadline_timer = None
+        self._events.clear()
+        self._started = self._storage = self._port = None
+        self.disk.lose_power()
+        self.world.after(self._chance.randrange(1, _RESTART_NS), self.start)
+
+    def pause(self, duration_ns: int) -> None:
+        """The process is not given the processor for a while."""
+        self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + duration_ns)
+
+    def heal(self) -> None:
+        """Nothing fails from now on."""
+        self.disk.cut_after = None
+        self._paused_until_ns = 0
+        self._habits.trouble_probability = 0.0
+
+    # Events in.
+
+    def take(self, events: list[NodeEvent]) -> None:
+        """Something happened at the client port."""
+        if self.is_up:
+            self._events.extend(events)
+            self._plan_step()
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(InChannel(CHANNEL, event))
+        self._plan_step()
+
+    def _later(self, life: int, delay_ns: int, action: Callable[[], None]) -> None:
+        def act() -> None:
+            if self.is_up and self.life == life:
+                self._guard(action)
+
+        self.world.after(delay_ns, act)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except PowerLost as cut:
+            self.world.probe("node.power_lost_in_a_call")
+            self._end(str(cut))
+
+    # Steps.
+
+    def _plan_step(self) -> None:
+        if self._step_timer is None:
+            delay = self._chance.randrange(1, self._habits.tick_ns + 1)
+            delay = max(delay, self._paused_until_ns - self.world.now_ns)
+            self._step_timer = self.world.after(delay, lambda: self._guard(self._step))
+
+    def _step(self) -> None:
+        assert self._started is not None and self._storage is not None and self._port is not None
+        self._step_timer = None
+        events, self._events = self._events, []
+        node, storage, port = self._started.node, self._storage, self._port
+        if self.world.trace.is_on:
+            for event in events:
+                self.world.note(self._name, f"takes {summary(event)}")
+        port.before_step(events)
+        for effect in node.step(self._clock.now_ns(), self._clock.wall_ms(), events):
+            if self.world.trace.is_on:
+                self.world.note(self._name, f"does {summary(effect)}")
+            if isinstance(effect, InChannel):
+                storage.carry_out(effect.what)
+            else:
+                port.carry_out(effect)
+        storage.flush()
+        if not port.is_listening and node.is_serving:
+            port.is_listening = True
+        self._arm()
+
+    def _arm(self) -> None:
+        assert self._started is not None
+        deadline_ns = self._started.node.next_deadline_ns()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        if deadline_ns is not None:
+            delay = max(self._clock.delay_until(deadline_ns), self._habits.tick_ns)
+            self._deadline_timer = self.world.after(delay, self._plan_step)

@@ -1,0 +1,226 @@
+"""LibraryClient: a client process around the pure core of the client library.
+
+The same core that the library's faces drive with sockets, driven here with the simulated network. It
+does not resume sessions: when a connection is lost it reports what is uncertain and begins anew.
+
+What it publishes and acknowledges is read off the frames it sends, so that the checkers learn its
+numbers from the wire and not from the core that counts them.
+"""
+
+from __future__ import annotations
+
+from antiphon.batch import Batch
+from antiphon.client.core import NEVER_NS, ClientCore
+from antiphon.client.core_consumer import ConsumerCore
+from antiphon.client.core_events import Answered, Arrived, Ended, Refused, Settled, Welcomed
+from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
+from antiphon.client.core_gathering import Chunk
+from antiphon.client.core_session import SessionCore
+from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, ClientProcess, Hall
+from antiphon.sim.world import MILLISECOND_NS, Timer
+from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
+from antiphon.wire.commands import Acknowledge, CommandKind, Publish, read_command
+from antiphon.wire.frames import (
+    AckMode,
+    Command,
+    Confirm,
+    DestinationOpened,
+    ServerFrame,
+    SessionOpened,
+    decode_client_frame,
+)
+
+
+class _Ticket:
+    """Somebody waits, whatever happens."""
+
+    def done(self) -> bool:
+        return False
+
+
+class LibraryClient(ClientProcess):
+    """Publishes `share` bodies, or consumes when the share is 0, through one session."""
+
+    def __init__(self, name: str, hall: Hall, habits: ClientHabits, queue: str, share: int = 0) -> None:
+        super().__init__(name, hall, habits)
+        self.queue = queue
+        self.left = share
+        self._is_producer = share > 0
+        self._bodies = 0
+        self._unsettled = 0
+        self._core: ClientCore | None = None
+        self._session: SessionCore | None = None
+        self._opened: DestinationOpened | None = None
+        self._consumer: ConsumerCore | None = None
+        self._timer: Timer | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        if self._session is None or self._opened is None:
+            return self._is_producer and not self.left
+        buffered = self._consumer.buffered if self._consumer is not None else 0
+        return not self.left and not buffered and self._session.is_idle
+
+    @property
+    def waits_for(self) -> str:
+        return f"{self._unsettled} outcomes, {self.left} messages left to send"
+
+    # Living and dying.
+
+    def greet(self) -> None:
+        self._core = ClientCore(user="sim")
+        self._flush()
+
+    def pause(self) -> None:
+        if self._core is not None and self._core.abandon():
+            self.world.probe("library.left_uncertain")
+        self._unsettled = 0
+        self._core = self._session = self._opened = self._consumer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def forget(self) -> None:
+        pass
+
+    # Talking.
+
+    def on_frame(self, frame: ServerFrame) -> None:
+        assert self._core is not None, "a frame without a connection"
+        if isinstance(frame, Confirm):
+            for item in frame.items:
+                self.watch.on_confirmed(frame.session, item.number, item.count, item.code, item.sequence)
+        for event in self._core.receive(self.world.now_ns, frame):
+            self._on_event(event)
+        self._flush()
+
+    def _on_event(self, event: object) -> None:
+        assert self._core is not None, "an event without a connection"
+        match event:
+            case Welcomed():
+                self._core.open_session(AckMode.AUTO)
+            case Answered(reply=SessionOpened() as opened):
+                self._session = self._core.sessions[opened.session]
+                self._core.open_destination(self.queue, create=True)
+            case Answered(reply=DestinationOpened() as opened):
+                self._opened = opened
+                self._start()
+            case Settled():
+                self._unsettled -= isinstance(event.tag, Chunk)
+            case Arrived():
+                self._plan_taking()
+            case Refused() | ConsumerClosed():
+                self.world.probe(f"library.refused.{event.error.code}")
+                self._reopen()
+            case Ended():
+                self.world.probe("library.ended")
+            case _:
+                pass
+
+    def _start(self) -> None:
+        if self._is_producer:
+            self._plan_publishing()
+        else:
+            self._attach()
+
+    def _reopen(self) -> None:
+        """A consumer was closed by the node, or not let in: come again on another connection."""
+        if self.connection is not None:
+            self.connection.abandon()
+        self.on_lost()
+
+    def _attach(self) -> None:
+        assert self._core is not None and self._session is not None and self._opened is not None
+        prefetch = self.chance.randint(1, self.habits.credit_messages)
+        self._consumer = self._session.new_consumer(self.queue, self._opened, prefetch_messages=prefetch)
+        self._core.open_consumer(self._session, self._consumer)
+
+    def _flush(self) -> None:
+        """Send what the core wants sent, and wake it when it wants to be woken."""
+        core = self._core
+        if core is None or self.connection is None:
+            return
+        data = b"".join(core.take_output())
+        if data:
+            self._look_at(data)
+            self.connection.send_bytes(data)
+        if core.wake_ns < NEVER_NS and (self._timer is None or self._timer.at_ns > core.wake_ns):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.world.after(core.wake_ns - self.world.now_ns, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._core is not None:
+            for event in self._core.on_time(self.world.now_ns):
+                self._on_event(event)
+            self._flush()
+
+    def _look_at(self, data: bytes) -> None:
+        for kind, payload in FrameBuffer(FRAME_BYTES_MAX).feed(data):
+            frame = decode_client_frame(kind, payload)
+            if not isinstance(frame, Command):
+                continue
+            header, body = read_command(frame.command)
+            if header.kind == CommandKind.PUBLISH:
+                bodies = Batch.decode(Publish.decode(body).batch).bodies()
+                self.watch.on_published(header.session, header.number, bodies)
+            elif header.kind == CommandKind.ACK:
+                ranges = Acknowledge.decode(body).ranges
+                self.watch.on_acknowledged(header.session, header.number, ranges)
+
+    # Publishing.
+
+    def _plan_publishing(self) -> None:
+        life = self.life
+        pause = self.chance.randrange(self.habits.publish_pause_ns)
+        self.world.after(pause, lambda: self._publish(life))
+
+    def _publish(self, life: int) -> None:
+        if self.life != life or not self.left or self._session is None or self._opened is None:
+            return
+        if self._unsettled < self.habits.window_commands:
+            rows = min(self.left, self.chance.randint(1, self.habits.batch_rows_max))
+            self.left -= rows
+            room = min(self.habits.body_bytes_max, BATCH_BYTES_MAX // rows)
+            bodies = [self._body(room) for _ in range(rows)]
+            chunk = Chunk(
+                bodies,
+                sum(map(len, bodies)),
+                _Ticket(),
+                destination=self._opened.destination,
+                settings_version=self._opened.settings_version,
+                timestamp_ms=self.world.now_ns // MILLISECOND_NS,
+                deadline_ns=NEVER_NS,
+            )
+            self._unsettled += 1
+            self._session.submit(self._opened.channel, chunk)
+            self._flush()
+        self._plan_publishing()
+
+    def _body(self, room: int) -> bytes:
+        self._bodies += 1
+        return f"{self.name}.{self._bodies}".encode().ljust(self.chance.randrange(room), b".")
+
+    # Consuming.
+
+    def _plan_taking(self) -> None:
+        life = self.life
+        self.world.after(self.chance.randrange(self.habits.take_pause_ns), lambda: self._take(life))
+
+    def _take(self, life: int) -> None:
+        session, consumer = self._session, self._consumer
+        if self.life != life or session is None or consumer is None or not consumer.buffered:
+            return
+        assert self.connection is not None, "a session without a connection"
+        holder = Holder(self.connection.number, session.session, consumer.consumer)
+        spans = session.take(consumer, self.chance.randint(1, consumer.buffered))
+        for span in spans:
+            for message in span.messages():
+                body = bytes(message.body_bytes)
+                self.watch.on_received(holder, message.sequence, body, message.delivery_count - 1)
+        session.gather(self.world.now_ns, consumer, spans)
+        self._flush()
+        if consumer.buffered:
+            self._plan_taking()

@@ -1,0 +1,335 @@
+"""Steps of a data server: what it stores, when it reports, when it lets go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.bus import messages as m
+from antiphon.bus.data_server import DataServer
+from antiphon.bus.effects import Alarm, Append, DataRecord, Learned, Received, RoleEffect, Send, Synced
+from antiphon.bus.entries import OpenDetail
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.ledger import Ledger
+from antiphon.bus.log import CommitLog
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
+from antiphon.bus.ports import JournalCounter
+from antiphon.bus.prefix import Prefix
+from antiphon.errors import Damaged
+from antiphon.ids import Mid, make_epoch
+from antiphon.journal.ports import Location
+from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of, item_of
+
+EPOCH = make_epoch(1, 1)
+LATER = make_epoch(2, 3)
+
+
+def opened(number: int, run: bytes) -> Entry:
+    detail = OpenDetail(7, run).encode()
+    return Entry(number, 1, EntryKind.PRODUCER_OPEN, Mid(1, EPOCH, number), 0, NO_DIGEST, detail)
+
+
+class Desk:
+    """A data server of node 2 with its surroundings: it knows the order through number 1, an OPEN of 7."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.config = GroupConfig.of("main", (1, 2, 3, 7), **settings)
+        self.payloads = MemoryPayloads()
+        self.known = Prefix(1)
+        self.ledger = Ledger()
+        self.ledger.fold([opened(1, b"a" * 16)])
+        self.log = CommitLog(0, [opened(1, b"a" * 16)])
+        self.now_ns = 0
+        self.server = DataServer(
+            self.config, 2, self.payloads, JournalCounter(), self.known, self.ledger, self.log
+        )
+
+    def step(self, *events: Any) -> list[RoleEffect]:
+        effects = self.server.step(self.now_ns, list(events))
+        for effect in effects:
+            if isinstance(effect, Append) and isinstance(effect.record, DataRecord):
+                self.payloads.write(effect.record)
+        return effects
+
+    def hear(self, message: m.BusMessage, sender: int = 1) -> list[RoleEffect]:
+        return self.step(Received(sender, message))
+
+    def lead(self, epoch: int = EPOCH) -> list[RoleEffect]:
+        return self.hear(m.Heartbeat(epoch, 1, 0, 1, 1, True), epoch & 0xFFFF)
+
+    def learn(self, *entries: Entry) -> list[RoleEffect]:
+        """The member of this node learns that these are committed, and cannot apply them yet."""
+        self.ledger.fold(entries)
+        self.known.learn(entries, entries[-1].last)
+        notable = tuple(entry for entry in entries if entry.kind is not EntryKind.DATA)
+        return self.step(Learned(entries, notable, ()))
+
+
+def mid(pseq: int, pe: int = 1) -> Mid:
+    return Mid(7, pe, pseq)
+
+
+def reported(effects: list[RoleEffect]) -> list[list[int]]:
+    """The pseqs of each report among the effects."""
+    return [
+        [item.mid.pseq for item in effect.message.items]
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, m.DataReport)
+    ]
+
+
+def test_an_envelope_is_written_and_reported_only_once_it_is_durable() -> None:
+    desk = Desk()
+    desk.lead()
+    data = data_of(mid(1))
+    assert desk.hear(data, 7) == [Append(1, DataRecord(data.mid, 0, 1, data.digest, data.payload))]
+    assert desk.step(Synced(0)) == []
+    assert desk.step(Synced(1)) == [Send(1, m.DataReport(EPOCH, (item_of(data),)))]
+
+
+def test_a_sync_that_began_too_early_releases_only_what_was_written_before() -> None:
+    desk = Desk()
+    desk.lead()
+    desk.hear(data_of(mid(1)))
+    desk.hear(data_of(mid(2)))
+    assert reported(desk.step(Synced(1))) == [[1]]
+    assert reported(desk.step(Synced(2))) == [[2]]
+
+
+def test_everything_that_became_durable_in_one_step_is_one_report() -> None:
+    desk = Desk()
+    desk.lead()
+    for pseq in range(1, 6):
+        desk.hear(data_of(mid(pseq)))
+    assert reported(desk.step(Synced(3), Synced(5))) == [[1, 2, 3, 4, 5]]
+
+
+def test_a_long_report_comes_in_pages() -> None:
+    desk = Desk(report_items_max=2)
+    desk.lead()
+    for pseq in range(1, 6):
+        desk.hear(data_of(mid(pseq)))
+    assert reported(desk.step(Synced(5))) == [[1, 2], [3, 4], [5]]
+
+
+def test_without_a_sequencer_nothing_is_reported_until_one_is_heard() -> None:
+    desk = Desk()
+    desk.hear(data_of(mid(1)))
+    assert desk.step(Synced(1)) == []
+    assert reported(desk.lead()) == [[1]]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        m.Data(mid(1), 0, 1, b"x" * 16, data_of(mid(1)).payload),
+        m.Data(mid(1), 0, 2, m.digest_of(mid(1), 0, 2, data_of(mid(1)).payload), data_of(mid(1)).payload),
+        m.Data(mid(1), 0, 1, m.digest_of(mid(1), 0, 1, b"no command"), b"no command"),
+        m.Data(mid(1), 0, 0, m.digest_of(mid(1), 0, 0, b""), b""),
+    ],
+    ids=["digest", "count", "command", "empty"],
+)
+def test_what_does_not_verify_is_dropped_and_counted(broken: m.Data) -> None:
+    desk = Desk()
+    assert desk.hear(broken) == []
+    assert desk.server.dropped == 1
+
+
+def test_an_envelope_that_is_too_large_is_dropped() -> None:
+    desk = Desk(envelope_bytes_max=100)
+    assert desk.hear(data_of(mid(1), commands=3)) == []
+    assert desk.server.dropped == 1
+
+
+def test_a_producer_beyond_its_quota_is_not_stored_until_something_of_it_is_committed() -> None:
+    desk = Desk(producer_quota_bytes=2 * 1_280)
+    first = data_of(mid(1))
+    desk.hear(first)
+    desk.hear(data_of(mid(2)))
+    assert desk.hear(data_of(mid(3))) == []
+    desk.learn(entry_of(first, 2))
+    assert len(desk.hear(data_of(mid(3)))) == 1
+
+
+def test_an_envelope_that_comes_again_is_not_stored_again() -> None:
+    desk = Desk()
+    desk.lead()
+    data = data_of(mid(1))
+    desk.hear(data)
+    assert desk.hear(data) == []
+    desk.step(Synced(1))
+    assert reported(desk.hear(data)) == [[1]]
+
+
+def test_an_id_used_for_two_contents_raises_an_alarm_and_keeps_the_first() -> None:
+    desk = Desk()
+    data = data_of(mid(1))
+    desk.hear(data)
+    (alarm,) = desk.hear(data_of(mid(1), ts=1))
+    assert isinstance(alarm, Alarm) and "two contents" in alarm.text
+    assert len(desk.payloads.records) == 1
+
+
+def test_a_duplicate_of_a_committed_envelope_is_told_so() -> None:
+    desk = Desk()
+    data = data_of(mid(1))
+    desk.hear(data)
+    desk.step(Synced(1))
+    desk.learn(entry_of(data, 2))
+    assert desk.server.take(entry_of(data, 2), []) is not None
+    assert desk.hear(data) == [Send(7, m.Published(mid(1)))]
+
+
+def test_data_is_reported_again_every_r_until_it_is_committed() -> None:
+    desk = Desk(rereport_ms=200)
+    desk.lead()
+    data = data_of(mid(1))
+    desk.hear(data)
+    desk.step(Synced(1))
+    desk.now_ns = 199 * MS
+    assert desk.step() == []
+    deadline = desk.server.next_deadline_ns()
+    assert deadline is not None
+    desk.now_ns = deadline
+    assert reported(desk.step()) == [[1]]
+    desk.now_ns += 200 * MS
+    assert reported(desk.step()) == [[1]]
+    desk.learn(entry_of(data, 2))
+    desk.now_ns += 200 * MS
+    assert desk.step() == []
+    assert desk.server.next_deadline_ns() is None
+
+
+def test_a_new_sequencer_is_told_everything_that_is_not_committed() -> None:
+    desk = Desk()
+    desk.lead()
+    one, two = data_of(mid(1)), data_of(mid(2))
+    desk.hear(one)
+    desk.hear(two)
+    desk.hear(data_of(mid(3)))
+    desk.step(Synced(2))
+    desk.learn(entry_of(one, 2))
+    assert reported(desk.lead(LATER)) == [[2]]
+    assert reported(desk.lead(EPOCH)) == [], "an older epoch is no news"
+
+
+def test_a_refusal_by_the_sequencer_is_passed_on_and_forgets_nothing() -> None:
+    desk = Desk()
+    desk.lead()
+    desk.hear(data_of(mid(1)))
+    desk.step(Synced(1))
+    nack = m.ReportNack(EPOCH, mid(1), NackReason.FENCED, 9)
+    assert desk.hear(nack, sender=1) == [Send(7, nack)]
+    assert desk.hear(nack, sender=3) == [], "only the sequencer of that epoch may refuse"
+    assert reported(desk.lead(LATER)) == [[1]]
+
+
+def test_a_run_that_is_over_leaves_nothing_behind() -> None:
+    desk = Desk()
+    desk.lead()
+    one = data_of(mid(1))
+    desk.hear(one)
+    desk.hear(data_of(mid(2)))
+    desk.step(Synced(2))
+    desk.learn(entry_of(one, 2), opened(3, b"b" * 16))
+    assert desk.payloads.has(mid(1)), "it is committed, and the member still needs it"
+    assert not desk.payloads.has(mid(2)), "nothing of the old run can follow the fence"
+    assert desk.server.unsettled == 0
+    late = desk.hear(data_of(mid(2)))
+    assert late == [Send(7, m.ReportNack(EPOCH, mid(2), NackReason.FENCED, 3))]
+
+
+def test_an_envelope_past_its_lifetime_is_refused_and_a_stored_one_given_up() -> None:
+    desk = Desk(lifetime=3, rereport_ms=200)
+    desk.lead()
+    desk.hear(data_of(mid(5), ts=1))
+    desk.step(Synced(1))
+    desk.learn(entry_of(data_of(mid(1), commands=3), 2))
+    desk.now_ns += 200 * MS
+    assert reported(desk.step()) == [[5]], "4 numbers are known, and ts + L is 4"
+    desk.learn(entry_of(data_of(mid(2)), 5))
+    expired = Send(7, m.ReportNack(EPOCH, mid(6), NackReason.EXPIRED))
+    assert desk.hear(data_of(mid(6), ts=1)) == [expired]
+    desk.now_ns += 200 * MS
+    assert desk.step() == [Send(7, m.ReportNack(EPOCH, mid(5), NackReason.EXPIRED))]
+    assert not desk.payloads.has(mid(5))
+
+
+def test_the_member_gets_a_payload_only_once_it_is_durable() -> None:
+    desk = Desk()
+    data = data_of(mid(1))
+    desk.hear(data)
+    assert desk.server.take(entry_of(data, 2), []) is None
+    desk.step(Synced(1))
+    taken = desk.server.take(entry_of(data, 2), [])
+    assert taken == (memoryview(data.payload), Location(1, 0, len(data.payload)))
+    assert desk.payloads.reads == 0, "what was just written need not be read"
+    assert desk.payloads.location_of(2) is not None
+
+
+def test_a_payload_that_lay_in_a_buffer_is_read_from_the_journal() -> None:
+    desk = Desk()
+    data = data_of(mid(1))
+    desk.hear(m.Data(data.mid, data.ts, data.count, data.digest, memoryview(bytearray(data.payload))))
+    desk.step(Synced(1))
+    taken = desk.server.take(entry_of(data, 2), [])
+    assert taken is not None and taken[0] == data.payload
+    assert desk.payloads.reads == 1
+
+
+def test_memory_for_payloads_is_bounded() -> None:
+    desk = Desk(cached_bytes_max=100)
+    first, second = data_of(mid(1)), data_of(mid(2))
+    desk.hear(first)
+    desk.hear(second)
+    desk.step(Synced(2))
+    assert desk.server.take(entry_of(first, 2), []) is not None
+    assert desk.server.take(entry_of(second, 3), []) is not None
+    assert desk.payloads.reads == 1
+
+
+def test_data_that_comes_after_its_commit_is_stored_for_the_member() -> None:
+    desk = Desk()
+    desk.lead()
+    data = data_of(mid(1))
+    desk.learn(entry_of(data, 2))
+    assert len(desk.hear(data)) == 1
+    assert desk.step(Synced(1)) == [], "nobody needs a report of what is committed"
+    assert desk.server.take(entry_of(data, 2), []) is not None
+
+
+def test_another_content_than_the_committed_one_is_not_stored() -> None:
+    desk = Desk()
+    desk.learn(entry_of(data_of(mid(1)), 2))
+    assert desk.hear(data_of(mid(1), ts=1)) == []
+
+
+def test_a_damaged_payload_is_missed_and_may_be_fetched_again() -> None:
+    class Broken(MemoryPayloads):
+        def read(self, location: Location) -> memoryview:
+            raise Damaged("segment", location.offset, "test")
+
+    desk = Desk(cached_bytes_max=0)
+    broken = Broken()
+    desk.payloads = broken
+    desk.server = DataServer(desk.config, 2, broken, JournalCounter(), desk.known, desk.ledger, desk.log)
+    data = data_of(mid(1))
+    desk.hear(data)
+    desk.step(Synced(1))
+    out: list[RoleEffect] = []
+    assert desk.server.take(entry_of(data, 2), out) is None
+    assert isinstance(out[0], Alarm)
+    assert len(desk.hear(m.FetchDataReply((data,), ()), sender=3)) == 1, "the copy of another is taken"
+
+
+def test_payloads_are_handed_to_members_that_lack_them() -> None:
+    desk = Desk()
+    waiting, placed = data_of(mid(2)), data_of(mid(1))
+    desk.hear(placed)
+    desk.hear(waiting)
+    desk.step(Synced(2))
+    desk.log.append(entry_of(placed, 2))
+    desk.server.take(entry_of(placed, 2), [])
+    (answer,) = desk.hear(m.FetchData((mid(1), mid(2), mid(3)), (2, 0, 0)), sender=3)
+    assert answer == Send(3, m.FetchDataReply((placed, waiting), (mid(3),)))

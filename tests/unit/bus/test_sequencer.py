@@ -1,0 +1,628 @@
+"""Steps of a sequencer: how it comes to lead, how it numbers, when it stops.
+
+The sequencer of node 1 stands with its own commit server and member beside it; what it sends to the
+others is looked at, and their answers are written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from antiphon.bus import messages as m
+from antiphon.bus.chance import Chance
+from antiphon.bus.commit_server import CommitServer
+from antiphon.bus.data_server import DataServer
+from antiphon.bus.effects import (
+    Alarm,
+    Append,
+    Multicast,
+    Received,
+    RoleEffect,
+    Send,
+    SuperblockRecord,
+    Synced,
+)
+from antiphon.bus.entries import OpenDetail, StableDetail
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.ledger import Ledger
+from antiphon.bus.log import CommitLog
+from antiphon.bus.member import Member
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ServerStatus
+from antiphon.bus.planted import NONE
+from antiphon.bus.ports import JournalCounter
+from antiphon.bus.prefix import Prefix
+from antiphon.bus.sequencer import Sequencer, State
+from antiphon.bus.superblock import Superblock
+from antiphon.ids import Mid, make_epoch
+from tests.unit.bus.stage import MemoryPayloads, data_of, item_of
+
+OLD = make_epoch(4, 2)
+FIRST = make_epoch(1, 1)
+RUN = b"r" * 16
+
+
+def tick(number: int, epoch: int = OLD) -> Entry:
+    return Entry(number, 1, EntryKind.TICK, Mid(2, epoch, number), 0, NO_DIGEST)
+
+
+def ticks(first: int, last: int, epoch: int = OLD) -> tuple[Entry, ...]:
+    return tuple(tick(number, epoch) for number in range(first, last + 1))
+
+
+class Chair:
+    """The sequencer of node 1 among `nodes`, its commit server holding `entries` of epoch OLD."""
+
+    def __init__(
+        self,
+        nodes: tuple[int, ...] = (1,),
+        entries: Sequence[Entry] = (),
+        committed: int = 0,
+        planted: frozenset[str] = NONE,
+        **settings: Any,
+    ) -> None:
+        self.config = GroupConfig.of("main", nodes, **settings)
+        counter = JournalCounter()
+        self.superblock = Superblock(counter, OLD if entries else 0)
+        log_epoch = OLD if entries else 0
+        log = CommitLog(0, entries)
+        self.commit_server = CommitServer(
+            self.config, 1, counter, self.superblock, log=log, log_epoch=log_epoch
+        )
+        self.commit_server.committed_upto = committed
+        known, ledger = Prefix(), Ledger()
+        data_server = DataServer(self.config, 1, MemoryPayloads(), counter, known, ledger, log)
+        self.member = Member(self.config, 1, known, ledger, data_server, None, Chance(1))
+        self.sequencer = Sequencer(
+            self.config, 1, self.superblock, self.commit_server, self.member, Chance(2), planted=planted
+        )
+        self.now_ns = 1_000 * MS
+        self.epoch = 0
+
+    def step(self, *events: Any) -> list[RoleEffect]:
+        return self.sequencer.step(self.now_ns, list(events))
+
+    def hear(self, message: m.BusMessage, sender: int = 1) -> list[RoleEffect]:
+        return self.step(Received(sender, message))
+
+    def wait(self) -> list[RoleEffect]:
+        """Until the sequencer's next deadline."""
+        deadline = self.sequencer.next_deadline_ns()
+        assert deadline is not None
+        self.now_ns = max(self.now_ns, deadline)
+        return self.step()
+
+    def lead(self) -> list[RoleEffect]:
+        """The short way for a node that is alone: claim, seal, start."""
+        self.step()
+        self.epoch = self.superblock.epoch_claimed
+        self.step(Synced(1))
+        own = self.commit_server
+        self.superblock.promised = self.epoch
+        seal_ok = m.SealOk(self.epoch, own.log_epoch, own.log.base, own.log.last, own.committed_upto)
+        effects = self.hear(seal_ok)
+        while not any(isinstance(message, m.EpochStart) for message in sent(effects)):
+            (fetch,) = sent(effects)
+            assert isinstance(fetch, m.FetchLog)
+            page = own.log.from_number(fetch.start, own.log.last, self.config.fetch_entries_max)
+            effects = self.hear(m.FetchLogReply(self.epoch, fetch.start, page, own.log.last))
+        return self.hear(m.CommitAcknowledge(self.epoch, own.log.last))
+
+    def acknowledge(self, last: int, sender: int = 1) -> list[RoleEffect]:
+        return self.hear(m.CommitAcknowledge(self.epoch, last), sender)
+
+    def open(self, pid: int = 1) -> int:
+        """Open a producer and commit everything so far; returns its pe."""
+        self.hear(m.ProducerOpen(pid, RUN), pid)
+        reign = self.sequencer.reign
+        assert reign is not None
+        self.acknowledge(reign.log.last)
+        return reign.log.last
+
+    def report(self, *mids: Mid, server: int = 1, **fields: Any) -> list[RoleEffect]:
+        items = tuple(item_of(data_of(mid, **fields)) for mid in mids)
+        return self.hear(m.DataReport(self.epoch, items), server)
+
+
+def sent(effects: list[RoleEffect], to: int | None = None) -> list[m.BusMessage]:
+    return [
+        effect.message for effect in effects if isinstance(effect, Send) and (to is None or effect.to == to)
+    ]
+
+
+def submitted(effects: list[RoleEffect], to: int = 1) -> list[list[tuple[int, EntryKind]]]:
+    """What each submit to a commit server holds."""
+    return [
+        [(entry.first, entry.kind) for entry in message.entries]
+        for message in sent(effects, to)
+        if isinstance(message, m.CommitSubmit)
+    ]
+
+
+def numbered(effects: list[RoleEffect]) -> list[tuple[int, int]]:
+    """(number, pseq) of each envelope in submits to node 1."""
+    return [
+        (entry.first, entry.mid.pseq)
+        for message in sent(effects, 1)
+        if isinstance(message, m.CommitSubmit)
+        for entry in message.entries
+        if entry.kind is EntryKind.DATA
+    ]
+
+
+def refused(effects: list[RoleEffect]) -> list[tuple[int, NackReason]]:
+    return [(n.mid.pseq, n.reason) for n in sent(effects) if isinstance(n, m.ReportNack)]
+
+
+# -- coming to lead ---------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_alone_stands_at_once_and_claims_before_it_says_so() -> None:
+    chair = Chair()
+    assert chair.step() == [Append(1, SuperblockRecord(0, FIRST))]
+    assert chair.sequencer.state is State.SEALING
+    assert chair.step(Synced(0)) == []
+    assert chair.step(Synced(1)) == [Send(1, m.Seal(FIRST, 0))]
+
+
+def test_an_epoch_is_above_everything_promised_claimed_or_seen() -> None:
+    chair = Chair(entries=ticks(1, 2))
+    (append,) = chair.step()
+    assert append == Append(1, SuperblockRecord(OLD, make_epoch(5, 1)))
+
+
+def test_the_first_reign_of_an_empty_channel_begins_with_its_claim() -> None:
+    chair = Chair()
+    effects = chair.lead()
+    assert chair.sequencer.state is State.LEADING
+    assert isinstance(effects[0], Multicast) and isinstance(effects[0].message, m.Heartbeat)
+    assert submitted(effects) == [[(1, EntryKind.PRIMARY_CLAIM)]]
+
+
+def test_an_adopted_log_is_fetched_in_pages_started_and_then_committed() -> None:
+    chair = Chair(entries=ticks(1, 5), committed=2, fetch_entries_max=2)
+    chair.step()
+    epoch = chair.epoch = chair.superblock.epoch_claimed
+    assert chair.step(Synced(1)) == [Send(1, m.Seal(epoch, 2))]
+    assert chair.hear(m.SealOk(epoch, OLD, 0, 5, 2)) == [Send(1, m.FetchLog(epoch, 3))]
+    assert chair.hear(m.FetchLogReply(epoch, 3, ticks(3, 4), 5)) == [Send(1, m.FetchLog(epoch, 5))]
+    start = chair.hear(m.FetchLogReply(epoch, 5, ticks(5, 5), 5))
+    assert start == [Send(1, m.EpochStart(epoch, 3, ticks(3, 5), 2))]
+    assert chair.sequencer.state is State.STARTING
+    effects = chair.acknowledge(5)
+    assert effects[0] == Multicast(m.Commit(epoch, ticks(3, 5), 5))
+    assert submitted(effects) == [[(6, EntryKind.PRIMARY_CLAIM)]]
+
+
+def test_what_was_adopted_is_not_committed_before_it_is_held_in_the_new_epoch() -> None:
+    chair = Chair(entries=ticks(1, 2))
+    chair.step()
+    chair.epoch = chair.superblock.epoch_claimed
+    chair.step(Synced(1))
+    chair.hear(m.SealOk(chair.epoch, OLD, 0, 2, 0))
+    chair.hear(m.FetchLogReply(chair.epoch, 1, ticks(1, 2), 2))
+    assert chair.acknowledge(1) == []
+    assert chair.hear(m.CommitAcknowledge(OLD, 2)) == []
+    assert chair.sequencer.state is State.STARTING
+
+
+def test_of_several_nodes_each_asks_around_before_it_stands() -> None:
+    chair = Chair(nodes=(1, 2, 3), suspicion_ms=500)
+    assert chair.step() == []
+    effects = chair.wait()
+    assert chair.now_ns >= 1_500 * MS
+    assert effects == [Send(server, m.PreSeal(1)) for server in (1, 2, 3)]
+    assert chair.sequencer.state is State.PRE
+    assert chair.hear(m.PreSealOk(1), 1) == []
+    assert chair.hear(m.PreSealOk(1), 1) == [], "one server, one answer"
+    (append,) = chair.hear(m.PreSealOk(1), 3)
+    assert isinstance(append, Append)
+
+
+def test_a_heartbeat_puts_off_suspicion() -> None:
+    chair = Chair(nodes=(1, 2, 3))
+    chair.step()
+    chair.wait()
+    chair.hear(m.Heartbeat(OLD, 0, 0, 1, 0, True), 2)
+    assert chair.sequencer.state is State.FOLLOWER
+    deadline = chair.sequencer.next_deadline_ns()
+    assert deadline is not None and deadline >= chair.now_ns + 500 * MS
+
+
+def stand_among_three(chair: Chair) -> int:
+    """Node 1 of three sends its SEAL; returns the epoch."""
+    chair.step()
+    chair.wait()
+    chair.hear(m.PreSealOk(1), 1)
+    chair.hear(m.PreSealOk(1), 2)
+    chair.epoch = chair.superblock.epoch_claimed
+    effects = chair.step(Synced(1))
+    committed = chair.commit_server.committed_upto
+    assert effects == [Send(server, m.Seal(chair.epoch, committed)) for server in (1, 2, 3)]
+    return chair.epoch
+
+
+def test_the_newest_log_is_adopted_not_the_longest() -> None:
+    """The longer one may be a leftover of an older epoch that was never committed."""
+    chair = Chair(nodes=(1, 2, 3), entries=ticks(1, 9), committed=2)
+    epoch = stand_among_three(chair)
+    newer = make_epoch(6, 3)
+    assert chair.hear(m.SealOk(epoch, newer, 0, 4, 3), 3) == [], "our own answer is still missing"
+    assert chair.hear(m.SealOk(epoch, OLD, 0, 9, 2), 1) == [Send(3, m.FetchLog(epoch, 3))]
+    theirs = ticks(3, 4, newer)
+    effects = chair.hear(m.FetchLogReply(epoch, 3, theirs, 4), 3)
+    assert effects == [
+        Send(3, m.EpochStart(epoch, 4, theirs[1:], 3)),
+        Send(1, m.EpochStart(epoch, 3, theirs, 3)),
+    ]
+    assert chair.acknowledge(4, 1) == [], "one of three"
+    effects = chair.acknowledge(4, 3)
+    assert effects[0] == Multicast(m.Commit(epoch, theirs[1:], 4))
+    assert chair.sequencer.state is State.LEADING
+
+
+def test_of_our_own_log_only_what_we_knew_committed_is_kept() -> None:
+    """R8: not even up to the highest number others know to be committed."""
+    chair = Chair(nodes=(1, 2, 3), entries=ticks(1, 9), committed=2)
+    epoch = stand_among_three(chair)
+    newer = make_epoch(6, 3)
+    chair.hear(m.SealOk(epoch, OLD, 0, 9, 2), 1)
+    effects = chair.hear(m.SealOk(epoch, newer, 0, 9, 9), 3)
+    assert effects == [Send(3, m.FetchLog(epoch, 3))]
+
+
+def test_a_node_behind_the_base_of_the_best_log_does_not_lead() -> None:
+    chair = Chair(nodes=(1, 2, 3), entries=ticks(1, 3), committed=2)
+    epoch = stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, OLD, 0, 3, 2), 1)
+    assert chair.hear(m.SealOk(epoch, make_epoch(6, 3), 5, 9, 9), 3) == []
+    assert chair.sequencer.state is State.FOLLOWER
+
+
+def test_a_candidate_gives_way_to_a_higher_epoch() -> None:
+    chair = Chair(nodes=(1, 2, 3))
+    stand_among_three(chair)
+    chair.hear(m.SealNack(make_epoch(9, 2)), 2)
+    assert chair.sequencer.state is State.FOLLOWER
+    assert chair.sequencer.epoch_seen == make_epoch(9, 2)
+
+
+def test_a_candidate_says_again_what_was_not_answered() -> None:
+    chair = Chair(nodes=(1, 2, 3))
+    epoch = stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 2)
+    assert chair.wait() == [Send(1, m.Seal(epoch, 0)), Send(3, m.Seal(epoch, 0))]
+
+
+def test_a_server_that_was_not_asked_is_started_when_it_needs_it() -> None:
+    chair = Chair()
+    chair.lead()
+    need = m.StartNeed(chair.epoch, 0, 0)
+    reign = chair.sequencer.reign
+    assert reign is not None
+    assert sent(chair.hear(need)) == [m.EpochStart(chair.epoch, 1, reign.log.between(0, 1), 0)]
+    assert sent(chair.hear(need)) == [], "not again at once"
+
+
+# -- losing the lead --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [m.Heartbeat(make_epoch(9, 2), 0, 0, 1, 0, True), m.Commit(make_epoch(9, 2), (), 0)],
+)
+def test_a_sequencer_follows_as_soon_as_it_hears_a_higher_epoch(message: m.BusMessage) -> None:
+    chair = Chair(nodes=(1, 2), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+    chair.lead()
+    chair.hear(message, 2)
+    assert chair.sequencer.state is State.FOLLOWER
+
+
+def test_a_sequencer_follows_when_its_own_commit_server_promised_another() -> None:
+    chair = Chair()
+    chair.lead()
+    chair.superblock.promised = make_epoch(9, 2)
+    chair.step()
+    assert chair.sequencer.state is State.FOLLOWER
+
+
+def test_a_sequencer_that_no_quorum_answers_stops() -> None:
+    chair = Chair(check_ms=500)
+    chair.lead()
+    start = chair.now_ns
+    while chair.sequencer.state is State.LEADING:
+        chair.wait()
+    assert chair.now_ns - start == 500 * MS
+
+
+def test_a_sequencer_that_slept_is_not_deposed_by_its_own_sleep() -> None:
+    chair = Chair(check_ms=500)
+    chair.lead()
+    chair.hear(m.HeartbeatAck(chair.epoch, 1))
+    chair.now_ns += 60_000 * MS
+    chair.step()
+    assert chair.sequencer.state is State.LEADING
+
+
+# -- numbering --------------------------------------------------------------------------------------
+
+
+def test_an_open_is_ordered_and_its_number_is_told_on_request() -> None:
+    chair = Chair()
+    chair.lead()
+    effects = chair.hear(m.ProducerOpen(1, RUN))
+    assert submitted(effects) == [[(2, EntryKind.PRODUCER_OPEN)]]
+    (submit,) = (one for one in sent(effects) if isinstance(one, m.CommitSubmit))
+    assert OpenDetail.decode(submit.entries[0].detail) == (1, RUN)
+    assert chair.hear(m.ProducerOpen(1, RUN)) == [], "asked again while it is on its way"
+    chair.acknowledge(2)
+    assert chair.hear(m.ProducerOpen(1, RUN)) == [Send(1, m.ProducerOpened(1, RUN, 2))]
+
+
+def test_nobody_opens_in_the_name_of_another() -> None:
+    chair = Chair(nodes=(1, 2), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+    chair.lead()
+    assert chair.hear(m.ProducerOpen(1, RUN), 2) == []
+
+
+def test_everything_reported_in_one_step_leaves_in_one_submit() -> None:
+    chair = Chair()
+    chair.lead()
+    pe = chair.open()
+    events = [
+        Received(1, m.DataReport(chair.epoch, (item_of(data_of(Mid(1, pe, pseq))),))) for pseq in (1, 2, 3)
+    ]
+    effects = chair.step(*events)
+    assert submitted(effects) == [[(n, EntryKind.DATA) for n in (3, 4, 5)]]
+
+
+def test_a_submit_holds_at_most_b_entries() -> None:
+    chair = Chair(submit_entries_max=2)
+    chair.lead()
+    pe = chair.open()
+    effects = chair.report(*(Mid(1, pe, pseq) for pseq in range(1, 6)))
+    assert [len(part) for part in submitted(effects)] == [2, 2, 1]
+
+
+def test_an_envelope_takes_as_many_numbers_as_it_has_commands() -> None:
+    chair = Chair()
+    chair.lead()
+    pe = chair.open()
+    effects = chair.report(Mid(1, pe, 1), Mid(1, pe, 2), commands=5)
+    assert numbered(effects) == [(3, 1), (8, 2)]
+
+
+def test_the_envelopes_of_a_run_are_numbered_in_their_order() -> None:
+    chair = Chair()
+    chair.lead()
+    pe = chair.open()
+    assert numbered(chair.report(Mid(1, pe, 3))) == []
+    assert numbered(chair.report(Mid(1, pe, 2))) == []
+    assert numbered(chair.report(Mid(1, pe, 1))) == [(3, 1), (4, 2), (5, 3)]
+
+
+def test_an_envelope_reported_again_is_not_numbered_again() -> None:
+    chair = Chair()
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 1))
+    assert chair.report(Mid(1, pe, 1)) == [], "it has its number, and it is not committed yet"
+    chair.acknowledge(3)
+    effects = chair.report(Mid(1, pe, 1))
+    assert numbered(effects) == [] and refused(effects) == [(1, NackReason.DUPLICATE)]
+
+
+def test_what_may_not_be_numbered_is_refused_with_its_reason() -> None:
+    chair = Chair(lifetime=10, window_entries=4)
+    chair.lead()
+    pe = chair.open()
+    assert refused(chair.report(Mid(1, pe + 1, 1))) == [(1, NackReason.NOT_OPEN)]
+    assert refused(chair.report(Mid(2, 1, 1))) == [(1, NackReason.NOT_OPEN)]
+    assert refused(chair.report(Mid(1, pe - 1, 1))) == [(1, NackReason.FENCED)]
+    assert refused(chair.report(Mid(1, pe, 6))) == [(6, NackReason.GAP)]
+    chair.report(Mid(1, pe, 1), ts=2, commands=9)
+    assert refused(chair.report(Mid(1, pe, 2), ts=1)) == [(2, NackReason.EXPIRED)]
+
+
+def test_rule_x_lets_the_last_allowed_number_pass() -> None:
+    chair = Chair(lifetime=10)
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 1), ts=2, commands=8)
+    assert numbered(chair.report(Mid(1, pe, 2), ts=1)) == [(11, 2)], "11 <= ts + L"
+
+
+def test_an_envelope_that_expires_while_it_waits_is_refused() -> None:
+    chair = Chair(lifetime=10)
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 2), ts=1)
+    effects = chair.report(Mid(1, pe, 1), ts=2, commands=9)
+    assert numbered(effects) == [(3, 1)]
+    assert refused(effects) == [(2, NackReason.EXPIRED)]
+
+
+def test_two_contents_under_one_id_are_refused_with_an_alarm() -> None:
+    chair = Chair()
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 2))
+    effects = chair.report(Mid(1, pe, 2), ts=1)
+    assert refused(effects) == [(2, NackReason.DIGEST)]
+    assert any(isinstance(effect, Alarm) for effect in effects)
+
+
+def test_numbering_waits_for_enough_copies_and_for_our_own() -> None:
+    chair = Chair(nodes=(1, 2, 3), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+    chair.lead()
+    pe = chair.open()
+    assert numbered(chair.report(Mid(1, pe, 1), server=2)) == []
+    assert numbered(chair.report(Mid(1, pe, 1), server=2)) == [], "the same copy, told twice"
+    assert numbered(chair.report(Mid(1, pe, 1), server=3)) == [], "two copies, none of them ours"
+    assert numbered(chair.report(Mid(1, pe, 1), server=1)) == [(3, 1)]
+
+
+def test_what_our_own_data_server_lacks_is_fetched_from_a_holder() -> None:
+    chair = Chair(nodes=(1, 2, 3), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+    chair.lead()
+    pe = chair.open()
+    assert sent(chair.report(Mid(1, pe, 1), server=3), 3) == []
+    assert sent(chair.wait(), 3) == [m.FetchData((Mid(1, pe, 1),), (0,))]
+
+
+def test_at_most_window_entries_are_on_the_way() -> None:
+    chair = Chair(window_entries=2)
+    chair.lead()
+    pe = chair.open()
+    assert numbered(chair.report(*(Mid(1, pe, pseq) for pseq in (1, 2)))) == [(3, 1), (4, 2)]
+    assert numbered(chair.report(Mid(1, pe, 3))) == []
+    assert numbered(chair.acknowledge(3)) == [(5, 3)]
+
+
+# -- committing -------------------------------------------------------------------------------------
+
+
+def test_a_number_is_committed_when_enough_servers_hold_it() -> None:
+    chair = Chair(nodes=(1, 2, 3), data_quantity=1)
+    epoch = stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 1)
+    chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 2)
+    chair.acknowledge(0, 1)
+    effects = chair.acknowledge(0, 2)
+    assert [submitted(effects, to) for to in (1, 2, 3)] == [[[(1, EntryKind.PRIMARY_CLAIM)]]] * 3
+    assert chair.acknowledge(1, 1) == []
+    (commit,) = chair.acknowledge(1, 3)
+    assert isinstance(commit, Multicast) and isinstance(commit.message, m.Commit)
+    assert commit.message.committed_upto == 1
+    assert chair.acknowledge(1, 2) == [], "it is committed already"
+
+
+def test_acknowledgements_of_another_epoch_or_of_a_broken_server_do_not_count() -> None:
+    chair = Chair()
+    chair.lead()
+    assert chair.hear(m.CommitAcknowledge(OLD, 1)) == []
+    assert chair.hear(m.CommitAcknowledge(chair.epoch, 1, ServerStatus.NO_SPACE)) == []
+    assert chair.hear(m.CommitAcknowledge(chair.epoch, 1), sender=5) == []
+
+
+def test_a_submit_that_is_not_acknowledged_is_sent_again_but_not_at_once() -> None:
+    chair = Chair(heartbeat_ms=50, retransmit_ms=100)
+    chair.lead()
+    chair.hear(m.HeartbeatAck(chair.epoch, 1))
+    assert submitted(chair.wait()) == []
+    assert submitted(chair.wait()) == [[(1, EntryKind.PRIMARY_CLAIM)]]
+
+
+def test_heartbeats_tell_how_far_things_are() -> None:
+    chair = Chair(heartbeat_ms=50)
+    chair.lead()
+    chair.acknowledge(1)
+    chair.member.applied, chair.member.term = 1, chair.epoch
+    effects = chair.wait()
+    assert effects == [Multicast(m.Heartbeat(chair.epoch, 1, 0, 2, 1, True))]
+
+
+def test_a_tick_moves_time_on_while_data_waits_and_nothing_is_committed() -> None:
+    chair = Chair(tick_ms=1_000, heartbeat_ms=50)
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 2))
+    start = chair.now_ns
+    kinds: list[list[tuple[int, EntryKind]]] = []
+    while not kinds:
+        chair.hear(m.HeartbeatAck(chair.epoch, 10_000))
+        kinds = submitted(chair.wait())
+    assert kinds == [[(3, EntryKind.TICK)]]
+    assert chair.now_ns - start == 1_000 * MS
+
+
+def test_an_idle_channel_has_no_ticks() -> None:
+    chair = Chair(tick_ms=1_000, heartbeat_ms=50)
+    chair.lead()
+    chair.open()
+    for _ in range(100):
+        chair.hear(m.HeartbeatAck(chair.epoch, 10_000))
+        assert submitted(chair.wait()) == []
+
+
+# -- checkpoints ------------------------------------------------------------------------------------
+
+
+def test_a_mark_is_set_every_k_entries() -> None:
+    chair = Chair(checkpoint_entries=4)
+    chair.lead()
+    pe = chair.open()
+    assert submitted(chair.report(Mid(1, pe, 1))) == [[(3, EntryKind.DATA)]]
+    effects = chair.report(Mid(1, pe, 2))
+    assert submitted(effects) == [[(4, EntryKind.DATA), (5, EntryKind.CHECKPOINT_MARK)]]
+
+
+def test_a_mark_is_set_every_so_many_bytes_and_small_entries_count_what_they_cost() -> None:
+    chair = Chair(checkpoint_bytes=64 << 10)
+    chair.lead()
+    pe = chair.open()
+    marks = 0
+    for pseq in range(1, 21):
+        effects = chair.report(Mid(1, pe, pseq))
+        marks += sum(kind is EntryKind.CHECKPOINT_MARK for part in submitted(effects) for _, kind in part)
+    assert marks in (3, 4), "each flush of a tiny envelope costs 12 KiB"
+
+
+def a_checkpoint(n: int = 2, digest: bytes = b"d" * 16) -> m.CheckpointReport:
+    return m.CheckpointReport(n, digest, 100)
+
+
+def test_equal_digests_make_a_checkpoint_stable_and_the_entry_says_who_has_it() -> None:
+    chair = Chair(nodes=(1, 2, 3), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+    chair.lead()
+    chair.open()
+    assert submitted(chair.hear(a_checkpoint(), 3)) == []
+    assert submitted(chair.hear(a_checkpoint(), 3)) == [], "one server, one report"
+    effects = chair.hear(a_checkpoint(), 2)
+    (submit,) = (one for one in sent(effects) if isinstance(one, m.CommitSubmit))
+    assert StableDetail.decode(submit.entries[0].detail) == (2, b"d" * 16, (2, 3))
+    assert submitted(chair.hear(a_checkpoint(), 1)) == [], "it is stable once"
+
+
+def test_the_stable_checkpoint_is_told_when_it_is_committed() -> None:
+    chair = Chair(heartbeat_ms=50)
+    chair.lead()
+    chair.open()
+    chair.hear(a_checkpoint())
+    chair.acknowledge(3)
+    (beat,) = chair.wait()
+    assert isinstance(beat, Multicast) and isinstance(beat.message, m.Heartbeat)
+    assert beat.message.stable_checkpoint == 2
+
+
+def test_two_different_digests_stop_all_deletion_with_an_alarm() -> None:
+    chair = Chair(nodes=(1, 2, 3), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+    chair.lead()
+    chair.open()
+    chair.hear(a_checkpoint(), 2)
+    (alarm,) = chair.hear(a_checkpoint(digest=b"e" * 16), 3)
+    assert isinstance(alarm, Alarm) and "DIVERGENCE" in alarm.text
+    assert chair.hear(a_checkpoint(), 1) == [], "not even with enough equal ones"
+
+
+def test_a_digest_that_differs_from_the_stable_one_is_a_divergence_too() -> None:
+    chair = Chair()
+    chair.lead()
+    chair.open()
+    chair.hear(a_checkpoint())
+    (alarm,) = chair.hear(a_checkpoint(digest=b"e" * 16))
+    assert isinstance(alarm, Alarm)
+    assert chair.hear(a_checkpoint(n=3)) == []
+
+
+def test_checkpoints_do_not_call_for_checkpoints() -> None:
+    chair = Chair(checkpoint_entries=1)
+    chair.lead()
+    chair.open()
+    reign = chair.sequencer.reign
+    assert reign is not None
+    before = reign.log.last
+    effects = chair.hear(a_checkpoint(n=before))
+    assert submitted(effects) == [[(before + 1, EntryKind.CHECKPOINT_STABLE)]]

@@ -1,0 +1,481 @@
+"""Writing: what a flush does, what a ticket covers, where segments come from and go to."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.errors import Damaged, NoSpace, StorageFailed
+from antiphon.journal.format import (
+    BLOCK_CAPACITY,
+    PAGE,
+    SUPERBLOCK,
+    Settings,
+    payload_digest,
+    segment_name,
+)
+from antiphon.journal.journal import Journal, SyncTicket
+from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.journal.ports import Location, Position
+from tests.journals import DISK_ID, SMALL, Desk, lose_everything, mid_of, payload_of
+
+
+def reopen(desk: Desk) -> Desk:
+    """After the unluckiest power cut."""
+    assert isinstance(desk.disk, MemoryDisk)
+    desk.disk.crash(lose_everything)
+    return Desk.open(desk.disk)
+
+
+# --- flush and sync ---
+
+
+def test_what_was_synced_is_there_after_a_power_cut() -> None:
+    desk = Desk.new()
+    desk.write_data()
+    desk.write_order()
+    desk.write_data(5000)
+    desk.sync()
+    assert reopen(desk).found() == desk.written()
+
+
+def test_what_was_only_flushed_may_be_gone() -> None:
+    desk = Desk.new()
+    desk.write_data()
+    desk.write_order()
+    desk.flush()
+    assert reopen(desk).found() == ([], [])
+
+
+def test_a_flush_writes_the_data_once_and_each_copy_of_the_order_once() -> None:
+    desk = Desk.new()
+    desk.write_order()
+    desk.sync()
+    assert isinstance(desk.disk, MemoryDisk)
+    before = desk.disk.writes
+    for _ in range(5):
+        desk.write_data(300)
+        desk.write_order(300)
+    ticket = desk.flush()
+    assert desk.disk.writes == before + 3
+    assert ticket.files == (segment_name(1),)
+    assert ticket.upto_index == desk.index
+
+
+def test_nothing_gathered_is_nothing_to_flush() -> None:
+    desk = Desk.new()
+    assert desk.journal.flush() is None
+    desk.write_order()
+    desk.sync()
+    assert not desk.journal.has_gathered
+    assert desk.journal.flush() is None
+
+
+def test_a_record_can_be_read_before_and_after_it_is_written() -> None:
+    desk = Desk.new()
+    location = desk.write_data(12_345)
+    assert desk.journal.read(location) == payload_of(1, 12_345)
+    desk.flush()
+    assert desk.journal.read(location) == payload_of(1, 12_345)
+
+
+def test_no_page_that_was_synced_is_written_again() -> None:
+    desk = Desk.new()
+    assert isinstance(desk.disk, MemoryDisk)
+    first = desk.write_data(10)
+    desk.sync()
+    second = desk.write_data(10)
+    assert first.offset // PAGE != second.offset // PAGE
+
+
+def test_two_tickets_make_one() -> None:
+    one = SyncTicket(("a", "b"), 3, Position(1, 2, 8192), 7)
+    two = SyncTicket(("b", "c"), 5, Position(2, 1, 4096), 0)
+    assert one.merge(two) == SyncTicket(("a", "b", "c"), 5, Position(2, 1, 4096), 7)
+
+
+def test_an_order_record_may_span_blocks() -> None:
+    desk = Desk.new()
+    desk.write_order(3 * BLOCK_CAPACITY)
+    desk.write_order(0)
+    desk.sync()
+    assert desk.journal.end_position.blocks == 4
+    assert reopen(desk).found() == desk.written()
+
+
+def test_records_must_come_in_the_order_of_their_indices() -> None:
+    desk = Desk.new()
+    desk.journal.append_order(5, b"five")
+    with pytest.raises(AssertionError, match="record 5 was appended after record 5"):
+        desk.journal.append_order(5, b"five again")
+
+
+# --- superblock ---
+
+
+def test_the_superblock_keeps_promises() -> None:
+    desk = Desk.new()
+    desk.journal.append_superblock(1, 77, 66)
+    desk.sync()
+    found = reopen(desk).recovered
+    assert (found.promised, found.epoch_claimed) == (77, 66)
+    assert (found.node_id, found.cluster, found.disk_id) == (1, "test", DISK_ID)
+
+
+def test_a_superblock_waits_for_the_one_before_and_is_not_reported_early() -> None:
+    desk = Desk.new()
+    desk.write_order()
+    desk.sync()
+    desk.journal.append_superblock(2, 1, 0)
+    first = desk.flush()
+    assert (first.files, first.upto_index) == ((SUPERBLOCK,), 2)
+
+    desk.journal.append_superblock(3, 2, 0)
+    assert desk.journal.flush() is None
+
+    desk.journal.append_order(4, b"later")
+    second = desk.flush()
+    assert (second.files, second.upto_index) == ((segment_name(1),), 2)
+
+    desk.sync(first)
+    third = desk.flush()
+    assert (third.files, third.upto_index) == ((SUPERBLOCK,), 4)
+
+
+def test_every_opening_is_another_run() -> None:
+    desk = Desk.new()
+    assert desk.recovered.run == 1
+    assert reopen(desk).recovered.run == 2
+
+
+# --- segments ---
+
+
+def test_a_full_data_region_rolls_over_and_no_record_spans_segments() -> None:
+    desk = Desk.new()
+    sizes = [30_000, 30_000, 30_000, 70_000, 10]
+    locations = []
+    for size in sizes:
+        locations.append(desk.write_data(size))
+        desk.sync()
+    assert [location.segment for location in locations] == [1, 1, 2, 3, 3]
+    assert reopen(desk).found() == desk.written()
+
+
+def test_a_full_order_region_rolls_over() -> None:
+    desk = Desk.new()
+    for _ in range(20):
+        desk.write_order()
+        desk.sync()
+    assert desk.journal.end_position.segment == 3
+    assert reopen(desk).found() == desk.written()
+
+
+def test_nothing_goes_into_a_new_segment_before_the_old_one_is_durable() -> None:
+    desk = Desk.new()
+    desk.write_data(50_000)
+    desk.write_data(50_000)
+    first = desk.flush()
+    assert (first.upto_index, first.position.segment) == (1, 1)
+    assert desk.journal.has_gathered
+    assert desk.journal.flush() is None
+    assert desk.journal.read(desk.journal.payloads.locate(mid_of(2))) == payload_of(2, 50_000)
+
+    desk.sync(first)
+    second = desk.flush()
+    assert (second.upto_index, second.position.segment) == (2, 2)
+    desk.sync(second)
+    assert reopen(desk).found() == desk.written()
+
+
+def test_a_prepared_segment_is_used_at_the_roll_over() -> None:
+    desk = Desk.new()
+    assert desk.journal.needs_spare()
+    desk.journal.prepare_spare()
+    assert not desk.journal.needs_spare()
+    assert desk.disk.list_files() == ["segment-00000001", "superblock"]
+    desk.write_order()
+    assert desk.journal.needs_spare()
+    assert desk.disk.list_files() == ["segment-00000001", "superblock"]
+
+
+def test_a_chore_that_is_overtaken_leaves_a_file_to_use_later() -> None:
+    desk = Desk.new()
+    slow = desk.journal.chore()
+    assert slow is not None and slow.number == 1
+    assert desk.journal.chore() is None
+    desk.write_order()
+    desk.sync()
+    slow.run()
+    desk.journal.chore_done(slow)
+    assert desk.journal.end_position.segment == 2
+    # Segment 1 was made for nothing and becomes the source of segment 3.
+    desk.journal.prepare_spare()
+    assert desk.disk.list_files() == ["segment-00000002", "segment-00000003", "superblock"]
+    assert reopen(desk).found() == desk.written()
+
+
+def test_a_full_disk_refuses_the_record_and_nothing_else() -> None:
+    disk = MemoryDisk()
+    desk = Desk.new(disk)
+    location = desk.write_data(50_000)
+    desk.sync()
+    disk.capacity = disk.bytes_used
+    with pytest.raises(NoSpace):
+        desk.write_data(50_000)
+    with pytest.raises(NoSpace):
+        desk.journal.prepare_spare()
+    # What still fits is taken, what is there can be read.
+    desk.write_order()
+    desk.sync()
+    assert desk.journal.read(location) == payload_of(1, 50_000)
+
+    disk.capacity = None
+    desk.write_data(50_000)
+    desk.sync()
+    assert reopen(desk).found() == desk.written()
+
+
+def test_a_roll_over_that_finds_no_space_keeps_what_was_gathered() -> None:
+    disk = MemoryDisk()
+    desk = Desk.new(disk)
+    desk.write_order()
+    desk.sync()
+    disk.capacity = disk.bytes_used
+    desk.write_data(50_000)
+    desk.write_order()
+    with pytest.raises(NoSpace):
+        desk.write_data(50_000)
+    desk.sync()
+    assert reopen(desk).found() == desk.written()
+
+
+def test_after_a_failed_write_nothing_is_accepted() -> None:
+    class FailingDisk(MemoryDisk):
+        def write(self, *arguments: object) -> None:
+            raise StorageFailed("the disk is gone")
+
+    desk = Desk.new()
+    desk.write_order()
+    desk.journal._disk = FailingDisk()
+    with pytest.raises(StorageFailed, match="the disk is gone"):
+        desk.journal.flush()
+    with pytest.raises(StorageFailed):
+        desk.write_order()
+    with pytest.raises(StorageFailed):
+        desk.journal.flush()
+
+
+def test_after_a_failed_sync_nothing_is_accepted() -> None:
+    desk = Desk.new()
+    desk.journal.failed("fdatasync said no")
+    with pytest.raises(StorageFailed, match="fdatasync said no"):
+        desk.write_data()
+
+
+# --- closing ---
+
+
+def test_a_clean_end_writes_everything_and_says_so() -> None:
+    desk = Desk.new()
+    for size in (60_000, 60_000, 60_000):
+        desk.write_data(size)
+        desk.write_order()
+    desk.journal.append_superblock(desk.index + 1, 5, 5)
+    desk.journal.close()
+    again = reopen(desk)
+    assert again.found() == desk.written()
+    assert again.recovered.was_clean
+    assert not reopen(again).recovered.was_clean
+    with pytest.raises(StorageFailed, match="closed"):
+        desk.write_data()
+
+
+# --- space ---
+
+
+def fill(desk: Desk, segments: int) -> list[Location]:
+    """Entries 1, 2, 3, …: a payload and its order record each; two fill a segment."""
+    locations = []
+    for _ in range(2 * segments):
+        locations.append(desk.write_data(30_000))
+        desk.write_order(100, len(desk.data))
+        desk.sync()
+    for number, (mid, _) in enumerate(desk.data, start=1):
+        desk.journal.payloads.place(mid, number, 1)
+    return locations
+
+
+def checkpoint(desk: Desk, base: int, referenced: set[int] | None = None) -> int:
+    desk.journal.payloads.forget_through(base)
+    freed = desk.journal.release(base, referenced or set())
+    if desk.journal.has_gathered:
+        desk.sync()
+    return freed
+
+
+def test_segments_below_the_base_are_used_again_under_new_numbers() -> None:
+    desk = Desk.new()
+    fill(desk, 4)
+    assert desk.journal.segments_in_use == 4
+    assert checkpoint(desk, 5) == 2
+    assert (desk.journal.segments_in_use, desk.journal.tail_start) == (2, 3)
+    assert desk.journal.bytes_in_use == 2 * SMALL.segment_bytes
+    assert desk.journal.bytes_spare == 2 * SMALL.segment_bytes
+    desk.journal.prepare_spare()
+    assert desk.disk.list_files() == [*map(segment_name, (2, 3, 4, 5)), SUPERBLOCK]
+    again = reopen(desk)
+    assert again.found() == (desk.order[4:], desk.data[4:])
+
+
+def test_what_an_old_life_left_in_a_file_is_never_taken_for_live() -> None:
+    desk = Desk.new()
+    fill(desk, 3)
+    checkpoint(desk, 4)
+    desk.journal.prepare_spare()
+    desk.write_data(50_000)
+    desk.write_data(50_000)
+    desk.journal.close()
+    assert reopen(desk).found() == (desk.order[4:], desk.data[4:])
+
+
+def test_files_are_touched_only_when_the_superblock_does_not_need_them() -> None:
+    desk = Desk.new()
+    fill(desk, 3)
+    desk.journal.prepare_spare()
+    desk.journal.payloads.forget_through(4)
+    assert desk.journal.release(4, set()) == 2
+    assert desk.journal.chore() is None
+    again = reopen(desk)
+    assert again.found() == desk.written()
+
+
+def test_a_segment_is_kept_for_what_refers_to_it() -> None:
+    desk = Desk.new()
+    locations = fill(desk, 4)
+    assert checkpoint(desk, 6, {1}) == 2
+    assert desk.journal.read(locations[0]) == payload_of(1, 30_000)
+    with pytest.raises(Damaged, match="no such segment"):
+        desk.journal.read(locations[3])
+    assert checkpoint(desk, 6) == 1
+
+
+def test_a_segment_is_kept_for_an_envelope_without_a_number() -> None:
+    desk = Desk.new()
+    fill(desk, 1)
+    stuck = desk.write_data(10)
+    desk.sync()
+    for _ in range(6):
+        desk.write_data(60_000)
+        desk.write_order(100, 3)
+        desk.sync()
+        desk.journal.payloads.place(desk.data[-1][0], len(desk.data), 1)
+    assert checkpoint(desk, 100) == 0
+    assert stuck.segment == 1
+    desk.journal.payloads.discard(mid_of(3))
+    assert checkpoint(desk, 100) > 0
+
+
+def test_a_pinned_record_is_kept_until_the_next_one_is_durable() -> None:
+    desk = Desk.new()
+    kept = desk.write_order(pinned=True)
+    desk.sync()
+    fill(desk, 3)
+    assert checkpoint(desk, 4) == 0
+    assert reopen(desk).recovered.order[0] == kept
+
+    desk = Desk.open(desk.disk)
+    for mid, _ in list(desk.journal.payloads.unplaced()):
+        desk.journal.payloads.discard(mid)
+    next_kept = desk.write_order(pinned=True)
+    ticket = desk.flush()
+    assert desk.journal.release(4, set()) == 0
+    desk.sync(ticket)
+    assert checkpoint(desk, 4) == 2
+    assert next_kept in reopen(desk).recovered.order
+
+
+def test_the_pin_outlives_a_restart() -> None:
+    desk = Desk.new()
+    desk.write_order(pinned=True)
+    desk.sync()
+    fill(desk, 3)
+    again = reopen(desk)
+    for stored in again.recovered.data:
+        again.journal.payloads.discard(stored.mid)
+    assert checkpoint(again, 100) == 0
+
+
+def test_no_more_than_four_spares_are_kept() -> None:
+    desk = Desk.new()
+    fill(desk, 9)
+    assert checkpoint(desk, 16) == 8
+    desk.journal.prepare_spare()
+    # Four spares, of which one became the next segment, and the current one.
+    assert len(desk.disk.list_files()) == 1 + 4 + 1
+
+
+def test_a_record_moved_out_of_a_sparse_segment_lets_the_segment_go() -> None:
+    desk = Desk.new()
+    locations = fill(desk, 3)
+    checkpoint(desk, 4, {1, 2})
+    live = {1: 30_000, 2: 60_000}
+    assert desk.journal.sparse_segments(live, 0.5) == [1]
+    desk.index += 1
+    moved = desk.journal.relocate(desk.index, locations[0])
+    assert desk.journal.read(moved) == payload_of(1, 30_000)
+    desk.sync()
+    assert checkpoint(desk, 4, {2, moved.segment}) == 1
+    assert desk.journal.read(moved) == payload_of(1, 30_000)
+    again = reopen(desk)
+    # It is no envelope that waits for a number, but it can be read where the state says it is.
+    assert mid_of(1) not in [stored.mid for stored in again.recovered.data]
+    assert again.journal.read(moved) == payload_of(1, 30_000)
+
+
+def test_a_location_is_verified_on_request_within_a_budget() -> None:
+    desk = Desk.new()
+    locations = [desk.write_data(10_000) for _ in range(4)]
+    desk.sync()
+    assert desk.journal.verify(locations, 25_000) == 2
+    assert desk.journal.verify(locations, 1) == 1
+    assert isinstance(desk.disk, MemoryDisk)
+    desk.disk.flip(segment_name(1), locations[1].offset + 5000)
+    with pytest.raises(Damaged) as damage:
+        desk.journal.verify(locations, 25_000)
+    assert (damage.value.file, damage.value.offset) == (segment_name(1), locations[1].offset)
+
+
+def test_a_damaged_record_is_never_served() -> None:
+    desk = Desk.new()
+    location = desk.write_data(10_000)
+    desk.sync()
+    assert isinstance(desk.disk, MemoryDisk)
+    desk.disk.flip(segment_name(1), location.offset + 20)
+    with pytest.raises(Damaged, match="segment-00000001 is damaged at byte"):
+        desk.journal.read(location)
+
+
+def test_the_largest_record_fits_and_a_larger_one_does_not() -> None:
+    desk = Desk.new()
+    desk.write_data(desk.journal.geometry.record_bytes_max)
+    desk.write_order(desk.journal.geometry.order_bytes_max)
+    desk.sync()
+    assert reopen(desk).found() == desk.written()
+    with pytest.raises(AssertionError):
+        desk.write_data(desk.journal.geometry.record_bytes_max + 1)
+    with pytest.raises(AssertionError):
+        desk.write_order(desk.journal.geometry.order_bytes_max + 1)
+
+
+def test_an_existing_journal_keeps_the_sizes_it_was_made_with() -> None:
+    desk = Desk.new()
+    desk.write_order()
+    desk.journal.close()
+    journal, _ = Journal.open(desk.disk, Settings())
+    assert journal.geometry == SMALL.geometry()
+
+
+def test_the_journal_and_the_bus_agree_on_the_digest() -> None:
+    messages = pytest.importorskip("antiphon.bus.messages")
+    payload = payload_of(1, 1000)
+    assert payload_digest(mid_of(1), 5, 6, payload) == messages.digest_of(mid_of(1), 5, 6, payload)
