@@ -15,6 +15,8 @@ What it promises
     V1  decode(encode(x)) == x, with the same types.
     V2  Any other bytes raise ProtocolError, in time and memory linear in their
         number: a count is believed only if so many values can still follow.
+    V3  `count_values` accepts exactly what can be decoded, without making it: a look
+        at every value costs a small part of what the value itself would cost.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from antiphon.errors import InvalidMessage, ProtocolError
 
 DEPTH_MAX: Final = 16
+
+VALUES_MAX: Final = 65_536
+"""Of one map or list, those of inner ones included. A value may be a single byte, and each of them
+is looked at when a message comes in: a million would hold up everybody else for half a second."""
 
 
 class ValueType(IntEnum):
@@ -164,6 +170,12 @@ class _Unfit(Exception):
         self.path: list[str] = []
 
 
+class _Parts(list[bytes]):
+    """The bytes so far, and how many values they are."""
+
+    values = 0
+
+
 def encode_map(values: dict[str, Value], what: str = "body") -> bytes:
     """A dict without the tag; raise InvalidMessage saying where in `what` a value is unfit.
 
@@ -171,12 +183,30 @@ def encode_map(values: dict[str, Value], what: str = "body") -> bytes:
     Traceback (most recent call last):
     antiphon.errors.InvalidMessage: body['when'] is of type set; allowed are bool, int, ...
     """
-    return _encode(_write_map, values, what)
+    return encode_counted(values, what)[0]
 
 
 def encode_list(values: list[Value], what: str = "body") -> bytes:
     """A list without the tag; raise InvalidMessage saying where in `what` a value is unfit."""
-    return _encode(_write_list, values, what)
+    return encode_counted(values, what)[0]
+
+
+def encode_counted(values: dict[str, Value] | list[Value], what: str = "body") -> tuple[bytes, int]:
+    """A dict or list without the tag, and how many values are in it, those of inner ones included."""
+    parts = _Parts()
+    try:
+        if isinstance(values, dict):
+            _write_map(values, parts, 1)
+        else:
+            _write_list(values, parts, 1)
+    except _Unfit as unfit:
+        raise InvalidMessage(f"{what}{''.join(reversed(unfit.path))} {unfit.reason}") from None
+    if parts.values > VALUES_MAX:
+        raise InvalidMessage(
+            f"{what} has {parts.values:,} values, those of inner lists and dicts included;"
+            f" at most {VALUES_MAX:,} are allowed"
+        )
+    return b"".join(parts), parts.values
 
 
 def encode_text(text: str, what: str) -> bytes:
@@ -187,16 +217,7 @@ def encode_text(text: str, what: str) -> bytes:
         raise InvalidMessage(f"{what} {unfit.reason}") from None
 
 
-def _encode(write: Callable[..., None], values: object, what: str) -> bytes:
-    parts: list[bytes] = []
-    try:
-        write(values, parts, 1)
-    except _Unfit as unfit:
-        raise InvalidMessage(f"{what}{''.join(reversed(unfit.path))} {unfit.reason}") from None
-    return b"".join(parts)
-
-
-def _write(value: Any, parts: list[bytes], depth: int) -> None:
+def _write(value: Any, parts: _Parts, depth: int) -> None:
     tag = _VALUE_TYPES.get(type(value))
     if tag is None:
         tag = _type_of_subclass(value, _VALUE_TYPES)
@@ -222,8 +243,9 @@ def _write(value: Any, parts: list[bytes], depth: int) -> None:
                 raise _Unfit("does not fit 64 bits") from None
 
 
-def _write_list(values: list[Value], parts: list[bytes], depth: int) -> None:
+def _write_list(values: list[Value], parts: _Parts, depth: int) -> None:
     parts.append(_U32.pack(len(values)))
+    parts.values += len(values)
     for index, value in enumerate(values):
         try:
             _write(value, parts, depth)
@@ -232,8 +254,9 @@ def _write_list(values: list[Value], parts: list[bytes], depth: int) -> None:
             raise
 
 
-def _write_map(values: dict[str, Value], parts: list[bytes], depth: int) -> None:
+def _write_map(values: dict[str, Value], parts: _Parts, depth: int) -> None:
     parts.append(_U32.pack(len(values)))
+    parts.values += len(values)
     for key, value in values.items():
         if not isinstance(key, str):
             raise _Unfit(f"has a key of type {type(key).__name__}; keys are str")
@@ -255,6 +278,10 @@ def _utf8(text: str) -> bytes:
 
 # -- from bytes to Python ------------------------------------------------------------
 
+# Plain numbers: looking a member up in its enum costs as much as reading a value.
+_NULL, _BOOL, _STR, _BYTES = map(int, (ValueType.NULL, ValueType.BOOL, ValueType.STR, ValueType.BYTES))
+_LIST, _MAP = int(ValueType.LIST), int(ValueType.MAP)
+_ENTRY_BYTES_MIN: Final = 5  # of a map: the length of the key, and the tag of the value
 
 def decode_map(data: bytes | memoryview) -> dict[str, Value]:
     return _decode(_read_map, data)
@@ -287,33 +314,31 @@ def _decode(read: Callable[[bytes, int, int], tuple[_Read, int]], data: bytes | 
 def _read(data: bytes, at: int, depth: int) -> tuple[Value, int]:
     tag = data[at]
     at += 1
-    if tag == ValueType.STR:
+    if tag == _STR:
         return _read_text(data, at)
     if tag in _FIXED:
         fixed, narrow = _FIXED[tag]
         (value,) = fixed.unpack_from(data, at)
         return (narrow(value) if narrow else value), at + fixed.size
-    if tag == ValueType.NULL:
+    if tag == _NULL:
         return None, at
-    if tag == ValueType.BOOL:
+    if tag == _BOOL:
         if data[at] > 1:
             raise ProtocolError(f"a bool of {data[at]}")
         return data[at] == 1, at + 1
-    if tag == ValueType.BYTES:
-        start, end = _read_extent(data, at)
+    if tag == _BYTES:
+        start, end = _read_extent(data, at, len(data))
         return data[start:end], end
-    if tag in (ValueType.LIST, ValueType.MAP):
+    if tag == _LIST or tag == _MAP:
         if depth >= DEPTH_MAX:
             raise ProtocolError(f"a value is nested deeper than {DEPTH_MAX}")
-        return (_read_list if tag == ValueType.LIST else _read_map)(data, at, depth + 1)
+        return (_read_list if tag == _LIST else _read_map)(data, at, depth + 1)
     raise ProtocolError(f"no value has the tag {tag}")
 
 
 def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Value], int]:
-    (count,) = _U32.unpack_from(data, at)
+    count = _read_count(data, at, len(data), is_map=False)
     at += 4
-    if count > len(data) - at:  # every value takes a byte at least (V2)
-        raise ProtocolError(f"a list of {count} values has {len(data) - at} bytes")
     values: list[Value] = []
     for _ in range(count):
         value, at = _read(data, at, depth)
@@ -322,7 +347,7 @@ def _read_list(data: bytes, at: int, depth: int) -> tuple[list[Value], int]:
 
 
 def _read_map(data: bytes, at: int, depth: int) -> tuple[dict[str, Value], int]:
-    (count,) = _U32.unpack_from(data, at)
+    count = _read_count(data, at, len(data), is_map=True)
     at += 4
     values: dict[str, Value] = {}
     for _ in range(count):
@@ -334,13 +359,101 @@ def _read_map(data: bytes, at: int, depth: int) -> tuple[dict[str, Value], int]:
 
 
 def _read_text(data: bytes, at: int) -> tuple[str, int]:
-    start, end = _read_extent(data, at)
+    start, end = _read_extent(data, at, len(data))
     return data[start:end].decode(), end
 
 
-def _read_extent(data: bytes, at: int) -> tuple[int, int]:
+def _read_extent(data: bytes, at: int, stop: int) -> tuple[int, int]:
     start = at + 4
     end = start + _U32.unpack_from(data, at)[0]
-    if end > len(data):
-        raise ProtocolError(f"{end - start} bytes of text or bytes are announced, {len(data) - start} follow")
+    if end > stop:
+        raise ProtocolError(f"{end - start} bytes of text or bytes are announced, {stop - start} follow")
     return start, end
+
+
+def _read_count(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
+    """The count of a list or map, believed only if so many values can still follow (V2)."""
+    count: int = _U32.unpack_from(data, at)[0]
+    if count * (_ENTRY_BYTES_MIN if is_map else 1) > stop - at - 4:
+        raise ProtocolError(f"a {'map' if is_map else 'list'} of {count} values has {stop - at - 4} bytes")
+    return count
+
+
+# -- looking without making ------------------------------------------------------------
+
+# What a value of fixed width takes with its tag; 0 for those that need a closer look.
+_WIDTHS: Final = tuple(
+    1 if tag == ValueType.NULL else 1 + _FIXED[tag][0].size if tag in _FIXED else 0 for tag in range(256)
+)
+
+
+def count_values(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
+    """How many values the map or list in `data[at:stop]` has; raise ProtocolError unless it is one (V3)."""
+    try:
+        count, end = _walk(data, at, stop, is_map)
+    except (struct.error, IndexError):
+        end = stop + 1
+    except UnicodeDecodeError:
+        raise ProtocolError("text in a value is not UTF-8") from None
+    if end > stop:
+        raise ProtocolError(f"a value runs over the end of its {stop - at} bytes")
+    if end < stop:
+        raise ProtocolError(f"a value of {end - at} bytes is followed by {stop - end} more")
+    return count
+
+
+def _walk(data: bytes, at: int, stop: int, is_map: bool) -> tuple[int, int]:
+    """The number of values, and where they end: perhaps behind `stop`, for the caller to see."""
+    widths = _WIDTHS
+    # What is left of the maps and lists around this one, and the keys of maps so far.
+    outer: list[tuple[int, set[bytes] | None]] = []
+    total = left = _read_count(data, at, stop, is_map=is_map)
+    keys: set[bytes] | None = set() if is_map else None
+    at += 4
+    while True:
+        if total > VALUES_MAX:
+            raise ProtocolError(f"a map or list has more than {VALUES_MAX} values")
+        while left and keys is None and widths[data[at]]:
+            at += widths[data[at]]
+            left -= 1
+        if not left:
+            if not outer:
+                return total, at
+            left, keys = outer.pop()
+            continue
+        left -= 1
+        if keys is not None:
+            at = _skip_key(data, at, stop, keys)
+        tag = data[at]
+        if widths[tag]:
+            at += widths[tag]
+        elif tag == _STR:
+            start, at = _read_extent(data, at + 1, stop)
+            data[start:at].decode()
+        elif tag == _BYTES:
+            _, at = _read_extent(data, at + 1, stop)
+        elif tag == _BOOL:
+            if data[at + 1] > 1:
+                raise ProtocolError(f"a bool of {data[at + 1]}")
+            at += 2
+        elif tag == _LIST or tag == _MAP:
+            if len(outer) + 1 >= DEPTH_MAX:
+                raise ProtocolError(f"a value is nested deeper than {DEPTH_MAX}")
+            outer.append((left, keys))
+            left = _read_count(data, at + 1, stop, is_map=tag == _MAP)
+            keys = set() if tag == _MAP else None
+            total += left
+            at += 5
+        else:
+            raise ProtocolError(f"no value has the tag {tag}")
+
+
+def _skip_key(data: bytes, at: int, stop: int, keys: set[bytes]) -> int:
+    start, end = _read_extent(data, at, stop)
+    key = data[start:end]
+    if not key.isascii():
+        key.decode()
+    if key in keys:
+        raise ProtocolError("a map has the same key twice")
+    keys.add(key)
+    return end

@@ -85,7 +85,13 @@ class CheckpointState:
 class CheckpointServer:
     """The checkpoint server of one node for one channel."""
 
-    def __init__(self, config: GroupConfig, node: int, written: tuple[int, bytes, int] | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        node: int,
+        written: tuple[int, bytes, int] | None = None,
+        older_n: int = 0,
+    ) -> None:
         self._config = config
         self._node = node
         self._epoch = 0
@@ -93,6 +99,8 @@ class CheckpointServer:
         # The newest durable checkpoint that is not known to be stable: n, digest, size.
         self._written = written
         self._last_n = written[0] if written else 0
+        # The newest durable checkpoint but one: what this node can still fall back on.
+        self.fallback_n = older_n
         self._under_way: tuple[int, bytes] | None = None
         self._writing: tuple[int, bytes, int] | None = None
 
@@ -146,6 +154,7 @@ class CheckpointServer:
     def _on_written(self, n: int, out: list[RoleEffect]) -> None:
         assert self._writing is not None and self._writing[0] == n, f"checkpoint {n} was not being written"
         self._written, self._writing, self._under_way = self._writing, None, None
+        self.fallback_n = self._last_n
         self._last_n = n
         self._report(out)
 

@@ -12,7 +12,8 @@ What it promises
     P4  It never gives up a committed entry, and never believes an entry committed on the word of an
         epoch that did not write its log: its own entries there may be others.
     P5  The base moves only behind a committed CHECKPOINT_STABLE, and then to the stable checkpoint
-        before it: if the newest checkpoint file is ever damaged, the log still reaches the older one.
+        before it, and only if this node has two checkpoints from there on: if the newest file is ever
+        damaged, the log still reaches the older one.
 
 What it leaves to others
     Which log is the right one is the candidate's business, what is committed the sequencer's.
@@ -25,6 +26,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from antiphon.bus import messages as m
+from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.effects import (
     Append,
     Learned,
@@ -64,6 +66,7 @@ class CommitServer:
         log_epoch: int = 0,
         base_ledger: bytes | None = None,
         marks: Mapping[int, bytes] | None = None,
+        checkpoint_server: CheckpointServer | None = None,
         planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
@@ -76,6 +79,8 @@ class CommitServer:
         # Volatile: after a restart the base is all that is known to be committed.
         self.committed_upto = self.log.base
         self.base_ledger = Ledger().encode() if base_ledger is None else base_ledger
+        # Of this node, and read only; None on a node that keeps no state.
+        self._checkpoint_server = checkpoint_server
         self.status = ServerStatus.OK
         self._durable_last = self.log.last
         self._held: deque[tuple[int, Send | _BaseMove]] = deque()
@@ -302,9 +307,15 @@ class CommitServer:
                     self._base_target = self._stable
                     self._stable = (stable.n, stable.digest)
         target = self._base_target
-        if target is not None and self.log.base < target[0] <= self.committed_upto:
+        if target is not None and self.log.base < target[0] <= self._base_max():
             self._base_target = None
             self._write_base(*target, out)
+
+    def _base_max(self) -> int:
+        """How far the base may move here: a node that slept may know of checkpoints that it lacks."""
+        if self._checkpoint_server is None:
+            return self.committed_upto
+        return min(self.committed_upto, self._checkpoint_server.fallback_n)
 
     def _write_base(self, base: int, digest: bytes, out: list[RoleEffect]) -> None:
         ledger = self._marks.get(base)

@@ -55,6 +55,7 @@ class RecoveredReplica:
     manager_digest: bytes
     # n, digest and size of the checkpoint, to be reported until it is stable.
     checkpoint: tuple[int, bytes, int] | None
+    older_checkpoint_n: int
     # Envelopes without a number, or with one that the checkpoint does not cover.
     envelopes: tuple[Stored, ...]
 
@@ -125,7 +126,7 @@ def recover(found: Recovered, payloads: Payloads) -> RecoveredReplica:
         ledger, applied = Ledger.decode(state.ledger), state.n
         if log.base < applied <= log.last:
             assert log.is_end(applied), f"the checkpoint at {applied} cuts an entry"
-    checkpoint = found.checkpoint
+    checkpoint, older = found.checkpoint, found.older_checkpoint
     return RecoveredReplica(
         promised=max(found.promised, replay.log_epoch),
         epoch_claimed=found.epoch_claimed,
@@ -137,6 +138,7 @@ def recover(found: Recovered, payloads: Payloads) -> RecoveredReplica:
         manager_state=None if state is None else state.manager_state,
         manager_digest=b"" if state is None else state.manager_digest,
         checkpoint=None if checkpoint is None else (checkpoint.n, checkpoint.digest, len(checkpoint.state)),
+        older_checkpoint_n=0 if older is None else older.n,
         envelopes=_sort_envelopes(found.data, payloads, log, applied, ledger),
     )
 

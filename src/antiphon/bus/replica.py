@@ -103,6 +103,10 @@ class Replica:
         known = Prefix(found.applied if found else 0)
         ledger = found.ledger.copy() if found else Ledger()
         self._superblock = superblock
+        self._checkpoint_server = CheckpointServer(
+            config, node, found.checkpoint if found else None, found.older_checkpoint_n if found else 0
+        )
+        checkpoint_server = self._checkpoint_server if node in config.checkpoint_servers else None
         self._commit_server = CommitServer(
             config,
             node,
@@ -112,6 +116,7 @@ class Replica:
             log_epoch=found.log_epoch if found else 0,
             base_ledger=found.base_ledger if found else None,
             marks={found.applied: found.ledger.encode()} if found else {},
+            checkpoint_server=checkpoint_server,
             planted=planted,
         )
         self._data_server = DataServer(
@@ -125,15 +130,13 @@ class Replica:
             recovered=found.envelopes if found else (),
             planted=planted,
         )
-        self._checkpoint_server = CheckpointServer(config, node, found.checkpoint if found else None)
-        takes_checkpoints = node in config.checkpoint_servers
         self._member = Member(
             config,
             node,
             known,
             ledger,
             self._data_server,
-            self._checkpoint_server if takes_checkpoints else None,
+            checkpoint_server,
             chance,
         )
         self._sequencer = Sequencer(

@@ -35,6 +35,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first seed (default 1)")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
     parser.add_argument("--planted", choices=ALL, help="break one rule on purpose")
+    parser.add_argument("--profile", choices=ALL, help="the faults that show a planted bug, without the bug")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     parser.set_defaults(run=run)
 
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_one(arguments: argparse.Namespace) -> int:
     trace = Trace(is_on=True, show=print if arguments.trace else None)
-    report = run_seed(arguments.workload, arguments.seed, planted=arguments.planted or "", trace=trace)
+    report = _run(arguments, arguments.seed, trace)
     if arguments.json:
         print(json.dumps(_as_json(report)))
     else:
@@ -72,7 +73,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
     started = perf_counter()
     done = 0
     for seed in range(arguments.first, arguments.first + arguments.seeds):
-        report = run_seed(arguments.workload, seed, planted=arguments.planted or "")
+        report = _run(arguments, seed)
         gc.collect(0)
         done += 1
         probes.update(report.probes)
@@ -96,6 +97,11 @@ def _run_many(arguments: argparse.Namespace) -> int:
         else:
             print("no promise was broken")
     return 0 if broken is None else 1
+
+
+def _run(arguments: argparse.Namespace, seed: int, trace: Trace | None = None) -> Report:
+    planted, profile = arguments.planted or "", arguments.profile
+    return run_seed(arguments.workload, seed, planted=planted, profile=profile, trace=trace)
 
 
 def _print_verdict(report: Report) -> None:

@@ -1,11 +1,15 @@
 """What an application imports.
 
-core        the client's half of one connection, without sockets or a clock:
-            core_outbox (commands on their way), core_gathering (sends that travel together),
-            core_consumer (what was delivered), core_session, core_events
-aio         the asyncio face: `connect`, `Connection`
-session, producer, consumer, admin, receipts    what it hands out
+core          the client's half of one connection, without sockets or a clock; its parts are
+              core_events, core_session, core_outbox (commands on their way), core_gathering
+              (messages that travel together) and core_consumer (what was delivered)
 
-The core is the whole protocol. A face moves bytes, tells the time, and turns what the
-core reports into futures.
+aio           the asyncio face: `connect`, `Connection`
+session, producer, consumer, admin, receipts    what it hands out
+link          the core on a real socket
+scope         what a session shares with its producers and consumers
+publications, sending, outcomes, iteration, once, servers, durations    their single tasks
+
+The core is the whole protocol. A face moves bytes, tells the time, and turns what the core
+reports into futures.
 """

@@ -20,6 +20,9 @@ from antiphon.wire.frames import AckMode
 
 AckName = Literal["auto", "client", "individual"]
 
+CREDENTIAL_CHARACTERS_MAX = 1_024
+"""Of a user's name, a password or a client id: far more than anybody has, far less than a greeting holds."""
+
 _ACK_MODES = {"auto": AckMode.AUTO, "client": AckMode.CLIENT, "individual": AckMode.INDIVIDUAL}
 
 
@@ -41,9 +44,9 @@ def connect(
     """
     return Connection(
         parse_url(url),
-        user=user or "",
-        password=password or "",
-        client_id=client_id or "",
+        user=_checked("user", user),
+        password=_checked("password", password),
+        client_id=_checked("client_id", client_id),
         timeout=seconds(timeout, "timeout"),
     )
 
@@ -169,6 +172,12 @@ class Connection:
             link.abort()
             raise
         return link
+
+
+def _checked(what: str, text: str | None) -> str:
+    if text is not None and not (isinstance(text, str) and len(text) <= CREDENTIAL_CHARACTERS_MAX):
+        raise LocalError(f"{what} is a text of at most {CREDENTIAL_CHARACTERS_MAX:,} characters")
+    return text or ""
 
 
 def _reason(error: Exception) -> str:

@@ -125,7 +125,6 @@ class ClientCore:
         return request
 
     def close_session(self, session: int) -> int:
-        self.sessions[session].is_closing = True
         request = self._request(_Request(Done, session=session))
         self._send(SessionClose(request=request, session=session))
         return request

@@ -78,7 +78,6 @@ class SessionCore:
         self.outboxes: dict[str, Outbox] = {}
         self.consumers: dict[int, ConsumerCore] = {}
         self.consumers_opened = 0
-        self.is_closing = False
         self._output = output
         self._wake = wake
         # Consumers with gathered acknowledgements, by number; and the last one each has sent.

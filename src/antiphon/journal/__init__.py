@@ -7,6 +7,7 @@
     records        reading one record, verified
     payload_index  which envelope lies where
     checkpoints    state files beside the segments
+    parts          what is gathered until it is written
     chores         slow work on files for a worker thread
     ports          what all of it needs from a disk
     memory_disk    a disk that loses power when a test says so

@@ -353,6 +353,8 @@ def decode_record_header(
     (_, seg, off, previous, run, flags, pid, pe, pseq, ts, count, length, digest, s1, s2, s3) = (
         _RECORD.unpack(head)
     )
+    if seg != segment or off != offset:
+        return None
     mid, synced = Mid(pid, pe, pseq), Position(s1, s2, s3)
     return RecordHeader(seg, off, previous, run, flags, mid, ts, count, length, digest, synced)
 

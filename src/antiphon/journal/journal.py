@@ -21,7 +21,7 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from antiphon.errors import Damaged, NoSpace, StorageFailed
 from antiphon.ids import Mid
@@ -48,6 +48,7 @@ from antiphon.journal.format import (
     segment_name,
     segment_numbers,
 )
+from antiphon.journal.parts import Part
 from antiphon.journal.payload_index import PayloadIndex
 from antiphon.journal.ports import Buffer, Disk, Location, Position
 from antiphon.journal.records import RecordReader
@@ -70,45 +71,6 @@ class SyncTicket:
         files = tuple(dict.fromkeys(self.files + later.files))
         superblock = max(self.superblock, later.superblock)
         return SyncTicket(files, later.upto_index, later.position, superblock)
-
-
-@dataclass(slots=True)
-class _Part:
-    """What one flush writes into one segment."""
-
-    segment: int
-    # Where the segment before this one ended.
-    before: Position
-    first_block: int
-    # Where this flush's data begin, where the next record goes, where the last one ended.
-    data_from: int
-    data_at: int
-    last_end: int
-    # What its records say was synced.
-    synced: Position
-    # The first record gathered here.
-    first_index: int | None = None
-    pending: dict[Location, Buffer] = field(default_factory=dict)
-    buffers: list[Buffer] = field(default_factory=list)
-    order: list[bytes] = field(default_factory=list)
-    order_bytes: int = 0
-    highest: int = 0
-    flags: int = 0
-
-    @property
-    def block_count(self) -> int:
-        # The first flush into a segment always writes a block: it tells where the segment before ended.
-        if self.order or self.first_block == 0:
-            return blocks_for(self.order_bytes)
-        return 0
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.buffers and not self.block_count
-
-    @property
-    def end(self) -> Position:
-        return Position(self.segment, self.first_block + self.block_count, self.last_end)
 
 
 class Journal:
@@ -135,7 +97,7 @@ class Journal:
         # What the disk says was synced, and where the last record ends of which it should say so.
         self._claimed = scan.end
         self._records_end = scan.end
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         self._last_index = 0
 
         self._tail: dict[int, int] = dict(scan.tail)
@@ -310,7 +272,7 @@ class Journal:
 
     # --- parts and segments ---
 
-    def _part(self) -> _Part | None:
+    def _part(self) -> Part | None:
         """Where the next record goes, None if there is no segment yet."""
         if self._parts:
             return self._parts[-1]
@@ -318,19 +280,19 @@ class Journal:
             return None
         segment, blocks, data = self._end
         at = page_after(data)
-        part = _Part(segment, self._before, blocks, at, at, data, self._synced)
+        part = Part(segment, self._before, blocks, at, at, data, self._synced)
         self._parts.append(part)
         return part
 
-    def _has_blocks(self, part: _Part, order_bytes: int) -> bool:
+    def _has_blocks(self, part: Part, order_bytes: int) -> bool:
         return part.first_block + blocks_for(order_bytes) <= self.geometry.order_blocks
 
-    def _roll(self) -> _Part:
+    def _roll(self) -> Part:
         """Go on in a new segment."""
         number = self._next_segment()
         before = self._parts[-1].end if self._parts else self._end
         start = self.geometry.data_start
-        part = _Part(number, before, 0, start, start, start, self._synced)
+        part = Part(number, before, 0, start, start, start, self._synced)
         self._parts.append(part)
         self._tail[number] = 0
         self._wanted = replace(
@@ -441,7 +403,7 @@ class Journal:
             self._dying, self._doomed = self._doomed, []
         return SyncTicket(tuple(files), self._written_through(), self._end, sequence)
 
-    def _writable_part(self) -> _Part | None:
+    def _writable_part(self) -> Part | None:
         """The next part whose turn it is."""
         while self._parts and self._parts[0].is_empty and (len(self._parts) > 1):
             del self._parts[0]
@@ -469,7 +431,7 @@ class Journal:
             self._superblock_is_due = True
         return self.flush()
 
-    def _write_part(self, part: _Part) -> str:
+    def _write_part(self, part: Part) -> str:
         """Data in one write, both copies of the order in one each."""
         name = segment_name(part.segment)
         if part.buffers:

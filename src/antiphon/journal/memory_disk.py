@@ -149,6 +149,10 @@ class MemoryDisk:
         self._directories.clear()
         self.syncs_until_failure = None
 
+    def unsynced_pages(self, name: str) -> list[int]:
+        """The pages of a file that a crash may lose or tear."""
+        return sorted(self._files[name].versions)
+
     def flip(self, name: str, offset: int, mask: int = 0xFF) -> None:
         """Rot: bits change on the durable medium and nobody is told."""
         self._files[name].now[offset] ^= mask

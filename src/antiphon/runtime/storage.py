@@ -235,7 +235,11 @@ class ChannelStorage:
             if budget < 0 or self.is_full:
                 return
             for location in self._manager.records_in(segment):
-                moved = self._journal.relocate(self._counter.next(), location)
+                try:
+                    moved = self._journal.relocate(self._counter.next(), location)
+                except NoSpace:
+                    # It was only about saving space; the record stays where it is.
+                    return
                 self._manager.relocated(location, moved)
 
     # --- the end -----------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
 from antiphon.sim.world import Violation
 
-WORKLOADS: dict[str, Callable[[int, Trace, str], BusRun]] = {"bus": BusRun}
+WORKLOADS: dict[str, type[BusRun]] = {"bus": BusRun}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Report:
     workload: str
     seed: int
     planted: str
+    profile: str
     violation: str
     events: int
     virtual_ms: float
@@ -40,19 +41,34 @@ class Report:
     @property
     def replay(self) -> str:
         """The words that repeat this run and show what happened."""
-        planted = f" --planted {self.planted}" if self.planted else ""
-        return f"antiphon sim {self.workload} --seed {self.seed}{planted} --trace"
+        words = f" --planted {self.planted}" if self.planted else ""
+        if self.profile != self.planted:
+            words += f" --profile {self.profile}"
+        return f"antiphon sim {self.workload} --seed {self.seed}{words} --trace"
 
 
-def run(workload: str, seed: int, *, planted: str = "", trace: Trace | None = None) -> Report:
-    """Run one seed. The same seed gives the same report in every process."""
+def run(
+    workload: str,
+    seed: int,
+    *,
+    planted: str = "",
+    profile: str | None = None,
+    without: Sequence[str] = (),
+    trace: Trace | None = None,
+) -> Report:
+    """Run one seed. The same seed gives the same report in every process.
+
+    A planted bug brings the profile made for it; `profile` alone is that profile without the bug.
+    `without` names checkers that look away, to see what the others see.
+    """
     trace = trace or Trace()
+    profile = planted if profile is None else profile
     # Whether somebody still looks at a file is asked of Python's reference counts; a collection in the
     # middle would answer differently depending on what ran before.
     collects = gc.isenabled()
     gc.disable()
     try:
-        acting = WORKLOADS[workload](seed, trace, planted)
+        acting = WORKLOADS[workload](seed, trace, planted, profile, without)
         violation = ""
         try:
             acting.run()
@@ -69,6 +85,7 @@ def run(workload: str, seed: int, *, planted: str = "", trace: Trace | None = No
             workload=workload,
             seed=seed,
             planted=planted,
+            profile=profile,
             violation=violation,
             events=acting.world.events,
             virtual_ms=acting.world.now_ns / 1e6,

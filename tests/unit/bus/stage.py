@@ -232,7 +232,7 @@ class OneNode:
 
     def crash(self, planted: frozenset[str] = NONE, run_id: bytes = b"run-after-crash!") -> OneNode:
         """The next life of this node, with what was durable."""
-        disk = StageDisk(self.disk.synced, [], self.disk.checkpoints, self.disk.released)
+        disk = StageDisk([*self.disk.synced], [], [*self.disk.checkpoints], self.disk.released)
         node = OneNode(self.config, disk, planted, run_id)
         node.now_ns = self.now_ns
         return node

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.bus import messages as m
+from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.effects import (
     Append,
@@ -312,6 +313,25 @@ def test_the_base_waits_until_our_own_log_is_known_to_be_committed_so_far() -> N
     booth.hear(m.Heartbeat(OLD, 9, 0, 1, 0, True), 1)
     booth.step(learned(tick(10)))
     assert booth.written == 1
+
+
+def test_the_base_never_moves_beyond_the_checkpoint_this_node_could_fall_back_on() -> None:
+    booth = Booth(last=9, committed=9)
+    checkpoints = CheckpointServer(booth.config, 2)
+    booth.server = CommitServer(
+        booth.config,
+        2,
+        JournalCounter(),
+        booth.superblock,
+        log=CommitLog(0, ticks(1, 9)),
+        log_epoch=OLD,
+        checkpoint_server=checkpoints,
+    )
+    booth.server.committed_upto = 9
+    checkpoints.fallback_n = 3
+    assert booth.step(learned(stable(5, 4), stable(9, 8))) == [], "it slept and lacks the checkpoint at 4"
+    checkpoints.fallback_n = 4
+    assert len(booth.step(learned(tick(10)))) == 1
 
 
 def test_a_stable_checkpoint_that_is_heard_of_again_changes_nothing() -> None:

@@ -210,7 +210,7 @@ def test_an_expired_envelope_starts_a_run_of_its_own_fence() -> None:
 
 
 def test_an_answer_about_a_fence_beyond_a_gap_waits_until_the_gap_is_known() -> None:
-    """Envelope 1 may stand in the order before the fence. Sent again too early, it would stand there twice."""
+    """Envelope 1 may stand in the order before the fence; sent again too early, it would be there twice."""
     door = Door()
     one, two = door.open(1, 2)
     (varied,) = opens(door.hear(m.ReportNack(EPOCH, two.mid, NackReason.EXPIRED)))

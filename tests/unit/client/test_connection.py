@@ -99,6 +99,14 @@ def test_a_url_that_is_none_is_refused_at_once() -> None:
         antiphon.connect("http://127.0.0.1")
 
 
+@pytest.mark.parametrize("what", ["user", "password", "client_id"])
+def test_credentials_that_are_none_are_refused_at_once_and_not_repeated(what: str) -> None:
+    for value in (5, "secret" * 1_000):
+        with pytest.raises(antiphon.LocalError, match=what) as refused:
+            antiphon.connect("antiphon://127.0.0.1", **{what: value})  # type: ignore[arg-type]
+        assert "secretsecret" not in str(refused.value)
+
+
 def test_an_acknowledge_mode_that_does_not_exist_is_refused_at_once() -> None:
     with pytest.raises(antiphon.LocalError, match="'auto', 'client', 'individual'"):
         antiphon.connect("antiphon://127.0.0.1").session(ack="never")  # type: ignore[arg-type]

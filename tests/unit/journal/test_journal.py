@@ -341,10 +341,10 @@ def test_what_an_old_life_left_in_a_file_is_never_taken_for_live() -> None:
 def test_files_are_touched_only_when_the_superblock_does_not_need_them() -> None:
     desk = Desk.new()
     fill(desk, 3)
-    desk.journal.prepare_spare()
     desk.journal.payloads.forget_through(4)
     assert desk.journal.release(4, set()) == 2
-    assert desk.journal.chore() is None
+    chore = desk.journal.chore()
+    assert chore is not None and (chore.source, chore.remove) == (None, ())
     again = reopen(desk)
     assert again.found() == desk.written()
 
@@ -392,6 +392,33 @@ def test_a_pinned_record_is_kept_until_the_next_one_is_durable() -> None:
     desk.sync(ticket)
     assert checkpoint(desk, 4) == 2
     assert next_kept in reopen(desk).recovered.order
+
+
+def test_a_new_pin_counts_only_when_it_is_durable() -> None:
+    desk = Desk.new()
+    desk.write_order(pinned=True)
+    desk.sync()
+    for _ in range(20):
+        desk.write_order()
+        desk.sync()
+    desk.write_order()
+    earlier = desk.flush()
+    desk.write_order(pinned=True)
+    later = desk.flush()
+    desk.sync(earlier)
+    assert desk.journal.release(0, ()) == 0
+    desk.sync(later)
+    assert desk.journal.release(0, ()) == 2
+
+
+def test_the_segment_in_use_is_never_released() -> None:
+    desk = Desk.new()
+    fill(desk, 3)
+    assert checkpoint(desk, 100) == 2
+    assert desk.journal.segments_in_use == 1
+    desk.write_data(10)
+    desk.sync()
+    assert reopen(desk).found()[1] == desk.data[4:]
 
 
 def test_the_pin_outlives_a_restart() -> None:

@@ -9,15 +9,19 @@ import pytest
 from antiphon.errors import Damaged, FormatMismatch
 from antiphon.journal.format import (
     HEADER_COPIES,
+    ORDER_LENGTH,
     PAGE,
     RECORD_HEADER_BYTES,
     SUPERBLOCK,
+    encode_group,
     seal_page,
+    seed_of,
     segment_name,
     spare_name,
 )
 from antiphon.journal.journal import Journal
 from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.journal.ports import NOWHERE
 from tests.journals import DISK_ID, SMALL, Desk, lose_everything, lose_nothing, payload_of
 
 ONE = segment_name(1)
@@ -251,6 +255,29 @@ def test_a_torn_record_that_shares_its_page_with_a_whole_one_stays_cut_off() -> 
     desk.journal.close()
     for _ in range(3):
         assert Desk.open(crashed(desk)).found()[1] == desk.data
+
+
+def test_a_block_that_does_not_follow_the_one_before_is_not_taken() -> None:
+    desk = Desk.new()
+    kept = desk.write_order()
+    desk.sync()
+    stranger = encode_group(
+        ORDER_LENGTH.pack(3) + b"odd",
+        seed=seed_of(DISK_ID),
+        segment=1,
+        first=1,
+        run=1,
+        previous=bytes(16),
+        synced=NOWHERE,
+        before=NOWHERE,
+        data_end=GEOMETRY.data_start,
+        flags=0,
+        highest=0,
+    )
+    disk = crashed(desk)
+    for offset in GEOMETRY.copies(1):
+        disk.write(ONE, offset, stranger)
+    assert Desk.open(disk).recovered.order == [kept]
 
 
 def test_a_segment_begun_and_given_up_is_not_confused_with_its_successor() -> None:

@@ -54,6 +54,18 @@ def test_a_version_that_is_durable_goes_into_all_copies() -> None:
     assert copies == [file.current] * 4
 
 
+def test_while_one_pair_can_be_torn_the_other_cannot() -> None:
+    disk = fresh()
+    file = SuperblockFile.load(disk)
+    for _ in range(4):
+        sequence = file.write(file.current)
+        unsure = disk.unsynced_pages(SUPERBLOCK)
+        assert unsure in ([0, 1], [2, 3])
+        disk.sync([SUPERBLOCK])
+        file.synced(sequence)
+        assert disk.unsynced_pages(SUPERBLOCK) == [page for page in range(4) if page not in unsure]
+
+
 def test_only_one_version_may_be_on_its_way() -> None:
     file = SuperblockFile.load(fresh())
     file.write(file.current)

@@ -555,6 +555,21 @@ def test_a_new_term_knows_no_consumers(channel: Channel, client: Client, queue: 
     check_conservation(channel, queue)
 
 
+def test_what_an_earlier_primary_may_have_given_out_comes_again_as_redelivered(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    first = channel.order(client.publish(queue, bodies(1)))
+    channel.claim(1)
+    channel.register(1, queue)
+    second = channel.order(client.publish(queue, bodies(1)))
+    assert [(number, count) for _, number, _, count in delivered(channel.flush())] == [
+        (first, 1),
+        (second, 0),
+    ]
+    stored = channel.manager.state.directory.get(queue)
+    assert stored is not None and not stored.counts
+
+
 def test_what_two_claim_to_hold_stays_with_the_first(channel: Channel, client: Client, queue: int) -> None:
     first = channel.order(client.publish(queue, bodies(3)))
     channel.claim(1)

@@ -46,14 +46,14 @@ class Profile:
     clients: ClientHabits = field(default_factory=ClientHabits)
 
 
-def draw(chance: random.Random, planted_bug: str = "") -> Profile:
-    """The profile of a run."""
+def draw(chance: random.Random, made_for: str = "") -> Profile:
+    """The profile of a run, sharpened for one planted bug if it is named."""
     profile = Profile()
     _draw_size(chance, profile)
     _draw_faults(chance, profile)
     _draw_habits(chance, profile)
-    if planted_bug:
-        _MADE_FOR[planted_bug](chance, profile)
+    if made_for:
+        _MADE_FOR[made_for](chance, profile)
     return profile
 
 

@@ -34,8 +34,9 @@ from antiphon.sim.checkers.monotone import Monotone
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.queue import Queues
 from antiphon.sim.checkers.total_queue import TotalQueue
-from antiphon.sim.checkers.watch import Checker, Holder, Recovered, Watch
+from antiphon.sim.checkers.watch import Checker, Holder, Watch
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
+from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World
 from antiphon.wire.commands import (
     Acknowledge,
@@ -52,10 +53,6 @@ SESSION = 77
 WORLD = World(1)
 HOLDER, OTHER = Holder(1, SESSION, 1), Holder(2, 78, 1)
 
-NOTHING = Recovered(
-    promised=0, epoch_claimed=0, log_epoch=0, base=0, entries=(), mids=frozenset(), checkpoint=0
-)
-
 
 def entry(first: int, pseq: int, count: int = 1) -> Entry:
     return Entry(first, count, EntryKind.DATA, Mid(1, 1, pseq), 0, bytes([pseq] * 16))
@@ -70,7 +67,7 @@ def commit(*entries: Entry) -> Commit:
 
 
 def started(checker: Checker) -> None:
-    checker.on_started(NODE, NOTHING)
+    checker.on_started(NODE, Image(), 0)
 
 
 # One order.
@@ -286,6 +283,8 @@ def test_books_that_differ_are_seen() -> None:
     queues.at_quiet({DESTINATION: 1})
     with pytest.raises(Violation, match="the node counts 0 live messages"):
         queues.at_quiet({DESTINATION: 0})
+    with pytest.raises(Violation, match="has forgotten queue 2"):
+        queues.at_quiet({})
 
 
 def test_two_accepted_acknowledgements_are_seen() -> None:
@@ -352,7 +351,7 @@ def test_a_whole_history_passes() -> None:
     checker.on_received(HOLDER, 5, b"one", 0)
     checker.on_received(OTHER, 5, b"one", 1)
     checker.on_received(HOLDER, 6, b"two", 0)
-    checker.at_quiet(None)
+    checker.at_quiet({})
 
     assert checker.figures["redelivered"] == 1
 
@@ -362,13 +361,13 @@ def test_a_lost_message_is_seen() -> None:
     checker.on_confirmed(SESSION, 1, 2, OutcomeCode.APPLIED, 5)
     checker.on_received(HOLDER, 5, b"one", 0)
     with pytest.raises(Violation, match="1 confirmed messages were never delivered, the first is 6"):
-        checker.at_quiet(None)
+        checker.at_quiet({})
 
 
 def test_an_unconfirmed_message_may_be_missing_or_appear_once() -> None:
     checker = history()
     checker.on_received(HOLDER, 5, b"one", 0)
-    checker.at_quiet(None)
+    checker.at_quiet({})
     with pytest.raises(Violation, match="stored twice, as 5 and as 7"):
         checker.on_received(HOLDER, 7, b"one", 0)
 

@@ -1,0 +1,56 @@
+"""The parts of the codec that one example shows best; the rest is in the property tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.bus import messages as m
+from antiphon.bus.codec import decode, encode, encode_parts
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
+from antiphon.errors import ProtocolError
+from antiphon.ids import Mid
+
+RUN = b"0123456789abcdef"
+
+
+def test_a_payload_is_neither_copied_out_nor_in() -> None:
+    payload = bytes(100_000)
+    data = m.Data(Mid(1, 2, 3), 4, 1, b"d" * 16, payload)
+    parts = encode_parts(data, "main", 1, 7, RUN)
+    assert any(part is payload for part in parts)
+    header, back = decode(b"".join(parts))
+    assert header == ("main", 1, 7, RUN)
+    assert isinstance(back, m.Data) and isinstance(back.payload, memoryview)
+    assert back == data
+
+
+def entry(first: int, count: int = 1) -> Entry:
+    return Entry(first, count, EntryKind.TICK, Mid(1, 1, 1), 0, NO_DIGEST)
+
+
+@pytest.mark.parametrize(
+    "entries", [(entry(1), entry(3)), (entry(2), entry(1)), (entry(0),), (entry(1, 0),), (entry(1, 65_537),)]
+)
+def test_entries_that_do_not_follow_each_other_are_refused(entries: tuple[Entry, ...]) -> None:
+    with pytest.raises(ProtocolError):
+        decode(encode(m.Commit(1, entries, 3), "main", 1, 1, RUN))
+
+
+def test_other_versions_types_and_trailing_bytes_are_refused() -> None:
+    good = encode(m.PreSeal(1), "main", 1, 1, RUN)
+    assert decode(good)[1] == m.PreSeal(1)
+    for broken in (
+        b"xx" + good[2:],
+        good[:2] + b"\x09" + good[3:],
+        good[:3] + b"\xfe" + good[4:],
+        good + b"\0",
+    ):
+        with pytest.raises(ProtocolError):
+            decode(broken)
+
+
+def test_a_value_without_a_place_in_the_format_is_our_own_mistake() -> None:
+    with pytest.raises(ValueError, match="16 bytes"):
+        encode(m.PreSeal(1), "main", 1, 1, b"short")
+    with pytest.raises(ValueError, match="do not fit"):
+        encode(m.PreSeal(1 << 64), "main", 1, 1, RUN)

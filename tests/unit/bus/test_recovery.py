@@ -1,0 +1,197 @@
+"""From order records to the log, and from data records to what still waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon.bus.checkpoint_server import CheckpointState
+from antiphon.bus.effects import DataRecord
+from antiphon.bus.entries import OpenDetail
+from antiphon.bus.ledger import Ledger
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
+from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, OrderBody, encode_order
+from antiphon.bus.recovery import RecoveredReplica, recover
+from antiphon.errors import Damaged
+from antiphon.ids import Mid, make_epoch
+from antiphon.journal.checkpoints import Checkpoint
+from antiphon.journal.ports import Location
+from antiphon.journal.recovery import Recovered, Stored
+from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
+
+OLD, NEW = make_epoch(1, 1), make_epoch(2, 1)
+
+
+def tick(number: int, epoch: int = OLD, count: int = 1) -> Entry:
+    return Entry(number, count, EntryKind.TICK, Mid(1, epoch, number), 0, NO_DIGEST)
+
+
+def ticks(first: int, last: int, epoch: int = OLD) -> tuple[Entry, ...]:
+    return tuple(tick(number, epoch) for number in range(first, last + 1))
+
+
+def found(
+    *order: OrderBody,
+    data: Sequence[Stored] = (),
+    checkpoint: CheckpointState | None = None,
+    promised: int = 0,
+) -> Recovered:
+    state = None
+    if checkpoint is not None:
+        state = Checkpoint(checkpoint.n, checkpoint.digest, checkpoint.encode(), ())
+    return Recovered(
+        disk_id=bytes(16),
+        node_id=1,
+        cluster="test",
+        run=1,
+        was_clean=False,
+        promised=promised,
+        epoch_claimed=OLD,
+        order=[encode_order(body) for body in order],
+        data=list(data),
+        checkpoint=state,
+        older_checkpoint=None,
+        checkpoint_problems=[],
+        repairs=[],
+        truncated=[],
+    )
+
+
+def log_of(recovered: RecoveredReplica) -> tuple[Entry, ...]:
+    return recovered.log.between(recovered.log.base, recovered.log.last)
+
+
+def at(n: int, ledger: Ledger | None = None) -> CheckpointState:
+    return CheckpointState(n, (ledger or Ledger()).encode(), b"m" * 16, b"state")
+
+
+def test_an_empty_disk_is_an_empty_log() -> None:
+    recovered = recover(found(), MemoryPayloads())
+    assert (recovered.base, recovered.log.last, recovered.applied) == (0, 0, 0)
+    assert recovered.manager_state is None
+
+
+def test_appended_entries_come_back_in_order() -> None:
+    recovered = recover(
+        found(
+            EpochStarted(OLD, 0, ()),
+            EntriesAppended(OLD, 0, ticks(1, 2)),
+            EntriesAppended(OLD, 2, ticks(3, 3)),
+        ),
+        MemoryPayloads(),
+    )
+    assert log_of(recovered) == ticks(1, 3)
+    assert recovered.log_epoch == OLD
+
+
+def test_a_new_epoch_cuts_and_replaces() -> None:
+    recovered = recover(
+        found(EntriesAppended(OLD, 0, ticks(1, 5)), EpochStarted(NEW, 3, ticks(4, 4, NEW))),
+        MemoryPayloads(),
+    )
+    assert log_of(recovered) == (*ticks(1, 3), *ticks(4, 4, NEW))
+    assert recovered.log_epoch == NEW
+
+
+def test_the_promise_is_at_least_the_epoch_of_the_log() -> None:
+    recovered = recover(found(EpochStarted(NEW, 0, ()), promised=OLD), MemoryPayloads())
+    assert recovered.promised == NEW
+
+
+def test_what_lies_below_the_base_is_gone() -> None:
+    recovered = recover(
+        found(
+            EntriesAppended(OLD, 0, ticks(1, 5)),
+            BaseMoved(3, OLD, Ledger().encode(), bytes(16)),
+            checkpoint=at(3),
+        ),
+        MemoryPayloads(),
+    )
+    assert (recovered.base, log_of(recovered)) == (3, ticks(4, 5))
+
+
+def test_records_below_the_base_may_be_missing() -> None:
+    base = BaseMoved(6, OLD, Ledger().encode(), bytes(16))
+    recovered = recover(found(EntriesAppended(OLD, 4, ticks(5, 8)), base, checkpoint=at(6)), MemoryPayloads())
+    assert log_of(recovered) == ticks(7, 8)
+
+
+def test_leftovers_of_an_old_epoch_in_a_kept_segment_do_no_harm() -> None:
+    """Old entries up to 9 were cut at 2 by records that have been released; a leftover even cuts the base."""
+    base = BaseMoved(6, NEW, Ledger().encode(), bytes(16))
+    recovered = recover(
+        found(
+            EntriesAppended(OLD, 0, (*ticks(1, 4), tick(5, count=4))),
+            EntriesAppended(NEW, 5, ticks(6, 8, NEW)),
+            base,
+            checkpoint=at(6),
+        ),
+        MemoryPayloads(),
+    )
+    assert log_of(recovered) == ticks(7, 8, NEW)
+
+
+def test_everything_may_be_released_but_the_base_itself() -> None:
+    base = BaseMoved(6, NEW, Ledger().encode(), bytes(16))
+    recovered = recover(found(base, checkpoint=at(6)), MemoryPayloads())
+    assert (recovered.base, recovered.log.last, recovered.log_epoch) == (6, 6, NEW)
+
+
+def test_a_hole_above_the_base_is_damage() -> None:
+    with pytest.raises(Damaged, match="records before number 5 are missing"):
+        recover(
+            found(EntriesAppended(OLD, 0, ticks(1, 2)), EntriesAppended(OLD, 4, ticks(5, 5))),
+            MemoryPayloads(),
+        )
+
+
+def test_a_base_without_a_checkpoint_is_damage() -> None:
+    base = BaseMoved(6, OLD, Ledger().encode(), bytes(16))
+    with pytest.raises(Damaged, match="no checkpoint covers"):
+        recover(found(base), MemoryPayloads())
+    with pytest.raises(Damaged, match="newest checkpoint"):
+        recover(found(base, checkpoint=at(5)), MemoryPayloads())
+
+
+def test_a_record_that_cannot_be_read_is_damage() -> None:
+    broken = found()
+    broken.order.append(b"\xff")
+    with pytest.raises(Damaged, match="cannot be read"):
+        recover(broken, MemoryPayloads())
+
+
+def test_the_checkpoint_is_where_applying_goes_on() -> None:
+    ledger = Ledger()
+    ledger.term, ledger.primary = OLD, 1
+    recovered = recover(
+        found(EntriesAppended(OLD, 0, ticks(1, 5)), checkpoint=at(3, ledger)), MemoryPayloads()
+    )
+    assert (recovered.applied, recovered.base) == (3, 0)
+    assert recovered.ledger.term == OLD
+    assert recovered.manager_state == b"state" and recovered.manager_digest == b"m" * 16
+    assert recovered.checkpoint is not None and recovered.checkpoint[0] == 3
+
+
+def test_envelopes_are_sorted_into_placed_waiting_and_gone() -> None:
+    opened = Entry(
+        1, 1, EntryKind.PRODUCER_OPEN, Mid(1, OLD, 1), 0, NO_DIGEST, OpenDetail(7, b"r" * 16).encode()
+    )
+    envelopes = [data_of(Mid(7, 1, pseq)) for pseq in (1, 2, 3, 4)]
+    former = data_of(Mid(7, 0, 9))
+    entries = (opened, *(entry_of(data, 2 + at) for at, data in enumerate(envelopes[:3])))
+    ledger = Ledger()
+    ledger.fold(entries[:3])
+    payloads = MemoryPayloads()
+    stored = []
+    for offset, data in enumerate([former, *envelopes]):
+        payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
+        stored.append(
+            Stored(data.mid, data.ts, data.count, data.digest, Location(1, offset, len(data.payload)))
+        )
+    recovered = recover(
+        found(EntriesAppended(OLD, 0, entries), data=stored, checkpoint=at(3, ledger)), payloads
+    )
+    assert sorted(payloads.placed) == [2, 3], "the checkpoint covers them and the log still names them"
+    assert [one.mid.pseq for one in recovered.envelopes] == [3, 4], "one numbered behind it, one waiting"
+    assert not payloads.has(former.mid), "its run is over"

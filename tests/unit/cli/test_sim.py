@@ -1,0 +1,61 @@
+"""`antiphon sim`: what it says when all is well, when a promise is broken, and when it was asked wrongly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from antiphon.cli.main import main
+
+
+def test_seeds_without_a_fault_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "bus", "--seeds", "2", "--from", "5"]) == 0
+
+    said = capsys.readouterr().out
+    assert "2 seeds in" in said
+    assert "seeds a minute" in said
+    assert "no promise was broken" in said
+
+
+def test_a_broken_promise_names_the_seed_the_promise_and_the_replay(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sim", "bus", "--seeds", "3", "--planted", "acknowledge-before-fsync"]) == 1
+
+    said = capsys.readouterr().out
+    assert "seed 1: I15 write before send: " in said
+    assert "replay: antiphon sim bus --seed 1 --planted acknowledge-before-fsync --trace" in said
+
+
+def test_one_seed_tells_its_digest_and_its_probes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "bus", "--seed", "3"]) == 0
+    once = capsys.readouterr().out
+    assert main(["sim", "bus", "--seed", "3"]) == 0
+
+    assert "trace digest " in once
+    assert "journal.written_during_sync" in once
+    assert capsys.readouterr().out == once
+
+
+def test_a_trace_has_a_line_for_every_event(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "bus", "--seed", "3", "--trace"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert any("node 1     says CommitAcknowledge(epoch=65537 " in line for line in lines)
+    assert any(line.endswith("world      heals") for line in lines)
+
+
+def test_json_has_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "bus", "--seeds", "1", "--json"]) == 0
+
+    said = json.loads(capsys.readouterr().out)
+    assert said["seeds"] == 1
+    assert said["violation"] is None
+    assert said["figures"]["confirmed"] > 0
+
+
+def test_an_unknown_workload_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "elephants"]) == 2
+
+    assert "there is no workload 'elephants'; known: bus" in capsys.readouterr().err
