@@ -17,6 +17,9 @@
     |   +-- PublishRefused      not stored; sending again is safe
     |   +-- PublishUncertain    may have been stored; resend with the same ids
     +-- AcknowledgeRefused      the message was given to another consumer meanwhile
+    +-- DestinationError        a destination cannot be found, made or used like this
+    +-- SubscriptionError       a subscription cannot be found, made or removed
+    |   +-- SubscriptionInUse   somebody else consumes it at this moment
     +-- TransactionRolledBack
     +-- Timeout                 also a TimeoutError
     +-- NodeError               a node cannot start, or cannot go on
@@ -179,6 +182,24 @@ class AcknowledgeRefused(AntiphonError):
     """The message was given to another consumer meanwhile; whoever has it now answers for it."""
 
     code = "acknowledge_refused"
+
+
+class DestinationError(AntiphonError):
+    """There is no such destination, it cannot be made so, or it does not do this."""
+
+    code = "destination"
+
+
+class SubscriptionError(AntiphonError):
+    """There is no such subscription, or it cannot be made or removed as asked."""
+
+    code = "subscription"
+
+
+class SubscriptionInUse(SubscriptionError):
+    """Another consumer is attached to the subscription. When that one is closed, try again."""
+
+    code = "subscription.in_use"
 
 
 class TransactionRolledBack(AntiphonError):

@@ -53,6 +53,15 @@ def parse_destination(text: str) -> DestinationName:
     return DestinationName(kind=cast(DestinationKind, kind), name=name)
 
 
+def check_subscription_name(name: object) -> None:
+    """Raise InvalidName unless a subscription may be called so; the rules are those of destinations."""
+    if not isinstance(name, str):
+        raise InvalidName(f"the name of a subscription is of type {type(name).__name__}, not str")
+    complaint = _complaint(name)
+    if complaint:
+        raise InvalidName(f"subscription {_shown(name)} {complaint}")
+
+
 def _complaint(name: str) -> str | None:
     """Which rule of names this one breaks."""
     try:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from antiphon.bus import effects as bus
@@ -32,8 +32,14 @@ from antiphon.message_manager.effects import Effect as ManagerEffect
 from antiphon.message_manager.effects import Propose
 from antiphon.message_manager.manager import MessageManager
 
-FOR_MESSAGE_MANAGER = (said.Register, said.Unregister, said.CreditUpdate, said.SessionDetached)
-FOR_CLIENT_MANAGER = (said.Registered, said.Deliver, said.ConsumerEnded)
+FOR_MESSAGE_MANAGER = (
+    said.Register,
+    said.Unregister,
+    said.CreditUpdate,
+    said.SessionDetached,
+    said.BrowseRequest,
+)
+FOR_CLIENT_MANAGER = (said.Registered, said.Deliver, said.ConsumerEnded, said.BrowseReply)
 FOR_PRODUCER = (
     said.Commit,
     said.Applied,
@@ -111,6 +117,8 @@ class Node:
         self._client_manager = client_manager
         self._for_client_manager: list[door.Event] = []
         self._effects: list[NodeEffect] = []
+        # Of this step: however many ask the same at once, the answer is made once.
+        self._answers: dict[str, door.Answered] = {}
         self._now_ns = 0
         self._wall_ms = 0
 
@@ -131,7 +139,7 @@ class Node:
 
     def step(self, now_ns: int, wall_ms: int, events: Iterable[NodeEvent]) -> list[NodeEffect]:
         """Take what happened, return what must be done, in order."""
-        self._now_ns, self._wall_ms, self._effects = now_ns, wall_ms, []
+        self._now_ns, self._wall_ms, self._effects, self._answers = now_ns, wall_ms, [], {}
         for event in events:
             if isinstance(event, InChannel):
                 self._take(self.channels[event.channel], event.what)
@@ -213,7 +221,10 @@ class Node:
                 parts = self.channels[channel]
                 self._send(parts, parts.replica.primary, message)
             case door.AskNode(conn=conn, request=request, text=text):
-                self._for_client_manager.append(self._answer(conn, request, text))
+                answer = self._answers.get(text)
+                if answer is None:
+                    answer = self._answers[text] = self._answer(conn, request, text)
+                self._for_client_manager.append(replace(answer, conn=conn, request=request))
             case _:
                 self._effects.append(effect)
 
@@ -262,7 +273,7 @@ class Node:
         """Questions to the node are JSON objects with a key `question`."""
         try:
             question = json.loads(text)["question"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return door.Answered(
                 conn, request, "an admin question is a JSON object with a key 'question'", UNKNOWN_QUESTION
             )

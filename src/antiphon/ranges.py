@@ -10,7 +10,8 @@ What it promises
         So equal sets have equal ranges, and equal bytes when encoded.
     R2  `count` is always the number of integers; asking costs nothing.
     R3  An operation on two sets costs no more than a walk over both, however
-        many holes a peer may have made in them.
+        many holes a peer may have made in them; where one has few holes, little
+        more than a walk over that one.
 """
 
 from __future__ import annotations
@@ -93,6 +94,27 @@ class Ranges:
         at = bisect_right(self._stops, start)
         return at < len(self._starts) and self._starts[at] <= start and stop <= self._stops[at]
 
+    def next_from(self, number: int) -> int | None:
+        """The lowest integer that is not below `number`."""
+        at = bisect_right(self._stops, number)
+        if at == len(self._starts):
+            return None
+        return max(number, self._starts[at])
+
+    def last_before(self, number: int) -> int | None:
+        """The highest integer below `number`."""
+        at = bisect_left(self._starts, number) - 1
+        if at < 0:
+            return None
+        return min(number, self._stops[at]) - 1
+
+    def run_stop(self, number: int) -> int | None:
+        """The end of the range that holds `number`; None when it is not here."""
+        at = bisect_right(self._stops, number)
+        if at == len(self._starts) or self._starts[at] > number:
+            return None
+        return self._stops[at]
+
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._starts, self._stops, strict=True)
 
@@ -173,8 +195,11 @@ class Ranges:
         """Take every integer of `other` out; how many were here."""
         if len(other) <= _FEW:
             return sum(self.remove(start, stop) for start, stop in list(other))
-        if not self:
-            return 0
+        if len(other) > _FEW * len(self):
+            # Most of it may concern nobody here.
+            other = self.intersection(other)
+            if len(other) <= _FEW:
+                return self.remove_all(other)
         # To keep what is not in `other` is to intersect with its gaps.
         edges = (min(self.first, other.first), max(self._stops[-1], other._stops[-1]))
         return -self._become(self._walk([edges[0], *other._stops], [*other._starts, edges[1]]))
@@ -221,10 +246,15 @@ class Ranges:
             if start < stop:
                 both_starts.append(start)
                 both_stops.append(stop)
+            # What ends before the other side begins is passed over in one bound.
             if stops[here] < other_stops[there]:
                 here += 1
+                if here < len(starts) and stops[here] <= other_starts[there]:
+                    here = bisect_right(stops, other_starts[there], here)
             else:
                 there += 1
+                if there < len(other_starts) and other_stops[there] <= starts[here]:
+                    there = bisect_right(other_stops, starts[here], there)
         return Ranges._of(both_starts, both_stops)
 
     def clip(self, start: int, stop: int) -> Ranges:
@@ -253,6 +283,14 @@ class Ranges:
             starts.append(start)
             stops.append(stop)
             count -= stop - start
+        return Ranges._of(starts, stops)
+
+    def take_ranges(self, start: int, most: int) -> Ranges:
+        """The lowest `most` ranges, of which only what is not below `start` counts. They stay here too."""
+        at = bisect_right(self._stops, start)
+        starts, stops = self._starts[at : at + most], self._stops[at : at + most]
+        if starts:
+            starts[0] = max(starts[0], start)
         return Ranges._of(starts, stops)
 
     # -- bytes -----------------------------------------------------------------

@@ -157,8 +157,10 @@ def start_node(
 
 
 def _look_up(manager: MessageManager, question: str) -> str:
-    """The destination service asks the directory for a name or an id."""
+    """The destination service asks the directory for a destination, or for a durable subscription."""
     wanted = json.loads(question)
+    if wanted["question"] == "subscription":
+        return json.dumps(manager.find_subscription(wanted["client_id"], wanted["name"]) or {})
     return json.dumps(manager.find(wanted["name"] if "name" in wanted else wanted["id"]) or {})
 
 

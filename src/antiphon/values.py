@@ -283,6 +283,7 @@ _NULL, _BOOL, _STR, _BYTES = map(int, (ValueType.NULL, ValueType.BOOL, ValueType
 _LIST, _MAP = int(ValueType.LIST), int(ValueType.MAP)
 _ENTRY_BYTES_MIN: Final = 5  # of a map: the length of the key, and the tag of the value
 
+
 def decode_map(data: bytes | memoryview) -> dict[str, Value]:
     return _decode(_read_map, data)
 
@@ -329,7 +330,7 @@ def _read(data: bytes, at: int, depth: int) -> tuple[Value, int]:
     if tag == _BYTES:
         start, end = _read_extent(data, at, len(data))
         return data[start:end], end
-    if tag == _LIST or tag == _MAP:
+    if tag in (_LIST, _MAP):
         if depth >= DEPTH_MAX:
             raise ProtocolError(f"a value is nested deeper than {DEPTH_MAX}")
         return (_read_list if tag == _LIST else _read_map)(data, at, depth + 1)
@@ -367,22 +368,27 @@ def _read_extent(data: bytes, at: int, stop: int) -> tuple[int, int]:
     start = at + 4
     end = start + _U32.unpack_from(data, at)[0]
     if end > stop:
-        raise ProtocolError(f"{end - start} bytes of text or bytes are announced, {stop - start} follow")
+        raise ProtocolError(
+            f"{end - start} bytes of text or bytes are announced, {max(0, stop - start)} follow"
+        )
     return start, end
 
 
 def _read_count(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
     """The count of a list or map, believed only if so many values can still follow (V2)."""
     count: int = _U32.unpack_from(data, at)[0]
-    if count * (_ENTRY_BYTES_MIN if is_map else 1) > stop - at - 4:
-        raise ProtocolError(f"a {'map' if is_map else 'list'} of {count} values has {stop - at - 4} bytes")
+    room = stop - at - 4
+    if room < 0:
+        raise IndexError
+    if count * (_ENTRY_BYTES_MIN if is_map else 1) > room:
+        raise ProtocolError(f"a {'map' if is_map else 'list'} of {count} values has {room} bytes")
     return count
 
 
 # -- looking without making ------------------------------------------------------------
 
 # What a value of fixed width takes with its tag; 0 for those that need a closer look.
-_WIDTHS: Final = tuple(
+WIDTHS: Final = tuple(
     1 if tag == ValueType.NULL else 1 + _FIXED[tag][0].size if tag in _FIXED else 0 for tag in range(256)
 )
 
@@ -404,7 +410,7 @@ def count_values(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
 
 def _walk(data: bytes, at: int, stop: int, is_map: bool) -> tuple[int, int]:
     """The number of values, and where they end: perhaps behind `stop`, for the caller to see."""
-    widths = _WIDTHS
+    widths = WIDTHS
     # What is left of the maps and lists around this one, and the keys of maps so far.
     outer: list[tuple[int, set[bytes] | None]] = []
     total = left = _read_count(data, at, stop, is_map=is_map)
@@ -436,7 +442,7 @@ def _walk(data: bytes, at: int, stop: int, is_map: bool) -> tuple[int, int]:
             if data[at + 1] > 1:
                 raise ProtocolError(f"a bool of {data[at + 1]}")
             at += 2
-        elif tag == _LIST or tag == _MAP:
+        elif tag in (_LIST, _MAP):
             if len(outer) + 1 >= DEPTH_MAX:
                 raise ProtocolError(f"a value is nested deeper than {DEPTH_MAX}")
             outer.append((left, keys))

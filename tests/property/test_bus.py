@@ -85,6 +85,8 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "pid": u16,
     "count": u32,
     "most": u32,
+    "limit": u32,
+    "more": st.booleans(),
     "generation": u32,
     "session": u128,
 }
@@ -109,10 +111,10 @@ messages = st.one_of([strategy_of(kind) for kind in MESSAGES])
 
 def comparable(message: Any) -> Any:
     """A piece may be cut into buffers in any way; only their bytes count."""
-    if isinstance(message, m.Deliver):
-        joined = tuple((*piece[:3], b"".join(piece.buffers)) for piece in message.pieces)
-        return (*[getattr(message, field.name) for field in fields(message)[:-1]], joined)
-    return message
+    values = {field.name: getattr(message, field.name) for field in fields(message)}
+    if "pieces" in values:
+        values["pieces"] = [(*piece[:3], b"".join(piece.buffers)) for piece in message.pieces]
+    return values
 
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)

@@ -1,4 +1,4 @@
-"""The laws of the typed value codec: V1 and V2."""
+"""The laws of the typed value codec: V1 to V3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import ProtocolError
-from antiphon.values import Float32, Int8, Int16, Int32, decode_list, decode_map, encode_list, encode_map
+from antiphon.values import (
+    Float32,
+    Int8,
+    Int16,
+    Int32,
+    count_values,
+    decode_list,
+    decode_map,
+    encode_list,
+    encode_map,
+)
 
 scalars = st.one_of(
     st.none(),
@@ -77,3 +87,46 @@ def test_a_map_with_one_byte_changed_is_a_map_or_a_protocol_error(value: Any, da
         decode_map(bytes(encoded))
     except ProtocolError:
         pass
+
+
+def count_of(value: Any) -> int:
+    """How many values are in a map or list, by their definition."""
+    inner = list(value.values()) if isinstance(value, dict) else value
+    return len(inner) + sum(count_of(item) for item in inner if isinstance(item, dict | list))
+
+
+def check_that_counting_agrees_with_decoding(data: bytes, before: bytes, behind: bytes) -> None:
+    """V3, also for bytes that stand among others: those of neighbours are not read."""
+    at, stop = len(before), len(before) + len(data)
+    for decode, is_map in ((decode_map, True), (decode_list, False)):
+        try:
+            expected = count_of(decode(data))
+        except ProtocolError:
+            with pytest.raises(ProtocolError):
+                count_values(before + data + behind, at, stop, is_map=is_map)
+        else:
+            assert count_values(before + data + behind, at, stop, is_map=is_map) == expected
+
+
+neighbours = st.binary(max_size=12)
+
+
+@given(maps.map(encode_map) | st.lists(values, max_size=5).map(encode_list), neighbours, neighbours)
+def test_what_can_be_decoded_is_counted(data: bytes, before: bytes, behind: bytes) -> None:
+    check_that_counting_agrees_with_decoding(data, before, behind)
+
+
+@given(st.binary(max_size=60), neighbours, neighbours)
+def test_what_cannot_be_decoded_is_not_counted_either(data: bytes, before: bytes, behind: bytes) -> None:
+    check_that_counting_agrees_with_decoding(data, before, behind)
+
+
+@given(maps.map(encode_map) | st.lists(values, max_size=5).map(encode_list), st.data(), neighbours)
+def test_counting_damaged_values_agrees_with_decoding_them(
+    encoded: bytes, data: st.DataObject, behind: bytes
+) -> None:
+    damaged = bytearray(encoded)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at] = data.draw(st.sampled_from([0, 1, 8, 10, 11, 255]) | st.integers(0, 255))
+    check_that_counting_agrees_with_decoding(bytes(damaged), b"", behind)

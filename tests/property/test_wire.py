@@ -28,6 +28,8 @@ from antiphon.wire.commands import (
     Payload,
     Publish,
     RangesToEnd,
+    StartKind,
+    StartKindField,
     decode_payload,
     encode_command,
     iterate_commands,
@@ -70,6 +72,7 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (frames.Items, st.lists(items, max_size=5).map(tuple)),
     (frames.Pieces, st.lists(pieces, max_size=4).map(tuple)),
     (RangesToEnd, ranges),
+    (StartKindField, st.sampled_from(StartKind)),
 ]
 
 

@@ -18,18 +18,20 @@ I15 = "WriteBeforeSend"
 # Bug, checkers that look away, seeds at most (the mean over 40 seeds is in the comment).
 HUNTS = [
     (planted.ACKNOWLEDGE_BEFORE_FSYNC, (), 6),  # 1.0
-    (planted.RELEASE_BY_EARLIER_SYNC, (), 6),  # 1.0
+    (planted.RELEASE_BY_EARLIER_SYNC, (), 6),  # 1.1
     (planted.DEDUP_OFF, (), 8),  # 1.1
     (planted.FIFO_OFF, (), 8),  # 1.3
-    (planted.ACKNOWLEDGE_BEFORE_FSYNC, (I15,), 8),  # 1.1
-    (planted.RELEASE_BY_EARLIER_SYNC, (I15,), 24),  # 3.6
+    (planted.ACKNOWLEDGE_BEFORE_FSYNC, (I15,), 8),  # 1.3
+    (planted.RELEASE_BY_EARLIER_SYNC, (I15,), 14),  # 2.2
 ]
 
+# How they show: to a checker, or to an assertion of the fold, the second line of defence.
 WORDS = {
-    (planted.ACKNOWLEDGE_BEFORE_FSYNC, ()): "I15",
-    (planted.RELEASE_BY_EARLIER_SYNC, ()): "I15",
-    (planted.DEDUP_OFF, ()): "two places",
-    (planted.FIFO_OFF, ()): "behind number",
+    # A checkpoint may refer to a record that never reached the disk: then the next life calls it damage.
+    planted.ACKNOWLEDGE_BEFORE_FSYNC: ("I15", "I4", "Damaged"),
+    planted.RELEASE_BY_EARLIER_SYNC: ("I15", "I4", "Damaged"),
+    planted.DEDUP_OFF: ("two places", "AssertionError at bus/ledger.py"),
+    planted.FIFO_OFF: ("behind number", "AssertionError at bus/ledger.py"),
 }
 
 
@@ -47,7 +49,7 @@ def test_a_planted_bug_is_found_and_its_seed_passes_without_it(
 ) -> None:
     found = hunt(bug, without, seeds)
 
-    assert WORDS.get((bug, without), "") in found.violation
+    assert any(words in found.violation for words in WORDS[bug]), found.violation
     assert f"--seed {found.seed} --planted {bug} --trace" in found.replay
     healthy = run("bus", found.seed, profile=bug, without=without)
     assert healthy.is_clean, f"{healthy.violation}\n    {healthy.replay}"

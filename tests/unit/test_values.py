@@ -12,11 +12,13 @@ import pytest
 from antiphon.errors import InvalidMessage, ProtocolError
 from antiphon.values import (
     DEPTH_MAX,
+    VALUES_MAX,
     Float32,
     Int8,
     Int16,
     Int32,
     ValueType,
+    count_values,
     decode_list,
     decode_map,
     encode_list,
@@ -135,3 +137,29 @@ def test_a_map_with_the_same_key_twice_is_refused() -> None:
     once = encode_map({"a": None})[4:]
     with pytest.raises(ProtocolError, match="same key twice"):
         decode_map(struct.pack("<I", 2) + once + once)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [None] * VALUES_MAX,
+        [[None] * (VALUES_MAX // 2 - 1)] * 2,
+        {"a": [True] * (VALUES_MAX - 2), "b": {}},
+    ],
+)
+def test_so_many_values_are_allowed_and_not_one_more(body: Any) -> None:
+    encode = encode_map if isinstance(body, dict) else encode_list
+    data = encode(body)
+    assert count_values(data, 0, len(data), is_map=isinstance(body, dict)) == VALUES_MAX
+    more = {**body, "one": "more"} if isinstance(body, dict) else [*body, "more"]
+    with pytest.raises(InvalidMessage, match=r"body has 65,537 values.* at most 65,536 are allowed"):
+        encode(more)
+
+
+def test_too_many_values_are_refused_before_they_are_looked_at() -> None:
+    count = VALUES_MAX + 1
+    flat = struct.pack("<I", count) + b"\xff" * count
+    nested = struct.pack("<IBI", 1, ValueType.LIST, VALUES_MAX) + b"\xff" * VALUES_MAX
+    for data in (flat, nested):
+        with pytest.raises(ProtocolError, match="more than 65536 values"):
+            count_values(data, 0, len(data), is_map=False)

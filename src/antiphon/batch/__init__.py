@@ -4,6 +4,7 @@ layout      the bytes: header, directory, columns, limits
 column      one column of a batch
 batch       `Batch`: read, slice and encode
 decoding    bytes from anywhere -> `Batch`, or ProtocolError
+contents    can every body, text and property be read?
 bodies      the kinds of body and their bytes
 properties  what a property may be; property columns
 builder     `BatchBuilder`: messages, checked one by one -> `Batch`

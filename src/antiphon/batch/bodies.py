@@ -12,8 +12,7 @@ from antiphon.values import (
     decode_list,
     decode_map,
     decode_text,
-    encode_list,
-    encode_map,
+    encode_counted,
     encode_text,
 )
 
@@ -30,8 +29,9 @@ class BodyKind(IntEnum):
     NONE = 4
 
 
-def encode_body(body: Body | bytearray | memoryview) -> tuple[BodyKind, bytes]:
-    """The kind and the bytes of a body; bytes-like objects arrive as bytes."""
+def encode_body(body: Body | bytearray | memoryview) -> tuple[BodyKind, bytes, int]:
+    """Kind, bytes and number of values of a body; bytes-like objects arrive as bytes."""
+    values = 0
     match body:
         case bytes():
             kind, data = BodyKind.BYTES, body
@@ -40,9 +40,9 @@ def encode_body(body: Body | bytearray | memoryview) -> tuple[BodyKind, bytes]:
         case str():
             kind, data = BodyKind.STR, encode_text(body, "body")
         case dict():
-            kind, data = BodyKind.MAP, encode_map(body, "body")
+            kind, (data, values) = BodyKind.MAP, encode_counted(body)
         case list():
-            kind, data = BodyKind.LIST, encode_list(body, "body")
+            kind, (data, values) = BodyKind.LIST, encode_counted(body)
         case None:
             kind, data = BodyKind.NONE, b""
         case _:
@@ -51,7 +51,7 @@ def encode_body(body: Body | bytearray | memoryview) -> tuple[BodyKind, bytes]:
             )
     if len(data) > BODY_BYTES_MAX:
         raise MessageTooLarge(f"body of {len(data):,} bytes is larger than the {BODY_BYTES_MAX:,} allowed")
-    return kind, data
+    return kind, data, values
 
 
 def decode_body(kind: int, data: memoryview) -> Body:

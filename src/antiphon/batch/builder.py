@@ -13,10 +13,13 @@ from antiphon.batch.layout import (
     BODY_BYTES_MAX,
     BODY_KIND_MIXED,
     COLUMN_TYPES,
+    NAME_WEIGHT,
     PRIORITY_DEFAULT,
     PRIORITY_MAX,
+    PROPERTIES_MAX,
     ROWS_MAX,
     VALUE_BYTES_MAX,
+    VALUE_WEIGHT,
     ColumnId,
 )
 from antiphon.batch.properties import build_properties, check_properties
@@ -25,13 +28,15 @@ from antiphon.ids import I64_MAX, U64_MAX
 from antiphon.values import PropertyValue, ValueType, encode_text
 
 # What a message may have besides its body. It leaves room in a batch for the largest
-# message behind 400 KB of smaller ones.
+# message behind almost 400 KB of smaller ones.
 EXTRAS_BYTES_MAX: Final = 512 * 1024
 
 # Upper bounds: a slot in every column that is not a property, rounded up; header,
 # directory and paddings of every column there can be.
 _ROW_BYTES: Final = 56
 _HEAD_BYTES: Final = 4096
+# A body weighs no more than it may have bytes, for that is how a value's weight was chosen.
+_MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX + EXTRAS_BYTES_MAX + _ROW_BYTES + NAME_WEIGHT * PROPERTIES_MAX
 
 
 class _Row(NamedTuple):
@@ -62,7 +67,7 @@ class BatchBuilder:
     {'region': 'EU'}
     """
 
-    __slots__ = ("_bytes", "_property_bytes", "_rows")
+    __slots__ = ("_bytes", "_names", "_property_bytes", "_rows")
 
     def __init__(self) -> None:
         self._clear()
@@ -71,6 +76,7 @@ class BatchBuilder:
         self._rows: list[_Row] = []
         self._bytes = _HEAD_BYTES
         self._property_bytes = 0
+        self._names: set[str] = set()
 
     @property
     def count(self) -> int:
@@ -78,14 +84,13 @@ class BatchBuilder:
 
     @property
     def byte_size(self) -> int:
-        """What the batch will take at most."""
+        """What the batch will take at most; many tiny values count for more than their bytes."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
         """Might the next message not fit? Then it is time to build."""
-        room = BATCH_BYTES_MAX - self._bytes
-        return room < BODY_BYTES_MAX + EXTRAS_BYTES_MAX + _ROW_BYTES or len(self._rows) == ROWS_MAX
+        return BATCH_BYTES_MAX - self._bytes < _MESSAGE_BYTES_MAX or len(self._rows) == ROWS_MAX
 
     def add(
         self,
@@ -104,7 +109,7 @@ class BatchBuilder:
     ) -> None:
         """Take one message. If it raises InvalidMessage, InvalidName or MessageTooLarge, nothing changed."""
         assert not self.is_full, "a full batch is built before the next message is added"
-        kind, data = encode_body(body)
+        kind, data, values = encode_body(body)
         property_bytes = check_properties(properties) if properties else 0
         row = _Row(
             kind,
@@ -127,8 +132,17 @@ class BatchBuilder:
                 f"properties and headers of {extras:,} bytes are more than the {EXTRAS_BYTES_MAX:,} allowed"
             )
         self._rows.append(row)
-        self._bytes += _ROW_BYTES + len(data) + extras
+        self._bytes += _ROW_BYTES + max(len(data), VALUE_WEIGHT * values) + extras
         self._property_bytes += property_bytes
+        if row.properties:
+            self._weigh_properties(row.properties, property_bytes)
+
+    def _weigh_properties(self, properties: Mapping[str, PropertyValue], property_bytes: int) -> None:
+        """Add what properties count for beyond their bytes."""
+        known = len(self._names)
+        self._names.update(properties)
+        self._bytes += NAME_WEIGHT * (len(self._names) - known)
+        self._bytes += max(0, VALUE_WEIGHT * len(properties) - property_bytes)
 
     def build(self, producer: int, first_number: int) -> Batch:
         """The batch of what was added; the builder is empty again."""

@@ -4,6 +4,7 @@ What it promises
     D1  Bytes that are no batch raise ProtocolError and nothing else.
     D2  Time and memory stay within a small multiple of the number of bytes: every
         count and length is held against the bytes that are there before it is used.
+        What has to be looked at one by one is limited in number, see `contents`.
     D3  A plain batch (bodies of bytes) costs the same few calls for any number of rows,
         with the loops over rows in C.
 """
@@ -13,8 +14,9 @@ from __future__ import annotations
 import operator
 from typing import Final, NamedTuple
 
-from antiphon.batch.bodies import BodyKind, decode_body
+from antiphon.batch.bodies import BodyKind
 from antiphon.batch.column import FIXED_WIDTHS, OFFSET_BYTES, Column
+from antiphon.batch.contents import check_blobs, check_bodies, check_count, check_texts
 from antiphon.batch.layout import (
     BATCH_BYTES_MAX,
     BODY_BYTES_MAX,
@@ -31,7 +33,6 @@ from antiphon.batch.layout import (
     VERSION,
     ColumnId,
 )
-from antiphon.batch.properties import check_blob
 from antiphon.errors import ProtocolError
 from antiphon.ids import I64_MAX, U64_MAX
 from antiphon.names import property_name_complaint
@@ -235,34 +236,16 @@ def _check_contents(
     header: _Header, body: Column, columns: dict[ColumnId, Column], properties: dict[str, Column]
 ) -> None:
     """Raise unless every body, text and property can be read."""
-    _check_bodies(header, body, columns.get(ColumnId.BODY_KIND))
+    count = check_bodies(body, header.body_kind, columns.get(ColumnId.BODY_KIND))
     for id in _TEXTS:
         if id in columns:
-            _check_texts(columns[id], header.rows)
+            check_texts(columns[id])
     for column in properties.values():
         if column.type is ValueType.STR:
-            _check_texts(column, header.rows)
+            check_texts(column)
     blobs = columns.get(ColumnId.PROPERTIES)
     if blobs is not None:
-        for row in range(header.rows):
-            check_blob(blobs.item(row))
-
-
-def _check_bodies(header: _Header, body: Column, kinds: Column | None) -> None:
-    if header.body_kind == _PLAIN:
-        return
-    if header.body_kind == BodyKind.STR:
-        _check_texts(body, header.rows)
-        return
-    for row in range(header.rows):
-        decode_body(header.body_kind if kinds is None else kinds.values[row], body.item(row))
-
-
-def _check_texts(column: Column, count: int) -> None:
-    # If all is ASCII, no offset can cut a character in two.
-    if not decode_text(column.values).isascii():
-        for row in range(count):
-            decode_text(column.item(row))
+        check_count(count + check_blobs(blobs))
 
 
 class _Names:

@@ -33,7 +33,7 @@ import sys
 from enum import IntEnum
 from typing import Final
 
-from antiphon.values import ValueType
+from antiphon.values import VALUES_MAX, ValueType
 
 if sys.byteorder != "little":
     raise ImportError("Antiphon reads columns in place and needs a little-endian machine")
@@ -50,6 +50,14 @@ PROPERTIES_MAX: Final = 128
 PROPERTY_COLUMNS_MAX: Final = 32
 # A frame holds 2 MiB of batch and envelope; 64 KiB of it stay for the envelope.
 BATCH_BYTES_MAX: Final = 2 * 1024 * 1024 - 64 * 1024
+
+# Maps, lists and blobs of properties are looked through value by value when they come in. So
+# that a batch of tiny ones holds nobody up, a value counts for so many bytes at least, and a
+# name that is new in the batch for more.
+VALUE_WEIGHT: Final = BODY_BYTES_MAX // VALUES_MAX
+NAME_WEIGHT: Final = 480
+BATCH_VALUES_MAX: Final = BATCH_BYTES_MAX // VALUE_WEIGHT
+BATCH_NAMES_MAX: Final = BATCH_BYTES_MAX // NAME_WEIGHT
 
 PRIORITY_DEFAULT: Final = 4
 PRIORITY_MAX: Final = 9

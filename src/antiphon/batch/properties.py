@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from antiphon.batch.column import FIXED_WIDTHS, Column
 from antiphon.batch.layout import PROPERTIES_MAX, PROPERTY_COLUMNS_MAX, VALUE_BYTES_MAX
-from antiphon.errors import InvalidMessage, LocalError, MessageTooLarge, ProtocolError
+from antiphon.errors import InvalidMessage, MessageTooLarge
 from antiphon.names import check_property_name
 from antiphon.values import (
     PropertyValue,
@@ -119,11 +119,3 @@ def _build_column(kind: ValueType, cells: list[tuple[int, Any]], count: int) -> 
 
 def decode_properties(blob: memoryview) -> dict[str, PropertyValue]:
     return cast(dict[str, PropertyValue], decode_map(blob)) if blob else {}
-
-
-def check_blob(blob: memoryview) -> None:
-    """Raise ProtocolError unless a message may have the properties of a blob."""
-    try:
-        check_properties(decode_properties(blob))
-    except LocalError as error:
-        raise ProtocolError(f"a message came with a property it may not have: {error}") from None

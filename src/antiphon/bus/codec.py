@@ -182,6 +182,8 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (32, m.CreditUpdate, (_U64, _U64, _U64)),
     (33, m.Deliver, (_U64, _U64, _U64, _U64, _U64, _PIECES)),
     (34, m.ConsumerEnded, (_U64, _U64, _TEXT, _TEXT)),
+    (35, m.BrowseRequest, (_U64, _U64, _U64, _U64, _U32)),
+    (36, m.BrowseReply, (_U64, _U64, _BOOL, _PIECES, _TEXT, _TEXT)),
 )
 
 _Write = Callable[[Writer, Any], None]

@@ -422,6 +422,32 @@ class ConsumerEnded:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class BrowseRequest:
+    """A client manager asks a replica for stored messages above number `after`, to look at.
+
+    `floor` is the highest number that client manager confirmed to anybody: who asks sees what it wrote.
+    """
+
+    request: int
+    floor: int
+    destination: int
+    after: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrowseReply:
+    """A replica's answer: everything through `through` was looked at. `code` is empty when it went well."""
+
+    request: int
+    through: int
+    more: bool
+    pieces: tuple[Piece, ...] = ()
+    code: str = ""
+    text: str = ""
+
+
 BusMessage = (
     Data
     | Published
@@ -457,4 +483,6 @@ BusMessage = (
     | CreditUpdate
     | Deliver
     | ConsumerEnded
+    | BrowseRequest
+    | BrowseReply
 )

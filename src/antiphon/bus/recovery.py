@@ -63,6 +63,24 @@ class RecoveredReplica:
     def base(self) -> int:
         return self.log.base
 
+    @classmethod
+    def empty(cls) -> RecoveredReplica:
+        """What the roles of a node begin with that was never there."""
+        return cls(
+            promised=0,
+            epoch_claimed=0,
+            log=CommitLog(),
+            log_epoch=0,
+            base_ledger=Ledger().encode(),
+            applied=0,
+            ledger=Ledger(),
+            manager_state=None,
+            manager_digest=b"",
+            checkpoint=None,
+            older_checkpoint_n=0,
+            envelopes=(),
+        )
+
 
 class _Replay:
     """The order records, one after the other."""

@@ -87,7 +87,8 @@ class Reign:
         self._made = 0
         self._progress_at = now_ns
         self._has_refused = False
-        self._sent_at: dict[int, int] = {}
+        # Since when a commit server has acknowledged nothing of what it was sent.
+        self._waits_since: dict[int, int] = {}
         self._started_at: dict[int, int] = {}
         # Heartbeats that no quorum has answered yet: nonce -> when it was sent.
         self._beat_at = now_ns
@@ -243,7 +244,10 @@ class Reign:
             for server in self._config.commit_servers:
                 out.append(Send(server, submit))
         for server in self._config.commit_servers:
-            self._sent_at[server] = now_ns
+            if self._match.get(server, 0) >= entries[0].first - 1:
+                # It had nothing to acknowledge until now. Otherwise its wait goes on: what it lacks may be
+                # a submit before this one, and steady traffic must not keep that from being sent again.
+                self._waits_since[server] = now_ns
 
     def _mark_if_due(self) -> None:
         # Checkpoints must not call for checkpoints: their own entries do not count.
@@ -269,6 +273,7 @@ class Reign:
             return
         assert last <= self.log.last, f"commit server {server} acknowledges {last}, which was never submitted"
         match[server] = last
+        self._waits_since[server] = now_ns
         quantity = self._config.commit_quantity
         if len(match) < quantity:
             return
@@ -346,9 +351,9 @@ class Reign:
             have = self._match.get(server)
             if have is None or have >= sent_upto or have < self.log.base:
                 continue
-            if now_ns - self._sent_at.get(server, 0) < config.retransmit_ms * MS:
+            if now_ns - self._waits_since.get(server, 0) < config.retransmit_ms * MS:
                 continue
-            self._sent_at[server] = now_ns
+            self._waits_since[server] = now_ns
             entries = self.log.between(have, sent_upto, config.submit_entries_max)
             out.append(Send(server, m.CommitSubmit(self.epoch, have, entries, self.committed_upto)))
 

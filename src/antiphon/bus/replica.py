@@ -48,8 +48,6 @@ from antiphon.bus.effects import (
     Synced,
 )
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.ledger import Ledger
-from antiphon.bus.log import CommitLog
 from antiphon.bus.member import Member
 from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter, Payloads
@@ -96,26 +94,21 @@ class Replica:
         # The simulator sets this to see, and to pass through the codec, what roles say on this node.
         self.loopback: Callable[[m.BusMessage], m.BusMessage] | None = None
         chance = Chance.of(b"replica", config.group.encode(), run_id)
-        found = recovered
-        superblock = (
-            Superblock(counter) if found is None else Superblock(counter, found.promised, found.epoch_claimed)
-        )
-        known = Prefix(found.applied if found else 0)
-        ledger = found.ledger.copy() if found else Ledger()
+        found = recovered or RecoveredReplica.empty()
+        superblock = Superblock(counter, found.promised, found.epoch_claimed)
+        known, ledger = Prefix(found.applied), found.ledger.copy()
         self._superblock = superblock
-        self._checkpoint_server = CheckpointServer(
-            config, node, found.checkpoint if found else None, found.older_checkpoint_n if found else 0
-        )
+        self._checkpoint_server = CheckpointServer(config, node, found.checkpoint, found.older_checkpoint_n)
         checkpoint_server = self._checkpoint_server if node in config.checkpoint_servers else None
         self._commit_server = CommitServer(
             config,
             node,
             counter,
             superblock,
-            log=found.log if found else CommitLog(),
-            log_epoch=found.log_epoch if found else 0,
-            base_ledger=found.base_ledger if found else None,
-            marks={found.applied: found.ledger.encode()} if found else {},
+            log=found.log,
+            log_epoch=found.log_epoch,
+            base_ledger=found.base_ledger,
+            marks={found.applied: found.ledger.encode()},
             checkpoint_server=checkpoint_server,
             planted=planted,
         )
@@ -126,19 +119,11 @@ class Replica:
             counter,
             known,
             ledger,
-            self._commit_server.log,
-            recovered=found.envelopes if found else (),
+            found.log,
+            recovered=found.envelopes,
             planted=planted,
         )
-        self._member = Member(
-            config,
-            node,
-            known,
-            ledger,
-            self._data_server,
-            checkpoint_server,
-            chance,
-        )
+        self._member = Member(config, node, known, ledger, self._data_server, checkpoint_server, chance)
         self._sequencer = Sequencer(
             config, node, superblock, self._commit_server, self._member, chance, planted=planted
         )

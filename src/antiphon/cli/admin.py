@@ -1,4 +1,4 @@
-"""`antiphon admin`: asks a running system about itself."""
+"""`antiphon admin`: asks a running system about itself, and changes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import antiphon
-from antiphon.cli.options import add_connection_options
+from antiphon.cli.options import add_connection_options, retention_option
 
 
 def add_command(commands: Any) -> None:
@@ -21,6 +21,19 @@ def add_command(commands: Any) -> None:
     for question, run in ((status, _status), (destinations, _destinations)):
         add_connection_options(question)
         question.set_defaults(run=run)
+    create = questions.add_parser("create", help="make a destination")
+    create.add_argument("destination", help="for example topic:prices")
+    create.add_argument(
+        "--retention",
+        type=retention_option,
+        metavar="TIME",
+        help="of a topic: how long what no subscription needs is kept: 90s, 5m, 1h, 7d, or consumed",
+    )
+    create.add_argument(
+        "--retention-bytes", type=int, metavar="N", help="of a topic: how many bytes of them, at most"
+    )
+    add_connection_options(create)
+    create.set_defaults(run=_create)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -47,6 +60,30 @@ def _destinations(arguments: argparse.Namespace) -> int:
         return 0
     columns = ("name", "channel", "messages", "in_flight", "consumers", "bytes", "published", "acknowledged")
     print(_table(destinations, columns))
+    subscriptions = [
+        {"topic": row["name"], **subscription}
+        for row in destinations
+        for subscription in row["subscriptions"]
+    ]
+    if subscriptions:
+        print(_table(subscriptions, ("topic", "name", "client_id", "durable", "backlog")))
+    return 0
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    async def create() -> None:
+        async with antiphon.connect(arguments.url) as connection:
+            await connection.admin().create(
+                arguments.destination,
+                retention=arguments.retention,
+                retention_bytes=arguments.retention_bytes,
+            )
+
+    asyncio.run(create())
+    if arguments.json:
+        print(json.dumps({"destination": arguments.destination}))
+    else:
+        print(f"{arguments.destination} is there")
     return 0
 
 

@@ -123,9 +123,11 @@ async def consume_timing(plan: Plan, session: antiphon.Session, start: Start) ->
     started = await start()
     samples: list[float] = []
     while len(samples) < plan.messages:
-        messages = await consumer.receive_many(RECEIVE_AT_ONCE, timeout=QUIET_SECONDS)
-        if not messages:
+        first = await consumer.receive(timeout=QUIET_SECONDS)
+        if first is None:
             raise antiphon.Timeout(f"{plan.messages - len(samples)} of {plan.messages} messages never came")
+        # Whatever else is there already; `receive_many` with a time would wait for a full batch.
+        messages = [first, *await consumer.receive_many(RECEIVE_AT_ONCE, timeout=0)]
         now = time.monotonic()
         samples += [(now - TIME.unpack_from(message.body_bytes)[0]) * 1000 for message in messages]
     return Result(messages=plan.messages, started=started, finished=0.0, samples=samples)

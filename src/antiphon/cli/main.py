@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 
 from antiphon import __version__
-from antiphon.cli import admin, bench, receive, send, sim, up
+from antiphon.cli import admin, bench, browse, receive, send, sim, up
+from antiphon.cli.options import IntermixedParser
 from antiphon.errors import AntiphonError, Timeout
 
 DONE, FAILED, USAGE, TIMED_OUT = 0, 1, 2, 3
 
-COMMANDS = (up, send, receive, admin, bench, sim)
+COMMANDS = (up, send, receive, browse, admin, bench, sim)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -25,7 +26,9 @@ def build_parser() -> argparse.ArgumentParser:
         prog="antiphon", description="A message system that is one server to its clients."
     )
     parser.add_argument("--version", action="version", version=f"antiphon {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=IntermixedParser
+    )
     for command in COMMANDS:
         command.add_command(commands)
     return parser

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
+import re
+from typing import Literal
 
+from antiphon.client.subscribing import Start
 from antiphon.values import PropertyValue
 
 DEFAULT_URL = "antiphon://127.0.0.1:7420"
+
+_UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "": 1}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +48,49 @@ def property_option(text: str) -> tuple[str, PropertyValue]:
     raise argparse.ArgumentTypeError(f"{kind!r} is no property type; use str, int, float or bool")
 
 
+class IntermixedParser(argparse.ArgumentParser):
+    """Takes positional words before, between and behind the options.
+
+    argparse alone gives an optional positional word up at the first option: `send queue:a --key k body`
+    would be refused.
+    """
+
+    _is_inside = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._is_inside or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_inside = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inside = False
+
+
 def positive(text: str) -> int:
     """An integer of at least one."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not a positive number")
     return value
+
+
+def start_option(text: str) -> Start:
+    """`earliest`, `latest` or a sequence number."""
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither earliest nor latest nor a sequence number")
+    return int(text)
+
+
+def retention_option(text: str) -> float | Literal["consumed"]:
+    """`consumed`, or a time: `90`, `90s`, `5m`, `1h`, `7d`."""
+    if text == "consumed":
+        return "consumed"
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither consumed nor a time such as 90s, 5m, 1h or 7d")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]

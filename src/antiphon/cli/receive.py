@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import antiphon
-from antiphon.cli.options import add_connection_options, positive
+from antiphon.cli.options import add_connection_options, positive, start_option
 
 CHUNK = 1000
 TIMED_OUT = 3
@@ -33,6 +33,16 @@ def add_command(commands: Any) -> None:
         "--timeout", type=float, default=1.0, help="seconds without a message to wait (default 1)"
     )
     parser.add_argument("--follow", action="store_true", help="go on for ever")
+    parser.add_argument(
+        "--durable", metavar="NAME", help="of a topic: consume the subscription of this name, which stays"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=start_option,
+        metavar="earliest|latest|SEQ",
+        help="of a topic: where a new subscription begins (default latest)",
+    )
     parser.add_argument(
         "--save", type=Path, metavar="DIR", help="write each body to a file DIR/CHANNEL-SEQUENCE"
     )
@@ -55,7 +65,7 @@ async def _receive(arguments: argparse.Namespace) -> int:
     async with (
         antiphon.connect(arguments.url) as connection,
         connection.session(ack="client") as session,
-        session.consumer(arguments.destination) as consumer,
+        session.consumer(arguments.destination, durable=arguments.durable, start=arguments.start) as consumer,
     ):
         while received < wanted:
             first = await consumer.receive(timeout=timeout)
@@ -64,14 +74,15 @@ async def _receive(arguments: argparse.Namespace) -> int:
             most = int(min(CHUNK, wanted - received)) - 1
             messages = [first, *(await consumer.receive_many(most, timeout=0) if most else [])]
             for message in messages:
-                _show(message, arguments)
+                show(message, arguments)
             sys.stdout.flush()
             await messages[-1].ack()
             received += len(messages)
     return received
 
 
-def _show(message: antiphon.Message, arguments: argparse.Namespace) -> None:
+def show(message: antiphon.Message, arguments: argparse.Namespace) -> None:
+    """Print a message, and save its body if that was asked for."""
     if arguments.save is not None:
         (arguments.save / f"{message.channel}-{message.sequence}").write_bytes(bytes(message.body_bytes))
     if arguments.json:

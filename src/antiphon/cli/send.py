@@ -16,16 +16,17 @@ from antiphon.cli.options import add_connection_options, positive, property_opti
 from antiphon.cli.progress import Progress
 
 CHUNK = 1000
+USAGE = 2
 
 
 def add_command(commands: Any) -> None:
     """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser("send", help="send messages", description=__doc__)
     parser.add_argument("destination", help="for example queue:orders")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
+    parser.add_argument(
         "body", nargs="?", help="the text to send; without it, one message per line of standard input"
     )
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--file", type=Path, help="send the bytes of this file as one message")
     source.add_argument("--size", type=int, metavar="BYTES", help="send generated bodies of this size")
     parser.add_argument(
@@ -48,6 +49,9 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Send and report."""
+    if arguments.body is not None and (arguments.file is not None or arguments.size is not None):
+        print("antiphon send: give a body, or --file, or --size", file=sys.stderr)
+        return USAGE
     confirmed, last = asyncio.run(_send(arguments))
     if arguments.json:
         where = (

@@ -8,7 +8,8 @@ aio           the asyncio face: `connect`, `Connection`
 session, producer, consumer, admin, receipts    what it hands out
 link          the core on a real socket
 scope         what a session shares with its producers and consumers
-publications, sending, outcomes, iteration, once, servers, durations    their single tasks
+publications, sending, subscribing, browsing, outcomes, iteration, once, servers, durations
+              their single tasks
 
 The core is the whole protocol. A face moves bytes, tells the time, and turns what the core
 reports into futures.

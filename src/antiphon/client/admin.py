@@ -1,14 +1,16 @@
-"""Admin: questions to a running system."""
+"""Admin: questions to a running system, and changes of it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+from antiphon.client.durations import Duration, seconds
 from antiphon.client.link import Link
-from antiphon.errors import ProtocolError
-from antiphon.wire.frames import Answer
+from antiphon.errors import InvalidName, LocalError, ProtocolError
+from antiphon.names import parse_destination
+from antiphon.wire.frames import Answer, DestinationOpened
 
 
 class Admin:
@@ -38,6 +40,34 @@ class Admin:
         """
         destinations = await self._ask("destinations", list)
         return list(destinations)
+
+    async def create(
+        self,
+        destination: str,
+        *,
+        retention: Duration | Literal["consumed"] | None = None,
+        retention_bytes: int | None = None,
+    ) -> None:
+        """Make a destination. If it exists and is set as asked for, that is fine too.
+
+        A topic keeps what its subscriptions need, and beyond that everything that is younger than
+        `retention` (seconds or a timedelta; an hour if not given) as long as it is among the last
+        `retention_bytes` (1 GiB). "consumed": nothing beyond. A queue keeps what is not consumed.
+
+        >>> await admin.create("topic:prices", retention=timedelta(days=7), retention_bytes=10**10)
+        """
+        if parse_destination(destination).is_reserved:
+            raise InvalidName(f"{destination}: names that begin with _ are the system's own")
+        settings: dict[str, Any] = {}
+        if retention is not None:
+            settings["retention"] = retention if retention == "consumed" else seconds(retention, "retention")
+        if retention_bytes is not None:
+            if not isinstance(retention_bytes, int) or isinstance(retention_bytes, bool):
+                raise LocalError(f"retention_bytes is a number of bytes; it was {retention_bytes!r}")
+            settings["retention_bytes"] = retention_bytes
+        link = self._link()
+        request = link.core.create_destination(destination, json.dumps(settings, sort_keys=True))
+        await link.call(request, DestinationOpened, self._timeout)
 
     async def _ask(self, question: str, kind: type[Any]) -> Any:
         link = self._link()

@@ -11,16 +11,18 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from antiphon.client.core_consumer import PREFETCH_MESSAGES, ConsumerCore, Span
-from antiphon.client.core_session import Acknowledgement, SessionCore
+from antiphon.client.core_session import QUEUE, Acknowledgement, SessionCore
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.iteration import Iteration
 from antiphon.client.link import Link
 from antiphon.client.once import Once
 from antiphon.client.outcomes import acknowledge_error
-from antiphon.client.scope import SessionScope
+from antiphon.client.scope import Fate, SessionScope
+from antiphon.client.subscribing import Start, Wish
 from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected
 from antiphon.message import Message
 from antiphon.names import parse_destination
+from antiphon.wire.commands import Unsubscribe
 from antiphon.wire.frames import AckMode, Done
 
 PREFETCH_MAX = 1_000_000
@@ -41,8 +43,15 @@ class Consumer:
     ...     print(message.body, message.properties)
     """
 
-    def __init__(self, scope: SessionScope, destination: str, prefetch: int | None) -> None:
-        parse_destination(destination)
+    def __init__(
+        self,
+        scope: SessionScope,
+        destination: str,
+        prefetch: int | None,
+        durable: str | None = None,
+        start: Start | None = None,
+    ) -> None:
+        self._wish = Wish(parse_destination(destination), durable, start)
         if prefetch is not None and not (isinstance(prefetch, int) and 1 <= prefetch <= PREFETCH_MAX):
             raise LocalError(f"prefetch is 1 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
         self.destination = destination
@@ -140,9 +149,14 @@ class Consumer:
         scope = self._scope
         session = await scope.core()
         opened = await scope.open_destination(self.destination)
+        subscription = await self._wish.order(scope, opened) if self._wish.is_topic else QUEUE
         link = scope.link
         core = session.new_consumer(
-            self.destination, opened, prefetch_messages=self._prefetch, acknowledge=self._acknowledge
+            self.destination,
+            opened,
+            subscription=subscription,
+            prefetch_messages=self._prefetch,
+            acknowledge=self._acknowledge,
         )
         request = link.core.open_consumer(session, core)
         link.receivers[session.session, core.consumer] = self
@@ -152,6 +166,8 @@ class Consumer:
         except BaseException:
             scope.consumers.pop(self, None)
             link.receivers.pop((session.session, core.consumer), None)
+            if self._wish.is_topic and self._wish.durable is None and link.error is None:
+                session.outbox(opened.channel).order(Unsubscribe(subscription=subscription), Fate(link.loop))
             raise
         return Attached(link, session, core)
 
@@ -175,6 +191,9 @@ class Consumer:
             if not core.is_closing:
                 # The server answers when all acknowledgements before are confirmed.
                 await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
+            if self._wish.is_topic and self._wish.durable is None and not self._scope.is_closed:
+                # With the session it would end too; but the session may live long.
+                await self._scope.order(core.channel, Unsubscribe(subscription=core.subscription))
         except NotConnected:
             if session.owes_word():
                 raise

@@ -43,12 +43,15 @@ from antiphon.wire.frames import (
     AckMode,
     Answer,
     Ask,
+    Browse,
+    Browsed,
     ClientFrame,
     Confirm,
     ConsumerClose,
     ConsumerGone,
     ConsumerOpen,
     Deliver,
+    DestinationCreate,
     DestinationOpen,
     DestinationOpened,
     Done,
@@ -61,6 +64,8 @@ from antiphon.wire.frames import (
     SessionClose,
     SessionOpen,
     SessionOpened,
+    SubscriptionFind,
+    SubscriptionFound,
     Welcome,
     encode_frame,
 )
@@ -91,6 +96,7 @@ class ClientCore:
 
     def __init__(self, *, user: str = "", password: str = "", client_id: str = "") -> None:
         self.welcome: Welcome | None = None
+        self.client_id = client_id
         self.sessions: dict[int, SessionCore] = {}
         self.wake_ns = NEVER_NS
         self._output: list[Buffer] = []
@@ -134,6 +140,21 @@ class ClientCore:
         self._send(DestinationOpen(request=request, name=name, create=create))
         return request
 
+    def create_destination(self, name: str, settings: str) -> int:
+        request = self._request(_Request(DestinationOpened))
+        self._send(DestinationCreate(request=request, name=name, settings=settings))
+        return request
+
+    def find_subscription(self, session: SessionCore, name: str) -> int:
+        request = self._request(_Request(SubscriptionFound))
+        self._send(SubscriptionFind(request=request, session=session.session, name=name))
+        return request
+
+    def browse(self, destination: int, after: int, limit: int) -> int:
+        request = self._request(_Request(Browsed))
+        self._send(Browse(request=request, destination=destination, after=after, limit=limit))
+        return request
+
     def open_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
         """Ask for deliveries. They may come before the answer does."""
         request = self._request(_Request(Done, session=session.session, opens=consumer.consumer))
@@ -143,6 +164,7 @@ class ClientCore:
                 session=session.session,
                 consumer=consumer.consumer,
                 destination=consumer.destination,
+                subscription=consumer.subscription,
                 credit_messages=consumer.prefetch_messages,
                 credit_bytes=consumer.prefetch_bytes,
             )
@@ -192,7 +214,7 @@ class ClientCore:
                 return self._on_deliver(frame)
             case Confirm():
                 return self._on_confirm(frame)
-            case SessionOpened() | DestinationOpened() | Done() | Answer():
+            case SessionOpened() | DestinationOpened() | SubscriptionFound() | Browsed() | Done() | Answer():
                 return self._on_answer(frame)
             case Failed():
                 return self._on_failed(frame)

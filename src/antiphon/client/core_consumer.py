@@ -75,6 +75,7 @@ class ConsumerCore:
         name: str,
         destination: int,
         channel: str,
+        subscription: int = 0,
         prefetch_messages: int = PREFETCH_MESSAGES,
         prefetch_bytes: int = PREFETCH_BYTES,
         acknowledge: Callable[[Message], Awaitable[None]] | None = None,
@@ -83,6 +84,7 @@ class ConsumerCore:
         self.name = name
         self.destination = destination
         self.channel = channel
+        self.subscription = subscription
         self._acknowledge = acknowledge
         self.prefetch_messages = prefetch_messages
         self.prefetch_bytes = prefetch_bytes

@@ -7,9 +7,17 @@ from typing import NamedTuple, TypeAlias
 
 from antiphon.errors import AntiphonError
 from antiphon.wire.commands import ConfirmItem
-from antiphon.wire.frames import Answer, DestinationOpened, Done, SessionOpened, Welcome
+from antiphon.wire.frames import (
+    Answer,
+    Browsed,
+    DestinationOpened,
+    Done,
+    SessionOpened,
+    SubscriptionFound,
+    Welcome,
+)
 
-Reply: TypeAlias = SessionOpened | DestinationOpened | Done | Answer
+Reply: TypeAlias = SessionOpened | DestinationOpened | SubscriptionFound | Browsed | Done | Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,10 @@ from antiphon.wire.commands import (
     Acknowledge,
     CommandKind,
     ConfirmItem,
+    Subscribe,
+    Unsubscribe,
     encode_command,
+    kind_of,
     publish_buffers,
 )
 from antiphon.wire.frames import command_buffers
@@ -122,6 +125,14 @@ class Outbox:
         number = self.next_number
         command = encode_command(
             CommandKind.ACK, self.session, self.generation, number, self.confirmed_through, payload.encode()
+        )
+        self._send(Kept(number, 1, len(command), [command], tag))
+
+    def order(self, payload: Subscribe | Unsubscribe, tag: object) -> None:
+        """Send any other command. It waits for nothing either."""
+        number = self.next_number
+        command = encode_command(
+            kind_of(payload), self.session, self.generation, number, self.confirmed_through, payload.encode()
         )
         self._send(Kept(number, 1, len(command), [command], tag))
 

@@ -114,6 +114,7 @@ class SessionCore:
         name: str,
         opened: DestinationOpened,
         *,
+        subscription: int = QUEUE,
         prefetch_messages: int = PREFETCH_MESSAGES,
         acknowledge: Callable[[Message], Awaitable[None]] | None = None,
     ) -> ConsumerCore:
@@ -123,6 +124,7 @@ class SessionCore:
             name=name,
             destination=opened.destination,
             channel=opened.channel,
+            subscription=subscription,
             prefetch_messages=prefetch_messages,
             acknowledge=acknowledge,
         )
@@ -176,7 +178,10 @@ class SessionCore:
         for part in _parts(numbers):
             tag = self._last_sent[consumer.consumer] = Acknowledgement()
             outbox.acknowledge(
-                Acknowledge(destination=consumer.destination, subscription=QUEUE, ranges=part), tag
+                Acknowledge(
+                    destination=consumer.destination, subscription=consumer.subscription, ranges=part
+                ),
+                tag,
             )
             sent.append(tag)
         return sent

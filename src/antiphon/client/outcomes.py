@@ -5,9 +5,12 @@ from __future__ import annotations
 from antiphon.errors import (
     AcknowledgeRefused,
     AntiphonError,
+    DestinationError,
     PublishError,
     PublishRefused,
     PublishUncertain,
+    SessionClosed,
+    SubscriptionError,
     TransactionRolledBack,
 )
 from antiphon.ids import format_message_id
@@ -69,3 +72,15 @@ def acknowledge_error(item: ConfirmItem) -> AcknowledgeRefused | None:
         case OutcomeCode.NO_DESTINATION:
             return AcknowledgeRefused(item.text or "the destination does not exist any more")
     return AcknowledgeRefused(item.text or _UNCERTAIN.get(item.code, "the acknowledgement was refused"))
+
+
+def subscription_error(item: ConfirmItem) -> AntiphonError | None:
+    """Why a subscription was neither begun nor ended as asked; None when it was."""
+    match item.code:
+        case OutcomeCode.APPLIED | OutcomeCode.DUPLICATE | OutcomeCode.EXISTS:
+            return None
+        case OutcomeCode.NO_DESTINATION:
+            return DestinationError(item.text or "the destination does not exist any more")
+        case OutcomeCode.STALE | OutcomeCode.SESSION_UNKNOWN:
+            return SessionClosed(item.text or _UNCERTAIN[item.code])
+    return SubscriptionError(item.text or "the subscription was refused")

@@ -10,7 +10,8 @@ from antiphon.client.core_session import SessionCore
 from antiphon.client.link import Link
 from antiphon.client.once import Once
 from antiphon.client.publications import Lane
-from antiphon.errors import NotConnected, SessionClosed, Timeout
+from antiphon.errors import AntiphonError, NotConnected, SessionClosed, Timeout
+from antiphon.wire.commands import ConfirmItem, Subscribe, Unsubscribe
 from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
 
 CLOSE_TIMEOUT_S = 60.0
@@ -22,6 +23,23 @@ class Closable(Protocol):
 
     async def close(self) -> None:
         """Give back what it has, and wait until its acknowledgements are confirmed."""
+
+
+class Fate:
+    """The tag of a single command: whoever sent it waits for its outcome."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.outcome: asyncio.Future[ConfirmItem] = loop.create_future()
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcomes[0])
+
+    def lose(self, error: AntiphonError) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+            # Whoever waits sees it; if nobody does, it is not to be reported either.
+            self.outcome.exception()
 
 
 class SessionScope:
@@ -51,6 +69,19 @@ class SessionScope:
         link = self.link
         request = link.core.open_destination(name, create=True)
         return await link.call(request, DestinationOpened, self.timeout)
+
+    async def order(self, channel: str, payload: Subscribe | Unsubscribe) -> ConfirmItem:
+        """Have a command ordered; its outcome."""
+        core = await self.core()
+        link = self.link
+        fate = Fate(link.loop)
+        core.outbox(channel).order(payload, fate)
+        link.flush_soon()
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await fate.outcome
+        except TimeoutError:
+            raise Timeout(f"{link.server} did not answer within {self.timeout:g} s") from None
 
     async def open_lane(self, name: str) -> Lane:
         """The way to a destination, which is made if it does not exist."""

@@ -6,30 +6,63 @@ there could only be found by all of them at once. So a batch is looked at once, 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from antiphon.batch import Batch
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import Acknowledge, CommandHeader, CommandKind, Publish, Return, read_command
+from antiphon.wire.commands import (
+    RANGES_MAX,
+    Acknowledge,
+    CommandHeader,
+    CommandKind,
+    Publish,
+    Return,
+    Subscribe,
+    Unsubscribe,
+    read_command,
+)
 from antiphon.wire.primitives import Buffer
 
 _PUBLISH = int(CommandKind.PUBLISH)
 _ACK = int(CommandKind.ACK)
 _RETURN = int(CommandKind.RETURN)
+# With all that may stand in front of the ranges.
+_RANGES_PAYLOAD_MAX = 32 + 16 * RANGES_MAX
+_SUBSCRIBE = int(CommandKind.SUBSCRIBE)
+_UNSUBSCRIBE = int(CommandKind.UNSUBSCRIBE)
 
 
-def check_command(data: Buffer) -> tuple[CommandHeader, int, Ranges | None]:
-    """The header, the destination it is for, and what is acknowledged or returned by it."""
+class Admitted(NamedTuple):
+    """What there is to know of a command on its way: which destination it names, if it does, and what is
+    acknowledged or returned by it."""
+
+    header: CommandHeader
+    destination: int
+    subscription: int = 0
+    ranges: Ranges | None = None
+
+
+def check_command(data: Buffer) -> Admitted:
+    """Raise ProtocolError unless this is one whole command of a client."""
     header, payload = read_command(data)
     if header.confirmed_through >= header.number:
         raise ProtocolError(f"command {header.number} says that {header.confirmed_through} is confirmed")
     if header.kind == _PUBLISH:
-        return header, _check_publish(header, payload), None
+        return Admitted(header, _check_publish(header, payload))
+    if header.kind in (_ACK, _RETURN) and len(payload) > _RANGES_PAYLOAD_MAX:
+        raise ProtocolError(f"a command of {len(payload)} bytes has more than {RANGES_MAX} ranges")
     if header.kind == _ACK:
         acknowledge = Acknowledge.decode(payload)
-        return header, acknowledge.destination, acknowledge.ranges
+        return Admitted(header, acknowledge.destination, acknowledge.subscription, acknowledge.ranges)
     if header.kind == _RETURN:
         back = Return.decode(payload)
-        return header, back.destination, back.ranges
+        return Admitted(header, back.destination, back.subscription, back.ranges)
+    if header.kind == _SUBSCRIBE:
+        return Admitted(header, Subscribe.decode(payload).destination)
+    if header.kind == _UNSUBSCRIBE:
+        Unsubscribe.decode(payload)
+        return Admitted(header, 0)
     raise ProtocolError(f"a command of kind {header.kind} is not for a client to send")
 
 

@@ -30,12 +30,14 @@ class Connection:
     __slots__ = (
         "client_id",
         "conn",
+        "consumer_count",
         "credits_held",
         "is_blocked",
         "is_over",
         "is_welcome",
         "outbox",
         "peer",
+        "questions",
         "requests",
         "sessions",
         "unconfirmed_bytes",
@@ -51,6 +53,8 @@ class Connection:
         self.is_over = False
         self.is_blocked = False
         self.unconfirmed_bytes = 0
+        self.consumer_count = 0
+        self.questions = 0
         self.sessions: dict[int, Session] = {}
         self.requests: set[int] = set()
         # Credit that waits until the peer reads again: consumer, messages, bytes.

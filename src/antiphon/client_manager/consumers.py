@@ -58,11 +58,13 @@ class Consumers:
         """Attach a consumer, now or as soon as the channel knows the session (C1)."""
         # The low half of an id: start time and counter, so that a key of a former life never comes back.
         key = self._ids.next() & U64_MAX
-        consumer = Consumer(key, wish.consumer, session, lane, wish.destination)
+        consumer = Consumer(key, wish.consumer, session, lane, wish.destination, wish.subscription)
         consumer.request = wish.request
         consumer.credit_messages = wish.credit_messages
         consumer.credit_bytes = consumer.window_bytes = wish.credit_bytes
         session.consumers[wish.consumer] = consumer
+        if session.connection is not None:
+            session.connection.consumer_count += 1
         self._by_channel[lane.channel][key] = consumer
         if lane.state == LaneState.OPEN:
             self._register(consumer)
@@ -213,7 +215,7 @@ class Consumers:
                     session=consumer.session.id,
                     generation=consumer.session.generation,
                     destination=consumer.destination,
-                    subscription=0,
+                    subscription=consumer.subscription,
                     selector="",
                     credit_messages=0 if is_closing else consumer.credit_messages - consumer.base_messages,
                     credit_bytes=0 if is_closing else consumer.credit_bytes - consumer.base_bytes,
@@ -247,7 +249,8 @@ class Consumers:
         if connection is not None:
             connection.credits_held.pop(consumer.key, None)
         self._credits.pop(consumer.key, None)
-        consumer.session.consumers.pop(consumer.number, None)
+        if consumer.session.consumers.pop(consumer.number, None) is not None and connection is not None:
+            connection.consumer_count -= 1
         return self._by_channel[consumer.lane.channel].pop(consumer.key, None) is not None
 
     def _of_lane(self, lane: Lane) -> list[Consumer]:

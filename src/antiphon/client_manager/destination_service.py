@@ -1,11 +1,12 @@
-"""Destination service: from the name of a destination to its id and its channel.
+"""Destination service: from the name of a destination, or of a subscription, to its id and its channel.
 
 What is known is kept; what is not is asked of the node, whose message managers hold the directory.
 A destination that does not exist and may be made is created by an ordered command, so that two
 client managers never create one name twice: the second is told the first one's id.
 
 What it promises
-    D1  However many ask for a missing name at once, one CREATE is ordered, and all get its answer.
+    D1  However many ask for a missing name at once, one CREATE is ordered, and all get its answer; one
+        more for everybody who asks for other settings.
     D2  An id that was known stays known when its destination is deleted: who still uses it did
         nothing wrong, and is told by the outcome of the command.
 """
@@ -17,15 +18,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from antiphon.client_manager.connection import Connection, Refusal
-from antiphon.errors import InvalidName
+from antiphon.client_manager.session import Creation, Session
+from antiphon.errors import InvalidName, SubscriptionInUse
 from antiphon.names import DestinationName, parse_destination
 
 KIND_CODES = {"queue": 1, "topic": 2}
 SETTINGS_VERSION = 1
 
-UNSUPPORTED = "destination.unsupported"
 UNKNOWN = "destination.unknown"
 REFUSED = "destination.refused"
+NO_SUBSCRIPTION = "subscription.unknown"
 
 Ask = Callable[[str], str]
 
@@ -36,6 +38,14 @@ class Destination(NamedTuple):
     id: int
     channel: str
     settings_version: int
+
+
+class Subscription(NamedTuple):
+    """Where a durable subscription lives."""
+
+    id: int
+    destination: int
+    channel: str
 
 
 class Waiter(NamedTuple):
@@ -56,7 +66,7 @@ class DestinationService:
         self._by_name: dict[str, Destination] = {}
         self._by_id: dict[int, Destination] = {}
         self._names: dict[int, str] = {}
-        self._being_made: dict[str, list[Waiter]] = {}
+        self._being_made: dict[Creation, list[Waiter]] = {}
 
     def parse(self, text: str) -> DestinationName:
         """The name a client gave, or an error that says what is wrong with it."""
@@ -66,8 +76,6 @@ class DestinationService:
             raise Refusal(error.code, error.text) from None
         if name.is_reserved:
             raise Refusal(InvalidName.code, f"{text}: names that begin with _ are the system's own")
-        if name.kind == "topic":
-            raise Refusal(UNSUPPORTED, f"{text}: topics are not built yet, only queues are")
         return name
 
     def find(self, name: DestinationName) -> Destination | None:
@@ -95,20 +103,32 @@ class DestinationService:
         self._by_id[found.id] = found
         return found
 
-    def wait(self, name: DestinationName, waiter: Waiter) -> bool:
+    def wait(self, creation: Creation, waiter: Waiter) -> bool:
         """Somebody wants a destination to be made. Must it be ordered, or is it already (D1)?"""
-        waiters = self._being_made.setdefault(str(name), [])
+        waiters = self._being_made.setdefault(creation, [])
         waiters.append(waiter)
         return len(waiters) == 1
 
-    def made(self, name: str, destination: int) -> tuple[Destination, list[Waiter]]:
+    def made(self, creation: Creation, destination: int) -> tuple[Destination, list[Waiter]]:
         """The directory has the name under this id, since now or since long."""
         found = Destination(destination, self._channel, SETTINGS_VERSION)
-        self._remember(name, found)
-        return found, self._being_made.pop(name, [])
+        self._remember(creation.name, found)
+        return found, self._being_made.pop(creation, [])
 
-    def not_made(self, name: str) -> list[Waiter]:
-        return self._being_made.pop(name, [])
+    def not_made(self, creation: Creation) -> list[Waiter]:
+        return self._being_made.pop(creation, [])
+
+    def find_subscription(self, session: Session, name: str) -> Subscription:
+        """A durable subscription of the session's client id that nobody else consumes; or a Refusal."""
+        question = {"question": "subscription", "client_id": session.client_id, "name": name}
+        answer = json.loads(self._ask(json.dumps(question)))
+        if not answer.get("subscription"):
+            raise Refusal(NO_SUBSCRIPTION, f"there is no durable subscription {name[:80]!r}")
+        if any(other != session.id for other in answer["sessions"]):
+            raise Refusal(
+                SubscriptionInUse.code, f"another session has a consumer of subscription {name[:80]!r}"
+            )
+        return Subscription(answer["subscription"], answer["destination"], answer["channel"])
 
     def retire(self, destination: int) -> None:
         """The destination is gone: its name may be given to another, its id never is (D2)."""

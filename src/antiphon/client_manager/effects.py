@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged, Received
 from antiphon.bus.messages import (
+    BrowseReply,
+    BrowseRequest,
     ConsumerEnded,
     CreditUpdate,
     Deliver,
@@ -77,7 +79,14 @@ class Answered:
 
 
 FromChannel = (
-    EnvelopeCommitted | EnvelopeConfirmed | PrimaryChanged | Registered | Deliver | ConsumerEnded | Received
+    EnvelopeCommitted
+    | EnvelopeConfirmed
+    | PrimaryChanged
+    | Registered
+    | Deliver
+    | ConsumerEnded
+    | BrowseReply
+    | Received
 )
 
 
@@ -157,7 +166,7 @@ class SendToPrimary:
     """Hand a message to whoever serves the channel."""
 
     channel: str
-    message: Register | Unregister | CreditUpdate | SessionDetached
+    message: Register | Unregister | CreditUpdate | SessionDetached | BrowseRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from functools import partial
 from typing import Any
 
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged, Received
-from antiphon.bus.messages import ConsumerEnded, Deliver, Registered, SessionDetached
+from antiphon.bus.messages import BrowseReply, ConsumerEnded, Deliver, Registered, SessionDetached
+from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
 from antiphon.client_manager.destination_service import (
@@ -53,10 +54,11 @@ from antiphon.client_manager.effects import (
     WriteUnblocked,
 )
 from antiphon.client_manager.ordering import Ordering
-from antiphon.client_manager.session import Lane, LaneState, Ordered, Session
+from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered, Session
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import AccessDenied, ProtocolError, RemoteError, SessionClosed
 from antiphon.ids import IdSource
+from antiphon.names import DestinationName
 from antiphon.wire import frames
 from antiphon.wire.commands import (
     CloseSession,
@@ -69,6 +71,9 @@ from antiphon.wire.commands import (
 __all__ = ["ClientManager", "ClientManagerSettings"]
 
 _SESSION_EXISTS = (OutcomeCode.DUPLICATE, OutcomeCode.STALE)
+
+AS_IT_IS = "{}"
+"""No settings are asked for: a destination that exists is fine whatever its settings are."""
 
 LIMIT = "limit"
 STALE = "session.stale"
@@ -101,6 +106,7 @@ class ClientManager:
         self._system_lane = Lane(channels[0], None)
         self._destinations = DestinationService(channels[0], ask)
         self._consumers = Consumers(list(channels), ids, self._outbox)
+        self._browsing = Browsing(self._outbox)
         self._ordering = Ordering(channels, settings, self._outbox, self._destinations, self._on_own_settled)
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             FramesReceived: self._on_frames_received,
@@ -117,7 +123,8 @@ class ClientManager:
             Deliver: self._consumers.deliver,
             Registered: self._on_registered,
             ConsumerEnded: self._consumers.ended,
-            PrimaryChanged: self._consumers.primary_changed,
+            PrimaryChanged: self._on_primary_changed,
+            BrowseReply: self._browsing.answered,
         }
         self._on_frame: dict[type[Any], Callable[[Connection, Any], None]] = {
             frames.Command: self._ordering.take,
@@ -131,8 +138,11 @@ class ClientManager:
             frames.SessionOpen: self._on_session_open,
             frames.SessionClose: self._on_session_close,
             frames.DestinationOpen: self._on_destination_open,
+            frames.DestinationCreate: self._on_destination_create,
+            frames.SubscriptionFind: self._on_subscription_find,
             frames.ConsumerOpen: self._on_consumer_open,
             frames.ConsumerClose: self._on_consumer_close,
+            frames.Browse: self._on_browse,
             frames.Ask: self._on_ask,
         }
 
@@ -195,6 +205,11 @@ class ClientManager:
             self._outbox.refuse(connection, request, refusal.code, refusal.text)
 
     def _on_hello(self, connection: Connection, hello: frames.Hello) -> None:
+        longest = max(len(hello.user.encode()), len(hello.client_id.encode()))
+        if longest > self._settings.user_bytes_max:
+            raise ProtocolError(
+                f"a user or client id of {longest} bytes; at most {self._settings.user_bytes_max} are allowed"
+            )
         connection.is_welcome = True
         connection.user = hello.user
         connection.client_id = hello.client_id
@@ -233,6 +248,7 @@ class ClientManager:
         connection.outbox.clear()
         del self._connections[connection.conn]
         self._ordering.connection_over(connection)
+        self._browsing.connection_over(connection)
         for session in list(connection.sessions.values()):
             self._detach(session)
         connection.sessions.clear()
@@ -247,18 +263,23 @@ class ClientManager:
         if connection is not None:
             connection.is_blocked = False
             self._consumers.unblocked(connection)
+            self._browsing.go_on(connection)
 
     # -- questions -------------------------------------------------------------
 
     def _on_ask(self, connection: Connection, ask: frames.Ask) -> None:
         if len(ask.question) > self._settings.question_length_max:
             raise Refusal(LIMIT, f"a question of {len(ask.question)} characters is too long")
+        if connection.questions >= self._settings.questions_max:
+            raise Refusal(LIMIT, f"{connection.questions} questions wait for their answer; ask one by one")
+        connection.questions += 1
         self._outbox.do(AskNode(connection.conn, ask.request, ask.question))
 
     def _on_answered(self, event: Answered) -> None:
         connection = self._connections.get(event.conn)
         if connection is None:
             return
+        connection.questions -= 1
         if event.code:
             self._outbox.refuse(connection, event.request, event.code, event.text)
         else:
@@ -270,6 +291,8 @@ class ClientManager:
     def _on_session_open(self, connection: Connection, wish: frames.SessionOpen) -> None:
         if len(connection.sessions) >= self._settings.sessions_max:
             raise Refusal(LIMIT, f"a connection has at most {self._settings.sessions_max} sessions")
+        if len(self._sessions) >= self._settings.sessions_total_max:
+            raise Refusal(LIMIT, f"a node has at most {self._settings.sessions_total_max} sessions")
         if bool(wish.session) != (wish.generation > 1) or (not wish.session and wish.generation):
             raise ProtocolError(f"session {wish.session:032x} cannot be in generation {wish.generation}")
         if wish.session:
@@ -303,6 +326,7 @@ class ClientManager:
         if former.connection is not None:
             del former.connection.sessions[former.id]
             former.connection.unconfirmed_bytes -= former.unconfirmed_bytes
+            former.connection.consumer_count -= len(former.consumers)
             self._detach(former)
 
     def _on_session_close(self, connection: Connection, wish: frames.SessionClose) -> None:
@@ -371,9 +395,18 @@ class ClientManager:
             self._tell_destination(Waiter(connection, wish.request), found)
         elif not wish.create:
             raise Refusal(UNKNOWN, f"there is no destination {name}")
-        elif self._destinations.wait(name, Waiter(connection, wish.request)):
-            create = CreateDestination(kind=KIND_CODES[name.kind], name=name.name, settings="{}")
-            self._ordering.order(self._system_lane, create, detail=str(name))
+        else:
+            self._create(name, AS_IT_IS, Waiter(connection, wish.request))
+
+    def _on_destination_create(self, connection: Connection, wish: frames.DestinationCreate) -> None:
+        """Ordered in any case: whether an existing one is set as asked for, the fold says."""
+        self._create(self._destinations.parse(wish.name), wish.settings, Waiter(connection, wish.request))
+
+    def _create(self, name: DestinationName, settings: str, waiter: Waiter) -> None:
+        creation = Creation(str(name), settings)
+        if self._destinations.wait(creation, waiter):
+            create = CreateDestination(kind=KIND_CODES[name.kind], name=name.name, settings=settings)
+            self._ordering.order(self._system_lane, create, detail=creation)
 
     def _tell_destination(self, waiter: Waiter, found: Destination) -> None:
         opened = frames.DestinationOpened(
@@ -384,15 +417,36 @@ class ClientManager:
         )
         self._outbox.answer(waiter.connection, waiter.request, opened)
 
-    def _on_created(self, name: str, sequence: int, outcomes: Sequence[Outcome]) -> None:
+    def _on_created(self, creation: Creation, sequence: int, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
-            found, waiters = self._destinations.made(name, outcomes[0].original if outcomes else sequence)
+            id = outcomes[0].original if outcomes else sequence
+            found, waiters = self._destinations.made(creation, id)
             for waiter in waiters:
                 self._tell_destination(waiter, found)
             return
-        text = outcomes[0].text or f"{name} could not be made"
-        for waiter in self._destinations.not_made(name):
+        text = outcomes[0].text or f"{creation.name} could not be made"
+        for waiter in self._destinations.not_made(creation):
             self._outbox.refuse(waiter.connection, waiter.request, REFUSED, text)
+
+    def _on_subscription_find(self, connection: Connection, wish: frames.SubscriptionFind) -> None:
+        session = self._session_of(connection, wish.session)
+        found = self._destinations.find_subscription(session, wish.name)
+        answer = frames.SubscriptionFound(
+            request=wish.request,
+            subscription=found.id,
+            destination=found.destination,
+            channel=found.channel,
+        )
+        self._outbox.answer(connection, wish.request, answer)
+
+    def _on_browse(self, connection: Connection, wish: frames.Browse) -> None:
+        if not wish.limit:
+            raise ProtocolError("a page without messages")
+        destination = self._destinations.find_id(wish.destination)
+        if destination is None:
+            raise Refusal(UNKNOWN, f"there is no destination with id {wish.destination}")
+        floor = self._ordering.confirmed_through[destination.channel]
+        self._browsing.ask(connection, destination.channel, wish, floor)
 
     # -- consumers -------------------------------------------------------------
 
@@ -402,6 +456,12 @@ class ClientManager:
             raise ProtocolError(f"consumer {wish.consumer} a second time in one session")
         if len(session.consumers) >= self._settings.consumers_max:
             raise Refusal(LIMIT, f"a session has at most {self._settings.consumers_max} consumers")
+        if connection.consumer_count >= self._settings.connection_consumers_max:
+            raise Refusal(
+                LIMIT, f"a connection has at most {self._settings.connection_consumers_max} consumers"
+            )
+        if len(self._consumers) >= self._settings.consumers_total_max:
+            raise Refusal(LIMIT, f"a node has at most {self._settings.consumers_total_max} consumers")
         destination = self._destinations.find_id(wish.destination)
         if destination is None:
             raise Refusal(UNKNOWN, f"there is no destination with id {wish.destination}")
@@ -427,6 +487,10 @@ class ClientManager:
         if consumer is not None:
             self._consumers.credit(consumer, credit.messages, credit.bytes)
 
+    def _on_primary_changed(self, channel: str, event: PrimaryChanged) -> None:
+        self._consumers.primary_changed(channel, event)
+        self._browsing.primary_changed(channel)
+
     def _on_registered(self, channel: str, message: Registered) -> None:
         refused = self._consumers.registered(channel, message)
         if refused is not None:
@@ -445,7 +509,7 @@ class ClientManager:
     def _on_own_settled(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
         """A command of our own was applied: a creation, or the opening or end of a session."""
         if ordered.kind == CommandKind.CREATE:
-            assert isinstance(ordered.detail, str), "a creation remembers its name"
+            assert isinstance(ordered.detail, Creation), "a creation remembers what was wanted"
             self._on_created(ordered.detail, sequence, outcomes)
         elif ordered.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             # Nothing of the session has been told to anybody yet. To go on would be to tell its client

@@ -22,7 +22,7 @@ from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.destination_service import DestinationService
 from antiphon.client_manager.effects import PauseReading, ResumeReading
 from antiphon.client_manager.envelopes import Gatherer, items_of, outcomes_by_command
-from antiphon.client_manager.session import Lane, LaneState, Ordered, Session
+from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered, Session
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
@@ -40,6 +40,7 @@ from antiphon.wire.commands import (
 from antiphon.wire.frames import Command
 
 _PUBLISH = int(CommandKind.PUBLISH)
+_UNSUBSCRIBE = int(CommandKind.UNSUBSCRIBE)
 _APPLIED = int(OutcomeCode.APPLIED)
 
 _KEEP_VIEW_BYTES = 32 * 1024
@@ -65,6 +66,8 @@ class Ordering:
         self._destinations = destinations
         self._own_settled = own_settled
         self._gatherers = {channel: Gatherer(channel, settings) for channel in channels}
+        # The highest number confirmed in each channel.
+        self.confirmed_through = dict.fromkeys(channels, 0)
         self._to_confirm: list[Lane] = []
         self._paused: dict[int, Connection] = {}
         self._unconfirmed_bytes = 0
@@ -80,14 +83,15 @@ class Ordering:
         size = len(data)
         if size > settings.envelope_bytes_max:
             raise ProtocolError(f"a command of {size} bytes; at most {settings.envelope_bytes_max}")
-        header, destination, ranges = check_command(data)
+        header, destination, subscription, ranges = check_command(data)
         session = connection.sessions.get(header.session)
         if session is None or header.generation != session.generation:
             raise ProtocolError(
                 f"generation {header.generation} of session {header.session:032x} "
                 "is not open on this connection"
             )
-        self._check_destination(session, destination, channel)
+        if header.kind != _UNSUBSCRIBE:
+            self._check_destination(session, destination, channel)
         lane = session.lane(channel)
         lane.take_numbers(header.number, header.count)
         if header.kind == _PUBLISH:
@@ -96,11 +100,14 @@ class Ordering:
             lane.published_bytes += size
         if lane.state == LaneState.NEW:
             self.open_lane(lane)
-        ordered = Ordered(lane, header.kind, header.number, header.count, size, destination, ranges)
+        ordered = Ordered(
+            lane, header.kind, header.number, header.count, size, destination, subscription, ranges
+        )
         gatherer.put(ordered, data if size >= _KEEP_VIEW_BYTES else bytes(data))
-        self._unconfirmed_bytes += size
-        session.unconfirmed_bytes += size
-        connection.unconfirmed_bytes += size
+        weight = size + settings.command_weight
+        self._unconfirmed_bytes += weight
+        session.unconfirmed_bytes += weight
+        connection.unconfirmed_bytes += weight
         if connection.unconfirmed_bytes > settings.connection_bytes_max or (
             self._unconfirmed_bytes > settings.total_bytes_max
         ):
@@ -126,7 +133,7 @@ class Ordering:
         else:
             self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
 
-    def order(self, lane: Lane, payload: Payload, detail: str | None = None) -> None:
+    def order(self, lane: Lane, payload: Payload, detail: Creation | None = None) -> None:
         """Order a command of our own: of the node, or about a session. It has no number."""
         kind = kind_of(payload)
         session = lane.session
@@ -144,6 +151,8 @@ class Ordering:
 
     def confirmed(self, channel: str, event: EnvelopeConfirmed) -> None:
         commands = self._gatherers[channel].confirmed(event.tag)
+        last = event.first + event.count - 1
+        self.confirmed_through[channel] = max(last, self.confirmed_through[channel])
         if event.exceptions and commands:
             for ordered, sequence, outcomes in outcomes_by_command(commands, event.first, event.exceptions):
                 self._settle(ordered, sequence, outcomes)
@@ -166,21 +175,22 @@ class Ordering:
             lane.pass_barriers()
 
     def _settle_numbered(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        lane, kind, number, count, size, destination, detail = ordered
+        lane, kind, number, count, size, destination, subscription, detail = ordered
         session = lane.session
         assert session is not None, "the node's own commands have no numbers"
-        self._unconfirmed_bytes -= size
-        session.unconfirmed_bytes -= size
+        weight = size + self._settings.command_weight
+        self._unconfirmed_bytes -= weight
+        session.unconfirmed_bytes -= weight
         if kind == _PUBLISH:
             lane.published_bytes -= size
         elif isinstance(detail, Ranges):
-            session.release(destination, detail)
+            session.release(destination, subscription, detail)
         if outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION:
             self._destinations.retire(destination)
         connection = session.connection
         if connection is None:
             return
-        connection.unconfirmed_bytes -= size
+        connection.unconfirmed_bytes -= weight
         if not lane.items:
             self._to_confirm.append(lane)
         if outcomes:

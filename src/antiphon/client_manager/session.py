@@ -38,6 +38,13 @@ class LaneState(IntEnum):
     REFUSED = 3
 
 
+class Creation(NamedTuple):
+    """A destination that somebody wants to be there, and to be set so (JSON)."""
+
+    name: str
+    settings: str
+
+
 class Ordered(NamedTuple):
     """All that is kept of a command until it is confirmed; its bytes are gone with the envelope."""
 
@@ -47,7 +54,8 @@ class Ordered(NamedTuple):
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
     size: int
     destination: int = 0
-    detail: Ranges | str | None = None
+    subscription: int = 0
+    detail: Ranges | Creation | None = None
 
 
 class Lane:
@@ -166,15 +174,19 @@ class Consumer:
         "request",
         "session",
         "state",
+        "subscription",
         "window_bytes",
     )
 
-    def __init__(self, key: int, number: int, session: Session, lane: Lane, destination: int) -> None:
+    def __init__(
+        self, key: int, number: int, session: Session, lane: Lane, destination: int, subscription: int
+    ) -> None:
         self.key = key
         self.number = number
         self.session = session
         self.lane = lane
         self.destination = destination
+        self.subscription = subscription
         self.state = ConsumerState.WAITING
         self.request: int | None = None
         self.credit_messages = 0
@@ -221,8 +233,12 @@ class Session:
             lane = self.lanes[channel] = Lane(channel, self)
         return lane
 
-    def release(self, destination: int, ranges: Ranges) -> None:
+    def release(self, destination: int, subscription: int, ranges: Ranges) -> None:
         """An acknowledgement or a return of these is confirmed: nobody here holds them now (S3)."""
         for consumer in self.consumers.values():
-            if consumer.destination == destination and consumer.held:
+            if (
+                consumer.destination == destination
+                and consumer.subscription == subscription
+                and consumer.held
+            ):
                 consumer.held.remove_all(ranges)

@@ -17,11 +17,23 @@ class ClientManagerSettings:
     frame_bytes_max: int = FRAME_BYTES_MAX
     heartbeat_ms: int = 10_000
 
+    user_bytes_max: int = 255
+    """Of a user's name and of a client id: both are kept with every session."""
+
     sessions_max: int = 1_000
     """Sessions of one connection."""
 
+    sessions_total_max: int = 50_000
+    """Sessions of all connections, and of those that have gone and are still being finished."""
+
     consumers_max: int = 1_000
     """Consumers of one session."""
+
+    connection_consumers_max: int = 4_000
+    """Consumers of one connection: when it is lost, all of them are detached in one step."""
+
+    consumers_total_max: int = 100_000
+    """Consumers of all connections."""
 
     requests_max: int = 4_096
     """Requests of one connection that still wait for their answer: all its consumers, and then some."""
@@ -29,8 +41,14 @@ class ClientManagerSettings:
     question_length_max: int = 64 * KIB
     """Characters of one question to the node."""
 
+    questions_max: int = 16
+    """Questions of one connection that wait for their answer: a short one may have a long answer."""
+
     window_bytes: int = 4 * MIB
     """Published but not yet confirmed, for each session and channel. A client is told, and keeps to it."""
+
+    command_weight: int = 512
+    """What is kept of a command besides its bytes, about; it counts in the two limits that follow."""
 
     connection_bytes_max: int = 16 * MIB
     """Unconfirmed commands of one connection above which we stop reading from it."""

@@ -42,13 +42,17 @@ class Consumer:
         "in_flight",
         "key",
         "session",
+        "subscription",
     )
 
-    def __init__(self, *, key: ConsumerKey, session: int, generation: int, destination: int) -> None:
+    def __init__(
+        self, *, key: ConsumerKey, session: int, generation: int, destination: int, subscription: int = 0
+    ) -> None:
         self.key = key
         self.session = session
         self.generation = generation
         self.destination = destination
+        self.subscription = subscription
         self.credit_messages = 0
         self.credit_bytes = 0
         # The last delivery number, and the bytes of bodies up to it.
@@ -56,6 +60,11 @@ class Consumer:
         self.delivered_bytes = 0
         self.in_flight = Ranges()
         self._runs: list[Run] = []
+
+    @property
+    def source(self) -> int:
+        """The id of what it takes its messages from."""
+        return self.subscription or self.destination
 
     @property
     def has_credit(self) -> bool:

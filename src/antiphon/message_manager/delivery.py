@@ -1,7 +1,7 @@
 """Delivery: the primary's hand. Attached consumers, what they are given, and what comes back.
 
 Where it sits
-    queue  ->  dispatcher  ->  DELIVERY  ->  client managers
+    queue, subscription  ->  dispatcher  ->  DELIVERY  ->  client managers
 
 What it promises
     Y1  Exists only at the primary and only for one term; nothing in it is needed after the term.
@@ -10,6 +10,8 @@ What it promises
         living consumers still hold.
     Y3  What a consumer saw and did not acknowledge is given to nobody before its return is ordered.
     Y4  A registration is answered, whatever is wrong with it.
+    Y5  Every subscription of a topic has a dispatcher of its own: what one subscriber does not take
+        holds up no other.
 
 What it leaves to others
     Who may consume is the client manager's business, in what order the fold's.
@@ -17,6 +19,7 @@ What it leaves to others
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,23 +33,32 @@ from antiphon.bus.messages import (
     Registered,
     Unregister,
 )
-from antiphon.errors import ConsumerClosed, SessionClosed
+from antiphon.errors import ConsumerClosed, SessionClosed, SubscriptionInUse
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.destinations.directory import Directory
+from antiphon.message_manager.destinations.source import Source
+from antiphon.message_manager.destinations.subscription import Subscription
+from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.dispatcher import Dispatcher, Parcel
 from antiphon.message_manager.reading import BatchReader
-from antiphon.message_manager.sessions import Session
+from antiphon.message_manager.sessions import Session, Sessions
 from antiphon.ranges import Ranges
 
 NO_DESTINATION: Final = "destination.unknown"
+NOT_SO: Final = "destination.refused"
 DELETED: Final = "destination.deleted"
+NO_SUBSCRIPTION: Final = "subscription.unknown"
+UNSUBSCRIBED: Final = "subscription.deleted"
+
+_NO_DISPATCHERS: Final[dict[int, Dispatcher]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenReturn:
-    """Messages of a queue that a departed consumer saw: to be given back, counted."""
+    """Messages that a departed consumer saw: to be given back, counted."""
 
     destination: int
+    subscription: int
     numbers: Ranges
 
 
@@ -55,6 +67,7 @@ class Delivery:
 
     __slots__ = (
         "_answers",
+        "_by_destination",
         "_by_session",
         "_claimed_after",
         "_consumers",
@@ -88,8 +101,10 @@ class Delivery:
         self.awaited = dict.fromkeys(awaited)
         self._consumers: dict[ConsumerKey, Consumer] = {}
         self._by_session: dict[int, dict[ConsumerKey, Consumer]] = {}
+        # By the id of the source; and those of one destination together.
         self._dispatchers: dict[int, Dispatcher] = {}
-        # Queues where something may be given now, in the order in which that became so.
+        self._by_destination: dict[int, dict[int, Dispatcher]] = {}
+        # Sources where something may be given now, in the order in which that became so.
         self._stirred: dict[int, Dispatcher] = {}
         # The number of the last message to each client manager: a gap in them is a loss on the way.
         self._streams: dict[int, int] = {}
@@ -99,15 +114,21 @@ class Delivery:
     # -- looking ---------------------------------------------------------------
 
     def consumer_count(self, destination: int) -> int:
-        dispatcher = self._dispatchers.get(destination)
-        return len(dispatcher.consumers) if dispatcher else 0
+        return sum(len(dispatcher.consumers) for dispatcher in self._dispatchers_of(destination))
 
     def in_flight_count(self, destination: int) -> int:
-        dispatcher = self._dispatchers.get(destination)
-        return dispatcher.in_flight if dispatcher else 0
+        return sum(dispatcher.in_flight for dispatcher in self._dispatchers_of(destination))
 
-    def dispatcher(self, destination: int) -> Dispatcher | None:
-        return self._dispatchers.get(destination)
+    def dispatcher(self, source: int) -> Dispatcher | None:
+        return self._dispatchers.get(source)
+
+    def sessions_at(self, source: int) -> list[int]:
+        """The sessions whose consumers are attached to a queue or a subscription."""
+        dispatcher = self._dispatchers.get(source)
+        return [consumer.session for consumer in dispatcher.consumers.values()] if dispatcher else []
+
+    def _dispatchers_of(self, destination: int) -> Iterable[Dispatcher]:
+        return self._by_destination.get(destination, _NO_DISPATCHERS).values()
 
     def next_deadline_ns(self, now_ns: int) -> int | None:
         """When to flush without anything having happened: what one flush left over, or the wait is over."""
@@ -119,38 +140,53 @@ class Delivery:
 
     # -- client managers say -----------------------------------------------------
 
-    def register(self, sender: int, message: Register, session: Session | None, queue: Queue | None) -> None:
+    def register(self, sender: int, message: Register, directory: Directory, sessions: Sessions) -> None:
         """Attach a consumer, or say why not (Y4)."""
         key = ConsumerKey(sender, message.consumer)
+        session = sessions.get(message.session)
+        destination = directory.get(message.destination)
+        source = directory.source(message.destination, message.subscription)
         if session is None:
             self._refuse(
                 key, SessionClosed.code, "the channel does not know the session; it may have expired"
             )
         elif session.generation != message.generation or session.owner.pid != sender:
             self._refuse(key, SessionClosed.code, "the session has been resumed elsewhere")
-        elif queue is None:
+        elif destination is None:
             self._refuse(key, NO_DESTINATION, "there is no such destination")
+        elif isinstance(destination, Topic) and not message.subscription:
+            self._refuse(key, NOT_SO, f"{destination.name} is a topic: a consumer needs a subscription")
+        elif source is None or (isinstance(source, Subscription) and not _may_attach(session, source)):
+            self._refuse(key, NO_SUBSCRIPTION, f"{destination.name} has no such subscription")
+        elif source.is_exclusive and self._has_other_consumer(source.id, key):
+            self._refuse(key, SubscriptionInUse.code, f"{source.name}, has a consumer already")
         else:
-            self._attach(key, message, queue)
+            self._attach(key, message, source)
 
-    def _attach(self, key: ConsumerKey, message: Register, queue: Queue) -> None:
+    def _has_other_consumer(self, source: int, key: ConsumerKey) -> bool:
+        dispatcher = self._dispatchers.get(source)
+        return dispatcher is not None and any(other != key for other in dispatcher.consumers)
+
+    def _attach(self, key: ConsumerKey, message: Register, source: Source) -> None:
         consumer = self._consumers.get(key)
-        if consumer is not None and (consumer.session, consumer.generation, consumer.destination) != (
+        if consumer is not None and (consumer.session, consumer.generation, consumer.source) != (
             message.session,
             message.generation,
-            message.destination,
+            source.id,
         ):
             self._drop(consumer, None)
             consumer = None
-        dispatcher = self._dispatchers.get(queue.id)
+        dispatcher = self._dispatchers.get(source.id)
         if dispatcher is None:
-            dispatcher = self._dispatchers[queue.id] = Dispatcher(queue, self._claimed_after)
+            dispatcher = self._dispatchers[source.id] = Dispatcher(source, self._claimed_after)
+            self._by_destination.setdefault(source.destination, {})[source.id] = dispatcher
         if consumer is None:
             consumer = Consumer(
                 key=key,
                 session=message.session,
                 generation=message.generation,
                 destination=message.destination,
+                subscription=message.subscription,
             )
             consumer.grant(message.credit_messages, message.credit_bytes)
             self._consumers[key] = consumer
@@ -171,7 +207,7 @@ class Delivery:
         consumer = self._consumers.get(ConsumerKey(sender, message.consumer))
         if consumer is not None:
             consumer.grant(message.messages, message.bytes)
-            dispatcher = self._dispatchers[consumer.destination]
+            dispatcher = self._dispatchers[consumer.source]
             dispatcher.look_at_credit(consumer)
             self._stir(dispatcher)
 
@@ -183,27 +219,26 @@ class Delivery:
     # -- the log says --------------------------------------------------------------
 
     def published(self, destination: int, start: int, stop: int) -> None:
-        dispatcher = self._dispatchers.get(destination)
-        if dispatcher is not None:
+        for dispatcher in self._by_destination.get(destination, _NO_DISPATCHERS).values():
             dispatcher.published(start, stop)
             self._stir(dispatcher)
 
-    def acknowledged(self, destination: int, numbers: Ranges, session: int) -> None:
-        dispatcher = self._dispatchers.get(destination)
+    def acknowledged(self, source: int, numbers: Ranges, session: int) -> None:
+        dispatcher = self._dispatchers.get(source)
         if dispatcher is not None:
-            dispatcher.acknowledged(numbers, self._holders(destination, session))
+            dispatcher.acknowledged(numbers, self._holders(source, session))
 
-    def returned(self, destination: int, numbers: Ranges, session: int) -> None:
-        dispatcher = self._dispatchers.get(destination)
+    def returned(self, source: int, numbers: Ranges, session: int) -> None:
+        dispatcher = self._dispatchers.get(source)
         if dispatcher is not None:
-            dispatcher.returned(numbers, self._holders(destination, session))
+            dispatcher.returned(numbers, self._holders(source, session))
             self._stir(dispatcher)
 
-    def _holders(self, destination: int, session: int) -> list[Consumer]:
+    def _holders(self, source: int, session: int) -> list[Consumer]:
         consumers = self._by_session.get(session)
         if not consumers:
             return []
-        return [consumer for consumer in consumers.values() if consumer.destination == destination]
+        return [consumer for consumer in consumers.values() if consumer.source == source]
 
     def session_left(self, session: int) -> None:
         """The session was detached, resumed elsewhere, closed or expired: its consumers are void."""
@@ -212,14 +247,31 @@ class Delivery:
             self._drop(consumer, None)
             self._tell_end(consumer, ConsumerClosed.code, "the session has left this client manager")
 
-    def destination_deleted(self, queue: Queue) -> None:
-        dispatcher = self._dispatchers.pop(queue.id, None)
-        if dispatcher is None:
-            return
-        self._stirred.pop(queue.id, None)
+    def destination_deleted(self, destination: int, name: str) -> None:
+        for dispatcher in list(self._dispatchers_of(destination)):
+            self._close(dispatcher, DELETED, f"{name} was deleted")
+
+    def subscription_ended(self, subscription: Subscription) -> None:
+        """It was ended, or its session was."""
+        dispatcher = self._dispatchers.get(subscription.id)
+        if dispatcher is not None:
+            self._close(dispatcher, UNSUBSCRIBED, f"{subscription.name}, was ended")
+
+    def _close(self, dispatcher: Dispatcher, code: str, text: str) -> None:
+        """What it gives out of is no more: its consumers are told, and nothing of theirs comes back."""
+        self._let_go(dispatcher)
         for consumer in list(dispatcher.consumers.values()):
             self._forget(consumer)
-            self._tell_end(consumer, DELETED, f"{queue.name} was deleted")
+            self._tell_end(consumer, code, text)
+
+    def _let_go(self, dispatcher: Dispatcher) -> None:
+        source = dispatcher.source
+        del self._dispatchers[source.id]
+        self._stirred.pop(source.id, None)
+        of_destination = self._by_destination[source.destination]
+        del of_destination[source.id]
+        if not of_destination:
+            del self._by_destination[source.destination]
 
     def _tell_end(self, consumer: Consumer, code: str, text: str) -> None:
         ended = ConsumerEnded(consumer=consumer.key.consumer, term=self._term, code=code, text=text)
@@ -227,14 +279,15 @@ class Delivery:
 
     def _drop(self, consumer: Consumer, seen_through: int | None) -> None:
         self._forget(consumer)
-        dispatcher = self._dispatchers[consumer.destination]
+        dispatcher = self._dispatchers[consumer.source]
         seen = dispatcher.detach(consumer, seen_through)
         if seen:
-            self._returns.append(SeenReturn(destination=consumer.destination, numbers=seen))
+            self._returns.append(
+                SeenReturn(destination=consumer.destination, subscription=consumer.subscription, numbers=seen)
+            )
         if dispatcher.is_idle:
-            # A queue without consumers costs nothing per message.
-            del self._dispatchers[consumer.destination]
-            self._stirred.pop(consumer.destination, None)
+            # A source without consumers costs nothing per message.
+            self._let_go(dispatcher)
         else:
             self._stir(dispatcher)
 
@@ -247,7 +300,7 @@ class Delivery:
 
     def _stir(self, dispatcher: Dispatcher) -> None:
         if dispatcher.can_go_on:
-            self._stirred[dispatcher.queue.id] = dispatcher
+            self._stirred[dispatcher.source.id] = dispatcher
 
     # -- flushing ------------------------------------------------------------------
 
@@ -293,3 +346,10 @@ class Delivery:
         )
         effects.append(Send(node, deliver))
         return first_delivery + sum(piece.count for piece in pieces)
+
+
+def _may_attach(session: Session, subscription: Subscription) -> bool:
+    """A durable subscription is its client id's, any other its session's."""
+    if subscription.is_durable:
+        return subscription.client_id == session.client_id
+    return subscription.session == session.id

@@ -1,29 +1,34 @@
-"""Dispatcher: which consumer of one queue gets which messages.
+"""Dispatcher: which consumer of one queue or subscription gets which messages.
 
 Where it sits
-    queue  ->  DISPATCHER  ->  delivery  ->  client manager
+    queue, subscription  ->  DISPATCHER  ->  delivery  ->  client manager
 
 What it promises
-    D1  live = ready + in flight, without overlap: a message is with one consumer, or with nobody
-        because its return is being ordered, or it is ready.
+    D1  What is pending = ready + in flight + not looked at yet, without overlap: a message is with one
+        consumer, or with nobody because its return is being ordered, or it waits.
     D2  What is ready goes out in the order of its numbers, also what came back.
     D3  Consumers with credit take turns, and nobody takes more than an equal part of what is ready.
+    D4  Whatever the backlog, only a part of it is looked at, and kept here, at a time.
 
 What it leaves to others
     All of this is forgotten when the primary changes: what must survive (acknowledgements and counted
-    returns) is ordered, and reaches us through the queue.
+    returns) is ordered, and reaches us through the source.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from antiphon.bus.messages import Piece
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.destinations.source import Source
 from antiphon.message_manager.reading import BatchReader
 from antiphon.ranges import Ranges
+
+RANGES_READY: Final = 1_024
+"""Ranges of ready messages looked at ahead of their delivery (D4). A range is a batch or more."""
 
 
 @dataclass(slots=True)
@@ -36,24 +41,41 @@ class Parcel:
 
 
 class Dispatcher:
-    """The consumers of one queue and what is ready for them."""
+    """The consumers of one source of messages and what is ready for them."""
 
-    __slots__ = ("_able", "consumers", "given_before", "queue", "ready", "returning", "unreadable")
+    __slots__ = (
+        "_able",
+        "_given_through",
+        "_heard",
+        "_looked",
+        "consumers",
+        "given_before",
+        "ready",
+        "returning",
+        "source",
+        "unreadable",
+    )
 
-    def __init__(self, queue: Queue, claimed_after: int = 0) -> None:
-        self.queue = queue
-        self.ready = queue.live.copy()
+    def __init__(self, source: Source, claimed_after: int = 0) -> None:
+        self.source = source
+        self.ready = Ranges()
+        # What is pending through `_looked` has been ready; the source has messages through `_heard`.
+        self._looked = 0
+        self._heard = source.last
         # In flight to nobody: seen by a consumer that is gone, to be ready once their return is ordered.
         self.returning = Ranges()
-        # Given to a consumer that ended without telling what it saw; or published before this term began,
-        # and then an earlier primary may have given it to anybody. Told as redelivered, but not counted: a
+        # Given to a consumer that ended without telling what it saw. Told as redelivered, but not counted: a
         # failover is nobody's fault.
-        self.given_before = queue.live.clip(0, claimed_after + 1)
+        self.given_before = Ranges()
+        # The same holds for what was published before this term began, unless the source is younger: an
+        # earlier primary may have given it to anybody.
+        self._given_through = claimed_after if source.id <= claimed_after else 0
         # Batches that do not decode. They stay where they are, and hold up nobody.
         self.unreadable = Ranges()
         self.consumers: dict[ConsumerKey, Consumer] = {}
         # Those with credit, whose turn is next first.
         self._able: dict[ConsumerKey, Consumer] = {}
+        self._look()
 
     @property
     def in_flight(self) -> int:
@@ -61,12 +83,22 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is known here that could not be found out again from the queue."""
+        """Nothing is known here that could not be found out again from the source."""
         return not (self.consumers or self.returning or self.given_before or self.unreadable)
 
     @property
     def can_go_on(self) -> bool:
-        return bool(self.ready) and bool(self._able)
+        return bool(self._able) and (bool(self.ready) or self._looked < self._heard)
+
+    def _look(self) -> bool:
+        """Make the next part of what is pending ready; False when there is no more."""
+        while self._looked < self._heard:
+            part, through = self.source.pending(self._looked, RANGES_READY)
+            self._looked = self._heard if through is None else through
+            if part:
+                self.ready.add_all(part)
+                return True
+        return False
 
     # -- consumers come and go -------------------------------------------------
 
@@ -74,6 +106,8 @@ class Dispatcher:
         """Take in a consumer. What it holds from an earlier term stays with it if it is still to be had."""
         self.consumers[consumer.key] = consumer
         if held:
+            while self._looked < held.last and self._look():
+                pass
             still = self.ready.intersection(held)
             self.ready.remove_all(still)
             consumer.hold(still)
@@ -100,13 +134,17 @@ class Dispatcher:
         self.returning.add_all(seen)
         return seen
 
-    # -- what the log did to the queue ------------------------------------------
+    # -- what the log did to the source -----------------------------------------
 
     def published(self, start: int, stop: int) -> None:
-        self.ready.add(start, stop)
+        is_level = self._looked >= self._heard
+        self._heard = stop - 1
+        if is_level and len(self.ready) < RANGES_READY:
+            self._looked = self._heard
+            self.ready.add(max(start, self.source.floor + 1), stop)
 
     def acknowledged(self, numbers: Ranges, holders: list[Consumer]) -> None:
-        """These have left the queue; `holders`, the consumers of the session that said so, come first."""
+        """These have left the source; `holders`, the consumers of the session that said so, come first."""
         left = numbers.count
         for consumer in holders:
             left -= consumer.forget(numbers)
@@ -115,6 +153,7 @@ class Dispatcher:
             left -= self.ready.remove_all(numbers)
             left -= self.returning.remove_all(numbers)
             left -= self.unreadable.remove_all(numbers)
+            left -= numbers.clip(self._looked + 1, numbers.last + 1).count
             for consumer in self.consumers.values():
                 if not left:
                     break
@@ -141,7 +180,7 @@ class Dispatcher:
         complaints: list[str] = []
         spent = 0
         able = self._able
-        while self.ready and able and spent < bytes_max:
+        while able and spent < bytes_max and (self.ready or self._look()):
             turns = len(able)
             share = -(-self.ready.count // turns)
             for _ in range(turns):
@@ -167,7 +206,12 @@ class Dispatcher:
             start, stop = next(iter(ready))
             try:
                 cut = reader.cut(
-                    self.queue, start, min(stop, start + left), bytes_left - spent, self.given_before
+                    self.source,
+                    start,
+                    min(stop, start + left),
+                    bytes_left - spent,
+                    self.given_before,
+                    self._given_through,
                 )
             except ProtocolError as error:
                 complaints.append(self._set_aside(start, error))
@@ -181,8 +225,8 @@ class Dispatcher:
 
     def _set_aside(self, number: int, error: ProtocolError) -> str:
         """The batch of this message does not decode, though it was looked at when it came in."""
-        stored = self.queue.index.find(number)
+        stored = self.source.index.find(number)
         aside = self.ready.clip(stored.first, stored.stop)
         self.ready.remove_all(aside)
         self.unreadable.add_all(aside)
-        return f"{self.queue.name}: the messages {aside} cannot be read and are not delivered: {error.text}"
+        return f"{self.source.name}: the messages {aside} cannot be read and are not delivered: {error.text}"

@@ -21,13 +21,16 @@ from typing import Final
 
 from antiphon.bus.messages import Entry
 from antiphon.bus.ports import Location
-from antiphon.errors import InvalidName, ProtocolError
-from antiphon.message_manager.destinations.directory import KIND_QUEUE
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.errors import DestinationError, InvalidName, ProtocolError
+from antiphon.message_manager.destinations.directory import KIND_TOPIC, Destination
+from antiphon.message_manager.destinations.settings import complete, difference, read_settings
+from antiphon.message_manager.destinations.subscription import Subscription
+from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.primary import Primary
 from antiphon.message_manager.reading import looks_like_batch
 from antiphon.message_manager.sessions import Owner, Session
 from antiphon.message_manager.state import ChannelState
+from antiphon.names import check_subscription_name
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     NODE_SESSION,
@@ -43,12 +46,18 @@ from antiphon.wire.commands import (
     OutcomeCode,
     Publish,
     Return,
+    StartKind,
+    Subscribe,
+    Unsubscribe,
     iterate_commands,
 )
 
 EXCEPTIONS_KEPT: Final = 65_536
 """Outcomes a backup keeps at least, so that it can tell them again should it become the primary: more
 than the commands that the windows of many client managers hold on their way."""
+
+SUBSCRIPTIONS_MAX: Final = 10_000
+"""Subscriptions of one topic: every one of them is asked before a message goes."""
 
 _TEXT_MAX: Final = 200
 
@@ -66,6 +75,7 @@ _STALE: Final = int(OutcomeCode.STALE)
 _GAP: Final = int(OutcomeCode.GAP)
 _ACK_LOST: Final = int(OutcomeCode.ACK_LOST)
 _SESSION_UNKNOWN: Final = int(OutcomeCode.SESSION_UNKNOWN)
+_EXISTS: Final = int(OutcomeCode.EXISTS)
 
 Handler = Callable[["_Turn", memoryview], None]
 
@@ -120,6 +130,8 @@ class Fold:
             CommandKind.CREATE: self._on_create,
             CommandKind.DELETE: self._on_delete,
             CommandKind.LOG_TIME: self._on_log_time,
+            CommandKind.SUBSCRIBE: self._on_subscribe,
+            CommandKind.UNSUBSCRIBE: self._on_unsubscribe,
         }
 
     def apply(self, entry: Entry, payload: memoryview, location: Location) -> None:
@@ -201,15 +213,15 @@ class Fold:
         except ProtocolError as error:
             self._settle(turn, _REFUSED, text=error.text)
             return
-        queue = self.state.directory.get(destination)
+        store = self.state.directory.get(destination)
         count = turn.header.count
-        if queue is None:
+        if store is None:
             self._settle(turn, _NO_DESTINATION)
         elif not looks_like_batch(batch, count):
             self._settle(turn, _REFUSED, text=f"this is no batch of {count} messages")
         else:
             first, skip = turn.sequence, turn.skip
-            queue.publish(
+            store.publish(
                 first, count, skip, location, turn.offset + PUBLISH_BATCH_OFFSET, len(batch), digest
             )
             self._settle(turn)
@@ -224,11 +236,11 @@ class Fold:
         except ProtocolError as error:
             self._settle(turn, _REFUSED, text=error.text)
             return
-        queue = self.state.directory.get(destination)
-        if queue is None or subscription:
-            self._refuse_missing(turn, queue)
+        source = self.state.directory.source(destination, subscription)
+        if source is None:
+            self._refuse_missing(turn, destination, subscription)
             return
-        removed = queue.acknowledge(numbers)
+        removed = source.acknowledge(numbers)
         lost = numbers.count - removed.count
         if lost:
             text = f"{lost} of {numbers.count} were no longer there"
@@ -236,7 +248,7 @@ class Fold:
         else:
             self._settle(turn)
         if removed and self.primary is not None:
-            self.primary.delivery.acknowledged(queue.id, removed, turn.header.session)
+            self.primary.delivery.acknowledged(source.id, removed, turn.header.session)
 
     def _on_return(self, turn: _Turn, body: memoryview) -> None:
         if not self._admit(turn):
@@ -246,25 +258,33 @@ class Fold:
         except ProtocolError as error:
             self._settle(turn, _REFUSED, text=error.text)
             return
-        queue = self.state.directory.get(wish.destination)
-        if queue is None or wish.subscription:
-            self._refuse_missing(turn, queue)
+        source = self.state.directory.source(wish.destination, wish.subscription)
+        if source is None:
+            self._refuse_missing(turn, wish.destination, wish.subscription)
             return
-        back = queue.return_(wish.ranges, is_counted=wish.counted)
+        back = source.return_(wish.ranges, is_counted=wish.counted)
         self._settle(turn)
         if back and self.primary is not None:
-            self.primary.delivery.returned(queue.id, back, turn.header.session)
+            self.primary.delivery.returned(source.id, back, turn.header.session)
 
-    def _refuse_missing(self, turn: _Turn, queue: Queue | None) -> None:
-        if queue is None:
+    def _refuse_missing(self, turn: _Turn, destination: int, subscription: int) -> None:
+        there = self.state.directory.get(destination)
+        if there is None:
             self._settle(turn, _NO_DESTINATION)
+        elif not isinstance(there, Topic):
+            self._settle(turn, _REFUSED, text=f"{there.name} is a queue and has no subscriptions")
+        elif not subscription:
+            self._settle(turn, _REFUSED, text=f"{there.name} is a topic: its subscriptions have messages")
         else:
-            self._settle(turn, _REFUSED, text=f"{queue.name} has no subscriptions")
+            self._settle(turn, _REFUSED, text=f"{there.name} has no subscription {subscription}")
 
     # -- destinations --------------------------------------------------------------
 
     def _on_create(self, turn: _Turn, body: memoryview) -> None:
-        """An existing name is answered with its id, as a duplicate of the command that made it."""
+        """An existing name is answered with its id, if it is set as this one wants it.
+
+        It counts as a duplicate of the command that made it.
+        """
         if not self._admit(turn):
             return
         directory = self.state.directory
@@ -275,29 +295,92 @@ class Fold:
             self._settle(turn, _REFUSED, text=error.text)
             return
         known = directory.named(name)
-        if known is not None:
+        try:
+            if known is None:
+                directory.create(turn.sequence, wish.kind, name, wish.settings)
+                self._settle(turn)
+                return
+            other = _other_setting(known, wish)
+        except DestinationError as error:
+            self._settle(turn, _REFUSED, text=f"{name}: {error.text}")
+            return
+        if other is None:
             self._settle(turn, _DUPLICATE, known.id)
-        elif wish.kind != KIND_QUEUE:
-            self._settle(turn, _REFUSED, text="topics are not built yet, only queues are")
         else:
-            directory.create(turn.sequence, name, wish.settings)
-            self._settle(turn)
+            self._settle(turn, _REFUSED, text=f"{name} exists, and {other}")
 
     def _on_delete(self, turn: _Turn, body: memoryview) -> None:
         if not self._admit(turn):
             return
         try:
-            queue = self.state.directory.get(DeleteDestination.decode(body).destination)
+            gone = self.state.directory.get(DeleteDestination.decode(body).destination)
         except ProtocolError as error:
             self._settle(turn, _REFUSED, text=error.text)
             return
-        if queue is None:
+        if gone is None:
             self._settle(turn, _NO_DESTINATION)
             return
-        self.state.directory.delete(queue)
+        self.state.directory.delete(gone)
         self._settle(turn)
         if self.primary is not None:
-            self.primary.delivery.destination_deleted(queue)
+            self.primary.delivery.destination_deleted(gone.id, gone.name)
+
+    # -- subscriptions -----------------------------------------------------------------
+
+    def _on_subscribe(self, turn: _Turn, body: memoryview) -> None:
+        """A durable one of that name is answered with its id, wherever it stands by now."""
+        if not self._admit(turn):
+            return
+        try:
+            wish = Subscribe.decode(body)
+            if wish.durable:
+                check_subscription_name(wish.name)
+        except (ProtocolError, InvalidName) as error:
+            self._settle(turn, _REFUSED, text=error.text)
+            return
+        topic = self.state.directory.get(wish.destination)
+        if topic is None:
+            self._settle(turn, _NO_DESTINATION)
+            return
+        known = self.state.directory.durable(wish.client_id, wish.name) if wish.durable else None
+        refusal = _why_not_subscribe(wish, topic, known, turn)
+        if refusal is not None:
+            self._settle(turn, _REFUSED, text=refusal)
+        elif known is not None:
+            self._settle(turn, _EXISTS, known.id)
+        else:
+            assert isinstance(topic, Topic), "only a topic is subscribed to"
+            self.state.directory.subscribe(
+                Subscription(
+                    id=turn.sequence,
+                    topic=topic,
+                    session=0 if wish.durable else turn.header.session,
+                    subscriber=wish.name,
+                    client_id=wish.client_id,
+                    floor=_start_floor(wish, turn.sequence),
+                )
+            )
+            self._settle(turn)
+
+    def _on_unsubscribe(self, turn: _Turn, body: memoryview) -> None:
+        if not self._admit(turn):
+            return
+        try:
+            id = Unsubscribe.decode(body).subscription
+        except ProtocolError as error:
+            self._settle(turn, _REFUSED, text=error.text)
+            return
+        subscription = self.state.directory.subscription(id)
+        if subscription is None or not _may_unsubscribe(turn.row, subscription):
+            self._settle(turn, _REFUSED, text=f"there is no subscription {id} here")
+            return
+        self._end_subscription(subscription)
+        self._settle(turn)
+
+    def _end_subscription(self, subscription: Subscription) -> None:
+        self.state.directory.unsubscribe(subscription)
+        if self.primary is not None:
+            self.primary.delivery.subscription_ended(subscription)
 
     # -- sessions ----------------------------------------------------------------------
 
@@ -375,6 +458,8 @@ class Fold:
         if self.primary is not None:
             self.primary.delivery.session_left(row.id)
             self.primary.proposals.attached(row.id)
+        for subscription in self.state.directory.of_session(row.id):
+            self._end_subscription(subscription)
 
     def _on_log_time(self, turn: _Turn, body: memoryview) -> None:
         """The channel's time never goes back, and only the primary moves it."""
@@ -383,10 +468,15 @@ class Fold:
         except ProtocolError as error:
             self._deny(turn, _REFUSED, error.text)
             return
-        if time.term == self.state.term:
-            self.state.log_time_ms = max(self.state.log_time_ms, time.time_ms)
-        else:
+        if time.term != self.state.term:
             self._deny(turn, _STALE)
+            return
+        directory = self.state.directory
+        self.state.log_time_ms = max(self.state.log_time_ms, time.time_ms)
+        for topic in directory.topics:
+            topic.time_passed(self.state.log_time_ms)
+        if self.primary is not None:
+            self.primary.proposals.due_ms = directory.due_ms()
 
     def producer_gone(self, now_ns: int, pid: int, before: int) -> None:
         """Lives of this client manager that began before number `before` are over: so are its attachments."""
@@ -394,3 +484,49 @@ class Fold:
             if self.primary is not None:
                 self.primary.delivery.session_left(row.id)
                 self.primary.proposals.detached(now_ns, row)
+
+
+def _other_setting(there: Destination, wish: CreateDestination) -> str | None:
+    """What of the settings that are asked for is another one at a destination that exists."""
+    is_topic = wish.kind == KIND_TOPIC
+    wanted = read_settings(wish.settings, is_topic=is_topic)
+    return difference(wanted, complete(read_settings(there.settings, is_topic=is_topic), is_topic=is_topic))
+
+
+def _why_not_subscribe(
+    wish: Subscribe, topic: Destination, known: Subscription | None, turn: _Turn
+) -> str | None:
+    if not isinstance(topic, Topic):
+        return f"{topic.name} is a queue; only topics have subscriptions"
+    if turn.row is None:
+        return "only a session subscribes"
+    if wish.client_id != turn.row.client_id:
+        return "the session belongs to another client id"
+    if wish.shared:
+        return "shared subscriptions are not known here"
+    if wish.name and not wish.durable:
+        return "only a durable subscription has a name"
+    if known is not None and known.topic is not topic:
+        return f"subscription {known.subscriber} is one to {known.topic.name}; unsubscribe it first"
+    if known is None and len(topic.subscriptions) >= SUBSCRIPTIONS_MAX:
+        return f"{topic.name} has {SUBSCRIPTIONS_MAX:,} subscriptions already"
+    return None
+
+
+def _start_floor(wish: Subscribe, sequence: int) -> int:
+    """Messages up to here are not for a subscription that begins at `sequence`."""
+    match wish.start:
+        case StartKind.EARLIEST:
+            return 0
+        case StartKind.NUMBER:
+            return max(0, wish.number - 1)
+    return sequence
+
+
+def _may_unsubscribe(row: Session | None, subscription: Subscription) -> bool:
+    """A durable subscription is its client id's, any other its session's; the node may end all."""
+    if row is None:
+        return True
+    if subscription.is_durable:
+        return subscription.client_id == row.client_id
+    return subscription.session == row.id

@@ -22,6 +22,7 @@ from antiphon.bus.effects import Multicast
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import (
     Applied,
+    BrowseRequest,
     BusMessage,
     CreditUpdate,
     Entry,
@@ -31,8 +32,10 @@ from antiphon.bus.messages import (
     Unregister,
 )
 from antiphon.bus.ports import Location, Payloads
+from antiphon.message_manager.browsing import Browsing
 from antiphon.message_manager.delivery import Delivery
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.destinations.directory import Destination
+from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.fold import Fold
 from antiphon.message_manager.primary import Primary
@@ -63,10 +66,11 @@ class MessageManager:
         self.settings = settings or MessageManagerSettings()
         self._fold = Fold()
         self._reader = BatchReader(payloads, self.settings.batches_kept)
+        self._browsing = Browsing(self._reader, self.settings.deliver_bytes_max)
         self._announced = 0
         self._now_ns = 0
         # Who refers to the records of a segment that is being emptied.
-        self._referrers: dict[Location, list[tuple[Queue, int]]] = {}
+        self._referrers: dict[Location, list[tuple[Destination, int]]] = {}
 
     @property
     def state(self) -> ChannelState:
@@ -142,6 +146,7 @@ class MessageManager:
             session_expiry_ms=settings.session_expiry_ms,
             log_time_interval_ms=settings.log_time_interval_ms,
         )
+        proposals.due_ms = state.directory.due_ms()
         for row in state.sessions:
             if row.owner == NOBODY:
                 proposals.detached(now_ns, row)
@@ -150,8 +155,14 @@ class MessageManager:
     # -- client managers ---------------------------------------------------------------
 
     def receive(self, now_ns: int, sender: int, message: BusMessage) -> None:
-        """A client manager's word to the primary; if we are not, it will say it again to who is."""
+        """A client manager's word to the primary; if we are not, it will say it again to who is.
+
+        Only looking at messages is possible everywhere.
+        """
         self._now_ns = now_ns
+        if isinstance(message, BrowseRequest):
+            self._browsing.ask(sender, message)
+            return
         if self.primary is None:
             return
         delivery, proposals = self.primary.delivery, self.primary.proposals
@@ -159,8 +170,7 @@ class MessageManager:
             case CreditUpdate():
                 delivery.credit(sender, message)
             case Register():
-                session = self.state.sessions.get(message.session)
-                delivery.register(sender, message, session, self.state.directory.get(message.destination))
+                delivery.register(sender, message, self.state.directory, self.state.sessions)
             case Unregister():
                 delivery.unregister(sender, message)
             case SessionDetached():
@@ -174,9 +184,9 @@ class MessageManager:
         """Once per wake-up: what the primary has to say about everything since the last time."""
         self._now_ns = now_ns
         primary, state, exceptions = self.primary, self.state, self._fold.exceptions
+        effects: list[Effect] = list(self._browsing.flush(state))
         if primary is None:
-            return []
-        effects: list[Effect] = []
+            return effects
         if state.applied > self._announced:
             self._announced = state.applied
             effects.append(Multicast(Applied(state.term, state.applied, tuple(exceptions))))
@@ -189,6 +199,8 @@ class MessageManager:
 
     def next_deadline_ns(self) -> int | None:
         """When to flush even if nothing happens."""
+        if self._browsing.is_due(self.state):
+            return self._now_ns
         if self.primary is None:
             return None
         deadlines = (
@@ -222,9 +234,9 @@ class MessageManager:
         Say `relocated` for each of them once it has been copied.
         """
         self._referrers = {}
-        for queue in self.state.directory:
-            for stored in queue.index.rows_in(segment, queue.live):
-                self._referrers.setdefault(stored.location, []).append((queue, stored.first))
+        for destination in self.state.directory:
+            for stored in destination.index.rows_in(segment, destination.live):
+                self._referrers.setdefault(stored.location, []).append((destination, stored.first))
         return sorted(self._referrers)
 
     def relocated(self, old: Location, new: Location) -> None:
@@ -232,22 +244,34 @@ class MessageManager:
         if old not in self._referrers:
             self.records_in(old.segment)
         self._reader.let_go()
-        for queue, first in self._referrers.pop(old, []):
-            queue.index.move(first, old, new, queue.live)
+        for destination, first in self._referrers.pop(old, []):
+            destination.index.move(first, old, new, destination.live)
 
     # -- questions -------------------------------------------------------------------------
 
     def find(self, destination: str | int) -> dict[str, Any] | None:
         """Look up a destination by `queue:orders` or by its id, as client managers ask for it."""
         directory = self.state.directory
-        queue = directory.named(destination) if isinstance(destination, str) else directory.get(destination)
-        if queue is None:
+        found = directory.named(destination) if isinstance(destination, str) else directory.get(destination)
+        if found is None:
             return None
         return {
-            "destination": queue.id,
-            "name": queue.name,
+            "destination": found.id,
+            "name": found.name,
             "channel": self.channel,
-            "settings_version": queue.settings_version,
+            "settings_version": found.settings_version,
+        }
+
+    def find_subscription(self, client_id: str, name: str) -> dict[str, Any] | None:
+        """Look up a durable subscription, and the sessions that have a consumer of it."""
+        found = self.state.directory.durable(client_id, name)
+        if found is None:
+            return None
+        return {
+            "subscription": found.id,
+            "destination": found.destination,
+            "channel": self.channel,
+            "sessions": self.primary.delivery.sessions_at(found.id) if self.primary else [],
         }
 
     def destinations(self) -> list[dict[str, Any]]:
@@ -255,18 +279,18 @@ class MessageManager:
         delivery = self.primary.delivery if self.primary else None
         return [
             {
-                "name": queue.name,
+                "name": destination.name,
                 "channel": self.channel,
-                "messages": queue.live.count,
-                "in_flight": delivery.in_flight_count(queue.id) if delivery else 0,
-                "consumers": delivery.consumer_count(queue.id) if delivery else 0,
-                "bytes": queue.bytes,
-                "published": queue.published,
-                "acknowledged": queue.acknowledged,
+                "messages": destination.live.count,
+                "in_flight": delivery.in_flight_count(destination.id) if delivery else 0,
+                "consumers": delivery.consumer_count(destination.id) if delivery else 0,
+                "bytes": destination.bytes,
+                "published": destination.published,
+                "acknowledged": destination.acknowledged,
                 "blocked": False,
-                "subscriptions": [],
+                "subscriptions": _subscriptions(destination),
             }
-            for queue in self.state.directory
+            for destination in self.state.directory
         ]
 
     def status(self) -> dict[str, Any]:
@@ -282,3 +306,18 @@ class MessageManager:
             "sessions": len(state.sessions),
             "destinations": len(state.directory),
         }
+
+
+def _subscriptions(destination: Destination) -> list[dict[str, Any]]:
+    if not isinstance(destination, Topic):
+        return []
+    return [
+        {
+            "name": subscription.subscriber,
+            "client_id": subscription.client_id,
+            "durable": subscription.is_durable,
+            "shared": False,
+            "backlog": subscription.backlog,
+        }
+        for subscription in destination.subscriptions.values()
+    ]

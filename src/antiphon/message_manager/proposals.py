@@ -29,14 +29,25 @@ def node_command(payload: Payload) -> Propose:
 
 
 def counted_return(seen: SeenReturn) -> Propose:
-    payload = Return(destination=seen.destination, subscription=0, counted=True, ranges=seen.numbers)
+    payload = Return(
+        destination=seen.destination, subscription=seen.subscription, counted=True, ranges=seen.numbers
+    )
     return node_command(payload)
 
 
 class Proposals:
     """The clocks of one primary in one term."""
 
-    __slots__ = ("_detached", "_expiry_ns", "_interval_ns", "_next_time_ns", "_term", "has_traffic")
+    __slots__ = (
+        "_detached",
+        "_due_ns",
+        "_expiry_ns",
+        "_interval_ns",
+        "_next_time_ns",
+        "_term",
+        "due_ms",
+        "has_traffic",
+    )
 
     def __init__(self, *, term: int, now_ns: int, session_expiry_ms: int, log_time_interval_ms: int) -> None:
         self._term = term
@@ -47,6 +58,9 @@ class Proposals:
         self._detached: dict[int, tuple[int, int]] = {}
         # Something other than time itself was ordered since time was last proposed.
         self.has_traffic = False
+        # When a message becomes too old to be kept: then time must move, traffic or not.
+        self.due_ms: int | None = None
+        self._due_ns: int | None = None
 
     def detached(self, now_ns: int, session: Session) -> None:
         """The session is without a client from now on. Said again, it does not begin anew."""
@@ -63,15 +77,22 @@ class Proposals:
         deadlines = [deadline for _, deadline in self._detached.values()][:1]
         if self.has_traffic:
             deadlines.append(self._next_time_ns)
+        elif self._due_ns is not None:
+            deadlines.append(self._due_ns)
         return min(deadlines, default=None)
 
     def flush(self, now_ns: int, wall_ms: int, log_time_ms: int) -> list[Propose]:
         proposals = [self._expire(now_ns, session) for session in self._due(now_ns)]
-        if self.has_traffic and now_ns >= self._next_time_ns:
+        is_due = self.due_ms is not None and self.due_ms <= wall_ms
+        if (self.has_traffic or is_due) and now_ns >= self._next_time_ns:
             self.has_traffic = False
             self._next_time_ns = now_ns + self._interval_ns
             if wall_ms > log_time_ms:
                 proposals.append(node_command(LogTime(time_ms=wall_ms, term=self._term)))
+        if self.due_ms is None:
+            self._due_ns = None
+        else:
+            self._due_ns = max(self._next_time_ns, now_ns + (self.due_ms - wall_ms) * _NS_PER_MS)
         return proposals
 
     def _due(self, now_ns: int) -> list[int]:

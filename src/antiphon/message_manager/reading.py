@@ -7,14 +7,14 @@ asked for one after the other, by one consumer or by several in turn.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from antiphon.batch import Batch
 from antiphon.batch.layout import HEADER, VERSION, ColumnId
 from antiphon.bus.messages import Piece
 from antiphon.bus.ports import Payloads
 from antiphon.message_manager.destinations.index import StoredBatch
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.destinations.source import Stored
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Buffer
 
@@ -25,6 +25,9 @@ def looks_like_batch(data: Buffer, count: int) -> bool:
         return False
     header = HEADER.unpack_from(data)
     return bool(header[0] == VERSION and header[4] == count and header[5] == len(data))
+
+
+_NONE: Final = Ranges()
 
 
 class Cut(NamedTuple):
@@ -46,18 +49,30 @@ class BatchReader:
         # In the order of their last use, the latest last.
         self._batches: dict[tuple[int, int, int], Batch] = {}
 
-    def cut(self, queue: Queue, start: int, stop: int, bytes_max: int, given_before: Ranges) -> Cut:
+    def cut(
+        self,
+        store: Stored,
+        start: int,
+        stop: int,
+        bytes_max: int,
+        given_before: Ranges = _NONE,
+        given_through: int = 0,
+    ) -> Cut:
         """The messages from `start` on: as many as one piece holds, before `stop`, of up to `bytes_max`.
 
         At least one, whatever it weighs. A piece has rows of one batch that were given back equally
-        often; those in `given_before` may have been seen without anybody having counted it.
+        often; those in `given_before`, and all through number `given_through`, may have been seen
+        without anybody having counted it.
         """
-        stored = queue.index.find(start)
+        stored = store.index.find(start)
         stop = min(stop, stored.stop)
         redelivery_count = 0
-        if queue.counts:
-            redelivery_count, stop = queue.counts.run(start, stop)
-        if given_before:
+        if store.counts:
+            redelivery_count, stop = store.counts.run(start, stop)
+        if start <= given_through:
+            redelivery_count = max(1, redelivery_count)
+            stop = min(stop, given_through + 1)
+        elif given_before:
             part = given_before.clip(start, stop)
             if part and part.first == start:
                 redelivery_count = max(1, redelivery_count)

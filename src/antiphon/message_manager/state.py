@@ -15,16 +15,19 @@ from hashlib import blake2b
 from typing import Final
 
 from antiphon.errors import FormatMismatch, ProtocolError
-from antiphon.message_manager.destinations.directory import Directory
+from antiphon.message_manager.destinations.directory import (
+    KIND_QUEUE,
+    KIND_TOPIC,
+    Destination,
+    Directory,
+)
 from antiphon.message_manager.destinations.queue import DIGEST_BYTES, Queue
+from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.sessions import Session, Sessions
 from antiphon.wire.primitives import Reader, Writer
 
 _MAGIC: Final = b"AMS1"
 _HEAD = struct.Struct("<4sI")
-
-# The kinds of destination in a checkpoint.
-_QUEUE: Final = 1
 
 
 class ChannelState:
@@ -48,8 +51,8 @@ class ChannelState:
         """The digest and the bytes of a checkpoint."""
         logical = self._logical()
         writer = Writer()
-        for queue in self.directory:
-            queue.write_places(writer)
+        for destination in self.directory:
+            destination.write_places(writer)
         head = _HEAD.pack(_MAGIC, len(logical))
         return _digest_of(logical), b"".join((head, logical, *writer.parts))
 
@@ -63,9 +66,9 @@ class ChannelState:
         for session in self.sessions:
             session.write(writer)
         writer.count(len(self.directory))
-        for queue in self.directory:
-            writer.u8(_QUEUE)
-            queue.write_logical(writer)
+        for destination in self.directory:
+            writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
+            destination.write_logical(writer)
         return writer.join()
 
     @classmethod
@@ -94,15 +97,19 @@ class ChannelState:
         for _ in range(reader.count(1)):
             self.sessions.add(Session.read(reader))
         for _ in range(reader.count(1)):
-            kind = reader.u8()
-            if kind != _QUEUE:
-                raise ProtocolError(f"a destination of kind {kind}")
-            self.directory.add(Queue.read_logical(reader, self.directory.use))
+            self.directory.add(self._read_destination(reader.u8(), reader))
         reader.finish()
 
+    def _read_destination(self, kind: int, reader: Reader) -> Destination:
+        if kind == KIND_QUEUE:
+            return Queue.read_logical(reader, self.directory.use)
+        if kind == KIND_TOPIC:
+            return Topic.read_logical(reader, self.directory.use)
+        raise ProtocolError(f"a destination of kind {kind}")
+
     def _read_places(self, reader: Reader) -> None:
-        for queue in self.directory:
-            queue.read_places(reader, self.directory.use)
+        for destination in self.directory:
+            destination.read_places(reader, self.directory.use)
         reader.finish()
 
 

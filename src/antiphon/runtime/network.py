@@ -5,14 +5,16 @@ Where it sits
 
 What it promises
     N1  Frames of all connections that arrive in one round of the event loop are handed over together,
-        those of one connection in their order.
+        those of one connection in their order, and of none more than its share.
     N2  Bytes that are no frame end their own connection, with a Goodbye that says why; the node and
-        all other connections go on.
+        all other connections go on. An error of one socket is that connection's end, nothing more.
     N3  A peer costs bounded memory before and after it has shown who it is: a frame's length is judged
-        before its bytes are kept, reading stops when the manager says so, and what a peer does not
-        read is kept up to a limit, then the peer is cut off.
-    N4  A peer that does not finish its greeting, falls silent, or sends a frame at a snail's pace is
-        sent away.
+        before its bytes are kept, reading stops when the manager says so or when the peer does not
+        read itself, and what it does not read is kept up to a limit, then the peer is cut off.
+        All peers together cost bounded memory too: whoever takes the most goes first.
+    N4  A peer that does not finish its greeting, falls silent, does not read, or sends a frame at a
+        snail's pace is sent away. Many that do not greet push out each other, not those who do.
+    N5  Whoever is sent away stands in the log, with the reason; a flood of them does not fill it.
 
 What it leaves to others
     What frames mean is the client manager's. Its effects come in by `carry_out`.
@@ -21,10 +23,11 @@ What it leaves to others
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from antiphon.client_manager.effects import (
     AdmitConnection,
@@ -39,10 +42,13 @@ from antiphon.client_manager.effects import (
     WriteBlocked,
     WriteUnblocked,
 )
-from antiphon.errors import RemoteError
-from antiphon.wire.buffer import HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
-from antiphon.wire.frames import Goodbye, Ping, decode_client_frame, encode_frame
+from antiphon.runtime.connection import MANAGER_SAYS, NEXT_ROUND, UNREAD, ClientConnection
+from antiphon.runtime.limits import Kept, Line, connections_possible
+from antiphon.runtime.refusals import RefusalLog
+from antiphon.wire.frames import Goodbye, Ping, encode_frame
 from antiphon.wire.primitives import Buffer
+
+log = logging.getLogger("antiphon.clients")
 
 PortEvent: TypeAlias = ConnectionOpened | FramesReceived | ConnectionLost | WriteBlocked | WriteUnblocked
 
@@ -53,7 +59,11 @@ SILENT = "connection.silent"
 SLOW = "connection.slow"
 STOPPING = "connection.stopping"
 
+_BACKLOG = 512
+"""Connections that wait to be accepted. One too many waits for a second, until its kernel tries again."""
+
 _SILENT_PING, _SILENT_CLOSE = 2, 6  # in half heartbeats: one, and three
+_STUCK_CLOSE = 6
 _CRAWLING_CLOSE = 3
 
 KIB = 1024
@@ -65,6 +75,14 @@ class PortSettings:
     """Limits of the client port."""
 
     connections_max: int = 10_000
+    """Fewer, if the process may not open so many files."""
+
+    greeting_max: int = 1_000
+    """Connections that have not finished their greeting. One more, and the oldest of them has to go."""
+
+    lingering_max: int = 500
+    """Connections that are closed and have not heard it yet. One more, and the oldest is cut off."""
+
     handshake_s: float = 10.0
     heartbeat_s: float = 10.0
     """A peer that says nothing for so long is pinged; for three times as long, it is gone."""
@@ -72,70 +90,29 @@ class PortSettings:
     progress_bytes_min: int = 1 * KIB
     """Bytes a second of a frame that has begun; fewer, for half a minute or so, and the peer is sent away."""
 
+    partial_bytes_max: int = 256 * MIB
+    """Of frames that have begun, for all peers together. More, and the one that began first has to go."""
+
+    round_frames_max: int = 1_000
+    round_bytes_max: int = 1 * MIB
+    """What is taken from one peer in a round of the event loop; then it is the others' turn."""
+
     write_high_bytes: int = 1 * MIB
     write_low_bytes: int = 256 * KIB
-    """Between these marks the manager gives a peer no further credit."""
+    """Between these marks the manager gives a peer no further credit, and we do not read from it."""
 
     write_bytes_max: int = 64 * MIB
     """What a peer has credit for may arrive all at once, so this is far above the high mark."""
+
+    unread_bytes_max: int = 512 * MIB
+    """What all peers together have not read. More, and whoever has left the most unread is cut off."""
 
     linger_s: float = 2.0
     """How long a closed connection may take to hear our Goodbye."""
 
     def __post_init__(self) -> None:
-        marks = (0, self.write_low_bytes, self.write_high_bytes, self.write_bytes_max)
+        marks = (0, self.write_low_bytes, self.write_high_bytes, self.write_bytes_max, self.unread_bytes_max)
         assert list(marks) == sorted(marks), "the marks of a write buffer are out of order"
-
-
-class ClientConnection(asyncio.Protocol):
-    """One peer: its bytes, and what it owes us."""
-
-    def __init__(self, port: ClientPort) -> None:
-        self._port = port
-        self.conn = 0
-        self.transport: asyncio.Transport | None = None
-        self.buffer = FrameBuffer(HANDSHAKE_FRAME_BYTES_MAX)
-        self.timer: asyncio.TimerHandle | None = None
-        self.is_welcome = False
-        self.is_over = False  # nothing is taken from it any more, and nothing but Goodbye said to it
-        self.is_paused = False
-        self.received_bytes = 0
-        self.received_frames = 0
-        # At the last look at everybody: how far it was, and for how many looks it has done too little.
-        self.looked_bytes = 0
-        self.looked_frames = 0
-        self.silent = 0
-        self.crawling = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A stream, but uvloop's streams do not say so.
-        self.transport = cast(asyncio.Transport, transport)
-        self._port.opened(self)
-
-    def data_received(self, data: bytes) -> None:
-        self.received_bytes += len(data)
-        if self.is_over:
-            return
-        frames: list[Any] = []
-        try:
-            for kind, payload in self.buffer.feed(data):
-                frames.append(decode_client_frame(kind, payload))
-        except RemoteError as error:
-            if frames:
-                self._port.received(self, frames)
-            self._port.end(self, error.code, error.text)
-            return
-        if frames:
-            self._port.received(self, frames)
-
-    def pause_writing(self) -> None:
-        self._port.write_blocked(self, WriteBlocked(self.conn))
-
-    def resume_writing(self) -> None:
-        self._port.write_blocked(self, WriteUnblocked(self.conn))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._port.lost(self, error)
 
 
 class ClientPort:
@@ -147,18 +124,26 @@ class ClientPort:
 
     def __init__(self, take: Callable[[list[PortEvent]], None], settings: PortSettings | None = None) -> None:
         self.settings = settings or PortSettings()
+        self.round = 0
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
         self._connections: dict[int, ClientConnection] = {}
+        self._connections_max = self.settings.connections_max
+        self._greeting = Line(self.settings.greeting_max)
+        self._lingering = Line(self.settings.lingering_max)
+        self._partial = Kept()
+        self._unread = Kept()
         self._next_conn = 1
         self._events: list[PortEvent] = []
         self._is_scheduled = False
+        self._next_round: list[ClientConnection] = []
         self._is_stopping = False
         self._nobody_left = asyncio.Event()
         self._nobody_left.set()
         self._look_timer: asyncio.TimerHandle | None = None
-        self._carry: dict[type[Any], Callable[[Any], None]] = {
+        self._refusals = RefusalLog(log)
+        self._carry: dict[type[Any], Callable[[ClientConnection, Any], None]] = {
             SendFrames: self._send_frames,
             AdmitConnection: self._admit,
             CloseConnection: self._close_connection,
@@ -170,6 +155,7 @@ class ClientPort:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; port 0 picks a free one."""
+        self._connections_max = connections_possible(self.settings.connections_max)
         self._server = await self._loop.create_server(
             lambda: ClientConnection(self),
             host,
@@ -177,6 +163,7 @@ class ClientPort:
             ssl=tls,
             ssl_handshake_timeout=self.settings.handshake_s if tls else None,
             reuse_address=True,
+            backlog=_BACKLOG,
         )
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 
@@ -207,38 +194,35 @@ class ClientPort:
 
     def carry_out(self, effect: Effect) -> None:
         """Do this to a connection; if it is gone by now, nothing. Other effects are not for the port."""
-        self._carry[type(effect)](effect)
+        carry = self._carry[type(effect)]
+        connection = self._connections.get(effect.conn)  # type: ignore[union-attr]
+        if connection is None or connection.is_over:
+            return
+        try:
+            carry(connection, effect)
+        except (OSError, RuntimeError) as error:
+            # The peer has gone away this very moment; its socket says so in one way or another.
+            self._cut(connection, "", str(error))
 
-    def _send_frames(self, effect: SendFrames) -> None:
-        connection = self._connections.get(effect.conn)
-        if connection is not None and not connection.is_over:
-            self._write(connection, effect.buffers)
+    def _send_frames(self, connection: ClientConnection, effect: SendFrames) -> None:
+        self._write(connection, effect.buffers)
 
-    def _admit(self, effect: AdmitConnection) -> None:
-        connection = self._connections.get(effect.conn)
-        if connection is not None and not connection.is_over:
-            connection.is_welcome = True
-            connection.buffer.limit = effect.frame_bytes_max
-            self._cancel_timer(connection)
+    def _admit(self, connection: ClientConnection, effect: AdmitConnection) -> None:
+        connection.is_welcome = True
+        connection.buffer.limit = effect.frame_bytes_max
+        self._greeting.leave(connection.conn)
+        self._cancel_timer(connection)
 
-    def _close_connection(self, effect: CloseConnection) -> None:
-        connection = self._connections.get(effect.conn)
-        if connection is not None and not connection.is_over:
-            self._say_goodbye(connection, effect.code, effect.text)
+    def _close_connection(self, connection: ClientConnection, effect: CloseConnection) -> None:
+        if effect.code:
+            self._refusals.note(connection.peer, effect.code, effect.text)
+        self._say_goodbye(connection, effect.code, effect.text)
 
-    def _pause_reading(self, effect: PauseReading) -> None:
-        connection = self._connections.get(effect.conn)
-        if connection is not None and not connection.is_over and not connection.is_paused:
-            assert connection.transport is not None
-            connection.is_paused = True
-            connection.transport.pause_reading()
+    def _pause_reading(self, connection: ClientConnection, effect: PauseReading) -> None:
+        connection.hold(MANAGER_SAYS)
 
-    def _resume_reading(self, effect: ResumeReading) -> None:
-        connection = self._connections.get(effect.conn)
-        if connection is not None and connection.is_paused:
-            assert connection.transport is not None
-            connection.is_paused = False
-            connection.transport.resume_reading()
+    def _resume_reading(self, connection: ClientConnection, effect: ResumeReading) -> None:
+        connection.release(MANAGER_SAYS)
 
     # -- what connections tell -------------------------------------------------
 
@@ -246,15 +230,15 @@ class ClientPort:
         transport, settings = connection.transport, self.settings
         assert transport is not None
         connection.conn = self._next_conn
+        connection.peer = _peer_of(transport)
         self._next_conn += 1
-        is_full = len(self._connections) >= settings.connections_max
+        is_full = len(self._connections) >= self._connections_max
         self._connections[connection.conn] = connection
         self._nobody_left.clear()
-        transport.set_write_buffer_limits(high=settings.write_high_bytes, low=settings.write_low_bytes)
         if is_full or self._is_stopping:
-            text = "the node is stopping" if self._is_stopping else "there are too many connections"
-            self._say_goodbye(connection, STOPPING if self._is_stopping else TOO_MANY, text)
+            self._turn_away(connection)
             return
+        transport.set_write_buffer_limits(high=settings.write_high_bytes, low=settings.write_low_bytes)
         connection.timer = self._loop.call_later(
             settings.handshake_s,
             self.end,
@@ -262,28 +246,53 @@ class ClientPort:
             NO_GREETING,
             f"the greeting took longer than {settings.handshake_s:g} s",
         )
-        self._tell(ConnectionOpened(connection.conn, _peer_of(transport)))
+        self._tell(ConnectionOpened(connection.conn, connection.peer))
+        slowest = self._greeting.enter(connection.conn)
+        if slowest is not None:
+            self.end(self._connections[slowest], NO_GREETING, "too many others wait to be greeted")
 
     def received(self, connection: ClientConnection, frames: list[Any]) -> None:
-        connection.received_frames += len(frames)
-        self._tell(FramesReceived(connection.conn, frames))
+        """These frames are whole; what is left in the connection's buffer is not, or waits."""
+        if frames:
+            connection.received_frames += len(frames)
+            self._tell(FramesReceived(connection.conn, frames))
+        self._partial.note(connection.conn, connection.buffer.buffered_bytes, began=bool(frames))
+        if self._partial.total > self.settings.partial_bytes_max:
+            self.end(
+                self._connections[self._partial.oldest], TOO_MANY, "too many unfinished frames wait here"
+            )
+
+    def wait_for_round(self, connection: ClientConnection) -> None:
+        """It has had its turn; it goes on when everybody else had theirs."""
+        if not self._next_round:
+            self._loop.call_soon(self._begin_round)
+        self._next_round.append(connection)
+
+    def _begin_round(self) -> None:
+        self.round += 1
+        waiting, self._next_round = self._next_round, []
+        for connection in waiting:
+            connection.release(NEXT_ROUND)
 
     def write_blocked(self, connection: ClientConnection, event: WriteBlocked | WriteUnblocked) -> None:
         if not connection.is_over:
             self._tell(event)
 
     def lost(self, connection: ClientConnection, error: Exception | None) -> None:
-        self._cancel_timer(connection)
+        was_over = connection.is_over
+        self._forget(connection)
+        self._lingering.leave(connection.conn)
         del self._connections[connection.conn]
         if not self._connections:
             self._nobody_left.set()
-        if not connection.is_over:
-            connection.is_over = True
+        if not was_over:
             self._tell(ConnectionLost(connection.conn, text=str(error or "")))
 
     def end(self, connection: ClientConnection, code: str, text: str) -> None:
         """Send a peer away for a reason of our own, and tell the manager."""
         if not connection.is_over:
+            if code != STOPPING:
+                self._refusals.note(connection.peer, code, text)
             self._tell(ConnectionLost(connection.conn, code, text))
             self._say_goodbye(connection, code, text)
 
@@ -295,6 +304,7 @@ class ClientPort:
 
     def _hand_over(self) -> None:
         self._is_scheduled = False
+        self.round += 1
         events, self._events = self._events, []
         self._take(events)
 
@@ -304,13 +314,45 @@ class ClientPort:
         transport = connection.transport
         assert transport is not None
         transport.writelines(buffers)
+        connection.written_bytes += sum(map(len, buffers))
         unread = transport.get_write_buffer_size()
+        self._unread.note(connection.conn, unread)
         if unread > self.settings.write_bytes_max:
-            # A Goodbye would stand behind all it does not read.
-            connection.is_over = True
-            text = f"the peer has left {unread} bytes unread"
-            self._tell(ConnectionLost(connection.conn, SLOW, text))
-            transport.abort()
+            self._cut_slow(connection)
+        elif self._unread.total > self.settings.unread_bytes_max:
+            self._cut_slowest()
+
+    def _cut_slowest(self) -> None:
+        """Too much is unread; but what was read since nobody has told us, so look first."""
+        for conn in self._unread:
+            self._unread.note(conn, self._connections[conn].unread_bytes)
+        while self._unread.total > self.settings.unread_bytes_max:
+            self._cut_slow(self._connections[self._unread.largest])
+
+    def _cut_slow(self, connection: ClientConnection) -> None:
+        # A Goodbye would stand behind all it does not read.
+        self._cut(connection, SLOW, f"the peer has left {connection.unread_bytes} bytes unread")
+
+    def _cut(self, connection: ClientConnection, code: str, text: str) -> None:
+        """End a connection with which there is nothing more to be said."""
+        if code:
+            self._refusals.note(connection.peer, code, text)
+        self._forget(connection)
+        self._tell(ConnectionLost(connection.conn, code, text))
+        assert connection.transport is not None
+        connection.transport.abort()
+
+    def _turn_away(self, connection: ClientConnection) -> None:
+        """There is no room for it, not even for the moment a Goodbye takes."""
+        code, text = TOO_MANY, "there are too many connections"
+        if self._is_stopping:
+            code, text = STOPPING, "the node is stopping"
+        else:
+            self._refusals.note(connection.peer, code, text)
+        self._forget(connection)
+        assert connection.transport is not None
+        connection.transport.write(encode_frame(Goodbye(code=code, text=text)))
+        connection.transport.close()
 
     def _say_goodbye(self, connection: ClientConnection, code: str, text: str) -> None:
         """Close our side, and give the peer a moment to hear why.
@@ -321,19 +363,40 @@ class ClientPort:
         """
         transport = connection.transport
         assert transport is not None
-        connection.is_over = True
-        self._cancel_timer(connection)
+        self._forget(connection)
         if not code or transport.is_closing():
             transport.close()
         else:
             transport.write(encode_frame(Goodbye(code=code, text=text)))
-            if transport.can_write_eof():
-                if connection.is_paused:
-                    transport.resume_reading()
-                transport.write_eof()
-            else:
-                transport.close()
+            self._write_end(connection, transport)
         connection.timer = self._loop.call_later(self.settings.linger_s, transport.abort)
+        longest = self._lingering.enter(connection.conn)
+        if longest is not None:
+            self._abort(self._connections[longest])
+
+    def _write_end(self, connection: ClientConnection, transport: asyncio.Transport) -> None:
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        connection.listen_to_nothing()
+        try:
+            transport.write_eof()
+        except OSError:
+            # It was gone before it could hear the Goodbye.
+            transport.abort()
+
+    def _forget(self, connection: ClientConnection) -> None:
+        """The connection is over, and nothing is kept for it."""
+        connection.forget()
+        self._cancel_timer(connection)
+        self._greeting.leave(connection.conn)
+        self._partial.note(connection.conn, 0)
+        self._unread.note(connection.conn, 0)
+
+    def _abort(self, connection: ClientConnection) -> None:
+        self._lingering.leave(connection.conn)
+        assert connection.transport is not None
+        connection.transport.abort()
 
     def _cancel_timer(self, connection: ClientConnection) -> None:
         if connection.timer is not None:
@@ -344,26 +407,42 @@ class ClientPort:
 
     def _look_again(self) -> None:
         self.look_at_everybody()
+        self._refusals.settle()
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 
     def look_at_everybody(self) -> None:
-        """Every half heartbeat: has each peer said anything, and does it get on with what it says (N4)?"""
+        """Every half heartbeat: has each peer said anything, and does it get on with it (N4)?"""
         for connection in list(self._connections.values()):
             if connection.is_welcome and not connection.is_over:
-                self._look_at(connection)
+                self._look_at_reading(connection)
+            if connection.is_welcome and not connection.is_over:
+                self._look_at_speaking(connection)
 
-    def _look_at(self, connection: ClientConnection) -> None:
+    def _look_at_reading(self, connection: ClientConnection) -> None:
+        """Does it read what we say to it?"""
+        unread = connection.unread_bytes
+        self._unread.note(connection.conn, unread)
+        sent = connection.written_bytes - unread
+        is_stuck = connection.is_held(UNREAD) and sent == connection.looked_sent
+        connection.looked_sent = sent
+        connection.stuck = connection.stuck + 1 if is_stuck else 0
+        if connection.stuck >= _STUCK_CLOSE:
+            self._cut_slow(connection)
+
+    def _look_at_speaking(self, connection: ClientConnection) -> None:
         progress = connection.received_bytes - connection.looked_bytes
-        is_stuck = connection.received_frames == connection.looked_frames and connection.buffer.buffered_bytes
+        is_in_frame = (
+            connection.received_frames == connection.looked_frames and connection.buffer.buffered_bytes
+        )
         connection.looked_bytes = connection.received_bytes
         connection.looked_frames = connection.received_frames
-        if connection.is_paused:
+        if connection.is_held(MANAGER_SAYS | UNREAD):
             # We do not listen; it may be shouting.
             connection.silent = connection.crawling = 0
             return
         connection.silent = 0 if progress else connection.silent + 1
-        is_crawling = is_stuck and progress < self.settings.progress_bytes_min * self.settings.heartbeat_s / 2
-        connection.crawling = connection.crawling + 1 if is_crawling else 0
+        is_slow = progress < self.settings.progress_bytes_min * self.settings.heartbeat_s / 2
+        connection.crawling = connection.crawling + 1 if is_in_frame and is_slow else 0
         if connection.silent >= _SILENT_CLOSE:
             self.end(connection, SILENT, f"nothing was heard for {3 * self.settings.heartbeat_s:g} s")
         elif connection.crawling >= _CRAWLING_CLOSE and progress:

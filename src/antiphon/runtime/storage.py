@@ -29,6 +29,7 @@ from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager
 from antiphon.runtime.disk import FileDisk, SyncThread
+from antiphon.runtime.memory import give_back
 
 log = logging.getLogger("antiphon.storage")
 
@@ -199,18 +200,25 @@ class ChannelStorage:
     # --- checkpoints and space ---------------------------------------------------------------------
 
     def _write_checkpoint(self, effect: bus.WriteCheckpoint) -> None:
-        n, depends_on = effect.n, self._counter.last
+        depends_on = self._counter.last
+        args = (effect.n, effect.digest, effect.state, effect.segments)
+        done = self._loop.run_in_executor(self._workers, self._journal.write_checkpoint, *args)
 
-        def write() -> None:
-            self._journal.write_checkpoint(n, effect.digest, effect.state, effect.segments)
+        def after(future: asyncio.Future[None]) -> None:
+            if not future.cancelled() and isinstance(future.exception(), NoSpace):
+                # Nothing is lost without it, and the space it would free is needed.
+                self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._write_checkpoint, effect)
+            else:
+                self._after(future, lambda: self._note_checkpoint(effect, depends_on))
 
-        def written() -> None:
-            self._checkpoint_segments[n] = frozenset(effect.segments)
-            self._written_checkpoints.append((n, depends_on))
-            self._report_checkpoints()
+        done.add_done_callback(after)
 
-        done = self._loop.run_in_executor(self._workers, write)
-        done.add_done_callback(lambda future: self._after(future, written))
+    def _note_checkpoint(self, effect: bus.WriteCheckpoint, depends_on: int) -> None:
+        self._checkpoint_segments[effect.n] = frozenset(effect.segments)
+        self._written_checkpoints.append((effect.n, depends_on))
+        self._report_checkpoints()
+        # Behind everything that still refers to the checkpoint's bytes.
+        self._loop.call_soon(self._loop.run_in_executor, self._workers, give_back)
 
     def _report_checkpoints(self) -> None:
         while self._written_checkpoints and self._written_checkpoints[0][1] <= self._durable_index:

@@ -19,6 +19,7 @@ from antiphon.bus.messages import BusMessage, Data, Entry, Presence, ProducerOpe
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.ports import Location
+from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.node import InChannel, NodeEvent
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import PowerLost, SimDisk
@@ -40,12 +41,18 @@ class NodeHabits:
     """How the node of this run is set up: small, so that much happens in a short time."""
 
     tick_ns: int = 20 * MICROSECOND_NS
+    # Of what a producer sends to the data server: lost, late, or twice.
     trouble_probability: float = 0.0
+    # Of what the roles of the bus say to each other.
+    loss_probability: float = 0.0
     rereport_ms: int = 200
     checkpoint_entries: int = 40
     window_entries: int = 1_024
     envelope_bytes: int = 32 * 1024
     connection_bytes: int = 256 * 1024
+    session_expiry_ms: int = 300_000
+    registration_wait_ms: int = 300
+    flush_bytes: int = 8 << 20
     segment_bytes: int = 160 * 1024
     order_blocks: int = 8
 
@@ -61,6 +68,15 @@ class NodeHabits:
             submitted_bytes_max=2 * self.envelope_bytes,
             turn_bytes=self.envelope_bytes // 4,
             connection_bytes_max=self.connection_bytes,
+        )
+
+    def message_manager(self) -> MessageManagerSettings:
+        """Clocks that run out within a run."""
+        return MessageManagerSettings(
+            session_expiry_ms=self.session_expiry_ms,
+            registration_wait_ms=self.registration_wait_ms,
+            log_time_interval_ms=50,
+            flush_bytes_max=self.flush_bytes,
         )
 
     def group(self, node: int) -> GroupConfig:
@@ -142,6 +158,7 @@ class NodeRunner:
         settings = StartSettings(
             group=self._habits.group(self._node_id),
             client_manager=self._habits.client_manager(),
+            message_manager=self._habits.message_manager(),
             planted=self._planted,
         )
         journal, found = open_journal(self.disk, self._habits.journal(), identity)
@@ -189,9 +206,16 @@ class NodeRunner:
                 return _NOTHING
             return carry(message)
 
+        def carry_or_lose(message: BusMessage) -> BusMessage:
+            carried = carry(message)
+            if self._chance.random() >= self._habits.loss_probability:
+                return carried
+            world.probe(f"bus.lost.{type(message).__name__}")
+            return _NOTHING
+
         started.node.loopback = carry_or_not
         parts = started.node.channels[started.channel]
-        parts.replica.loopback = carry
+        parts.replica.loopback = carry_or_lose
         apply = started.manager.apply
 
         def watched_apply(
@@ -263,6 +287,7 @@ class NodeRunner:
         self.disk.cut_after = None
         self._paused_until_ns = 0
         self._habits.trouble_probability = 0.0
+        self._habits.loss_probability = 0.0
 
     # Events in.
 

@@ -21,6 +21,9 @@ MICROSECOND_NS = 1_000
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 
+_EVENTS_MAX = 300_000
+"""A run has a few thousand events; one that idles through all of its time has some ten thousand."""
+
 _WALL_START_MS = 1_700_000_000_000
 
 
@@ -92,6 +95,10 @@ class World:
                 continue
             self.now_ns = at_ns
             self.events += 1
+            if self.events > _EVENTS_MAX:
+                raise Violation(
+                    f"I17 liveness: {self.events:,} events, and no end: something goes in circles"
+                )
             action()
         if done is not None and done():
             return True

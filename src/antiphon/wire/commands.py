@@ -41,6 +41,8 @@ class CommandKind(IntEnum):
     DELETE = 8
     SESSION_EXPIRE = 9
     LOG_TIME = 10
+    SUBSCRIBE = 11
+    UNSUBSCRIBE = 12
 
 
 COMMAND_FLAGS_KNOWN = 0
@@ -49,6 +51,8 @@ PUBLISH_FLAGS_KNOWN = 0
 different age would otherwise disagree on what a command did."""
 
 PUBLISH_COUNT_MAX = 65_536
+RANGES_MAX = 16_384
+"""Ranges in one command of a client: who has more to acknowledge or return says it in several."""
 NODE_SESSION = 0
 
 _HEADER = struct.Struct("<BBHIIIQQ16s")
@@ -246,6 +250,27 @@ def _write_ranges(writer: Writer, ranges: Ranges) -> None:
 RangesToEnd = Annotated[Ranges, Field(_write_ranges, _read_ranges)]
 
 
+class StartKind(IntEnum):
+    """Where a new subscription begins."""
+
+    LATEST = 0
+    EARLIEST = 1
+    NUMBER = 2
+
+
+_START_KIND_MAX = max(StartKind)
+
+
+def _read_start_kind(reader: Reader) -> StartKind:
+    kind = reader.u8()
+    if kind > _START_KIND_MAX:
+        raise ProtocolError(f"start {kind} is not known")
+    return StartKind(kind)
+
+
+StartKindField = Annotated[StartKind, Field(Writer.u8, _read_start_kind)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession(_Payload):
     """Begin a session of this user; the first command of a session in a channel."""
@@ -316,6 +341,31 @@ class LogTime(_Payload):
     term: U64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe(_Payload):
+    """Begin a subscription to a topic; its id is the sequence number of this command.
+
+    A durable one is known by its client id and name, and an existing one of that name is answered by
+    EXISTS with its id. One that is not durable has no name and ends with its session. `number` counts
+    for StartKind.NUMBER only; `shared` is reserved.
+    """
+
+    destination: U64
+    durable: Bool
+    shared: Bool
+    name: Text
+    client_id: Text
+    start: StartKindField
+    number: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsubscribe(_Payload):
+    """End a subscription: what only it still needed may go."""
+
+    subscription: U64
+
+
 Payload: TypeAlias = (
     OpenSession
     | ResumeSession
@@ -327,6 +377,8 @@ Payload: TypeAlias = (
     | DeleteDestination
     | ExpireSession
     | LogTime
+    | Subscribe
+    | Unsubscribe
 )
 
 _PAYLOADS: dict[int, type[Any]] = {
@@ -340,6 +392,8 @@ _PAYLOADS: dict[int, type[Any]] = {
     CommandKind.DELETE: DeleteDestination,
     CommandKind.SESSION_EXPIRE: ExpireSession,
     CommandKind.LOG_TIME: LogTime,
+    CommandKind.SUBSCRIBE: Subscribe,
+    CommandKind.UNSUBSCRIBE: Unsubscribe,
 }
 _LAYOUTS: dict[type[Any], Layout[Any]] = {
     cls: Layout(cls) for kind, cls in _PAYLOADS.items() if kind != CommandKind.PUBLISH
@@ -373,13 +427,14 @@ class OutcomeCode(IntEnum):
     TX_ROLLED_BACK = 6
     ACK_LOST = 7
     SESSION_UNKNOWN = 8
+    EXISTS = 9
 
 
 class Outcome(NamedTuple):
     """What became of the sequence numbers first .. first + count - 1.
 
-    `original` is the sequence number of the original for a DUPLICATE, and the first
-    number that was lost for ACK_LOST; else 0.
+    `original` is the sequence number of the original for a DUPLICATE, the first number
+    that was lost for ACK_LOST, and the id of what is there already for EXISTS; else 0.
     """
 
     first: int

@@ -34,6 +34,7 @@ _TEXT_LENGTH = struct.Struct("<H")
 _COUNT = struct.Struct("<I")
 _PIECE_HEAD = struct.Struct("<QII")
 _DELIVER_STREAM = struct.Struct("<QQQI")
+_BROWSED_HEAD = struct.Struct("<IQ?")
 
 
 class AckMode(IntEnum):
@@ -217,6 +218,37 @@ class DestinationOpened:
     channel: Text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationCreate:
+    """Make a destination with these settings, a JSON object. Answered by DestinationOpened.
+
+    One that exists already is fine if it is set so, as far as anything was asked for.
+    """
+
+    request: U32
+    name: Text
+    settings: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionFind:
+    """Find a durable subscription of this client id by its name, to end it."""
+
+    request: U32
+    session: U128
+    name: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionFound:
+    """Where the subscription lives: commands about it go to `channel`."""
+
+    request: U32
+    subscription: U64
+    destination: U64
+    channel: Text
+
+
 # Commands and their confirmation.
 
 
@@ -242,12 +274,16 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOpen:
-    """Ask for deliveries. Credit is absolute: totals since the consumer was opened. Answered by Done."""
+    """Ask for deliveries. Credit is absolute: totals since the consumer was opened. Answered by Done.
+
+    A consumer of a topic names its subscription; one of a queue has 0 there.
+    """
 
     request: U32
     session: U128
     consumer: U32
     destination: U64
+    subscription: U64 = 0
     credit_messages: U64
     credit_bytes: U64
 
@@ -295,6 +331,29 @@ class ConsumerGone:
     text: Text
 
 
+# Looking without consuming.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Browse:
+    """Show up to `limit` stored messages with numbers above `after`. Answered by Browsed."""
+
+    request: U32
+    destination: U64
+    after: U64
+    limit: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Browsed:
+    """One page, as many as fit a frame: everything through number `through` was looked at."""
+
+    request: U32
+    through: U64
+    more: Bool
+    pieces: Pieces
+
+
 # Administration.
 
 
@@ -320,10 +379,13 @@ ClientFrame: TypeAlias = (
     | SessionOpen
     | SessionClose
     | DestinationOpen
+    | DestinationCreate
+    | SubscriptionFind
     | Command
     | ConsumerOpen
     | ConsumerClose
     | Credit
+    | Browse
     | Ask
     | _Both
 )
@@ -331,9 +393,11 @@ ServerFrame: TypeAlias = (
     Welcome
     | SessionOpened
     | DestinationOpened
+    | SubscriptionFound
     | Confirm
     | Deliver
     | ConsumerGone
+    | Browsed
     | Answer
     | Done
     | Failed
@@ -357,6 +421,9 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     18: (SessionClose, _FROM_CLIENT),
     32: (DestinationOpen, _FROM_CLIENT),
     33: (DestinationOpened, _FROM_SERVER),
+    34: (DestinationCreate, _FROM_CLIENT),
+    36: (SubscriptionFind, _FROM_CLIENT),
+    37: (SubscriptionFound, _FROM_SERVER),
     48: (Command, _FROM_CLIENT),
     49: (Confirm, _FROM_SERVER),
     64: (ConsumerOpen, _FROM_CLIENT),
@@ -364,12 +431,14 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     66: (Credit, _FROM_CLIENT),
     67: (Deliver, _FROM_SERVER),
     68: (ConsumerGone, _FROM_SERVER),
+    72: (Browse, _FROM_CLIENT),
+    73: (Browsed, _FROM_SERVER),
     80: (Ask, _FROM_CLIENT),
     81: (Answer, _FROM_SERVER),
 }
 _LAYOUTS: dict[int, Layout[Any]] = {kind: Layout(cls) for kind, (cls, _) in _TYPES.items()}
 _TYPE_OF: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _TYPES.items()}
-_COMMAND, _DELIVER = _TYPE_OF[Command], _TYPE_OF[Deliver]
+_COMMAND, _DELIVER, _BROWSED = _TYPE_OF[Command], _TYPE_OF[Deliver], _TYPE_OF[Browsed]
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -440,6 +509,27 @@ def deliver_buffers(
     A piece is (first_sequence, redelivery_count, the buffers of its batch). Joined, the
     result is `encode_frame` of the same Deliver.
     """
+    head = b"".join(
+        (
+            encode_u128(session),
+            pack(_DELIVER_STREAM, destination, term, first_delivery, consumer),
+            encode_text(channel),
+        )
+    )
+    return _piece_buffers(_DELIVER, head, pieces)
+
+
+def browsed_buffers(
+    *, request: int, through: int, more: bool, pieces: Iterable[tuple[int, int, Sequence[Buffer]]]
+) -> list[Buffer]:
+    """A Browsed frame around batches that are not copied; see `deliver_buffers`."""
+    return _piece_buffers(_BROWSED, pack(_BROWSED_HEAD, request, through, more), pieces)
+
+
+def _piece_buffers(
+    kind: int, head: bytes, pieces: Iterable[tuple[int, int, Sequence[Buffer]]]
+) -> list[Buffer]:
+    """A frame whose last field are pieces."""
     buffers: list[Buffer] = [b""]
     length = count = 0
     for first_sequence, redelivery_count, batch in pieces:
@@ -448,13 +538,6 @@ def deliver_buffers(
         buffers.extend(batch)
         length += _PIECE_HEAD.size + size
         count += 1
-    head = b"".join(
-        (
-            encode_u128(session),
-            pack(_DELIVER_STREAM, destination, term, first_delivery, consumer),
-            encode_text(channel),
-            pack(_COUNT, count),
-        )
-    )
-    buffers[0] = pack(_HEAD, 1 + len(head) + length, _DELIVER) + head
+    head += pack(_COUNT, count)
+    buffers[0] = pack(_HEAD, 1 + len(head) + length, kind) + head
     return buffers

@@ -159,6 +159,45 @@ def test_the_largest_message_fits_whenever_the_builder_is_not_full() -> None:
     assert Batch.decode(batch.encode()).properties(batch.count - 1) == properties
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"body": []},
+        {"body": {}},
+        {"body": [None] * 30},
+        {"body": [None] * 65_536},
+        {"body": {"a": [[], {}, True]}},
+        {"body": [[]] * 100, "properties": {"a": None, "b": None, "c": None}},
+    ],
+)
+def test_a_full_batch_of_many_tiny_values_is_accepted(row: dict[str, Any]) -> None:
+    builder = BatchBuilder()
+    while not builder.is_full:
+        # A property that changes its type goes as a blob, and so do its neighbours.
+        mixed = {**row.get("properties", {}), "n": "x" if builder.count % 2 else 1}
+        builder.add(row["body"], mixed if "properties" in row else None, timestamp_ms=5)
+    batch = builder.build(7, 1)
+    assert Batch.decode(batch.encode()) == batch
+
+
+def test_a_full_batch_of_ever_new_property_names_is_accepted() -> None:
+    builder = BatchBuilder()
+    while not builder.is_full:
+        builder.add(None, {f"n{builder.count * 128 + n}": None for n in range(128)}, timestamp_ms=5)
+    batch = builder.build(7, 1)
+    assert batch.count > 5
+    assert Batch.decode(batch.encode()) == batch
+
+
+def test_the_message_with_the_most_and_newest_of_everything_fits_when_the_builder_is_not_full() -> None:
+    builder = BatchBuilder()
+    properties = {f"n{n}": bytes(4_000) for n in range(128)}
+    builder.add([None] * 65_536, properties, timestamp_ms=5)
+    assert builder.byte_size < BATCH_BYTES_MAX
+    assert builder.is_full
+    assert Batch.decode(builder.build(7, 1).encode()).count == 1
+
+
 def test_a_builder_starts_anew_after_each_batch() -> None:
     builder = BatchBuilder()
     empty = builder.byte_size

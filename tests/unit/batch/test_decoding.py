@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder
+from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder, BodyKind, ColumnId
+from antiphon.batch.column import Column
 from antiphon.batch.layout import ENTRY, HEADER
 from antiphon.errors import ProtocolError
+from antiphon.values import ValueType
 
 
 def plain() -> bytearray:
@@ -37,7 +39,7 @@ def refused(data: bytes | bytearray, complaint: str) -> None:
         (2, "B", 1, "codec 1"),
         (3, "B", 5, "no body is of kind 5"),
         (3, "B", 255, "kind of bodies is given twice, or not at all"),
-        (3, "B", 4, "without a body has one of 1 bytes"),
+        (3, "B", 4, "messages without a body have one of 3 bytes"),
         (3, "B", 2, "runs over the end"),
         (4, "I", 0, "a batch of 0 rows"),
         (4, "I", 65_537, "a batch of 65537 rows"),
@@ -148,9 +150,9 @@ def test_a_property_that_comes_twice_is_found() -> None:
 @pytest.mark.parametrize(
     ("honest", "lie", "complaint"),
     [
-        (b"one", b"o e", "may not have: property name 'o e'"),
-        (b"\x08\3\0\0\0uno", b"\x0a\3\0\0\0\0\0\0", "may not have: property 'one' is of type list"),
-        (b"\x08\3\0\0\0uno", b"\x08\7\0\0\0uno", "7 bytes of text or bytes are announced"),
+        (b"one", b"o e", "property name in a batch is not an identifier"),
+        (b"\x08\3\0\0\0uno", b"\x0a\3\0\0\0\0\0\0", "a property with the tag 10"),
+        (b"\x08\3\0\0\0uno", b"\x08\7\0\0\0uno", "do not end where they should"),
     ],
 )
 def test_a_lie_in_a_blob_is_found(honest: bytes, lie: bytes, complaint: str) -> None:
@@ -159,6 +161,67 @@ def test_a_lie_in_a_blob_is_found(honest: bytes, lie: bytes, complaint: str) -> 
     builder.add(b"", {"one": "uno"}, timestamp_ms=5)
     data = bytes(builder.build(7, 1).encode())
     refused(data.replace(honest, lie), complaint)
+
+
+def columns(bodies: list[bytes], kind: int, **more: Column) -> bytes:
+    """A batch that no builder makes."""
+    named = {ColumnId[name]: column for name, column in more.items()}
+    body = Column.of_items(ValueType.BYTES, bodies)
+    return Batch(len(bodies), 7, 1, 5, kind, 0, body, named, {}).encode()
+
+
+def test_more_values_than_a_batch_may_have_are_refused() -> None:
+    tiny_lists = [struct.pack("<I", 20) + bytes(20)] * 65_000
+    refused(columns(tiny_lists, BodyKind.LIST), "more than 126976 values in maps, lists and properties")
+    blobs = Column.of_items(ValueType.BYTES, [struct.pack("<II", 1, 1) + b"a\0"] * 65_536)
+    refused(columns([b""] * 65_536, BodyKind.NONE, PROPERTIES=blobs), "more than 126976 values")
+    half = Column.of_items(ValueType.BYTES, [struct.pack("<II", 1, 1) + b"a\0"] * 40_000)
+    lists = [struct.pack("<I", 1) + b"\0"] * 40_000
+    refused(columns(lists, BodyKind.LIST, PROPERTIES=half), "more than 126976 values")
+
+
+def test_more_names_than_a_batch_may_have_are_refused() -> None:
+    blobs = [struct.pack("<II", 1, 5) + b"n%04d\0" % number for number in range(4_300)]
+    data = columns([b""] * 4_300, BodyKind.NONE, PROPERTIES=Column.of_items(ValueType.BYTES, blobs))
+    refused(data, "more than 4232 different property names")
+
+
+@pytest.mark.parametrize(
+    ("blob", "complaint"),
+    [
+        (struct.pack("<I", 129) + b"\1\0\0\0a\0" * 129, "129 properties are more than the 128 allowed"),
+        (struct.pack("<II", 2, 1) + b"a\0\1\0\0\0a\0", "the same property twice"),
+        (struct.pack("<II", 1, 1) + b"a\1\2", "neither 0 nor 1"),
+        (struct.pack("<II", 1, 1) + b"a\0\0", "do not end where they should"),
+        (struct.pack("<II", 2, 1) + b"a\0", "run over the end"),
+        (struct.pack("<II", 1, 300) + b"a" * 300 + b"\0", "longer than 255 bytes"),
+        (struct.pack("<II", 1, 1) + b"a\x08\1\0\0\0\xff", "not UTF-8"),
+        (struct.pack("<II", 1, 1) + b"a\x09\1\0\1\0" + bytes(65_537), "a property of 65537 bytes"),
+        (b"\1", "run over the end"),
+    ],
+)
+def test_properties_that_no_message_may_have_are_refused(blob: bytes, complaint: str) -> None:
+    data = columns([b""], BodyKind.NONE, PROPERTIES=Column.of_items(ValueType.BYTES, [blob]))
+    refused(data, complaint)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "complaint"),
+    [
+        (BodyKind.STR, b"\xff", "not UTF-8"),
+        (BodyKind.MAP, b"\1", "runs over the end"),
+        (BodyKind.LIST, b"\0\0\0\0\0", "followed by 1 more"),
+        (BodyKind.NONE, b"x", "a message without a body has one"),
+    ],
+)
+def test_a_lie_among_bodies_of_mixed_kinds_is_found(kind: BodyKind, body: bytes, complaint: str) -> None:
+    honest = [(0, b"\xff"), (1, "ä".encode()), (2, bytes(4)), (3, bytes(4)), (4, b""), (1, b"")]
+    for place in range(len(honest) + 1):
+        rows = [*honest[:place], (kind, body), *honest[place:]]
+        numbers = Column.of_numbers(ValueType.I8, [number for number, _ in rows])
+        refused(columns([data for _, data in rows], 255, BODY_KIND=numbers), complaint)
+    numbers = Column.of_numbers(ValueType.I8, [number for number, _ in honest])
+    assert Batch.decode(columns([data for _, data in honest], 255, BODY_KIND=numbers)).body(1) == "ä"
 
 
 def test_a_map_that_is_none_is_found_when_it_comes_and_not_looked_for_in_trusted_bytes() -> None:

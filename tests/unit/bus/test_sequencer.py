@@ -515,6 +515,26 @@ def test_a_submit_that_is_not_acknowledged_is_sent_again_but_not_at_once() -> No
     assert submitted(chair.wait()) == [[(1, EntryKind.PRIMARY_CLAIM)]]
 
 
+def test_a_lost_submit_is_sent_again_although_others_follow_it() -> None:
+    """1. The submit of number 3 is lost. 2. Numbers 4, 5, … follow more often than `retransmit_ms`, and the
+    commit server answers each with "I have 2". Steady traffic must not keep 3 from being sent again.
+    """
+    chair = Chair(heartbeat_ms=50, retransmit_ms=100)
+    chair.lead()
+    pe = chair.open()
+    start = chair.now_ns
+    for pseq in range(1, 10):
+        submits = submitted(chair.report(Mid(1, pe, pseq)))
+        assert submits == [[(pe + pseq, EntryKind.DATA)]]
+        chair.acknowledge(pe)
+        chair.hear(m.HeartbeatAck(chair.epoch, 10_000))
+        if again := submitted(chair.wait()):
+            assert again[0][0] == (pe + 1, EntryKind.DATA)
+            assert chair.now_ns - start <= 150 * MS
+            return
+    pytest.fail("the lost submit was never sent again")
+
+
 def test_heartbeats_tell_how_far_things_are() -> None:
     chair = Chair(heartbeat_ms=50)
     chair.lead()

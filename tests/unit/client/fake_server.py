@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from antiphon.batch import Batch
 from antiphon.ranges import Ranges
@@ -271,8 +271,7 @@ class Peer(asyncio.Protocol):
         self.is_gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         self._server.peers.append(self)
 
     def data_received(self, data: bytes) -> None:

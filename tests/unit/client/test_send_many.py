@@ -131,6 +131,30 @@ async def test_what_a_source_gives_leaves_when_it_pauses() -> None:
         assert len(await sending) == 3
 
 
+@asynchronous
+async def test_a_source_that_pauses_often_is_read_no_further_than_the_window_either() -> None:
+    taken = 0
+
+    async def source() -> AsyncIterator[bytes]:
+        nonlocal taken
+        while taken < 300:
+            taken += 1
+            yield bytes(100)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    async with serving(window_bytes=2_000) as server:
+        producer = await open_producer(server)
+        server.hold()
+        sending = asyncio.create_task(producer.send_many(source()))
+        await server.until(lambda: len(server.commands) >= 3)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert taken < 30
+        server.release()
+        assert len(await sending) == 300
+
+
 @pytest.mark.parametrize("bodies", [b"one", "one", bytearray(b"one"), {"a": 1}])
 @asynchronous
 async def test_a_single_body_is_not_many(bodies: Any) -> None:

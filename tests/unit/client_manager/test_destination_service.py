@@ -92,7 +92,7 @@ def test_a_missing_destination_is_not_made_unasked() -> None:
         ("queue:a\nb", InvalidName.code, "control character"),
         ("queue:" + "x" * 256, InvalidName.code, "256 bytes"),
         ("queue:_DMQ", InvalidName.code, "system's own"),
-        ("topic:prices", "destination.unsupported", "not built yet"),
+        ("topic:", InvalidName.code, "0 bytes"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused_with_a_reason(name: str, code: str, text: str) -> None:

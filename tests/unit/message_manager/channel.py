@@ -34,12 +34,16 @@ from antiphon.wire.commands import (
     CommandKind,
     CreateDestination,
     DeleteDestination,
+    LogTime,
     OpenSession,
     Outcome,
     Payload,
     Publish,
     ResumeSession,
     Return,
+    StartKind,
+    Subscribe,
+    Unsubscribe,
     count_of,
     encode_command,
     kind_of,
@@ -166,8 +170,17 @@ class Channel:
             self.order(proposal.command)
         return len(proposals)
 
-    def create(self, name: str) -> int:
-        return self.order(of_node(CreateDestination(kind=1, name=name, settings="{}")))
+    def create(self, name: str, kind: int = 1, settings: str = "{}") -> int:
+        return self.order(of_node(CreateDestination(kind=kind, name=name, settings=settings)))
+
+    def create_topic(self, name: str, settings: str = "{}") -> int:
+        return self.create(name, kind=2, settings=settings)
+
+    def pass_time(self, ms: int) -> None:
+        """Let the channel's time move on, as its primary would."""
+        self.wall_ms += ms
+        self.now_ns += ms * 1_000_000
+        self.order(of_node(LogTime(time_ms=self.wall_ms, term=self.manager.term)))
 
     # -- the other side --------------------------------------------------------------
 
@@ -192,6 +205,7 @@ class Channel:
         credit_bytes: int = 1 << 40,
         held: Ranges | None = None,
         sender: int = CM,
+        subscription: int = 0,
     ) -> None:
         self.say(
             Register(
@@ -199,7 +213,7 @@ class Channel:
                 session=session,
                 generation=generation,
                 destination=destination,
-                subscription=0,
+                subscription=subscription,
                 selector="",
                 credit_messages=credit,
                 credit_bytes=credit_bytes,
@@ -283,13 +297,46 @@ class Client:
         payload = Publish(destination, 1, 0, batch.encode())
         return self._numbered(payload, number, header_count or len(bodies))
 
-    def ack(self, destination: int, *pairs: tuple[int, int], number: int | None = None) -> bytes:
-        payload = Acknowledge(destination=destination, subscription=0, ranges=Ranges(pairs))
+    def ack(
+        self,
+        destination: int,
+        *pairs: tuple[int, int],
+        number: int | None = None,
+        subscription: int = 0,
+    ) -> bytes:
+        payload = Acknowledge(destination=destination, subscription=subscription, ranges=Ranges(pairs))
         return self._numbered(payload, number)
 
-    def give_back(self, destination: int, *pairs: tuple[int, int], counted: bool = True) -> bytes:
-        payload = Return(destination=destination, subscription=0, counted=counted, ranges=Ranges(pairs))
+    def give_back(
+        self, destination: int, *pairs: tuple[int, int], counted: bool = True, subscription: int = 0
+    ) -> bytes:
+        payload = Return(
+            destination=destination, subscription=subscription, counted=counted, ranges=Ranges(pairs)
+        )
         return self._numbered(payload, None)
+
+    def subscribe(
+        self,
+        topic: int,
+        durable: str = "",
+        start: str | int = "latest",
+        *,
+        client_id: str = "",
+        number: int | None = None,
+    ) -> bytes:
+        payload = Subscribe(
+            destination=topic,
+            durable=bool(durable),
+            shared=False,
+            name=durable,
+            client_id=client_id,
+            start=StartKind[start.upper()] if isinstance(start, str) else StartKind.NUMBER,
+            number=start if isinstance(start, int) else 0,
+        )
+        return self._numbered(payload, number)
+
+    def unsubscribe(self, subscription: int) -> bytes:
+        return self._numbered(Unsubscribe(subscription=subscription), None)
 
     def delete(self, destination: int) -> bytes:
         return self._numbered(DeleteDestination(destination=destination), None)

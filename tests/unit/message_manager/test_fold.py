@@ -218,8 +218,18 @@ def test_creating_what_exists_answers_its_id(channel: Channel) -> None:
     [
         CreateDestination(kind=1, name=" orders", settings="{}"),
         CreateDestination(kind=1, name="", settings="{}"),
-        CreateDestination(kind=2, name="prices", settings="{}"),
         CreateDestination(kind=9, name="orders", settings="{}"),
+        CreateDestination(kind=1, name="orders", settings='{"retention":60}'),
+        CreateDestination(kind=1, name="orders", settings='{"retention_bytes":60}'),
+        CreateDestination(kind=2, name="prices", settings='{"retention":-1}'),
+        CreateDestination(kind=2, name="prices", settings='{"retention":true}'),
+        CreateDestination(kind=2, name="prices", settings='{"retention":NaN}'),
+        CreateDestination(kind=2, name="prices", settings='{"retention":"for ever"}'),
+        CreateDestination(kind=2, name="prices", settings='{"retention_bytes":1.5}'),
+        CreateDestination(kind=2, name="prices", settings='{"color":"red"}'),
+        CreateDestination(kind=2, name="prices", settings='["retention"]'),
+        CreateDestination(kind=2, name="prices", settings="[" * 60_000),
+        CreateDestination(kind=2, name="prices", settings="no JSON"),
     ],
 )
 def test_what_cannot_be_created_is_refused(channel: Channel, wish: CreateDestination) -> None:

@@ -22,6 +22,9 @@ from antiphon.wire.commands import (
     Publish,
     ResumeSession,
     Return,
+    StartKind,
+    Subscribe,
+    Unsubscribe,
     count_of,
     decode_payload,
     encode_command,
@@ -81,6 +84,21 @@ def test_the_bytes_of_the_other_payloads() -> None:
     assert CreateDestination(kind=1, name="q", settings="{}").encode() == b"\x01\x01\0q\x02\0{}"
     assert ExpireSession(session=1, generation=2, term=7).encode() == b"\1" + bytes(15) + b"\2\0\0\0" + seven
     assert LogTime(time_ms=-1, term=7).encode() == b"\xff" * 8 + seven
+    audit = subscribe(start=StartKind.NUMBER, number=9)
+    assert audit.encode() == seven + b"\1\0" + b"\5\0audit" + b"\4\0desk" + b"\2" + nine
+    assert Unsubscribe(subscription=9).encode() == nine
+
+
+def subscribe(start: StartKind, number: int) -> Subscribe:
+    return Subscribe(
+        destination=7, durable=True, shared=False, name="audit", client_id="desk", start=start, number=number
+    )
+
+
+def test_a_start_nobody_knows_is_refused() -> None:
+    good = subscribe(StartKind.EARLIEST, 0).encode()
+    with pytest.raises(ProtocolError, match="start 3"):
+        Subscribe.decode(altered(good, len(good) - 9, b"\x03"))
 
 
 def test_commands_end_to_end_are_walked_in_order() -> None:
@@ -141,7 +159,7 @@ def altered(command: bytes, offset: int, value: bytes) -> bytes:
     ("offset", "value", "reason"),
     [
         (0, b"\x00", "kind 0"),
-        (0, b"\x0b", "kind 11"),
+        (0, b"\x0d", "kind 13"),
         (0, b"\x05", "cannot take 3 numbers"),
         (1, b"\x01", "no meaning"),
         (2, b"\x01", "no meaning"),
@@ -203,7 +221,7 @@ def test_a_publish_with_flags_nobody_knows_is_refused() -> None:
         Publish.decode(Publish(1, 1, 1, b"").encode())
 
 
-@pytest.mark.parametrize("kind", [0, 11, 255])
+@pytest.mark.parametrize("kind", [0, 13, 255])
 def test_the_payload_of_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"kind {kind} is not known"):
         decode_payload(kind, b"")
@@ -255,7 +273,7 @@ def test_the_same_rows_can_be_told_to_a_client() -> None:
 
 def test_an_outcome_nobody_knows_is_refused() -> None:
     with pytest.raises(ProtocolError, match="not known"):
-        read_outcomes(Reader(altered(encoded([REFUSED]), 4 + 12, b"\x09")), Outcome)
+        read_outcomes(Reader(altered(encoded([REFUSED]), 4 + 12, b"\x0a")), Outcome)
 
 
 def test_a_text_belongs_to_a_row_once_and_in_order() -> None:
@@ -282,6 +300,8 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "DELETE": 8,
         "SESSION_EXPIRE": 9,
         "LOG_TIME": 10,
+        "SUBSCRIBE": 11,
+        "UNSUBSCRIBE": 12,
     }
     assert {code.name: int(code) for code in OutcomeCode} == {
         "APPLIED": 0,
@@ -293,4 +313,5 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "TX_ROLLED_BACK": 6,
         "ACK_LOST": 7,
         "SESSION_UNKNOWN": 8,
+        "EXISTS": 9,
     }

@@ -12,6 +12,8 @@ from antiphon.wire.frames import (
     AckMode,
     Answer,
     Ask,
+    Browse,
+    Browsed,
     ClientFrame,
     Command,
     Confirm,
@@ -21,6 +23,7 @@ from antiphon.wire.frames import (
     Credit,
     Deliver,
     DeliverPiece,
+    DestinationCreate,
     DestinationOpen,
     DestinationOpened,
     Done,
@@ -34,7 +37,10 @@ from antiphon.wire.frames import (
     SessionClose,
     SessionOpen,
     SessionOpened,
+    SubscriptionFind,
+    SubscriptionFound,
     Welcome,
+    browsed_buffers,
     command_buffers,
     decode_client_frame,
     decode_frame,
@@ -100,6 +106,17 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         33,
         u32(3) + u64(5) + u32(6) + b"\x04\0main",
     ),
+    (
+        DestinationCreate(request=3, name="topic:t", settings="{}"),
+        34,
+        u32(3) + b"\x07\0topic:t" + b"\x02\0{}",
+    ),
+    (SubscriptionFind(request=3, session=9, name="audit"), 36, u32(3) + u128(9) + b"\x05\0audit"),
+    (
+        SubscriptionFound(request=3, subscription=5, destination=6, channel="main"),
+        37,
+        u32(3) + u64(5) + u64(6) + b"\x04\0main",
+    ),
     (Command(channel="main", command=b"bytes"), 48, b"\x04\0main" + b"bytes"),
     (
         Confirm(session=9, channel="main", items=(ConfirmItem(1, 2, OutcomeCode.REFUSED, 4, "full"),)),
@@ -112,9 +129,17 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         + (u32(0) + b"\x04\0full"),
     ),
     (
-        ConsumerOpen(request=3, session=9, consumer=4, destination=5, credit_messages=6, credit_bytes=7),
+        ConsumerOpen(
+            request=3,
+            session=9,
+            consumer=4,
+            destination=5,
+            subscription=8,
+            credit_messages=6,
+            credit_bytes=7,
+        ),
         64,
-        u32(3) + u128(9) + u32(4) + u64(5) + u64(6) + u64(7),
+        u32(3) + u128(9) + u32(4) + u64(5) + u64(8) + u64(6) + u64(7),
     ),
     (
         ConsumerClose(request=3, session=9, consumer=4, seen_through=5),
@@ -147,6 +172,12 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         ConsumerGone(session=9, consumer=4, code="x", text="why"),
         68,
         u128(9) + u32(4) + b"\x01\0x" + b"\x03\0why",
+    ),
+    (Browse(request=3, destination=5, after=6, limit=7), 72, u32(3) + u64(5) + u64(6) + u32(7)),
+    (
+        Browsed(request=3, through=9, more=True, pieces=(DeliverPiece(100, 1, b"rows"),)),
+        73,
+        u32(3) + u64(9) + b"\x01" + u32(1) + (u64(100) + u32(1) + u32(4) + b"rows"),
     ),
     (Ask(request=3, question="{}"), 80, u32(3) + u32(2) + b"{}"),
     (Answer(request=3, answer="[]"), 81, u32(3) + u32(2) + b"[]"),
@@ -277,6 +308,14 @@ def test_deliver_buffers_are_the_frame_without_a_copy_of_the_batches() -> None:
     assert b"".join(buffers) == encode_frame(Deliver(**stream, channel="main", pieces=pieces))
     for part in (first, second, third):
         assert any(buffer is part for buffer in buffers)
+
+
+def test_browsed_buffers_are_the_frame_without_a_copy_of_the_batches() -> None:
+    first, second = b"offsets", memoryview(b"bodies")
+    buffers = browsed_buffers(request=3, through=9, more=False, pieces=[(100, 1, [first, second])])
+    frame = Browsed(request=3, through=9, more=False, pieces=(DeliverPiece(100, 1, b"offsetsbodies"),))
+    assert b"".join(buffers) == encode_frame(frame)
+    assert any(buffer is first for buffer in buffers)
 
 
 def test_values_that_do_not_fit_are_our_own_mistake() -> None:

@@ -1,1 +1,1 @@
-"""What messages are sent to: queues now, topics beside them when they come."""
+"""What messages are sent to: queues, and topics with their subscriptions."""

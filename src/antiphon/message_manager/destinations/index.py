@@ -10,7 +10,7 @@ What it promises
         soon as they are more than half of what is left. Both cost a constant per row over its life.
 
 What it leaves to others
-    Which numbers are live is the queue's business; it says so in every call that needs it.
+    Which numbers are live is the destination's business; it says so in every call that needs it.
 """
 
 from __future__ import annotations
@@ -237,6 +237,34 @@ class BatchIndex:
         row = self._row(at)
         assert sequence < row.first + row.count, f"no stored batch holds number {sequence}"
         return row
+
+    def weigh(self, numbers: Iterable[tuple[int, int]]) -> int:
+        """How many bytes these live numbers are, counted as `forget` counts them."""
+        firsts, counts, lengths = self._firsts, self._counts, self._lengths
+        weight = 0
+        for start, stop in numbers:
+            at = bisect_right(firsts, start, self._head) - 1
+            while start < stop:
+                count = counts[at]
+                upto = min(firsts[at] + count, stop)
+                weight += lengths[at] // count * (upto - start)
+                start = upto
+                at += 1
+        return weight
+
+    def reach(self, start: int, weight: int, live: Ranges) -> int:
+        """Where to stop so that the live numbers from `start` up to there weigh just so much, or more."""
+        firsts, counts, lengths = self._firsts, self._counts, self._lengths
+        at = max(bisect_right(firsts, start, self._head) - 1, self._head)
+        while True:
+            assert at < len(firsts), "what is stored weighs less than was thought"
+            first, count = firsts[at], counts[at]
+            each = max(1, lengths[at] // count)
+            for begin, end in live.clip(max(first, start), first + count):
+                if (end - begin) * each >= weight:
+                    return begin + -(-weight // each)
+                weight -= (end - begin) * each
+            at += 1
 
     def _row(self, at: int) -> StoredBatch:
         return StoredBatch(

@@ -65,6 +65,23 @@ class Queue:
         # Covers everything that ever happened to the queue, so that a checkpoint need not.
         self.digest = bytes(DIGEST_BYTES)
 
+    # What makes it a source of messages; see source.py.
+    floor = 0
+    is_exclusive = False
+
+    @property
+    def destination(self) -> int:
+        return self.id
+
+    @property
+    def last(self) -> int:
+        return self.live.last if self.live else 0
+
+    def pending(self, after: int, ranges_max: int) -> tuple[Ranges, int | None]:
+        """What is live above `after`, in so many ranges at most; and how far that is, unless to the end."""
+        part = self.live.take_ranges(after + 1, ranges_max)
+        return part, part.last if len(part) == ranges_max else None
+
     def _remember(self, what: bytes) -> None:
         self.digest = blake2b(self.digest + what, digest_size=DIGEST_BYTES).digest()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from antiphon.bus.messages import BusMessage, Deliver, Entry
+from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World
 from antiphon.wire.commands import (
@@ -22,7 +22,7 @@ from antiphon.wire.commands import (
     CommandHeader,
     CommandKind,
     CreateDestination,
-    DeleteDestination,
+    ExpireSession,
     Publish,
     Return,
     decode_payload,
@@ -55,6 +55,8 @@ class Queues(Checker):
         self.queues: dict[int, QueueModel] = {}
         self.place_of: dict[tuple[int, int], int] = {}
         self._folded = 0
+        self._term = 0
+        self._names: dict[str, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._holders: dict[int, Holder] = {}
         self._held: dict[Holder, set[int]] = {}
@@ -65,6 +67,8 @@ class Queues(Checker):
         if entry.last <= self._folded:
             return
         self._folded = entry.last
+        if entry.kind is EntryKind.PRIMARY_CLAIM:
+            self._term = max(self._term, entry.mid.pe)
         if payload is None:
             return
         sequence = entry.first
@@ -96,21 +100,27 @@ class Queues(Checker):
             case Return(ranges=ranges):
                 for number in ranges.numbers():
                     self._release(number)
-            case CreateDestination():
-                self.queues[sequence] = QueueModel()
-            case DeleteDestination(destination=destination):
-                self.queues.pop(destination, None)
+            case CreateDestination(name=name):
+                if self._names.setdefault(name, sequence) == sequence:
+                    self.queues[sequence] = QueueModel()
+            case ExpireSession() as expire:
+                session = self._sessions.get(expire.session)
+                if session is not None and (session.generation, self._term) == (
+                    expire.generation,
+                    expire.term,
+                ):
+                    self.world.probe("model.session_expired")
+                    del self._sessions[expire.session]
 
     def _rows_to_skip(self, header: CommandHeader) -> int | None:
         """How many of its numbers were applied before; None when it does nothing at all."""
         session = self._sessions.get(header.session)
-        if header.kind == CommandKind.SESSION_OPEN:
-            if session is None:
-                self._sessions[header.session] = _Session(header.generation)
+        if header.kind == CommandKind.SESSION_OPEN and session is None:
+            self._sessions[header.session] = _Session(header.generation)
             return None
         if session is None or header.generation < session.generation:
             return None
-        if header.kind == CommandKind.SESSION_RESUME:
+        if header.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             session.generation = header.generation
             return None
         if header.kind == CommandKind.SESSION_CLOSE:

@@ -19,6 +19,7 @@ from antiphon.bus.messages import (
     Deliver,
     Entry,
     EntryKind,
+    EpochStart,
     Piece,
     ReportItem,
     Seal,
@@ -326,6 +327,18 @@ def test_a_life_without_what_was_committed_is_seen() -> None:
     order.on_sent(NODE, commit(entry(1, 1)))
     with pytest.raises(Violation, match="a log through 0, 1 was committed"):
         started(checker)
+
+
+def test_an_epoch_that_begins_without_what_was_committed_is_seen() -> None:
+    order = order_with(1, 2)
+    order.on_sent(NODE, commit(entry(1, 1), entry(2, 2)))
+    checker = Durability(WORLD, order, Queues(WORLD))
+    checker.on_sent(NODE, EpochStart(epoch=9, from_seq=2, entries=(entry(2, 2),), committed_upto=1))
+    checker.on_sent(NODE, EpochStart(epoch=9, from_seq=3, entries=(), committed_upto=2))
+    with pytest.raises(Violation, match="begins with a log through 1, 2 was committed"):
+        checker.on_sent(NODE, EpochStart(epoch=9, from_seq=1, entries=(entry(1, 1),), committed_upto=0))
+    with pytest.raises(Violation, match="another entry at 2"):
+        checker.on_sent(NODE, EpochStart(epoch=9, from_seq=2, entries=(entry(2, 3),), committed_upto=1))
 
 
 def test_two_states_after_one_number_are_seen() -> None:

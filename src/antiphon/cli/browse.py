@@ -1,0 +1,38 @@
+"""`antiphon browse`: shows the messages of a queue, or what a topic keeps, without consuming them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+import antiphon
+from antiphon.cli.options import add_connection_options, positive
+from antiphon.cli.receive import show
+
+
+def add_command(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "browse", help="look at messages without consuming them", description=__doc__
+    )
+    parser.add_argument("destination", help="for example queue:orders")
+    parser.add_argument("--limit", type=positive, help="stop after that many")
+    add_connection_options(parser)
+    parser.set_defaults(run=run, save=None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what there is."""
+    asyncio.run(_browse(arguments))
+    return 0
+
+
+async def _browse(arguments: argparse.Namespace) -> None:
+    shown = 0
+    async with antiphon.connect(arguments.url) as connection, connection.session() as session:
+        async for message in session.browse(arguments.destination):
+            show(message, arguments)
+            shown += 1
+            if shown == arguments.limit:
+                return
