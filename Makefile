@@ -11,9 +11,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Further words for the command behind a target: make run ARGS="--port 0", make test ARGS="-k ranges".
 ARGS ?=
 SEEDS ?= 500
+FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long setup check format sim bench clean
+.PHONY: help run test test-long setup check format sim fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -42,6 +43,9 @@ format: $(VENV)/.installed-dev ## let ruff format everything and repair what it 
 sim: $(VENV)/.installed-run ## simulate the bus under faults (SEEDS=500)
 	@exec $(BIN)/antiphon sim bus --seeds $(SEEDS) $(ARGS)
 
+fuzz: $(VENV)/.installed-fuzz ## look for bytes that a decoder does not survive (FUZZ_SECONDS=60 each)
+	@exec $(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+
 bench: $(VENV)/.installed-dev ## measure this machine
 	@exec $(BIN)/python bench/run.py $(ARGS)
 
@@ -60,6 +64,12 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	@echo "installing antiphon with all extras and the development tools into $(VENV)" >&2
 	@$(PIP_INSTALL) --editable '.[all,dev]'
 	@touch $(VENV)/.installed-run $@
+
+# Where there is no atheris for this Python, the targets run without it.
+$(VENV)/.installed-fuzz: pyproject.toml | $(BIN)/pip
+	@echo "installing antiphon and atheris into $(VENV)" >&2
+	@$(PIP_INSTALL) --editable '.[fuzz]' || $(PIP_INSTALL) --editable .
+	@touch $@
 
 # pip is the last thing `venv` puts in place: when it is there, the environment is whole.
 # Debian ships Python without what `venv` needs; root gets it installed, others are told how.

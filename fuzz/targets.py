@@ -268,7 +268,7 @@ def seeds_of_bus() -> list[bytes]:
     entry = bus.Entry(5, 2, bus.EntryKind.DATA, mid, 9, bytes(16))
     said: list[bus.BusMessage] = [
         bus.Commit(epoch=1 << 16 | 1, entries=(entry,), committed_upto=6),
-        bus.Heartbeat(epoch=1 << 16 | 1, committed_upto=6),
+        bus.Data(mid=mid, ts=9, count=2, digest=bytes(16), payload=b"payload"),
         bus.Applied(epoch=1 << 16 | 1, upto=6, exceptions=(Outcome(5, 1, 3, 0, "no"),)),
     ]
     return [codec.encode(message, "a", 1, 1, bytes(16)) for message in said]

@@ -8,17 +8,17 @@ import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import fields
+from enum import IntEnum
 from types import TracebackType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from antiphon.batch import Batch, BatchBuilder
 from antiphon.ranges import Ranges
-from antiphon.wire import frames, layout
+from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import (
-    Acknowledge,
     Payload,
-    Return,
+    Publish,
     encode_command,
     kind_of,
     publish_buffers,
@@ -194,24 +194,38 @@ def rich_batch(session: int, number: int) -> bytes:
 
 
 def valid_frames(chance: random.Random, session: int, destination: int) -> list[frames.ClientFrame]:
-    """One of each kind that a client may say once it has greeted, and commands of each kind."""
-    ranges = Ranges([(1 << 40, (1 << 40) + 5), (1 << 41, (1 << 41) + 1)])
-    made = [
+    """One of each kind that a client may say once it has greeted, and a command of each kind."""
+    said = [
         _instance(cls, chance, session, destination)
         for cls in get_args(frames.ClientFrame)
         if cls not in (frames.Hello, frames.Command)
     ]
+    payloads = [
+        _instance(cls, chance, session, destination) for cls in get_args(Payload) if cls is not Publish
+    ]
     return [
-        *made,
+        *said,
         publish(session, destination),
         publish(session, destination, batch=rich_batch(session, 1), count=5),
-        command(session, 1, Acknowledge(destination=destination, subscription=0, ranges=ranges)),
-        command(session, 1, Return(destination=destination, subscription=0, counted=True, ranges=ranges)),
+        *(command(session, 1, payload) for payload in payloads if _may_be_numbered(payload)),
     ]
 
 
+def _may_be_numbered(payload: Payload) -> bool:
+    """Openings have no number, and some commands are the node's own; what remains may be a client's."""
+    try:
+        encode_command(kind_of(payload), 1, 1, 1, 0, b"")
+    except ValueError:
+        return False
+    return True
+
+
+# Far from whatever anybody is given in a test.
+NUMBERS = Ranges([(1 << 40, (1 << 40) + 5), (1 << 41, (1 << 41) + 1)])
+
+
 def _instance(cls: type[Any], chance: random.Random, session: int, destination: int) -> Any:
-    """A frame by its annotations, as the codec goes by them; with a real session and destination."""
+    """A frame or payload by its annotations, as the codec goes by them; of a real session and destination."""
     known = {
         "session": session,
         "destination": destination,
@@ -219,19 +233,23 @@ def _instance(cls: type[Any], chance: random.Random, session: int, destination: 
         "question": '{"question": "status"}',
         "settings": "{}",
     }
-    small: dict[Any, Any] = {
-        layout.Bool: chance.random() < 0.5,
-        layout.Text: "text",
-        layout.Document: "text",
-        frames.AckModeField: frames.AckMode.AUTO,
-    }
-    hints = get_type_hints(cls, include_extras=True)
+    hints = get_type_hints(cls)
     return cls(
         **{
-            field.name: known.get(field.name, small.get(hints[field.name], chance.randrange(4)))
+            field.name: known[field.name] if field.name in known else _value(hints[field.name], chance)
             for field in fields(cls)
         }
     )
+
+
+def _value(kind: Any, chance: random.Random) -> Any:
+    """Something small of this type."""
+    if get_origin(kind) is tuple:
+        return ()
+    some: dict[Any, Any] = {bool: chance.random() < 0.5, str: "text", Ranges: NUMBERS}
+    if kind in some:
+        return some[kind]
+    return next(iter(kind)) if issubclass(kind, IntEnum) else chance.randrange(4)
 
 
 def spoiled(chance: random.Random, data: bytes) -> bytes:

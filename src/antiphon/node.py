@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.bus import effects as bus
@@ -118,7 +118,7 @@ class Node:
         self._for_client_manager: list[door.Event] = []
         self._effects: list[NodeEffect] = []
         # Of this step: however many ask the same at once, the answer is made once.
-        self._answers: dict[str, door.Answered] = {}
+        self._answers: dict[str, str] = {}
         self._now_ns = 0
         self._wall_ms = 0
 
@@ -221,10 +221,7 @@ class Node:
                 parts = self.channels[channel]
                 self._send(parts, parts.replica.primary, message)
             case door.AskNode(conn=conn, request=request, text=text):
-                answer = self._answers.get(text)
-                if answer is None:
-                    answer = self._answers[text] = self._answer(conn, request, text)
-                self._for_client_manager.append(replace(answer, conn=conn, request=request))
+                self._for_client_manager.append(self._answer(conn, request, text))
             case _:
                 self._effects.append(effect)
 
@@ -278,12 +275,18 @@ class Node:
                 conn, request, "an admin question is a JSON object with a key 'question'", UNKNOWN_QUESTION
             )
         if question == "status":
-            return door.Answered(conn, request, json.dumps(self.status()))
+            return door.Answered(conn, request, self._told(question, self.status))
         if question == "destinations":
-            return door.Answered(conn, request, json.dumps(self.destinations()))
+            return door.Answered(conn, request, self._told(question, self.destinations))
         return door.Answered(
             conn, request, f"this node knows no question {str(question)[:80]!r}", UNKNOWN_QUESTION
         )
+
+    def _told(self, question: str, tell: Callable[[], Any]) -> str:
+        answer = self._answers.get(question)
+        if answer is None:
+            answer = self._answers[question] = json.dumps(tell())
+        return answer
 
     def status(self) -> dict[str, Any]:
         """The node and its channels, as `antiphon admin status` shows them."""

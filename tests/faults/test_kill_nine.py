@@ -35,7 +35,7 @@ class History:
 async def publish(url: str, name: str, history: History) -> None:
     """Publish unique messages, alone and in batches, until the server is gone."""
     with contextlib.suppress(antiphon.AntiphonError):
-        async with antiphon.connect(url) as connection, connection.session() as session:
+        async with antiphon.connect(url, reconnect=0) as connection, connection.session() as session:
             producer = await session.producer(QUEUE)
             number = 0
             while True:
@@ -58,7 +58,10 @@ async def publish(url: str, name: str, history: History) -> None:
 async def consume(url: str, history: History) -> None:
     """Receive and acknowledge one by one; note an acknowledgement only once it is confirmed."""
     with contextlib.suppress(antiphon.AntiphonError):
-        async with antiphon.connect(url) as connection, connection.session(ack="individual") as session:
+        async with (
+            antiphon.connect(url, reconnect=0) as connection,
+            connection.session(ack="individual") as session,
+        ):
             consumer = await session.consumer(QUEUE, prefetch=50)
             while True:
                 messages = await consumer.receive_many(20, timeout=10)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.bus.messages import Deliver
+from antiphon.message_manager import dispatcher
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
@@ -237,6 +239,13 @@ deliveries = st.lists(
 )
 
 
+def waiting(given: dispatcher.Dispatcher) -> Ranges:
+    """What is ready, and what a dispatcher has not looked at yet."""
+    rest, through = given.source.pending(given._looked, 1 << 30)
+    assert through is None
+    return given.ready.union(rest)
+
+
 @dataclass
 class Holder:
     """A consumer as its client sees it."""
@@ -310,20 +319,20 @@ class Hall:
         stored = self.channel.manager.state.directory.get(self.queue)
         assert primary is not None and stored is not None
         assert stored.live.count == self.published - len(self.acknowledged)
-        dispatcher = primary.delivery.dispatcher(self.queue)
-        if dispatcher is None:
+        giver = primary.delivery.dispatcher(self.queue)
+        if giver is None:
             return
         parts = [
-            dispatcher.ready,
-            dispatcher.returning,
-            *(c.in_flight for c in dispatcher.consumers.values()),
+            waiting(giver),
+            giver.returning,
+            *(c.in_flight for c in giver.consumers.values()),
         ]
         together = Ranges()
         for part in parts:
             together.add_all(part)
         assert together == stored.live
         assert sum(part.count for part in parts) == stored.live.count
-        for key, consumer in dispatcher.consumers.items():
+        for key, consumer in giver.consumers.items():
             assert list(consumer.in_flight.numbers()) == sorted(self.holders[key.consumer].held)
 
     def _pick(self, which: int) -> int | None:
@@ -440,6 +449,12 @@ def test_every_message_reaches_one_consumer_at_a_time_and_in_the_end_somebody(dr
     for step in drawn:
         hall.act(step)
     hall.drain()
+
+
+@given(deliveries)
+def test_it_does_so_when_little_of_the_backlog_is_looked_at_a_time(drawn: list[Step]) -> None:
+    with mock.patch.object(dispatcher, "RANGES_READY", 2):
+        test_every_message_reaches_one_consumer_at_a_time_and_in_the_end_somebody.hypothesis.inner_test(drawn)
 
 
 def test_the_outcomes_of_a_story_are_among_the_known_ones() -> None:

@@ -343,7 +343,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A client manager attaches a consumer at the primary; repeated on a new term."""
+    """A client manager attaches a consumer at the primary; repeated on a new term.
+
+    Its client knows it under `number` in its session, and `resumes` it after its connection was lost.
+    """
 
     consumer: int
     session: int
@@ -354,24 +357,34 @@ class Register:
     credit_messages: int
     credit_bytes: int
     held: Ranges = field(default_factory=Ranges)
+    number: int = 0
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The primary's answer; `code` is empty when the consumer is attached."""
+    """The primary's answer; `code` is empty when the consumer is attached.
+
+    Of what it held, it does not have `lost` any more: gone, or another's.
+    """
 
     consumer: int
     term: int
     code: str = ""
     text: str = ""
+    lost: Ranges = field(default_factory=Ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """A client manager detaches a consumer; deliveries above `seen_through` never reached the application."""
+    """A client manager detaches a consumer; deliveries above `seen_through` never reached the application.
+
+    A client that `is_lost` may come back: what it holds is kept for it for a short while.
+    """
 
     consumer: int
     seen_through: int
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Literal
 
 from antiphon.client.admin import Admin
 from antiphon.client.durations import Duration, seconds
-from antiphon.client.link import Link
+from antiphon.client.link import Link, reason_of
 from antiphon.client.once import Once
 from antiphon.client.scope import SessionScope
 from antiphon.client.servers import Server, parse_url
@@ -18,12 +17,19 @@ from antiphon.client.session import Session
 from antiphon.errors import AccessDenied, AntiphonError, ConnectionFailed, LocalError, NotConnected
 from antiphon.wire.frames import AckMode
 
-AckName = Literal["auto", "client", "individual"]
+AckName = Literal["auto", "client", "individual", "dups_ok"]
+
+RECONNECT_S = 60.0
 
 CREDENTIAL_CHARACTERS_MAX = 1_024
 """Of a user's name, a password or a client id: far more than anybody has, far less than a greeting holds."""
 
-_ACK_MODES = {"auto": AckMode.AUTO, "client": AckMode.CLIENT, "individual": AckMode.INDIVIDUAL}
+_ACK_MODES = {
+    "auto": AckMode.AUTO,
+    "client": AckMode.CLIENT,
+    "individual": AckMode.INDIVIDUAL,
+    "dups_ok": AckMode.DUPS_OK,
+}
 
 
 def connect(
@@ -32,11 +38,17 @@ def connect(
     password: str | None = None,
     client_id: str | None = None,
     timeout: Duration = 10,
+    reconnect: Duration = RECONNECT_S,
 ) -> Connection:
     """A connection to the first of the servers in `url` that lets us in.
 
     Await it, or use it with `async with`. `timeout` is how long that may take; and how
     long the server may take later on to open a session, a producer or a consumer.
+
+    A connection that is lost is made again by itself, to any of the servers, and everything goes on
+    where it was: what was sent and not confirmed is sent again and stored once, what a consumer holds
+    stays its own. The application only waits. This is tried for as long as anything waits, and at least
+    for `reconnect` seconds; then, or at once if that is 0, the connection is over (NotConnected).
 
     >>> async with antiphon.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
     ...     async with connection.session() as session:
@@ -48,6 +60,7 @@ def connect(
         password=_checked("password", password),
         client_id=_checked("client_id", client_id),
         timeout=seconds(timeout, "timeout"),
+        reconnect=seconds(reconnect, "reconnect"),
     )
 
 
@@ -59,20 +72,28 @@ class Connection:
     """
 
     def __init__(
-        self, servers: list[Server], *, user: str, password: str, client_id: str, timeout: float
+        self,
+        servers: list[Server],
+        *,
+        user: str,
+        password: str,
+        client_id: str,
+        timeout: float,
+        reconnect: float,
     ) -> None:
         self._servers = servers
         self._user = user
         self._password = password
         self._client_id = client_id
         self._timeout = timeout
+        self._reconnect = reconnect
         self._connecting = Once(self._connect)
         self._link: Link | None = None
         self._sessions: list[Session] = []
 
     @property
     def closed(self) -> bool:
-        """Was it closed, or lost?"""
+        """Was it closed, or given up? One that is lost for a while is not."""
         return self._link is not None and self._link.error is not None
 
     def session(self, ack: AckName = "auto") -> Session:
@@ -81,6 +102,7 @@ class Connection:
         auto: when `receive` returns them, or when `async for` asks for the next one.
         client: `message.ack()` acknowledges everything the session was given so far.
         individual: `message.ack()` acknowledges this one.
+        dups_ok: as auto, but lazily: after a failure more messages may come a second time.
 
         >>> async with connection.session(ack="client") as session:
         ...     consumer = session.consumer("queue:orders")
@@ -147,40 +169,31 @@ class Connection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         failures: dict[str, str] = {}
+        link = Link(
+            self._servers,
+            user=self._user,
+            password=self._password,
+            client_id=self._client_id,
+            reconnect_s=self._reconnect,
+        )
         for place, server in enumerate(self._servers):
             # A server that never answers leaves their share of the time to those after it.
             share = (deadline - loop.time()) / (len(self._servers) - place)
             try:
-                self._link = await self._reach(server, share)
+                await link.reach(server, share)
+                self._link = link
                 return
             except AccessDenied:
                 raise
             except TimeoutError:
                 failures[str(server)] = f"no answer within {share:.3g} s"
             except (OSError, AntiphonError) as error:
-                failures[str(server)] = _reason(error)
+                failures[str(server)] = reason_of(error)
         reasons = "; ".join(f"{server}: {reason}" for server, reason in failures.items())
         raise ConnectionFailed(f"no server could be reached. {reasons}", failures)
-
-    async def _reach(self, server: Server, timeout: float) -> Link:
-        link = Link(server=str(server), user=self._user, password=self._password, client_id=self._client_id)
-        try:
-            async with asyncio.timeout(timeout):
-                await link.loop.create_connection(lambda: link, server.host, server.port)
-                await link.welcomed
-        except BaseException:
-            link.abort()
-            raise
-        return link
 
 
 def _checked(what: str, text: str | None) -> str:
     if text is not None and not (isinstance(text, str) and len(text) <= CREDENTIAL_CHARACTERS_MAX):
         raise LocalError(f"{what} is a text of at most {CREDENTIAL_CHARACTERS_MAX:,} characters")
     return text or ""
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return str(error)

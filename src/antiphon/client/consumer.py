@@ -19,7 +19,7 @@ from antiphon.client.once import Once
 from antiphon.client.outcomes import acknowledge_error
 from antiphon.client.scope import Fate, SessionScope
 from antiphon.client.subscribing import Start, Wish
-from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected
+from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected, SessionClosed
 from antiphon.message import Message
 from antiphon.names import parse_destination
 from antiphon.wire.commands import Unsubscribe
@@ -187,14 +187,18 @@ class Consumer:
         link.receivers.pop((session.session, core.consumer), None)
         try:
             link.check()
+            session.check()
             session.send_gathered(core)
-            if not core.is_closing:
+            if not core.is_closing and not link.is_up and session.is_idle:
+                # Nothing is left to say: on another connection it will not be attached again.
+                core.is_closing = True
+            elif not core.is_closing:
                 # The server answers when all acknowledgements before are confirmed.
                 await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
             if self._wish.is_topic and self._wish.durable is None and not self._scope.is_closed:
                 # With the session it would end too; but the session may live long.
                 await self._scope.order(core.channel, Unsubscribe(subscription=core.subscription))
-        except NotConnected:
+        except (NotConnected, SessionClosed):
             if session.owes_word():
                 raise
 
@@ -241,14 +245,16 @@ class Consumer:
     async def _wait(self, attached: Attached, deadline: float | None) -> bool:
         """Wait until messages have come; False when they have not by the deadline."""
         link, session, core = attached
-        # The application has worked off everything: do not let the server wait for its word.
-        session.send_gathered(core)
+        if self._scope.ack_mode is not AckMode.DUPS_OK:
+            # The application has worked off everything: do not let the server wait for its word.
+            session.send_gathered(core)
         link.flush()
         waiter: asyncio.Future[bool] = link.loop.create_future()
         self._waiters.append(waiter)
         timer = None if deadline is None else link.loop.call_at(deadline, _expire, waiter)
         try:
-            return await waiter or core.buffered > 0
+            with link.waiting():
+                return await waiter or core.buffered > 0
         finally:
             if timer is not None:
                 timer.cancel()
@@ -257,14 +263,14 @@ class Consumer:
 
     def given(self, spans: Sequence[Span]) -> None:
         """The application has these now. In an auto session that is enough."""
-        if self._scope.ack_mode is AckMode.AUTO:
+        if self._attached.session.is_automatic:
             self._gather(spans)
         else:
             self._hold(spans)
 
     def given_in_turn(self, span: Span) -> None:
         """The application has this one now, and will ask for the next, see `done_with`."""
-        if self._scope.ack_mode is AckMode.AUTO:
+        if self._attached.session.is_automatic:
             link, _, core = self._attached
             core.put_in_hand(span.numbers[0])
             link.flush_soon()
@@ -291,7 +297,7 @@ class Consumer:
     def _gather(self, spans: Sequence[Span]) -> None:
         """Acknowledge these soon."""
         link, session, core = self._attached
-        if spans and link.error is None:
+        if spans and link.error is None and session.error is None:
             session.gather(time.monotonic_ns(), core, spans)
             link.flush_soon()
 
@@ -301,6 +307,7 @@ class Consumer:
         """What `message.ack()` does."""
         link, session, core = self._attached
         link.check()
+        session.check()
         if self._scope.ack_mode is AckMode.CLIENT:
             sent = session.acknowledge_held()
         else:
@@ -309,21 +316,24 @@ class Consumer:
         last = session.last_sent(core)
         link.flush_soon()
         for acknowledgement in sent:
-            await self._settled(link, acknowledgement)
+            await self._settled(acknowledgement)
             for item in acknowledgement.outcomes:
                 error = acknowledge_error(item)
                 if error is not None:
                     raise error
         if not sent and last is not None:
             # It was acknowledged before, with the last ones or earlier, and perhaps is not confirmed yet.
-            await self._settled(link, last)
+            await self._settled(last)
 
-    async def _settled(self, link: Link, acknowledgement: Acknowledgement) -> None:
+    async def _settled(self, acknowledgement: Acknowledgement) -> None:
+        link, session, _ = self._attached
         if not acknowledgement.is_settled:
             future: asyncio.Future[None] = link.loop.create_future()
             acknowledgement.listen(lambda _: None if future.done() else future.set_result(None))
-            await future
+            with link.waiting():
+                await future
         if acknowledgement.is_lost:
+            session.check()
             raise link.lost() from link.error
 
 

@@ -1,26 +1,30 @@
-"""ClientCore: the client's half of one connection, as a machine without sockets or a clock.
+"""ClientCore: the client's half of a connection, as a machine without sockets or a clock.
 
 Where it sits
     application  ->  face (aio)  ->  CLIENT CORE  ->  frames  ->  client manager
 
 What it promises
     K1  Nothing but the greeting is sent before the server has let us in.
-    K2  Every request has one answer: what the server said, or that the connection is over.
+    K2  Every request has one answer: what the server said, or that it will never come.
     K3  A frame that does not fit what was said before raises ProtocolError; after that, or
-        after `Ended`, the connection is of no more use.
+        after `Ended`, the socket is of no more use.
     K4  A server that is silent for three heartbeats is reported as gone.
+    K5  A lost socket loses nothing else: after `lose`, `greet` begins anew on another, where each
+        session is resumed, then sends what has no outcome again, then attaches its consumers with
+        what they hold, then repeats its requests.
 
 What it leaves to others
     The face moves `take_output()` to the socket, hands in whole frames, calls `on_time` no
     later than `wake_ns`, and turns events into what the application waits for. Numbers,
-    windows and outcomes are core_outbox's, buffers and credit core_consumer's.
+    windows and outcomes are core_outbox's, buffers and credit core_consumer's; which server to try,
+    and when, is core_route's.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from antiphon.client.core_consumer import ConsumerCore
@@ -33,11 +37,21 @@ from antiphon.client.core_events import (
     Expired,
     Refused,
     Reply,
+    SessionEnded,
     Welcomed,
 )
 from antiphon.client.core_gathering import Publication
+from antiphon.client.core_requests import Request, RequestFrame, Requests
 from antiphon.client.core_session import SessionCore
-from antiphon.errors import AntiphonError, NotConnected, ProtocolError, error_from_code
+from antiphon.errors import (
+    AccessDenied,
+    AntiphonError,
+    NotConnected,
+    ProtocolError,
+    RemoteError,
+    SessionClosed,
+    error_from_code,
+)
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
 from antiphon.wire.frames import (
     AckMode,
@@ -50,18 +64,22 @@ from antiphon.wire.frames import (
     ConsumerClose,
     ConsumerGone,
     ConsumerOpen,
+    ConsumerResume,
+    ConsumerResumed,
     Deliver,
     DestinationCreate,
     DestinationOpen,
     DestinationOpened,
     Done,
     Failed,
+    FlowState,
     Goodbye,
     Hello,
     Ping,
     Pong,
     ServerFrame,
     SessionClose,
+    SessionGone,
     SessionOpen,
     SessionOpened,
     SubscriptionFind,
@@ -72,42 +90,29 @@ from antiphon.wire.frames import (
 from antiphon.wire.primitives import Buffer
 
 NEVER_NS = 1 << 63
-REQUEST_MAX = 0xFFFF_FFFF
 SILENT_BEATS_MAX = 6  # half heartbeats
 
 CLOSED_REMEMBERED = 256
 """Sessions closed last: the server may still have sent something to them."""
 
 
-@dataclass(slots=True)
-class _Request:
-    """A question that was sent: what kind of answer it expects, and what it was about."""
-
-    answer: type[Any]
-    session: int = 0
-    opens: int = 0  # a consumer
-    closes: int = 0  # a consumer
-    ack_mode: AckMode = AckMode.AUTO
-    is_abandoned: bool = False
-
-
 class ClientCore:
-    """One connection, from the greeting to its end."""
+    """One client, from its first greeting to its end, on one socket after the other."""
 
     def __init__(self, *, user: str = "", password: str = "", client_id: str = "") -> None:
         self.welcome: Welcome | None = None
         self.client_id = client_id
         self.sessions: dict[int, SessionCore] = {}
         self.wake_ns = NEVER_NS
+        self._hello = Hello(user=user, password=password, client_id=client_id)
         self._output: list[Buffer] = []
-        self._requests: dict[int, _Request] = {}
-        self._last_request = 0
+        self._requests = Requests()
         self._closed: deque[int] = deque(maxlen=CLOSED_REMEMBERED)
         # Publications by the time they were given, in the order of sending: the heads expire first.
         self._watched: dict[int, deque[Publication]] = {}
         self._beat_ns = NEVER_NS
         self._silent_beats = 0
-        self._send(Hello(user=user, password=password, client_id=client_id))
+        self.greet()
 
     @property
     def frame_limit(self) -> int:
@@ -123,84 +128,173 @@ class ClientCore:
     def _send(self, frame: ClientFrame) -> None:
         self._output.append(encode_frame(frame))
 
+    # -- one socket after the other --------------------------------------------
+
+    def greet(self) -> None:
+        """There is a new socket: the first word on it."""
+        self._output.clear()
+        self._send(self._hello)
+
+    def lose(self) -> None:
+        """The socket is gone. Whatever waits goes on waiting (K5)."""
+        self.welcome = None
+        self._output.clear()
+        self._beat_ns = NEVER_NS
+        self._silent_beats = 0
+        for request in self._requests.take_unneeded():
+            session = self.sessions.get(request.session)
+            if session is not None and request.is_abandoned:
+                self._undo(session, request)
+        for session in self.sessions.values():
+            session.suspend()
+
+    def _undo(self, session: SessionCore, request: Request) -> None:
+        """Nobody waits for this, and with the socket it is undone already."""
+        if isinstance(request.frame, SessionClose):
+            self._forget_session(session)
+        elif isinstance(request.frame, ConsumerOpen | ConsumerResume):
+            session.forget_consumer(request.consumer)
+
+    def _resume_session(self, session: SessionCore) -> None:
+        # Counted up with each attempt, whether or not it was heard of.
+        session.generation += 1
+        self._ask(
+            lambda number: SessionOpen(
+                request=number,
+                session=session.session,
+                generation=session.generation,
+                ack_mode=session.ack_mode,
+                channels=tuple(session.channels),
+            ),
+            SessionOpened,
+            is_own=True,
+        )
+
+    def _on_resumed(self, session: SessionCore, opened: SessionOpened) -> None:
+        waiting = self._requests.of_session(session.session)
+        session.resume(opened)
+        for consumer in session.consumers.values():
+            if not consumer.is_closing:
+                self._attach_again(session, consumer, waiting)
+        for request in waiting:
+            if not isinstance(request.frame, ConsumerResume):
+                self._send(request.frame)
+
+    def _attach_again(self, session: SessionCore, consumer: ConsumerCore, waiting: list[Request]) -> None:
+        """With what it holds. Somebody may still wait for it to be opened at all."""
+
+        def make(number: int) -> RequestFrame:
+            return consumer.resumption(number, session.session)
+
+        for request in waiting:
+            if request.consumer == consumer.consumer:
+                request.frame, request.answer = make(request.frame.request), ConsumerResumed
+                self._send(request.frame)
+                return
+        self._ask(make, ConsumerResumed, session.session, is_own=True)
+
     # -- requests --------------------------------------------------------------
 
     def open_session(self, ack_mode: AckMode) -> int:
-        request = self._request(_Request(SessionOpened, ack_mode=ack_mode))
-        self._send(SessionOpen(request=request, session=0, generation=0, ack_mode=ack_mode))
-        return request
+        return self._ask(
+            lambda number: SessionOpen(request=number, session=0, generation=0, ack_mode=ack_mode),
+            SessionOpened,
+        )
+
+    def adopt_session(self, session: int, generation: int, channel: str) -> int:
+        """Go on with a session that another process began, or we on a connection that is over."""
+        return self._ask(
+            lambda number: SessionOpen(
+                request=number,
+                session=session,
+                generation=generation,
+                ack_mode=AckMode.AUTO,
+                channels=(channel,),
+            ),
+            SessionOpened,
+        )
 
     def close_session(self, session: int) -> int:
-        request = self._request(_Request(Done, session=session))
-        self._send(SessionClose(request=request, session=session))
-        return request
+        return self._ask(lambda number: SessionClose(request=number, session=session), Done, session)
 
-    def open_destination(self, name: str, *, create: bool) -> int:
-        request = self._request(_Request(DestinationOpened))
-        self._send(DestinationOpen(request=request, name=name, create=create))
-        return request
+    def open_destination(self, name: str, *, create: bool, session: int = 0) -> int:
+        """Where a destination is; to send commands there, the session that will."""
+        return self._ask(
+            lambda number: DestinationOpen(request=number, name=name, create=create, session=session),
+            DestinationOpened,
+            session,
+        )
 
     def create_destination(self, name: str, settings: str) -> int:
-        request = self._request(_Request(DestinationOpened))
-        self._send(DestinationCreate(request=request, name=name, settings=settings))
-        return request
+        return self._ask(
+            lambda number: DestinationCreate(request=number, name=name, settings=settings),
+            DestinationOpened,
+        )
 
     def find_subscription(self, session: SessionCore, name: str) -> int:
-        request = self._request(_Request(SubscriptionFound))
-        self._send(SubscriptionFind(request=request, session=session.session, name=name))
-        return request
+        return self._ask(
+            lambda number: SubscriptionFind(request=number, session=session.session, name=name),
+            SubscriptionFound,
+            session.session,
+        )
 
     def browse(self, destination: int, after: int, limit: int) -> int:
-        request = self._request(_Request(Browsed))
-        self._send(Browse(request=request, destination=destination, after=after, limit=limit))
-        return request
+        return self._ask(
+            lambda number: Browse(request=number, destination=destination, after=after, limit=limit),
+            Browsed,
+        )
 
     def open_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
         """Ask for deliveries. They may come before the answer does."""
-        request = self._request(_Request(Done, session=session.session, opens=consumer.consumer))
-        self._send(
-            ConsumerOpen(
-                request=request,
+        return self._ask(
+            lambda number: ConsumerOpen(
+                request=number,
                 session=session.session,
                 consumer=consumer.consumer,
                 destination=consumer.destination,
                 subscription=consumer.subscription,
                 credit_messages=consumer.prefetch_messages,
                 credit_bytes=consumer.prefetch_bytes,
-            )
+            ),
+            Done,
+            session.session,
         )
-        return request
 
     def close_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
         """End the deliveries. What was buffered and not taken, the server gives to others."""
         consumer.is_closing = True
-        request = self._request(_Request(Done, session=session.session, closes=consumer.consumer))
-        self._send(
-            ConsumerClose(
-                request=request,
+        return self._ask(
+            lambda number: ConsumerClose(
+                request=number,
                 session=session.session,
                 consumer=consumer.consumer,
                 seen_through=consumer.taken_through,
-            )
+            ),
+            Done,
+            session.session,
         )
-        return request
 
     def ask(self, question: dict[str, Any]) -> int:
-        request = self._request(_Request(Answer))
-        self._send(Ask(request=request, question=json.dumps(question)))
-        return request
+        return self._ask(lambda number: Ask(request=number, question=json.dumps(question)), Answer)
 
     def abandon_request(self, request: int) -> None:
         """Nobody waits for the answer any more. When it comes it is undone, as far as that is possible."""
-        if request in self._requests:
-            self._requests[request].is_abandoned = True
+        self._requests.abandon(request)
 
-    def _request(self, request: _Request) -> int:
-        number = self._last_request % REQUEST_MAX + 1
-        assert number not in self._requests, "four thousand million requests wait for their answer"
-        self._last_request = number
-        self._requests[number] = request
-        return number
+    def _ask(
+        self,
+        make: Callable[[int], RequestFrame],
+        answer: type[Any],
+        session: int = 0,
+        *,
+        is_own: bool = False,
+    ) -> int:
+        """Ask now, or as soon as there is a socket and the session is on it."""
+        request = self._requests.add(make, answer, session, is_own=is_own)
+        asker = self.sessions.get(session)
+        if self.welcome is not None and (asker is None or asker.is_open):
+            self._send(request.frame)
+        return request.frame.request
 
     # -- frames ----------------------------------------------------------------
 
@@ -213,13 +307,17 @@ class ClientCore:
             case Deliver():
                 return self._on_deliver(frame)
             case Confirm():
-                return self._on_confirm(frame)
-            case SessionOpened() | DestinationOpened() | SubscriptionFound() | Browsed() | Done() | Answer():
-                return self._on_answer(frame)
+                session = self._session(frame.session)
+                return [] if session is None else list(session.confirm(frame.channel, frame.items))
             case Failed():
                 return self._on_failed(frame)
             case ConsumerGone():
                 return self._on_consumer_gone(frame)
+            case SessionGone():
+                return self._on_session_gone(frame)
+            case FlowState():
+                for session in self.sessions.values():
+                    session.set_blocked(frame.channel, frame.blocked)
             case Ping():
                 self._send(Pong(nonce=frame.nonce))
             case Pong():
@@ -227,7 +325,9 @@ class ClientCore:
             case Welcome():
                 return self._on_welcome(now_ns, frame)
             case Goodbye():
-                return [Ended(error=_parting_error(frame))]
+                return [_parting(frame)]
+            case _:
+                return self._on_answer(frame)
         return []
 
     def _on_welcome(self, now_ns: int, frame: Welcome) -> list[Event]:
@@ -237,61 +337,81 @@ class ClientCore:
         if frame.heartbeat_ms:
             self._beat_ns = now_ns + self._half_beat_ns
             self._wake(self._beat_ns)
+        waiting = self._requests.of_session(0)
+        for session in self.sessions.values():
+            self._resume_session(session)
+        for request in waiting:
+            self._send(request.frame)
         return [Welcomed(welcome=frame)]
 
     def _on_answer(self, frame: Reply) -> list[Event]:
-        request = self._answered(frame.request)
+        request = self._requests.take(frame.request)
         if not isinstance(frame, request.answer):
             raise ProtocolError(f"request {frame.request} was answered by {type(frame).__name__}")
-        if isinstance(frame, SessionOpened):
-            self._add_session(frame, request)
-        elif request.session in self.sessions:
-            self._note_done(self.sessions[request.session], request)
-        return [] if request.is_abandoned else [Answered(request=frame.request, reply=frame)]
+        session = self.sessions.get(request.session)
+        reply = frame
+        match frame:
+            case SessionOpened():
+                self._on_session_opened(frame, request)
+            case ConsumerResumed() if session is not None:
+                session.consumers[request.consumer].drop(frame.lost)
+                reply = Done(request=frame.request)
+                self._note_done(session, request)
+            case Done() if session is not None:
+                self._note_done(session, request)
+            case DestinationOpened() | SubscriptionFound() if session is not None:
+                session.channels[frame.channel] = None
+        if request.is_abandoned or request.is_own:
+            return []
+        return [Answered(request=frame.request, reply=reply)]
 
-    def _add_session(self, frame: SessionOpened, request: _Request) -> None:
-        if frame.session in self.sessions:
+    def _on_session_opened(self, frame: SessionOpened, request: Request) -> None:
+        known = self.sessions.get(frame.session)
+        asked = request.frame
+        assert isinstance(asked, SessionOpen), "only SessionOpen expects SessionOpened"
+        if asked.session and (frame.session, frame.generation) != (asked.session, asked.generation):
+            raise ProtocolError(f"session {asked.session:032x} was to be resumed, another one was")
+        if request.is_own:
+            if known is not None:
+                self._on_resumed(known, frame)
+            return
+        if known is not None:
             raise ProtocolError(f"session {frame.session:032x} was opened twice")
-        self.sessions[frame.session] = SessionCore(
-            frame, request.ack_mode, output=self._output, wake=self._wake
-        )
-        if request.is_abandoned:
+        session = SessionCore(frame, asked.ack_mode, output=self._output, wake=self._wake)
+        session.channels.update(dict.fromkeys(asked.channels))
+        self.sessions[frame.session] = session
+        if request.is_abandoned and not asked.session:
             self.abandon_request(self.close_session(frame.session))
 
-    def _note_done(self, session: SessionCore, request: _Request) -> None:
-        if request.closes:
-            # What the application still holds of it may yet be acknowledged.
-            if not session.consumers[request.closes].held:
-                session.forget_consumer(request.closes)
-        elif request.opens:
-            if request.is_abandoned:
-                self.abandon_request(self.close_consumer(session, session.consumers[request.opens]))
-        else:
-            del self.sessions[session.session]
-            self._closed.append(session.session)
+    def _note_done(self, session: SessionCore, request: Request) -> None:
+        match request.frame:
+            case ConsumerClose(consumer=number):
+                # What the application still holds of it may yet be acknowledged.
+                if not session.consumers[number].held:
+                    session.forget_consumer(number)
+            case ConsumerOpen(consumer=number) | ConsumerResume(consumer=number):
+                if request.is_abandoned:
+                    self.abandon_request(self.close_consumer(session, session.consumers[number]))
+            case SessionClose():
+                self._forget_session(session)
+
+    def _forget_session(self, session: SessionCore) -> None:
+        del self.sessions[session.session]
+        self._closed.append(session.session)
 
     def _on_failed(self, frame: Failed) -> list[Event]:
-        request = self._answered(frame.request)
-        if request.opens and request.session in self.sessions:
-            self.sessions[request.session].forget_consumer(request.opens)
-        if request.is_abandoned:
-            return []
-        return [Refused(request=frame.request, error=error_from_code(frame.code, frame.text))]
-
-    def _answered(self, number: int) -> _Request:
-        request = self._requests.pop(number, None)
-        if request is None:
-            raise ProtocolError(f"request {number} was answered, and never asked or answered before")
-        return request
-
-    def _on_confirm(self, frame: Confirm) -> list[Event]:
-        session = self._session(frame.session)
-        if session is None:
-            return []
-        outbox = session.outboxes.get(frame.channel)
-        if outbox is None:
-            raise ProtocolError(f"channel {frame.channel!r} confirmed commands that it was never sent")
-        return list(outbox.confirm(frame.items))
+        request = self._requests.take(frame.request)
+        error = error_from_code(frame.code, frame.text)
+        asked = request.frame
+        if isinstance(asked, SessionOpen) and request.is_own:
+            session = self.sessions.get(asked.session)
+            return [] if session is None else self._end_session(session, SessionClosed(error.text))
+        session = self.sessions.get(request.session)
+        if session is not None and isinstance(asked, ConsumerOpen | ConsumerResume):
+            if request.is_own:
+                return self._end_consumer(session, asked.consumer, error)
+            session.forget_consumer(asked.consumer)
+        return [] if request.is_abandoned else [Refused(request=frame.request, error=error)]
 
     def _on_deliver(self, frame: Deliver) -> list[Event]:
         session = self._session(frame.session)
@@ -305,12 +425,38 @@ class ClientCore:
 
     def _on_consumer_gone(self, frame: ConsumerGone) -> list[Event]:
         session = self._session(frame.session)
-        consumer = self._consumer(session, frame.consumer) if session is not None else None
-        if consumer is None or consumer.is_closing:
+        if session is None or self._consumer(session, frame.consumer) is None:
+            return []
+        return self._end_consumer(session, frame.consumer, error_from_code(frame.code, frame.text))
+
+    def _end_consumer(self, session: SessionCore, number: int, error: AntiphonError) -> list[Event]:
+        consumer = session.consumers[number]
+        if consumer.is_closing:
             return []
         consumer.is_closing = True
-        error = error_from_code(frame.code, frame.text)
-        return [ConsumerEnded(session=frame.session, consumer=frame.consumer, error=error)]
+        return [ConsumerEnded(session=session.session, consumer=number, error=error)]
+
+    def _on_session_gone(self, frame: SessionGone) -> list[Event]:
+        session = self._session(frame.session)
+        return [] if session is None else self._end_session(session, SessionClosed(frame.text))
+
+    def _end_session(self, session: SessionCore, error: AntiphonError) -> list[Event]:
+        """It expired, or goes on elsewhere. Whoever waits for something in it waits in vain (K2)."""
+        events: list[Event] = []
+        for number in list(session.consumers):
+            events += self._end_consumer(session, number, error)
+        tags = session.end(error)
+        self._forget_session(session)
+        for request in self._requests.of_session(session.session):
+            number = self._requests.take(request.frame.request).frame.request
+            if request.is_own or request.is_abandoned:
+                continue
+            if isinstance(request.frame, SessionClose) and not tags:
+                events.append(Answered(request=number, reply=Done(request=number)))
+            else:
+                events.append(Refused(request=number, error=error))
+        events.append(SessionEnded(session=session.session, error=error, tags=tags))
+        return events
 
     def _session(self, number: int) -> SessionCore | None:
         session = self.sessions.get(number)
@@ -332,6 +478,11 @@ class ClientCore:
             watched.popleft()
         watched.append(publication)
         self._wake(publication.deadline_ns)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Does anybody wait for the outcome of a publication?"""
+        return any(not p.is_settled for watched in self._watched.values() for p in watched)
 
     def on_time(self, now_ns: int) -> list[Event]:
         """Do what is due; `wake_ns` says when there will be more."""
@@ -391,7 +542,9 @@ class ClientCore:
         return tags
 
 
-def _parting_error(frame: Goodbye) -> AntiphonError:
+def _parting(frame: Goodbye) -> Ended:
     if not frame.code:
-        return NotConnected(frame.text or "the server closed the connection")
-    return error_from_code(frame.code, frame.text)
+        return Ended(error=NotConnected(frame.text or "the server closed the connection"))
+    error = error_from_code(frame.code, frame.text)
+    # Whoever is told that it broke the protocol, or that it may not be here, would be told so again.
+    return Ended(error=error, is_final=isinstance(error, RemoteError | AccessDenied))

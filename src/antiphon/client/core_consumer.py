@@ -8,6 +8,9 @@ What it promises
         `prefetch_messages` messages are ever buffered, and hardly more than
         `prefetch_bytes` of bodies.
     C3  Nothing is acknowledged that the application did not take.
+    C4  What was delivered and is not known to be acknowledged is still ours on another connection,
+        and is not delivered to us again. What was given to others meanwhile, and the application has
+        not taken, it will not get from us.
 """
 
 from __future__ import annotations
@@ -21,13 +24,19 @@ from antiphon.batch import BODY_BYTES_MAX, Batch, ColumnId
 from antiphon.errors import ProtocolError
 from antiphon.message import Delivery, Message
 from antiphon.ranges import Ranges
-from antiphon.wire.frames import Deliver
+from antiphon.wire.frames import ConsumerResume, Deliver
 
 PREFETCH_MESSAGES = 1_000
 PREFETCH_BYTES = 1024 * 1024
 
 ACK_DELAY_NS = 5_000_000
 """Acknowledgements wait so long for others, and for a publication to ride with."""
+
+ACK_DELAY_LAZY_NS = 100_000_000
+"""In a session that may get duplicates. There nothing but this delay, a publication or the size hurries."""
+
+HELD_RANGES_MAX = 65_536
+"""What of it is claimed on another connection: a megabyte of ranges. What is beyond may come twice."""
 
 ACK_BYTES = 64 * 1024
 """Acknowledged bodies of this size are not kept waiting: they hold memory and disk at the server."""
@@ -90,6 +99,8 @@ class ConsumerCore:
         self.prefetch_bytes = prefetch_bytes
         self.buffered = 0
         self.is_closing = False
+        # Delivered, and no acknowledgement of it confirmed (C4).
+        self.unconfirmed = Ranges()
         # Taken, but neither acknowledged nor on the way to be: what the application is to acknowledge,
         # and what an `async for` will when it goes on.
         self.held = Ranges()
@@ -121,6 +132,7 @@ class ConsumerCore:
             assert bodies is not None and bodies.offsets is not None, "every batch has a column of bodies"
             span = Span(batch, delivery, bodies.offsets, 0, batch.count)
             self._spans.append(span)
+            self.unconfirmed.add(*span.numbers)
             self.buffered += batch.count
             self._arrived_through += batch.count
             self._arrived_bytes += span.body_bytes
@@ -135,6 +147,42 @@ class ConsumerCore:
                 f"consumer {self.consumer} was sent {self._arrived_through} messages of "
                 f"{self._arrived_bytes} bytes; it allowed {messages} messages of {size} bytes"
             )
+
+    # -- on another connection -------------------------------------------------
+
+    def resumption(self, request: int, session: int) -> ConsumerResume:
+        """The wish to go on there from where we are."""
+        messages, size = self._granted
+        held = self.unconfirmed
+        if len(held) > HELD_RANGES_MAX:
+            held = Ranges(list(held)[:HELD_RANGES_MAX])
+        return ConsumerResume(
+            request=request,
+            session=session,
+            consumer=self.consumer,
+            destination=self.destination,
+            subscription=self.subscription,
+            credit_messages=messages,
+            credit_bytes=size,
+            delivered_messages=self._arrived_through,
+            delivered_bytes=self._arrived_bytes,
+            held=held.copy(),
+        )
+
+    def drop(self, lost: Ranges) -> None:
+        """These are not ours any more: those the application has not taken, it will not see (C4)."""
+        self.unconfirmed.remove_all(lost)
+        spans, self._spans = self._spans, deque()
+        for span in spans:
+            batch, delivery, offsets, start, stop = span
+            kept = Ranges([span.numbers])
+            kept.remove_all(lost)
+            for first, end in kept:
+                shift = first - delivery.first_sequence
+                self._spans.append(Span(batch, delivery, offsets, shift, shift + end - first))
+            self.buffered -= stop - start - kept.count
+            self._taken_bytes += span.body_bytes
+        self._taken_bytes -= sum(span.body_bytes for span in self._spans)
 
     # -- to the application ----------------------------------------------------
 

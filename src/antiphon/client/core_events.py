@@ -10,6 +10,7 @@ from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import (
     Answer,
     Browsed,
+    ConsumerResumed,
     DestinationOpened,
     Done,
     SessionOpened,
@@ -17,7 +18,9 @@ from antiphon.wire.frames import (
     Welcome,
 )
 
-Reply: TypeAlias = SessionOpened | DestinationOpened | SubscriptionFound | Browsed | Done | Answer
+Reply: TypeAlias = (
+    SessionOpened | DestinationOpened | SubscriptionFound | ConsumerResumed | Browsed | Done | Answer
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,15 @@ class ConsumerEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnded:
+    """A session cannot go on. Its consumers have ended, and `tags` will get no outcome any more."""
+
+    session: int
+    error: AntiphonError
+    tags: list[object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
     """A publication has no outcome yet, and its time is over."""
 
@@ -76,9 +88,15 @@ class Expired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The connection is over: the server said so, or has been silent for too long."""
+    """The connection is over: the server said so, or has been silent for too long.
+
+    Another one would not go better if `is_final`.
+    """
 
     error: AntiphonError
+    is_final: bool = False
 
 
-Event: TypeAlias = Welcomed | Answered | Refused | Settled | Arrived | ConsumerEnded | Expired | Ended
+Event: TypeAlias = (
+    Welcomed | Answered | Refused | Settled | Arrived | ConsumerEnded | SessionEnded | Expired | Ended
+)

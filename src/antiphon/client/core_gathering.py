@@ -16,6 +16,7 @@ from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.errors import MessageTooLarge
 from antiphon.values import PropertyValue
+from antiphon.wire.primitives import Buffer
 
 GATHERED_BYTES_MAX = 256 * 1024
 """A batch of this size costs little more per message than a larger one, and is sooner on its way."""
@@ -65,6 +66,7 @@ class Publication:
     """Messages that leave as one command. Its two kinds differ in who waits for them."""
 
     __slots__ = (
+        "command",
         "deadline_ns",
         "destination",
         "first_number",
@@ -82,6 +84,8 @@ class Publication:
         self.deadline_ns = deadline_ns
         self.first_number = 0  # until it has left
         self.is_settled = False
+        # What it left as, once its connection or its session is over without an outcome.
+        self.command: list[Buffer] | None = None
 
     @property
     def has_left(self) -> bool:

@@ -9,6 +9,8 @@ What it promises
         nothing is, whatever its size.
     O4  Every number has one outcome. What a peer confirms twice counts once, and what it
         confirms although it was never sent is a ProtocolError.
+    O5  On another connection everything without an outcome is sent again, in order, under the
+        same numbers and before anything new. Only the 48 bytes of the header differ.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from antiphon.wire.commands import (
     encode_command,
     kind_of,
     publish_buffers,
+    renew_header,
 )
 from antiphon.wire.frames import command_buffers
 from antiphon.wire.primitives import Buffer
@@ -88,9 +91,16 @@ class Outbox:
         self.channel = channel
         self.window_bytes = window_bytes
         self.next_number = 1
+        self.is_open = True
+        """Is the session on a connection at this moment?"""
+        self.is_blocked = False
+        """Has the server said that the channel takes no more for now?"""
         self._output = output
         self._unconfirmed: deque[Kept] = deque()
         self._unconfirmed_bytes = 0
+        # The last of them, which have not been sent on this connection.
+        self._unsent: deque[Kept] = deque()
+        self._unsent_bytes = 0
         self._waiting: deque[Publication] = deque()
 
     @property
@@ -117,8 +127,19 @@ class Outbox:
 
     def pump(self) -> None:
         """Send what waits, as far as there is room."""
+        if self._unsent:
+            self._send_again()
         while self._waiting and self._has_room(self._waiting[0].size):
             self._publish(self._waiting.popleft())
+
+    def has_room(self, size: int) -> bool:
+        """Would so many bytes leave about now? If not, flow control says no."""
+        if not self.is_open or self.is_blocked or self._unsent:
+            return False
+        waiting = sum(publication.size for publication in self._waiting)
+        if not self._unconfirmed and not waiting:
+            return True
+        return self._unconfirmed_bytes + waiting + size <= self.window_bytes
 
     def acknowledge(self, payload: Acknowledge, tag: object) -> None:
         """Send an acknowledgement. It waits for nothing (O2)."""
@@ -137,6 +158,8 @@ class Outbox:
         self._send(Kept(number, 1, len(command), [command], tag))
 
     def _has_room(self, size: int) -> bool:
+        if not self.is_open or self.is_blocked or self._unsent:
+            return False
         if not self._unconfirmed:
             return True
         if size < SMALL_BYTES and len(self._unconfirmed) >= LINGER_COMMANDS:
@@ -160,7 +183,39 @@ class Outbox:
         self.next_number = kept.number + kept.count
         self._unconfirmed.append(kept)
         self._unconfirmed_bytes += kept.size
-        self._output.extend(command_buffers(self.channel, kept.buffers))
+        if self.is_open and not self._unsent:
+            self._output.extend(command_buffers(self.channel, kept.buffers))
+        else:
+            self._unsent.append(kept)
+            self._unsent_bytes += kept.size
+
+    # -- another connection ----------------------------------------------------
+
+    def suspend(self) -> None:
+        """The connection is gone: numbers are still given, but nothing leaves."""
+        self.is_open = False
+        self.is_blocked = False
+
+    def resume(self, generation: int, window_bytes: int) -> None:
+        """The session goes on here: send everything without an outcome again (O5)."""
+        self.generation = generation
+        self.window_bytes = window_bytes
+        self.is_open = True
+        self._unsent = self._unconfirmed.copy()
+        self._unsent_bytes = self._unconfirmed_bytes
+        self.pump()
+
+    def _send_again(self) -> None:
+        """In the same windows as before: the server counts anew, and may have another measure."""
+        while self._unsent and self.is_open:
+            kept = self._unsent[0]
+            on_the_way = self._unconfirmed_bytes - self._unsent_bytes
+            if on_the_way and on_the_way + kept.size > self.window_bytes:
+                return
+            del self._unsent[0]
+            self._unsent_bytes -= kept.size
+            kept.buffers[0] = renew_header(kept.buffers[0], self.generation, self.confirmed_through)
+            self._output.extend(command_buffers(self.channel, kept.buffers))
 
     # -- outcomes --------------------------------------------------------------
 
@@ -169,10 +224,11 @@ class Outbox:
         settled: list[Settled] = []
         for item in items:
             stop = item.number + item.count
-            if not 0 < item.number < stop <= self.next_number:
+            sent_stop = self._unsent[0].number if self._unsent else self.next_number
+            if not 0 < item.number < stop <= sent_stop:
                 raise ProtocolError(
                     f"numbers {item.number} to {stop - 1} on channel {self.channel!r} were confirmed, "
-                    f"{self.next_number - 1} is the last that was sent"
+                    f"{sent_stop - 1} is the last that was sent"
                 )
             for kept in self._unconfirmed:
                 if kept.number >= stop:
@@ -193,10 +249,18 @@ class Outbox:
             self._unconfirmed_bytes -= unconfirmed.popleft().size
 
     def abandon(self) -> list[object]:
-        """Forget everything; the tags of what was sent without an outcome, and of what never left."""
-        tags = [kept.tag for kept in self._unconfirmed if not kept.is_settled]
-        tags += self._waiting
+        """Forget everything; the tags of what was sent without an outcome, and of what never left.
+
+        A publication that has left keeps its bytes: they are what sending it again elsewhere takes.
+        """
+        unsettled = [kept for kept in self._unconfirmed if not kept.is_settled]
+        for kept in unsettled:
+            if isinstance(kept.tag, Publication):
+                kept.tag.command = kept.buffers
         self._unconfirmed.clear()
+        self._unsent.clear()
+        self._unconfirmed_bytes = self._unsent_bytes = 0
+        tags: list[object] = [kept.tag for kept in unsettled]
+        tags += self._waiting
         self._waiting.clear()
-        self._unconfirmed_bytes = 0
         return tags

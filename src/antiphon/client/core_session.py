@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
-from antiphon.client.core_consumer import ACK_DELAY_NS, PREFETCH_MESSAGES, ConsumerCore, Span
+from antiphon.client.core_consumer import (
+    ACK_DELAY_LAZY_NS,
+    ACK_DELAY_NS,
+    PREFETCH_MESSAGES,
+    ConsumerCore,
+    Span,
+)
+from antiphon.client.core_events import Settled
 from antiphon.client.core_gathering import Publication
 from antiphon.client.core_outbox import Outbox
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ProtocolError, SessionClosed
 from antiphon.message import Message
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import Acknowledge, ConfirmItem
@@ -26,9 +33,11 @@ RANGES_MAX = 16_384
 class Acknowledgement:
     """The tag of an acknowledgement that was sent: whoever wants to know its outcome may listen."""
 
-    __slots__ = ("_listeners", "is_lost", "outcomes")
+    __slots__ = ("_consumer", "_listeners", "_numbers", "is_lost", "outcomes")
 
-    def __init__(self) -> None:
+    def __init__(self, consumer: ConsumerCore, numbers: Ranges) -> None:
+        self._consumer = consumer
+        self._numbers = numbers
         self.outcomes: list[ConfirmItem] = []
         self.is_lost = False
         self._listeners: list[Callable[[Acknowledgement], Any]] = []
@@ -42,12 +51,16 @@ class Acknowledgement:
         """Call the listener when the outcome comes. Ask `is_settled` first."""
         self._listeners.append(listener)
 
+    def release(self) -> None:
+        """The server knows it now: nothing of it is ours to claim any more."""
+        self._consumer.unconfirmed.remove_all(self._numbers)
+
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         self.outcomes = outcomes
         self._tell()
 
     def lose(self, error: AntiphonError) -> None:
-        """The connection is over, and no outcome will come."""
+        """The connection or the session is over, and no outcome will come."""
         self.is_lost = True
         self._tell()
 
@@ -58,7 +71,7 @@ class Acknowledgement:
 
 
 class SessionCore:
-    """One open session.
+    """One session, on one connection after the other.
 
     `wake` is called with the time at which acknowledgements that wait must go.
     """
@@ -75,6 +88,16 @@ class SessionCore:
         self.generation = opened.generation
         self.window_bytes = opened.window_bytes
         self.ack_mode = ack_mode
+        self.is_automatic = ack_mode in (AckMode.AUTO, AckMode.DUPS_OK)
+        """Are messages acknowledged without the application saying so?"""
+        self.is_open = True
+        """Is it on a connection at this moment?"""
+        self.error: AntiphonError | None = None
+        """Why it cannot go on, on whatever connection."""
+        # The channels that know it; see DestinationOpen.
+        self.channels: dict[str, None] = {}
+        self._blocked: dict[str, None] = {}
+        self._ack_delay_ns = ACK_DELAY_LAZY_NS if ack_mode is AckMode.DUPS_OK else ACK_DELAY_NS
         self.outboxes: dict[str, Outbox] = {}
         self.consumers: dict[int, ConsumerCore] = {}
         self.consumers_opened = 0
@@ -95,6 +118,8 @@ class SessionCore:
                 window_bytes=self.window_bytes,
                 output=self._output,
             )
+            outbox.is_open = self.is_open
+            outbox.is_blocked = channel in self._blocked
         return outbox
 
     def submit(self, channel: str, publication: Publication) -> None:
@@ -103,6 +128,22 @@ class SessionCore:
             if consumer.channel == channel:
                 self.send_gathered(consumer)
         self.outbox(channel).submit(publication)
+
+    def confirm(self, channel: str, items: Iterable[ConfirmItem]) -> list[Settled]:
+        """Take outcomes; report the commands that now have all of theirs."""
+        outbox = self.outboxes.get(channel)
+        if outbox is None:
+            raise ProtocolError(f"channel {channel!r} confirmed commands that it was never sent")
+        settled = outbox.confirm(items)
+        for command in settled:
+            if isinstance(command.tag, Acknowledgement):
+                command.tag.release()
+        return settled
+
+    def check(self) -> None:
+        """Raise SessionClosed if the session cannot go on."""
+        if self.error is not None:
+            raise SessionClosed(str(self.error)) from self.error
 
     @property
     def is_idle(self) -> bool:
@@ -135,13 +176,52 @@ class SessionCore:
         self.consumers.pop(number, None)
         self._last_sent.pop(number, None)
 
+    # -- another connection ----------------------------------------------------
+
+    def suspend(self) -> None:
+        """The connection is gone; nothing leaves until `resume`."""
+        self.is_open = False
+        self._blocked.clear()
+        for outbox in self.outboxes.values():
+            outbox.suspend()
+
+    def resume(self, opened: SessionOpened) -> None:
+        """It goes on: first of all, everything without an outcome is sent again."""
+        self.generation = opened.generation
+        self.window_bytes = opened.window_bytes
+        self.is_open = True
+        for outbox in self.outboxes.values():
+            outbox.resume(opened.generation, opened.window_bytes)
+
+    def end(self, error: AntiphonError) -> list[object]:
+        """It cannot go on: the tags of all commands that will get no outcome any more."""
+        self.error = error
+        self.is_open = False
+        self._gathering.clear()
+        tags: list[object] = []
+        for outbox in self.outboxes.values():
+            outbox.suspend()
+            tags += outbox.abandon()
+        return tags
+
+    def set_blocked(self, channel: str, is_blocked: bool) -> None:
+        """May publications to this channel leave?"""
+        if is_blocked:
+            self._blocked[channel] = None
+        else:
+            self._blocked.pop(channel, None)
+        outbox = self.outboxes.get(channel)
+        if outbox is not None:
+            outbox.is_blocked = is_blocked
+            outbox.pump()
+
     # -- taking messages -------------------------------------------------------
 
     def take(self, consumer: ConsumerCore, count: int) -> list[Span]:
         """Up to `count` buffered messages; the server may then send more."""
         spans = consumer.take(count)
         credit = consumer.new_credit()
-        if credit is not None:
+        if credit is not None and self.is_open:
             messages, size = credit
             frame = Credit(session=self.session, consumer=consumer.consumer, messages=messages, bytes=size)
             self._output.append(encode_frame(frame))
@@ -155,7 +235,7 @@ class SessionCore:
             self.send_gathered(consumer)
         elif consumer.consumer not in self._gathering and consumer.has_gathered:
             self._gathering[consumer.consumer] = consumer
-            self._wake(now_ns + ACK_DELAY_NS)
+            self._wake(now_ns + self._ack_delay_ns)
 
     def send_gathered(self, consumer: ConsumerCore) -> None:
         """Send what acknowledgements a consumer has gathered."""
@@ -166,17 +246,17 @@ class SessionCore:
     def on_time(self, now_ns: int) -> int | None:
         """Send the acknowledgements that have waited long enough; when the next ones have."""
         for consumer in list(self._gathering.values()):
-            if consumer.gathered_since_ns + ACK_DELAY_NS <= now_ns:
+            if consumer.gathered_since_ns + self._ack_delay_ns <= now_ns:
                 self.send_gathered(consumer)
         waiting = [consumer.gathered_since_ns for consumer in self._gathering.values()]
-        return min(waiting) + ACK_DELAY_NS if waiting else None
+        return min(waiting) + self._ack_delay_ns if waiting else None
 
     def acknowledge(self, consumer: ConsumerCore, numbers: Ranges) -> list[Acknowledgement]:
         """Acknowledge these sequence numbers now."""
         sent = []
         outbox = self.outbox(consumer.channel)
         for part in _parts(numbers):
-            tag = self._last_sent[consumer.consumer] = Acknowledgement()
+            tag = self._last_sent[consumer.consumer] = Acknowledgement(consumer, part)
             outbox.acknowledge(
                 Acknowledge(
                     destination=consumer.destination, subscription=consumer.subscription, ranges=part
@@ -205,7 +285,7 @@ class SessionCore:
 
         Only of those it did not ask for: of its own it hears from `message.ack()`.
         """
-        if self.ack_mode is not AckMode.AUTO or self._has_kept_word:
+        if not self.is_automatic or self._has_kept_word:
             return False
         self._has_kept_word = any(consumer.has_gathered for consumer in self.consumers.values()) or any(
             not sent.outcomes for sent in self._last_sent.values()

@@ -1,15 +1,19 @@
-"""Link: the core of a connection on a real socket, under asyncio.
+"""Link: the core of a connection under asyncio, on one socket after the other.
 
 Bytes in, events out to whoever waits for them; bytes out at most once a turn of the event
-loop. There is one timer, set to when the core wants to be woken.
+loop. There is one timer, set to when the core wants to be woken. When a socket is lost the
+link looks for another by itself, and those who wait only wait longer: for as long as somebody
+does, and at least for `reconnect_s`. Then, or when no other socket could help, it is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
+import os
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar, cast
 
 from antiphon.client.core import NEVER_NS, ClientCore
@@ -22,16 +26,19 @@ from antiphon.client.core_events import (
     Expired,
     Refused,
     Reply,
+    SessionEnded,
     Settled,
     Welcomed,
 )
-from antiphon.errors import AntiphonError, NotConnected, RemoteError, Timeout
-from antiphon.wire.buffer import FrameBuffer
+from antiphon.client.core_route import Route
+from antiphon.client.line import Line
+from antiphon.client.servers import Server, read_servers
+from antiphon.errors import AccessDenied, AntiphonError, NotConnected, RemoteError, Timeout
 from antiphon.wire.commands import ConfirmItem
-from antiphon.wire.frames import Goodbye, Welcome, decode_server_frame, encode_frame
+from antiphon.wire.frames import Goodbye, decode_server_frame
 
-FAREWELL_S = 2.0
-"""How long a peer may take to read our last words."""
+ATTEMPT_S = 3.0
+"""How long a server may take to let us in again, before the next one is tried."""
 
 R = TypeVar("R", bound=Reply)
 
@@ -63,19 +70,21 @@ class Receiver(Protocol):
         """There will be no more."""
 
 
-class Link(asyncio.Protocol):
-    """One connection to one server."""
+class Link:
+    """One client of a system of servers."""
 
-    def __init__(self, *, server: str, user: str, password: str, client_id: str) -> None:
-        self.server = server
+    def __init__(
+        self, servers: Sequence[Server], *, user: str, password: str, client_id: str, reconnect_s: float
+    ) -> None:
         self.core = ClientCore(user=user, password=password, client_id=client_id)
         self.error: AntiphonError | None = None
         self.loop = asyncio.get_running_loop()
-        self.welcomed: asyncio.Future[Welcome] = self.loop.create_future()
         self.receivers: dict[tuple[int, int], Receiver] = {}
-        self._buffer = FrameBuffer()
-        self._transport: asyncio.Transport | None = None
-        self._gone: asyncio.Future[None] = self.loop.create_future()
+        self._route = Route(servers, random.random)
+        self._reconnect_s = reconnect_s
+        self._line: Line | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._waiting = 0
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._news: list[asyncio.Future[None]] = []
         self._at_tick: list[Callable[[], None]] = []
@@ -83,27 +92,51 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = NEVER_NS
 
-    # -- asyncio calls ---------------------------------------------------------
+    @property
+    def server(self) -> str:
+        """The server we are or were connected to."""
+        return str(self._route.current)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        connected: socket.socket | None = transport.get_extra_info("socket")
-        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    @property
+    def is_up(self) -> bool:
+        """Is there a connection at this moment?"""
+        return self.core.welcome is not None
+
+    # -- one socket after the other --------------------------------------------
+
+    async def reach(self, server: Server, timeout: float) -> None:
+        """Connect to this server and be let in; raises why not."""
+        line = self._line = Line(server, self)
+        self.core.greet()
+        try:
+            async with asyncio.timeout(timeout):
+                await self.loop.create_connection(lambda: line, server.host, server.port)
+                await line.welcomed
+        except BaseException:
+            self._leave(line)
+            line.abort()
+            raise
+
+    def _leave(self, line: Line) -> None:
+        if self._line is line:
+            self._line = None
+            self.core.lose()
+
+    def line_up(self, line: Line) -> None:
         self.flush()
 
-    def data_received(self, data: bytes) -> None:
-        if self.error is not None:
+    def line_said(self, line: Line, data: bytes) -> None:
+        if self._line is not line:
             return
         now_ns = time.monotonic_ns()
         try:
-            for kind, payload in self._buffer.feed(data):
+            for kind, payload in line.buffer.feed(data):
                 for event in self.core.receive(now_ns, decode_server_frame(kind, payload)):
                     self._dispatch(event)
-                if self.error is not None:
+                if self._line is not line:
                     return
         except RemoteError as error:
-            self.end(error, goodbye=True)
+            self._lost(line, error, is_final=True, goodbye=Goodbye(code=error.code, text=error.text))
             return
         news, self._news = self._news, []
         for future in news:
@@ -111,9 +144,57 @@ class Link(asyncio.Protocol):
                 future.set_result(None)
         self.flush()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self.end(NotConnected(str(error) if error else "the server closed the connection"))
-        self._gone.set_result(None)
+    def line_lost(self, line: Line, error: Exception | None) -> None:
+        self._lost(line, NotConnected(str(error) if error else "the server closed the connection"))
+
+    def _lost(
+        self, line: Line, error: AntiphonError, *, is_final: bool = False, goodbye: Goodbye | None = None
+    ) -> None:
+        """The socket is of no more use: look for another, unless that would not help."""
+        if self._line is not line:
+            return
+        self._leave(line)
+        line.close(goodbye)
+        if not line.welcomed.done():
+            # Whoever tries to reach the server hears it, and decides.
+            line.welcomed.set_exception(error)
+            line.welcomed.exception()
+        elif is_final or not self._reconnect_s:
+            self.end(error)
+        else:
+            self._route.lost(time.monotonic_ns())
+            self._reconnecting = self.loop.create_task(self._reconnect(error))
+
+    async def _reconnect(self, lost: AntiphonError) -> None:
+        route = self._route
+        while self.error is None:
+            server, at_ns = route.next()
+            await asyncio.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
+            try:
+                await self.reach(server, ATTEMPT_S)
+                return
+            except AccessDenied as error:
+                self.end(error)
+                return
+            except TimeoutError:
+                reason = f"no answer within {ATTEMPT_S:g} s"
+            except (OSError, AntiphonError) as error:
+                reason = reason_of(error)
+            now_ns = time.monotonic_ns()
+            route.failed(now_ns, reason)
+            tried_s = (now_ns - route.lost_ns) / 1e9
+            if tried_s >= self._reconnect_s and not self._waiting and not self.core.is_awaited:
+                text = f"{lost}; no server could be reached for {tried_s:.0f} s. {route.reasons}"
+                self.end(NotConnected(text))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Somebody waits: as long as that lasts, a lost connection is not given up."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     # -- events of the core ----------------------------------------------------
 
@@ -137,14 +218,25 @@ class Link(asyncio.Protocol):
                 receiver = self.receivers.pop((event.session, event.consumer), None)
                 if receiver is not None:
                     receiver.ended(event.error)
+            case SessionEnded():
+                for tag in event.tags:
+                    cast(Pending, tag).lose(event.error)
             case Expired():
                 cast(Expiring, event.publication).expire()
             case Welcomed():
-                self._buffer.limit = self.core.frame_limit
-                if not self.welcomed.done():
-                    self.welcomed.set_result(event.welcome)
+                self._on_welcomed(event)
             case Ended():
-                self.end(event.error)
+                if self._line is not None:
+                    self._lost(self._line, event.error, is_final=event.is_final)
+
+    def _on_welcomed(self, event: Welcomed) -> None:
+        line = self._line
+        assert line is not None, "a welcome without a connection"
+        line.buffer.limit = self.core.frame_limit
+        self._route.reached(time.monotonic_ns(), line.server)
+        self._route.add(read_servers(event.welcome.servers))
+        if not line.welcomed.done():
+            line.welcomed.set_result(event.welcome)
 
     # -- what the application's side calls -------------------------------------
 
@@ -155,9 +247,10 @@ class Link(asyncio.Protocol):
         self.flush_soon()
         try:
             async with asyncio.timeout(timeout):
-                answer = await future
+                with self.waiting():
+                    answer = await future
         except TimeoutError:
-            raise Timeout(f"{self.server} did not answer within {timeout:g} s") from None
+            raise self.late(timeout) from None
         finally:
             del self._replies[request]
             if not future.done() or future.cancelled():
@@ -165,8 +258,14 @@ class Link(asyncio.Protocol):
         assert isinstance(answer, reply), "the core lets pass only the answer that was expected"
         return answer
 
+    def late(self, timeout: float) -> Timeout:
+        """Why nothing came in this time."""
+        if self.is_up or not self._route.failures:
+            return Timeout(f"{self.server} did not answer within {timeout:g} s")
+        return Timeout(f"there was no connection for {timeout:g} s. {self._route.reasons}")
+
     def check(self) -> None:
-        """Raise NotConnected unless there is a connection."""
+        """Raise NotConnected if the connection is over. One that was lost and is looked for is not."""
         if self.error is not None:
             raise self.lost() from self.error
 
@@ -177,7 +276,8 @@ class Link(asyncio.Protocol):
         """Wait until the server has said something, or the connection is over."""
         future: asyncio.Future[None] = self.loop.create_future()
         self._news.append(future)
-        await future
+        with self.waiting():
+            await future
 
     def at_tick(self, action: Callable[[], None]) -> None:
         """Do this in the next turn of the loop, just before everything is written."""
@@ -199,9 +299,10 @@ class Link(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write now."""
-        output = self.core.take_output()
-        if output and self._transport is not None and self.error is None:
-            self._transport.writelines(output)
+        if self._line is not None and self._line.is_up:
+            output = self.core.take_output()
+            if output:
+                self._line.write(output)
         if self.core.wake_ns < self._timer_ns:
             self._set_timer()
 
@@ -224,18 +325,14 @@ class Link(asyncio.Protocol):
 
     # -- the end ---------------------------------------------------------------
 
-    def end(self, error: AntiphonError, *, goodbye: bool = False) -> None:
+    def end(self, error: AntiphonError) -> None:
         """The connection is over, for this reason. The first reason counts."""
         if self.error is not None:
             return
         self.error = error
-        if self._transport is not None:
-            if goodbye:
-                self._transport.write(encode_frame(Goodbye(code=error.code, text=error.text)))
-            self._transport.close()
+        if self._reconnecting is not None and self._reconnecting is not asyncio.current_task(self.loop):
+            self._reconnecting.cancel()
         self._set_timer()
-        if not self.welcomed.done():
-            self.welcomed.set_exception(error)
         for tag in self.core.abandon():
             cast(Pending, tag).lose(self.lost())
         for reply in self._replies.values():
@@ -250,22 +347,16 @@ class Link(asyncio.Protocol):
 
     async def close(self) -> None:
         """Say goodbye and wait until the socket is closed."""
-        if self.error is None:
-            self.flush()
-            assert self._transport is not None, "whoever closes a link has made it"
-            self._transport.write(encode_frame(Goodbye(code="", text="")))
-            self.end(NotConnected("it was closed here"))
-        try:
-            async with asyncio.timeout(FAREWELL_S):
-                await asyncio.shield(self._gone)
-        except TimeoutError:
-            # The peer reads nothing any more.
-            self.abort()
-            await self._gone
+        self.flush()
+        line, self._line = self._line, None
+        self.end(NotConnected("it was closed here"))
+        if line is not None:
+            line.close(Goodbye(code="", text=""))
+            await line.closed()
 
-    def abort(self) -> None:
-        """Give up without a word."""
-        self.welcomed.cancel()
-        self.end(NotConnected("it was given up here"))
-        if self._transport is not None:
-            self._transport.abort()
+
+def reason_of(error: Exception) -> str:
+    """Why a server could not be reached, in words."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)

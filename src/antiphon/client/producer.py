@@ -146,6 +146,7 @@ class Producer:
         if self._scope.is_closed:
             raise SessionClosed("the session is closed")
         lane.link.check()
+        lane.core.check()
         return lane
 
 

@@ -64,6 +64,8 @@ class Lane:
         sends.is_submitted = True
         if self.link.error is not None:
             sends.lose(self.link.lost())
+        elif self.core.error is not None:
+            sends.lose(self.core.error)
         elif sends.tickets:
             self.submit(sends)
         else:

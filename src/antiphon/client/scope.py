@@ -63,11 +63,21 @@ class SessionScope:
         """The open session, opened now if need be."""
         if self.is_closed:
             raise SessionClosed("the session is closed")
-        return self._opening.result or await self._opening.get()
+        core = self._opening.result or await self._opening.get()
+        core.check()
+        return core
+
+    @property
+    def is_over(self) -> bool:
+        """Was it closed, or can it not go on?"""
+        core = self._opening.result
+        return self.is_closed or (core is not None and core.error is not None)
 
     async def open_destination(self, name: str) -> DestinationOpened:
+        """Find a destination, or make it, and have its channel know the session."""
+        core = await self.core()
         link = self.link
-        request = link.core.open_destination(name, create=True)
+        request = link.core.open_destination(name, create=True, session=core.session)
         return await link.call(request, DestinationOpened, self.timeout)
 
     async def order(self, channel: str, payload: Subscribe | Unsubscribe) -> ConfirmItem:
@@ -79,9 +89,10 @@ class SessionScope:
         link.flush_soon()
         try:
             async with asyncio.timeout(self.timeout):
-                return await fate.outcome
+                with link.waiting():
+                    return await fate.outcome
         except TimeoutError:
-            raise Timeout(f"{link.server} did not answer within {self.timeout:g} s") from None
+            raise link.late(self.timeout) from None
 
     async def open_lane(self, name: str) -> Lane:
         """The way to a destination, which is made if it does not exist."""
@@ -108,8 +119,11 @@ class SessionScope:
         try:
             await self._settle(core)
             link = self.link
-            await link.call(link.core.close_session(core.session), Done, self.timeout)
-        except NotConnected:
+            core.check()
+            if link.is_up:
+                # Without a connection there is nothing left to say: the server will see that we are gone.
+                await link.call(link.core.close_session(core.session), Done, self.timeout)
+        except (NotConnected, SessionClosed):
             # Whoever waited for a send was told its fate. Of acknowledgements only we know.
             if core.owes_word():
                 raise
@@ -117,7 +131,7 @@ class SessionScope:
     async def _settle(self, core: SessionCore) -> None:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                while not core.is_idle:
+                while not core.is_idle and core.error is None:
                     await self.link.news()
         except TimeoutError:
             raise Timeout(

@@ -134,6 +134,7 @@ class Sending:
     def _submit(self, part: Part) -> None:
         lane = self._lane
         lane.link.check()
+        lane.core.check()
         chunk = ManySends(lane, *part, self._timeout_s)
         self._chunks.append(chunk)
         lane.link.core.watch(chunk, int(self._timeout_s * 1e9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from antiphon.errors import ConnectionFailed
@@ -32,6 +33,17 @@ def parse_url(url: str) -> list[Server]:
     if not url.startswith(SCHEME):
         raise ConnectionFailed(f"the url {url!r} does not begin with {SCHEME}")
     return [_parse_server(part, url) for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
+
+
+def read_servers(texts: Iterable[str]) -> list[Server]:
+    """What a server tells of the others; what is no address is passed over."""
+    servers = []
+    for text in texts:
+        try:
+            servers.append(_parse_server(text, SCHEME + text))
+        except ConnectionFailed:
+            continue
+    return servers
 
 
 def _parse_server(text: str, url: str) -> Server:

@@ -33,12 +33,13 @@ class Session:
 
     @property
     def ack(self) -> str:
-        """How messages are acknowledged: "auto", "client" or "individual"."""
+        """How messages are acknowledged: "auto", "client", "individual" or "dups_ok"."""
         return self._scope.ack_mode.name.lower()
 
     @property
     def closed(self) -> bool:
-        return self._scope.is_closed
+        """Was it closed, or can it not go on? One that was away for minutes expires."""
+        return self._scope.is_over
 
     def producer(self, destination: str) -> Producer:
         """A producer of messages for a destination such as "queue:orders".

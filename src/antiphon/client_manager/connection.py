@@ -8,11 +8,15 @@ until it is answered, and its number may not be used again before that.
 
 from __future__ import annotations
 
+from collections import deque
+
 from antiphon.client_manager.effects import Effect, SendFrames
 from antiphon.client_manager.session import Consumer, Session
 from antiphon.errors import ProtocolError
 from antiphon.wire.frames import ClientFrame, Done, Failed, Frame, Hello, ServerFrame, encode_frame
 from antiphon.wire.primitives import Buffer
+
+LEFT_REMEMBERED = 1_000
 
 
 class Refusal(Exception):
@@ -28,6 +32,7 @@ class Connection:
     """What a client manager knows of one peer."""
 
     __slots__ = (
+        "channels",
         "client_id",
         "conn",
         "consumer_count",
@@ -35,6 +40,7 @@ class Connection:
         "is_blocked",
         "is_over",
         "is_welcome",
+        "left",
         "outbox",
         "peer",
         "questions",
@@ -56,6 +62,10 @@ class Connection:
         self.consumer_count = 0
         self.questions = 0
         self.sessions: dict[int, Session] = {}
+        # Sessions that left it without its doing, which it may not have heard of yet.
+        self.left: deque[int] = deque(maxlen=LEFT_REMEMBERED)
+        # The channels it has to do with.
+        self.channels: dict[str, None] = {}
         self.requests: set[int] = set()
         # Credit that waits until the peer reads again: consumer, messages, bytes.
         self.credits_held: dict[int, tuple[Consumer, int, int]] = {}

@@ -34,7 +34,13 @@ from antiphon.client_manager.effects import SendToPrimary
 from antiphon.client_manager.session import Consumer, ConsumerState, Lane, LaneState, Session
 from antiphon.errors import ConsumerClosed
 from antiphon.ids import U64_MAX, IdSource
-from antiphon.wire.frames import ConsumerGone, ConsumerOpen, deliver_buffers
+from antiphon.wire.frames import (
+    ConsumerGone,
+    ConsumerOpen,
+    ConsumerResume,
+    ConsumerResumed,
+    deliver_buffers,
+)
 
 
 class Consumers:
@@ -54,7 +60,7 @@ class Consumers:
 
     # -- what the client asks for ----------------------------------------------
 
-    def open(self, session: Session, lane: Lane, wish: ConsumerOpen) -> None:
+    def open(self, session: Session, lane: Lane, wish: ConsumerOpen | ConsumerResume) -> None:
         """Attach a consumer, now or as soon as the channel knows the session (C1)."""
         # The low half of an id: start time and counter, so that a key of a former life never comes back.
         key = self._ids.next() & U64_MAX
@@ -62,6 +68,12 @@ class Consumers:
         consumer.request = wish.request
         consumer.credit_messages = wish.credit_messages
         consumer.credit_bytes = consumer.window_bytes = wish.credit_bytes
+        if isinstance(wish, ConsumerResume):
+            consumer.is_resumed = True
+            consumer.held = wish.held
+            consumer.base_messages = consumer.delivered_messages = wish.delivered_messages
+            consumer.base_bytes = wish.delivered_bytes
+            consumer.window_bytes = max(0, wish.credit_bytes - wish.delivered_bytes)
         session.consumers[wish.consumer] = consumer
         if session.connection is not None:
             session.connection.consumer_count += 1
@@ -96,7 +108,9 @@ class Consumers:
         for consumer, messages, size in held.values():
             self.credit(consumer, messages, size)
 
-    def close(self, consumer: Consumer, seen_through: int, request: int | None = None) -> None:
+    def close(
+        self, consumer: Consumer, seen_through: int, request: int | None = None, *, is_lost: bool = False
+    ) -> None:
         """Detach a consumer once its acknowledgements are confirmed (C2), then answer the request."""
         if consumer.request is not None:
             self._refuse_opening(consumer, ConsumerClosed.code, "the consumer was closed before it was open")
@@ -104,19 +118,19 @@ class Consumers:
             self._forget(consumer)
         else:
             consumer.state = ConsumerState.CLOSING
-        consumer.lane.after_confirmed(partial(self._detach, consumer, seen_through, request))
+        consumer.lane.after_confirmed(partial(self._detach, consumer, seen_through, request, is_lost))
 
-    def close_all(self, session: Session) -> None:
+    def close_all(self, session: Session, *, is_lost: bool = False) -> None:
         """The client is gone or goes: it may have seen everything that was sent to it."""
         for consumer in list(session.consumers.values()):
             if consumer.state != ConsumerState.CLOSING:
-                self.close(consumer, consumer.delivered_messages)
+                self.close(consumer, consumer.delivered_messages, is_lost=is_lost)
 
-    def _detach(self, consumer: Consumer, seen_through: int, request: int | None) -> None:
+    def _detach(self, consumer: Consumer, seen_through: int, request: int | None, is_lost: bool) -> None:
         if self._forget(consumer):
             # What it got before this registration comes before the primary's delivery number 1.
             seen = max(0, min(seen_through, consumer.delivered_messages) - consumer.base_messages)
-            self._outbox.do(SendToPrimary(consumer.lane.channel, Unregister(consumer.key, seen)))
+            self._outbox.do(SendToPrimary(consumer.lane.channel, Unregister(consumer.key, seen, is_lost)))
         connection = consumer.session.connection
         if request is not None and connection is not None:
             self._outbox.answer(connection, request)
@@ -133,10 +147,12 @@ class Consumers:
             return consumer
         if consumer.state == ConsumerState.REGISTERING:
             consumer.state = ConsumerState.ATTACHED
+        consumer.held.remove_all(message.lost)
         request, connection = consumer.request, consumer.session.connection
         if request is not None and connection is not None:
             consumer.request = None
-            self._outbox.answer(connection, request)
+            resumed = ConsumerResumed(request=request, lost=message.lost) if consumer.is_resumed else None
+            self._outbox.answer(connection, request, resumed)
         return None
 
     def deliver(self, channel: str, message: Deliver) -> None:
@@ -194,11 +210,7 @@ class Consumers:
         """At most one word about each consumer's credit in a step, and the last one."""
         for consumer in self._credits.values():
             if consumer.state in (ConsumerState.REGISTERING, ConsumerState.ATTACHED):
-                update = CreditUpdate(
-                    consumer.key,
-                    consumer.credit_messages - consumer.base_messages,
-                    consumer.credit_bytes - consumer.base_bytes,
-                )
+                update = CreditUpdate(consumer.key, *consumer.credit_left)
                 self._outbox.do(SendToPrimary(consumer.lane.channel, update))
         self._credits.clear()
 
@@ -207,6 +219,7 @@ class Consumers:
         if not is_closing:
             consumer.state = ConsumerState.REGISTERING
         self._credits.pop(consumer.key, None)
+        messages, size = (0, 0) if is_closing else consumer.credit_left
         self._outbox.do(
             SendToPrimary(
                 consumer.lane.channel,
@@ -217,9 +230,11 @@ class Consumers:
                     destination=consumer.destination,
                     subscription=consumer.subscription,
                     selector="",
-                    credit_messages=0 if is_closing else consumer.credit_messages - consumer.base_messages,
-                    credit_bytes=0 if is_closing else consumer.credit_bytes - consumer.base_bytes,
+                    credit_messages=messages,
+                    credit_bytes=size,
                     held=consumer.held.copy(),
+                    number=consumer.number,
+                    resumes=consumer.is_resumed,
                 ),
             )
         )

@@ -49,10 +49,11 @@ class Subscription(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """Who asked for a destination that is being made."""
+    """Who asked for a destination that is being made, and for which session if it is for one."""
 
     connection: Connection
     request: int
+    session: int = 0
 
 
 class DestinationService:

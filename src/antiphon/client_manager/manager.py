@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged, Received
-from antiphon.bus.messages import BrowseReply, ConsumerEnded, Deliver, Registered, SessionDetached
+from antiphon.bus.messages import BrowseReply, ConsumerEnded, Deliver, Registered
 from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
@@ -49,24 +49,18 @@ from antiphon.client_manager.effects import (
     Effect,
     Event,
     FramesReceived,
-    SendToPrimary,
     WriteBlocked,
     WriteUnblocked,
 )
 from antiphon.client_manager.ordering import Ordering
-from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered, Session
-from antiphon.client_manager.settings import ClientManagerSettings
-from antiphon.errors import AccessDenied, ProtocolError, RemoteError, SessionClosed
+from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered
+from antiphon.client_manager.session_service import SessionService
+from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
+from antiphon.errors import ProtocolError, RemoteError, SessionClosed
 from antiphon.ids import IdSource
 from antiphon.names import DestinationName
 from antiphon.wire import frames
-from antiphon.wire.commands import (
-    CloseSession,
-    CommandKind,
-    CreateDestination,
-    Outcome,
-    OutcomeCode,
-)
+from antiphon.wire.commands import CommandKind, CreateDestination, Outcome, OutcomeCode
 
 __all__ = ["ClientManager", "ClientManagerSettings"]
 
@@ -75,8 +69,8 @@ _SESSION_EXISTS = (OutcomeCode.DUPLICATE, OutcomeCode.STALE)
 AS_IT_IS = "{}"
 """No settings are asked for: a destination that exists is fine whatever its settings are."""
 
-LIMIT = "limit"
-STALE = "session.stale"
+EXPIRED = "the channel does not know the session; it was away for too long and has expired"
+RESUMED_ELSEWHERE = "the session has been resumed elsewhere"
 
 
 class ClientManager:
@@ -102,12 +96,14 @@ class ClientManager:
         self._settings = settings
         self._outbox = Outbox()
         self._connections: dict[int, Connection] = {}
-        self._sessions: dict[int, Session] = {}
         self._system_lane = Lane(channels[0], None)
         self._destinations = DestinationService(channels[0], ask)
         self._consumers = Consumers(list(channels), ids, self._outbox)
         self._browsing = Browsing(self._outbox)
         self._ordering = Ordering(channels, settings, self._outbox, self._destinations, self._on_own_settled)
+        self._sessions = SessionService(
+            list(channels), settings, ids, self._outbox, self._ordering, self._consumers
+        )
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             FramesReceived: self._on_frames_received,
             ChannelEvent: self._on_channel_event,
@@ -135,12 +131,13 @@ class ClientManager:
             frames.Goodbye: self._on_goodbye,
         }
         self._on_request: dict[type[Any], Callable[[Connection, Any], None]] = {
-            frames.SessionOpen: self._on_session_open,
-            frames.SessionClose: self._on_session_close,
+            frames.SessionOpen: self._sessions.open,
+            frames.SessionClose: self._sessions.close,
             frames.DestinationOpen: self._on_destination_open,
             frames.DestinationCreate: self._on_destination_create,
             frames.SubscriptionFind: self._on_subscription_find,
             frames.ConsumerOpen: self._on_consumer_open,
+            frames.ConsumerResume: self._on_consumer_open,
             frames.ConsumerClose: self._on_consumer_close,
             frames.Browse: self._on_browse,
             frames.Ask: self._on_ask,
@@ -235,22 +232,22 @@ class ClientManager:
     def _on_connection_lost(self, event: ConnectionLost) -> None:
         connection = self._connections.get(event.conn)
         if connection is not None:
-            self._let_go(connection)
+            self._let_go(connection, is_lost=True)
 
     def _close(self, connection: Connection, code: str, text: str) -> None:
         self._outbox.flush(connection)
         self._outbox.do(CloseConnection(connection.conn, code, text))
-        self._let_go(connection)
+        self._let_go(connection, is_lost=False)
 
-    def _let_go(self, connection: Connection) -> None:
-        """The peer is gone; its sessions finish what was received (P2)."""
+    def _let_go(self, connection: Connection, *, is_lost: bool) -> None:
+        """The peer is gone; its sessions finish what was received (P2). One that `is_lost` may come back."""
         connection.is_over = True
         connection.outbox.clear()
         del self._connections[connection.conn]
         self._ordering.connection_over(connection)
         self._browsing.connection_over(connection)
         for session in list(connection.sessions.values()):
-            self._detach(session)
+            self._sessions.detach(session, is_lost=is_lost)
         connection.sessions.clear()
 
     def _on_write_blocked(self, event: WriteBlocked) -> None:
@@ -286,117 +283,18 @@ class ClientManager:
             answer = frames.Answer(request=event.request, answer=event.text)
             self._outbox.answer(connection, event.request, answer)
 
-    # -- sessions --------------------------------------------------------------
-
-    def _on_session_open(self, connection: Connection, wish: frames.SessionOpen) -> None:
-        if len(connection.sessions) >= self._settings.sessions_max:
-            raise Refusal(LIMIT, f"a connection has at most {self._settings.sessions_max} sessions")
-        if len(self._sessions) >= self._settings.sessions_total_max:
-            raise Refusal(LIMIT, f"a node has at most {self._settings.sessions_total_max} sessions")
-        if bool(wish.session) != (wish.generation > 1) or (not wish.session and wish.generation):
-            raise ProtocolError(f"session {wish.session:032x} cannot be in generation {wish.generation}")
-        if wish.session:
-            self._take_over(connection, wish)
-        session_id = wish.session or self._ids.next()
-        generation = wish.generation or 1
-        session = Session(session_id, generation, connection, is_resumed=bool(wish.session))
-        self._sessions[session_id] = connection.sessions[session_id] = session
-        self._outbox.answer(
-            connection,
-            wish.request,
-            frames.SessionOpened(
-                request=wish.request,
-                session=session_id,
-                generation=generation,
-                window_bytes=self._settings.window_bytes,
-            ),
-        )
-
-    def _take_over(self, connection: Connection, wish: frames.SessionOpen) -> None:
-        """The client comes back, perhaps before we noticed that it was gone."""
-        former = self._sessions.get(wish.session)
-        if former is None:
-            return
-        if former.user != connection.user:
-            raise Refusal(AccessDenied.code, "the session belongs to another user")
-        if former.is_closing:
-            raise Refusal(SessionClosed.code, "the session was closed")
-        if former.generation >= wish.generation:
-            raise Refusal(STALE, f"the session is in generation {former.generation} by now")
-        if former.connection is not None:
-            del former.connection.sessions[former.id]
-            former.connection.unconfirmed_bytes -= former.unconfirmed_bytes
-            former.connection.consumer_count -= len(former.consumers)
-            self._detach(former)
-
-    def _on_session_close(self, connection: Connection, wish: frames.SessionClose) -> None:
-        session = self._session_of(connection, wish.session)
-        # Nothing more is taken from it; what is confirmed of it is still told.
-        del connection.sessions[session.id]
-        session.is_closing = True
-        self._consumers.close_all(session)
-        if session.lanes:
-            self._finish_lanes(session, partial(self._close_lane, session, wish.request))
-        else:
-            self._closed(session, wish.request)
-
-    def _close_lane(self, session: Session, request: int, lane: Lane) -> None:
-        if lane.state == LaneState.OPEN:
-            self._ordering.order(lane, CloseSession())
-        lane.after_confirmed(partial(self._closed_lane, session, request, lane))
-
-    def _closed_lane(self, session: Session, request: int, lane: Lane) -> None:
-        del session.lanes[lane.channel]
-        if not session.lanes:
-            self._closed(session, request)
-
-    def _closed(self, session: Session, request: int) -> None:
-        self._forget(session)
-        if session.connection is not None:
-            self._outbox.answer(session.connection, request)
-
-    def _detach(self, session: Session) -> None:
-        """The client of a session is gone, and may come back elsewhere."""
-        session.connection = None
-        self._consumers.close_all(session)
-        self._finish_lanes(session, partial(self._detach_lane, session))
-        if not session.lanes:
-            self._forget(session)
-
-    def _detach_lane(self, session: Session, lane: Lane) -> None:
-        # One that was taken over by a higher generation is not away.
-        if lane.state == LaneState.OPEN and self._sessions.get(session.id) is session:
-            self._outbox.do(SendToPrimary(lane.channel, SessionDetached(session.id, session.generation)))
-        del session.lanes[lane.channel]
-        if not session.lanes:
-            self._forget(session)
-
-    def _finish_lanes(self, session: Session, finish: Callable[[Lane], None]) -> None:
-        """Do this with each lane, once everything received for it is confirmed."""
-        for lane in list(session.lanes.values()):
-            lane.after_confirmed(partial(finish, lane))
-
-    def _forget(self, session: Session) -> None:
-        if self._sessions.get(session.id) is session:
-            del self._sessions[session.id]
-
-    def _session_of(self, connection: Connection, session_id: int) -> Session:
-        session = connection.sessions.get(session_id)
-        if session is None:
-            raise Refusal(SessionClosed.code, f"session {session_id:032x} is not open on this connection")
-        return session
-
     # -- destinations ----------------------------------------------------------
 
     def _on_destination_open(self, connection: Connection, wish: frames.DestinationOpen) -> None:
         name = self._destinations.parse(wish.name)
         found = self._destinations.find(name)
+        waiter = Waiter(connection, wish.request, wish.session)
         if found is not None:
-            self._tell_destination(Waiter(connection, wish.request), found)
+            self._tell_destination(waiter, found)
         elif not wish.create:
             raise Refusal(UNKNOWN, f"there is no destination {name}")
         else:
-            self._create(name, AS_IT_IS, Waiter(connection, wish.request))
+            self._create(name, AS_IT_IS, waiter)
 
     def _on_destination_create(self, connection: Connection, wish: frames.DestinationCreate) -> None:
         """Ordered in any case: whether an existing one is set as asked for, the fold says."""
@@ -415,7 +313,23 @@ class ClientManager:
             settings_version=found.settings_version,
             channel=found.channel,
         )
-        self._outbox.answer(waiter.connection, waiter.request, opened)
+        self._answer_within(waiter, found.channel, opened)
+
+    def _answer_within(
+        self, waiter: Waiter, channel: str, answer: frames.DestinationOpened | frames.SubscriptionFound
+    ) -> None:
+        """Answer a request that a session made, once the channel it will speak to knows it."""
+        connection, request, session = waiter
+        if connection.is_over:
+            return
+        tell = partial(self._outbox.answer, connection, request, answer)
+        if not session:
+            tell()
+            return
+        try:
+            self._sessions.when_known(connection, session, channel, request, tell)
+        except Refusal as refusal:
+            self._outbox.refuse(connection, request, refusal.code, refusal.text)
 
     def _on_created(self, creation: Creation, sequence: int, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
@@ -429,7 +343,7 @@ class ClientManager:
             self._outbox.refuse(waiter.connection, waiter.request, REFUSED, text)
 
     def _on_subscription_find(self, connection: Connection, wish: frames.SubscriptionFind) -> None:
-        session = self._session_of(connection, wish.session)
+        session = self._sessions.of(connection, wish.session)
         found = self._destinations.find_subscription(session, wish.name)
         answer = frames.SubscriptionFound(
             request=wish.request,
@@ -437,7 +351,7 @@ class ClientManager:
             destination=found.destination,
             channel=found.channel,
         )
-        self._outbox.answer(connection, wish.request, answer)
+        self._answer_within(Waiter(connection, wish.request, wish.session), found.channel, answer)
 
     def _on_browse(self, connection: Connection, wish: frames.Browse) -> None:
         if not wish.limit:
@@ -450,8 +364,10 @@ class ClientManager:
 
     # -- consumers -------------------------------------------------------------
 
-    def _on_consumer_open(self, connection: Connection, wish: frames.ConsumerOpen) -> None:
-        session = self._session_of(connection, wish.session)
+    def _on_consumer_open(
+        self, connection: Connection, wish: frames.ConsumerOpen | frames.ConsumerResume
+    ) -> None:
+        session = self._sessions.of(connection, wish.session)
         if wish.consumer in session.consumers:
             raise ProtocolError(f"consumer {wish.consumer} a second time in one session")
         if len(session.consumers) >= self._settings.consumers_max:
@@ -473,7 +389,7 @@ class ClientManager:
             self._ordering.open_lane(lane)
 
     def _on_consumer_close(self, connection: Connection, wish: frames.ConsumerClose) -> None:
-        session = self._session_of(connection, wish.session)
+        session = self._sessions.of(connection, wish.session)
         consumer = session.consumers.get(wish.consumer)
         if consumer is None:
             # It was ended from our side, and the word about that crossed this one.
@@ -514,7 +430,8 @@ class ClientManager:
         elif ordered.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             # Nothing of the session has been told to anybody yet. To go on would be to tell its client
             # that the channel has its messages, because it has others under the same numbers.
-            is_made_up_here = ordered.kind == CommandKind.SESSION_OPEN
+            session = ordered.lane.session
+            is_made_up_here = session is not None and not session.is_resumed
             assert not (is_made_up_here and outcomes and outcomes[0].code in _SESSION_EXISTS), (
                 "the channel knows a session that was made up just now: an id was given twice"
             )
@@ -522,10 +439,11 @@ class ClientManager:
 
     def _on_lane_opened(self, lane: Lane, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
-            lane.state = LaneState.OPEN
+            lane.opened(LaneState.OPEN)
             self._consumers.session_known(lane)
         else:
             # Its commands have outcomes of their own, which say the same.
-            lane.state = LaneState.REFUSED
-            lane.refusal = outcomes[0].text or "the channel does not know the session; it may have expired"
-            self._consumers.session_refused(lane, SessionClosed.code, lane.refusal)
+            is_stale = outcomes[0].code == OutcomeCode.STALE
+            text = outcomes[0].text or (RESUMED_ELSEWHERE if is_stale else EXPIRED)
+            lane.opened(LaneState.REFUSED, text)
+            self._consumers.session_refused(lane, SessionClosed.code, text)

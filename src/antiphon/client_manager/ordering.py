@@ -85,6 +85,9 @@ class Ordering:
             raise ProtocolError(f"a command of {size} bytes; at most {settings.envelope_bytes_max}")
         header, destination, subscription, ranges = check_command(data)
         session = connection.sessions.get(header.session)
+        if session is None and header.session in connection.left:
+            # It left without the client's doing; the word about that crosses this one.
+            return
         if session is None or header.generation != session.generation:
             raise ProtocolError(
                 f"generation {header.generation} of session {header.session:032x} "
@@ -123,12 +126,16 @@ class Ordering:
         elif known.channel != channel:
             raise ProtocolError(f"destination {destination} is not in channel {channel!r}")
 
-    def open_lane(self, lane: Lane) -> None:
-        """The channel must hear of the session before it hears of anything else (O2)."""
+    def open_lane(self, lane: Lane, *, may_create: bool = False) -> None:
+        """The channel must hear of the session before it hears of anything else (O2).
+
+        One that is resumed must be known there, unless its client has never sent anything to the channel
+        and so `may_create` it.
+        """
         session = lane.session
         assert session is not None, "the node's own lane is always open"
         lane.state = LaneState.OPENING
-        if session.is_resumed:
+        if session.is_resumed and not may_create:
             self.order(lane, ResumeSession())
         else:
             self.order(lane, OpenSession(user=session.user, client_id=session.client_id))

@@ -64,6 +64,7 @@ class Lane:
     __slots__ = (
         "_barriers",
         "_confirmed",
+        "_openers",
         "_received",
         "channel",
         "is_in_turn",
@@ -90,6 +91,22 @@ class Lane:
         self._received = 0
         self._confirmed = 0
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
+        self._openers: list[Callable[[], None]] = []
+
+    def when_opened(self, action: Callable[[], None]) -> None:
+        """Do this once the channel has said whether it knows the session: perhaps at once."""
+        if self.state in (LaneState.OPEN, LaneState.REFUSED):
+            action()
+        else:
+            self._openers.append(action)
+
+    def opened(self, state: LaneState, refusal: str = "") -> None:
+        """The channel has said whether it knows the session."""
+        self.state = state
+        self.refusal = refusal
+        openers, self._openers = self._openers, []
+        for action in openers:
+            action()
 
     def take_numbers(self, number: int, count: int) -> None:
         """The next command takes these numbers; one that was left out or said twice is a breach."""
@@ -168,6 +185,7 @@ class Consumer:
         "delivered_messages",
         "destination",
         "held",
+        "is_resumed",
         "key",
         "lane",
         "number",
@@ -188,6 +206,7 @@ class Consumer:
         self.destination = destination
         self.subscription = subscription
         self.state = ConsumerState.WAITING
+        self.is_resumed = False
         self.request: int | None = None
         self.credit_messages = 0
         self.credit_bytes = 0
@@ -196,6 +215,14 @@ class Consumer:
         self.base_messages = 0
         self.base_bytes = 0
         self.held = Ranges()
+
+    @property
+    def credit_left(self) -> tuple[int, int]:
+        """Its credit in messages and bytes, as the primary counts. What began within it may end beyond."""
+        return (
+            max(0, self.credit_messages - self.base_messages),
+            max(0, self.credit_bytes - self.base_bytes),
+        )
 
 
 class Session:
@@ -210,6 +237,7 @@ class Session:
         "is_closing",
         "is_resumed",
         "lanes",
+        "opening",
         "unconfirmed_bytes",
         "user",
     )
@@ -221,6 +249,8 @@ class Session:
         self.client_id = connection.client_id
         self.is_resumed = is_resumed
         self.is_closing = False
+        # The request that opens it, until it is answered.
+        self.opening: int | None = None
         # None once the client is gone: nobody is left to be told anything.
         self.connection: Connection | None = connection
         self.unconfirmed_bytes = 0

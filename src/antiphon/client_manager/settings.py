@@ -9,6 +9,9 @@ from antiphon.wire.buffer import FRAME_BYTES_MAX
 KIB = 1024
 MIB = 1024 * KIB
 
+LIMIT = "limit"
+"""The code of a refusal because of one of these."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientManagerSettings:
@@ -29,7 +32,7 @@ class ClientManagerSettings:
     consumers_max: int = 1_000
     """Consumers of one session."""
 
-    connection_consumers_max: int = 4_000
+    connection_consumers_max: int = 2_000
     """Consumers of one connection: when it is lost, all of them are detached in one step."""
 
     consumers_total_max: int = 100_000

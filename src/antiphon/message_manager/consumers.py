@@ -40,15 +40,27 @@ class Consumer:
         "destination",
         "generation",
         "in_flight",
+        "is_away",
         "key",
+        "number",
         "session",
         "subscription",
     )
 
     def __init__(
-        self, *, key: ConsumerKey, session: int, generation: int, destination: int, subscription: int = 0
+        self,
+        *,
+        key: ConsumerKey,
+        session: int,
+        generation: int,
+        destination: int,
+        subscription: int = 0,
+        number: int = 0,
     ) -> None:
         self.key = key
+        # What its client calls it, and whether that client was lost and may come back.
+        self.number = number
+        self.is_away = False
         self.session = session
         self.generation = generation
         self.destination = destination
@@ -68,7 +80,11 @@ class Consumer:
 
     @property
     def has_credit(self) -> bool:
-        return self.delivered < self.credit_messages and self.delivered_bytes < self.credit_bytes
+        return (
+            self.delivered < self.credit_messages
+            and self.delivered_bytes < self.credit_bytes
+            and not self.is_away
+        )
 
     def grant(self, messages: int, bytes: int) -> None:
         """Credit never shrinks: a smaller figure is an older one."""

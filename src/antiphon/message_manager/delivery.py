@@ -12,6 +12,8 @@ What it promises
     Y4  A registration is answered, whatever is wrong with it.
     Y5  Every subscription of a topic has a dispatcher of its own: what one subscriber does not take
         holds up no other.
+    Y6  What a consumer holds whose client was lost is given to nobody else for a short while (absences),
+        and stays with it if it comes back by then.
 
 What it leaves to others
     Who may consume is the client manager's business, in what order the fold's.
@@ -34,6 +36,7 @@ from antiphon.bus.messages import (
     Unregister,
 )
 from antiphon.errors import ConsumerClosed, SessionClosed, SubscriptionInUse
+from antiphon.message_manager.absences import Absences
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.destinations.directory import Directory
 from antiphon.message_manager.destinations.source import Source
@@ -66,6 +69,7 @@ class Delivery:
     """What the primary of a channel knows of the consumers in its term."""
 
     __slots__ = (
+        "_absences",
         "_answers",
         "_by_destination",
         "_by_session",
@@ -91,6 +95,7 @@ class Delivery:
         deliver_bytes_max: int,
         serves_at_ns: int,
         awaited: list[int],
+        absence_ns: int = 0,
     ) -> None:
         self._term = term
         self._claimed_after = claimed_after
@@ -110,11 +115,16 @@ class Delivery:
         self._streams: dict[int, int] = {}
         self._answers: list[Send] = []
         self._returns: list[SeenReturn] = []
+        self._absences = Absences(absence_ns)
 
     # -- looking ---------------------------------------------------------------
 
     def consumer_count(self, destination: int) -> int:
-        return sum(len(dispatcher.consumers) for dispatcher in self._dispatchers_of(destination))
+        return sum(
+            not consumer.is_away
+            for dispatcher in self._dispatchers_of(destination)
+            for consumer in dispatcher.consumers.values()
+        )
 
     def in_flight_count(self, destination: int) -> int:
         return sum(dispatcher.in_flight for dispatcher in self._dispatchers_of(destination))
@@ -125,7 +135,8 @@ class Delivery:
     def sessions_at(self, source: int) -> list[int]:
         """The sessions whose consumers are attached to a queue or a subscription."""
         dispatcher = self._dispatchers.get(source)
-        return [consumer.session for consumer in dispatcher.consumers.values()] if dispatcher else []
+        consumers = dispatcher.consumers.values() if dispatcher else ()
+        return [consumer.session for consumer in consumers if not consumer.is_away]
 
     def _dispatchers_of(self, destination: int) -> Iterable[Dispatcher]:
         return self._by_destination.get(destination, _NO_DISPATCHERS).values()
@@ -134,9 +145,11 @@ class Delivery:
         """When to flush without anything having happened: what one flush left over, or the wait is over."""
         if self._answers or self._returns:
             return now_ns
+        deadline_ns = self._absences.next_deadline_ns(now_ns)
         if self._stirred:
-            return self.serves_at_ns if self.awaited and self.serves_at_ns > now_ns else now_ns
-        return None
+            stirred_ns = self.serves_at_ns if self.awaited and self.serves_at_ns > now_ns else now_ns
+            return stirred_ns if deadline_ns is None else min(deadline_ns, stirred_ns)
+        return deadline_ns
 
     # -- client managers say -----------------------------------------------------
 
@@ -158,14 +171,19 @@ class Delivery:
             self._refuse(key, NOT_SO, f"{destination.name} is a topic: a consumer needs a subscription")
         elif source is None or (isinstance(source, Subscription) and not _may_attach(session, source)):
             self._refuse(key, NO_SUBSCRIPTION, f"{destination.name} has no such subscription")
-        elif source.is_exclusive and self._has_other_consumer(source.id, key):
+        elif source.is_exclusive and self._has_other_consumer(source.id, key, message):
             self._refuse(key, SubscriptionInUse.code, f"{source.name}, has a consumer already")
         else:
             self._attach(key, message, source)
 
-    def _has_other_consumer(self, source: int, key: ConsumerKey) -> bool:
+    def _has_other_consumer(self, source: int, key: ConsumerKey, message: Register) -> bool:
+        """Who is away keeps nobody out: its place is taken."""
         dispatcher = self._dispatchers.get(source)
-        return dispatcher is not None and any(other != key for other in dispatcher.consumers)
+        others = [other for other in dispatcher.consumers.values() if other.key != key] if dispatcher else []
+        for other in others:
+            if other.is_away and (other.session, other.number) != (message.session, message.number):
+                self._drop(other, None)
+        return not all(other.is_away for other in others)
 
     def _attach(self, key: ConsumerKey, message: Register, source: Source) -> None:
         consumer = self._consumers.get(key)
@@ -187,16 +205,23 @@ class Delivery:
                 generation=message.generation,
                 destination=message.destination,
                 subscription=message.subscription,
+                number=message.number,
             )
             consumer.grant(message.credit_messages, message.credit_bytes)
+            former = self._absences.find(message.session, message.number) if message.resumes else None
+            if former is not None and former.source == source.id:
+                self._forget(former)
+                dispatcher.come_back(former, consumer, message.held)
+            else:
+                dispatcher.attach(consumer, message.held)
             self._consumers[key] = consumer
             self._by_session.setdefault(message.session, {})[key] = consumer
-            dispatcher.attach(consumer, message.held)
         else:
             # Said again because our answer was lost.
             consumer.grant(message.credit_messages, message.credit_bytes)
             dispatcher.look_at_credit(consumer)
-        self._answers.append(Send(key.node, Registered(consumer=key.consumer, term=self._term)))
+        lost = message.held.difference(consumer.in_flight)
+        self._answers.append(Send(key.node, Registered(consumer=key.consumer, term=self._term, lost=lost)))
         self._stir(dispatcher)
 
     def _refuse(self, key: ConsumerKey, code: str, text: str) -> None:
@@ -213,8 +238,20 @@ class Delivery:
 
     def unregister(self, sender: int, message: Unregister) -> None:
         consumer = self._consumers.get(ConsumerKey(sender, message.consumer))
-        if consumer is not None:
+        if consumer is None:
+            return
+        if message.is_lost:
+            self._suspend(consumer, message.seen_through)
+        else:
             self._drop(consumer, message.seen_through)
+
+    def _suspend(self, consumer: Consumer, seen_through: int | None) -> None:
+        """Its client was lost, and may come back (Y6)."""
+        if not consumer.is_away:
+            dispatcher = self._dispatchers[consumer.source]
+            self._absences.add(consumer, seen_through)
+            dispatcher.suspend(consumer, seen_through)
+            self._stir(dispatcher)
 
     # -- the log says --------------------------------------------------------------
 
@@ -240,12 +277,20 @@ class Delivery:
             return []
         return [consumer for consumer in consumers.values() if consumer.source == source]
 
-    def session_left(self, session: int) -> None:
-        """The session was detached, resumed elsewhere, closed or expired: its consumers are void."""
+    def session_lost(self, session: int) -> None:
+        """The session was resumed elsewhere, or its client manager is gone: its consumers may come back."""
+        for consumer in list(self._by_session.get(session, {}).values()):
+            if not consumer.is_away:
+                self._suspend(consumer, None)
+                self._tell_end(consumer, ConsumerClosed.code, "the session has left this client manager")
+
+    def session_ended(self, session: int) -> None:
+        """The session was closed or has expired: its consumers are void."""
         self.awaited.pop(session, None)
         for consumer in list(self._by_session.get(session, {}).values()):
             self._drop(consumer, None)
-            self._tell_end(consumer, ConsumerClosed.code, "the session has left this client manager")
+            if not consumer.is_away:
+                self._tell_end(consumer, ConsumerClosed.code, "the session has ended")
 
     def destination_deleted(self, destination: int, name: str) -> None:
         for dispatcher in list(self._dispatchers_of(destination)):
@@ -262,7 +307,8 @@ class Delivery:
         self._let_go(dispatcher)
         for consumer in list(dispatcher.consumers.values()):
             self._forget(consumer)
-            self._tell_end(consumer, code, text)
+            if not consumer.is_away:
+                self._tell_end(consumer, code, text)
 
     def _let_go(self, dispatcher: Dispatcher) -> None:
         source = dispatcher.source
@@ -292,6 +338,7 @@ class Delivery:
             self._stir(dispatcher)
 
     def _forget(self, consumer: Consumer) -> None:
+        self._absences.remove(consumer)
         del self._consumers[consumer.key]
         of_session = self._by_session[consumer.session]
         del of_session[consumer.key]
@@ -306,6 +353,8 @@ class Delivery:
 
     def flush(self, now_ns: int, bytes_max: int) -> tuple[list[Send | Alarm], list[SeenReturn]]:
         """Answers first, then deliveries of up to so many bytes; and what has to be given back."""
+        for absence in self._absences.take_due(now_ns):
+            self._drop(absence.consumer, absence.seen_through)
         effects: list[Send | Alarm] = list(self._answers)
         self._answers.clear()
         returns, self._returns = self._returns, []

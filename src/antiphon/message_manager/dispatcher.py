@@ -117,6 +117,20 @@ class Dispatcher:
         if consumer.has_credit:
             self._able.setdefault(consumer.key, consumer)
 
+    def suspend(self, consumer: Consumer, seen_through: int | None) -> None:
+        """Its client was lost: it gets nothing more, and what reached it is kept for it."""
+        self._able.pop(consumer.key, None)
+        if seen_through is not None:
+            unseen = consumer.unseen(seen_through)
+            consumer.forget(unseen)
+            self.ready.add_all(unseen)
+
+    def come_back(self, former: Consumer, consumer: Consumer, held: Ranges) -> None:
+        """Its client is here again: what it holds stays its own, the rest never reached it."""
+        del self.consumers[former.key]
+        self.ready.add_all(former.in_flight)
+        self.attach(consumer, held)
+
     def detach(self, consumer: Consumer, seen_through: int | None) -> Ranges:
         """Let a consumer go; what it saw and did not acknowledge, for a counted return.
 

@@ -426,7 +426,7 @@ class Fold:
         """The session goes on under this owner; consumers of the former one are void."""
         if self.primary is not None:
             if generation != row.generation:
-                self.primary.delivery.session_left(row.id)
+                self.primary.delivery.session_lost(row.id)
             self.primary.proposals.attached(row.id)
         row.generation = generation
         row.owner = owner
@@ -456,7 +456,7 @@ class Fold:
     def _end_session(self, row: Session) -> None:
         self.state.sessions.remove(row.id)
         if self.primary is not None:
-            self.primary.delivery.session_left(row.id)
+            self.primary.delivery.session_ended(row.id)
             self.primary.proposals.attached(row.id)
         for subscription in self.state.directory.of_session(row.id):
             self._end_subscription(subscription)
@@ -482,7 +482,7 @@ class Fold:
         """Lives of this client manager that began before number `before` are over: so are its attachments."""
         for row in self.state.sessions.detach(pid, before):
             if self.primary is not None:
-                self.primary.delivery.session_left(row.id)
+                self.primary.delivery.session_lost(row.id)
                 self.primary.proposals.detached(now_ns, row)
 
 

@@ -139,6 +139,7 @@ class MessageManager:
             deliver_bytes_max=settings.deliver_bytes_max,
             serves_at_ns=now_ns + settings.registration_wait_ms * _NS_PER_MS,
             awaited=[row.id for row in state.sessions if row.owner != NOBODY],
+            absence_ns=settings.registration_wait_ms * _NS_PER_MS,
         )
         proposals = Proposals(
             term=state.term,

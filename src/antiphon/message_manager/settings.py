@@ -13,7 +13,8 @@ class MessageManagerSettings:
     """How long a session without a client is kept; a client that comes back later is told so."""
 
     registration_wait_ms: int = 300
-    """How long a new primary waits for consumers of an earlier term before it gives out their messages."""
+    """How long a new primary waits for consumers of an earlier term before it gives out their messages; and
+    any primary for a consumer whose client was lost, before it gives its messages to others."""
 
     log_time_interval_ms: int = 1_000
     """How often the channel's time moves while there is traffic."""

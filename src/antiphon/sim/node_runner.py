@@ -324,10 +324,13 @@ class NodeRunner:
             self._step_timer = self.world.after(delay, lambda: self._guard(self._step))
 
     def _step(self) -> None:
-        assert self._started is not None and self._storage is not None and self._port is not None
+        started, storage, port = self._started, self._storage, self._port
+        assert started is not None and storage is not None and port is not None, (
+            "a node that is down took a step"
+        )
+        node = started.node
         self._step_timer = None
         events, self._events = self._events, []
-        node, storage, port = self._started.node, self._storage, self._port
         if self.world.trace.is_on:
             for event in events:
                 self.world.note(self._name, f"takes {summary(event)}")
@@ -345,7 +348,7 @@ class NodeRunner:
         self._arm()
 
     def _arm(self) -> None:
-        assert self._started is not None
+        assert self._started is not None, "a node that is down set its timer"
         deadline_ns = self._started.node.next_deadline_ns()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()

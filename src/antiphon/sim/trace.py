@@ -23,14 +23,12 @@ class Trace:
 
     def __init__(self, is_on: bool = False, show: Callable[[str], None] | None = None) -> None:
         self.is_on = is_on or show is not None
-        self.lines = 0
         self._show = show
         self._hash = blake2b(digest_size=16)
 
     def note(self, now_ns: int, who: str, what: str) -> None:
         """Add one line."""
         line = f"{now_ns / 1e6:12.6f} {who:<10} {what}"
-        self.lines += 1
         self._hash.update(line.encode())
         self._hash.update(b"\n")
         if self._show is not None:
@@ -63,6 +61,6 @@ def summary(thing: Any) -> str:
         # What is not shown still counts for the digest.
         rest = crc32("".join(summary(item) for item in thing[_ITEMS_SHOWN:]).encode())
         return f"[{shown} and {len(thing) - _ITEMS_SHOWN} more {rest:08x}]"
-    if hasattr(thing, "ranges") or hasattr(thing, "__iter__"):
+    if hasattr(thing, "__iter__"):
         return f"{type(thing).__name__}({' '.join(str(item) for item in thing)})"
     return type(thing).__name__

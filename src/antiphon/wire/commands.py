@@ -58,6 +58,10 @@ NODE_SESSION = 0
 _HEADER = struct.Struct("<BBHIIIQQ16s")
 COMMAND_HEADER_SIZE = _HEADER.size
 
+# The two fields that differ when a command is sent again.
+_GENERATION, _GENERATION_OFFSET = struct.Struct("<I"), 12
+_CONFIRMED, _CONFIRMED_OFFSET = struct.Struct("<Q"), 24
+
 _PUBLISH_HEAD = struct.Struct("<QII")
 PUBLISH_BATCH_OFFSET = COMMAND_HEADER_SIZE + _PUBLISH_HEAD.size
 """Where a publish command's batch begins, counted from the command's first byte."""
@@ -161,6 +165,14 @@ def encode_header(
     return pack(
         _HEADER, kind, flags, 0, length, count, generation, number, confirmed_through, encode_u128(session)
     )
+
+
+def renew_header(command: Buffer, generation: int, confirmed_through: int) -> bytes:
+    """The same bytes, beginning with a command's header, as they are sent in a later generation."""
+    renewed = bytearray(command)
+    _GENERATION.pack_into(renewed, _GENERATION_OFFSET, generation)
+    _CONFIRMED.pack_into(renewed, _CONFIRMED_OFFSET, confirmed_through)
+    return bytes(renewed)
 
 
 def encode_command(

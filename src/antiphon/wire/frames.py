@@ -22,6 +22,7 @@ from enum import IntEnum
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 from antiphon.errors import ProtocolError, VersionMismatch
+from antiphon.ranges import Ranges
 from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
 from antiphon.wire.layout import U16, U32, U64, U128, Bool, Document, Field, Layout, Rest, Text, Texts
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
@@ -98,10 +99,19 @@ def _read_pieces(reader: Reader) -> tuple[DeliverPiece, ...]:
     return tuple(pieces)
 
 
+def _write_ranges(writer: Writer, ranges: Ranges) -> None:
+    writer.bytes_(ranges.encode())
+
+
+def _read_ranges(reader: Reader) -> Ranges:
+    return Ranges.decode(reader.bytes_())
+
+
 Version = Annotated[int, Field(_write_version, _read_version)]
 AckModeField = Annotated[AckMode, Field(Writer.u8, _read_ack_mode)]
 Items = Annotated[tuple[ConfirmItem, ...], Field(write_outcomes, _read_items)]
 Pieces = Annotated[tuple[DeliverPiece, ...], Field(_write_pieces, _read_pieces)]
+SomeRanges = Annotated[Ranges, Field(_write_ranges, _read_ranges)]
 
 
 # Greeting, parting, and the answers that fit every request.
@@ -173,12 +183,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpen:
-    """Open a session, or resume one: session and generation are 0 for a new one."""
+    """Open a session, or resume one: session and generation are 0 for a new one.
+
+    `channels` know the session that is resumed. It is opened when all of them have resumed it.
+    """
 
     request: U32
     session: U128
     generation: U32
     ack_mode: AckModeField
+    channels: Texts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +214,26 @@ class SessionClose:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionGone:
+    """The session has left this connection without having asked to, and why."""
+
+    session: U128
+    code: Text
+    text: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationOpen:
-    """Find a destination by its name, and make it first if asked to."""
+    """Find a destination by its name, and make it first if asked to.
+
+    With a `session`, the answer comes when the destination's channel knows the session: only then can
+    the client tell a session that has expired from one that the channel never heard of.
+    """
 
     request: U32
     name: Text
     create: Bool
+    session: U128 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +297,15 @@ class Confirm:
     items: Items
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowState:
+    """May more be published in the channel? Said when it changes, and to newcomers while it may not."""
+
+    channel: Text
+    blocked: Bool
+    reason: Text
+
+
 # Consumers.
 
 
@@ -286,6 +323,34 @@ class ConsumerOpen:
     subscription: U64 = 0
     credit_messages: U64
     credit_bytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerResume:
+    """Attach a consumer of a resumed session again, on another connection. Answered by ConsumerResumed.
+
+    Delivery numbers and credit count on from `delivered_messages` and `delivered_bytes`, which is what
+    the client got. Of that, `held` is not acknowledged, or not known to be: it is still its own.
+    """
+
+    request: U32
+    session: U128
+    consumer: U32
+    destination: U64
+    subscription: U64
+    credit_messages: U64
+    credit_bytes: U64
+    delivered_messages: U64
+    delivered_bytes: U64
+    held: SomeRanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerResumed:
+    """The consumer is attached. Of what it held, `lost` is not its own any more: gone, or another's."""
+
+    request: U32
+    lost: SomeRanges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +448,7 @@ ClientFrame: TypeAlias = (
     | SubscriptionFind
     | Command
     | ConsumerOpen
+    | ConsumerResume
     | ConsumerClose
     | Credit
     | Browse
@@ -392,9 +458,12 @@ ClientFrame: TypeAlias = (
 ServerFrame: TypeAlias = (
     Welcome
     | SessionOpened
+    | SessionGone
     | DestinationOpened
     | SubscriptionFound
     | Confirm
+    | FlowState
+    | ConsumerResumed
     | Deliver
     | ConsumerGone
     | Browsed
@@ -419,6 +488,7 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     16: (SessionOpen, _FROM_CLIENT),
     17: (SessionOpened, _FROM_SERVER),
     18: (SessionClose, _FROM_CLIENT),
+    19: (SessionGone, _FROM_SERVER),
     32: (DestinationOpen, _FROM_CLIENT),
     33: (DestinationOpened, _FROM_SERVER),
     34: (DestinationCreate, _FROM_CLIENT),
@@ -426,11 +496,14 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     37: (SubscriptionFound, _FROM_SERVER),
     48: (Command, _FROM_CLIENT),
     49: (Confirm, _FROM_SERVER),
+    50: (FlowState, _FROM_SERVER),
     64: (ConsumerOpen, _FROM_CLIENT),
     65: (ConsumerClose, _FROM_CLIENT),
     66: (Credit, _FROM_CLIENT),
     67: (Deliver, _FROM_SERVER),
     68: (ConsumerGone, _FROM_SERVER),
+    69: (ConsumerResume, _FROM_CLIENT),
+    70: (ConsumerResumed, _FROM_SERVER),
     72: (Browse, _FROM_CLIENT),
     73: (Browsed, _FROM_SERVER),
     80: (Ask, _FROM_CLIENT),

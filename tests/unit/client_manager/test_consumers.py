@@ -260,7 +260,7 @@ def test_a_lost_client_may_have_seen_all_it_was_sent() -> None:
     stage.lose()
     assert stage.to_primary(Unregister) == []
     stage.confirm()
-    assert stage.to_primary(Unregister) == [Unregister(key, 10)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 10, is_lost=True)]
 
 
 def test_a_consumer_closed_before_it_is_known_was_never_there() -> None:

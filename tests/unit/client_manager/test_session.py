@@ -119,14 +119,17 @@ def test_a_client_that_comes_back_takes_its_session_over() -> None:
     stage.say(2, publish(session, 1, generation=2))
     stage.confirm_all()
 
-    # The old connection hears nothing more of it, and it is not away.
+    # The old connection hears that it is gone and nothing more of it, and it is not away.
+    (gone,) = stage.heard_of(frames.SessionGone, 1)
+    assert (gone.session, gone.code) == (session, "session.stale")
     assert not stage.heard_of(frames.Confirm, 1)
     assert stage.heard_of(frames.Confirm, 2)
     assert not stage.to_primary(SessionDetached)
     assert stage.manager.session_count == 1
-    # And it may not speak for it either.
+    # What it says for it meanwhile is not heard.
     stage.say(1, publish(session, 2))
-    assert stage.goodbye().conn == 1
+    assert stage.submitted == []
+    assert stage.manager.connection_count == 2
 
 
 def test_a_session_is_not_resumed_in_a_generation_it_has_had() -> None:
@@ -259,7 +262,7 @@ def test_a_lost_client_is_detached_after_its_consumers() -> None:
     key = stage.open_consumer(session)
     effects = stage.lose()
     messages = [effect.message for effect in effects]  # type: ignore[union-attr]
-    assert messages == [Unregister(key, 0), SessionDetached(session, 1)]
+    assert messages == [Unregister(key, 0, is_lost=True), SessionDetached(session, 1)]
 
 
 def test_a_session_that_was_being_closed_ends_though_the_client_is_gone() -> None:

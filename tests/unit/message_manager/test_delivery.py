@@ -623,7 +623,21 @@ def test_a_new_primary_waits_for_those_who_may_hold_messages(client: Client) -> 
 
 
 def test_a_primary_that_nobody_can_hold_anything_of_serves_at_once(client: Client) -> None:
-    """After a restart of the whole node the sessions of its former life hold nothing."""
+    channel = Channel(MessageManagerSettings(registration_wait_ms=300))
+    channel.order(client.open())
+    queue = channel.create("orders")
+    channel.order(client.publish(queue, bodies(2)), client.close())
+    channel.claim(1)
+    channel.open_producer(1)
+    other = Client(session=0xB2)
+    channel.order(other.open())
+    first = channel.order(other.publish(queue, bodies(2)))
+    channel.register(1, queue, session=0xB2)
+    assert numbers_to(channel.flush(), 1)[-2:] == [first, first + 1]
+
+
+def test_a_restarted_node_waits_for_the_clients_of_its_former_life(client: Client) -> None:
+    """Its client manager is gone with it, but not the clients: they look for it, with what they hold."""
     channel = Channel(MessageManagerSettings(registration_wait_ms=300))
     channel.order(client.open())
     queue = channel.create("orders")
@@ -633,4 +647,9 @@ def test_a_primary_that_nobody_can_hold_anything_of_serves_at_once(client: Clien
     other = Client(session=0xB2)
     channel.order(other.open())
     channel.register(1, queue, session=0xB2)
-    assert numbers_to(channel.flush(), 1) == [first, first + 1]
+    assert delivered(channel.flush()) == []
+
+    channel.order(client.resume(2))
+    channel.register(2, queue, generation=2, credit=0, held=Ranges([(first, first + 1)]))
+    channel.now_ns = 3 * SECOND_NS // 10
+    assert numbers_to(channel.flush(), 1) == [first + 1]

@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 
 from antiphon.errors import ProtocolError, VersionMismatch
+from antiphon.ranges import Ranges
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
 from antiphon.wire.frames import (
@@ -20,6 +21,8 @@ from antiphon.wire.frames import (
     ConsumerClose,
     ConsumerGone,
     ConsumerOpen,
+    ConsumerResume,
+    ConsumerResumed,
     Credit,
     Deliver,
     DeliverPiece,
@@ -28,6 +31,7 @@ from antiphon.wire.frames import (
     DestinationOpened,
     Done,
     Failed,
+    FlowState,
     Frame,
     Goodbye,
     Hello,
@@ -35,6 +39,7 @@ from antiphon.wire.frames import (
     Pong,
     ServerFrame,
     SessionClose,
+    SessionGone,
     SessionOpen,
     SessionOpened,
     SubscriptionFind,
@@ -90,9 +95,9 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (Done(request=3), 6, u32(3)),
     (Failed(request=3, code="x", text="why"), 7, u32(3) + b"\x01\0x" + b"\x03\0why"),
     (
-        SessionOpen(request=3, session=9, generation=2, ack_mode=AckMode.DUPS_OK),
+        SessionOpen(request=3, session=9, generation=2, ack_mode=AckMode.DUPS_OK, channels=("main",)),
         16,
-        u32(3) + u128(9) + u32(2) + b"\x03",
+        u32(3) + u128(9) + u32(2) + b"\x03" + u32(1) + b"\x04\0main",
     ),
     (
         SessionOpened(request=3, session=9, generation=2, window_bytes=1000),
@@ -100,7 +105,12 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         u32(3) + u128(9) + u32(2) + u32(1000),
     ),
     (SessionClose(request=3, session=9), 18, u32(3) + u128(9)),
-    (DestinationOpen(request=3, name="queue:q", create=True), 32, u32(3) + b"\x07\0queue:q" + b"\x01"),
+    (SessionGone(session=9, code="x", text="why"), 19, u128(9) + b"\x01\0x" + b"\x03\0why"),
+    (
+        DestinationOpen(request=3, name="queue:q", create=True, session=9),
+        32,
+        u32(3) + b"\x07\0queue:q" + b"\x01" + u128(9),
+    ),
     (
         DestinationOpened(request=3, destination=5, settings_version=6, channel="main"),
         33,
@@ -127,6 +137,11 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         + (u64(1) + u32(2) + b"\x03" + u64(4))
         + u32(1)
         + (u32(0) + b"\x04\0full"),
+    ),
+    (
+        FlowState(channel="main", blocked=True, reason="full"),
+        50,
+        b"\x04\0main" + b"\x01" + b"\x04\0full",
     ),
     (
         ConsumerOpen(
@@ -173,6 +188,32 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         68,
         u128(9) + u32(4) + b"\x01\0x" + b"\x03\0why",
     ),
+    (
+        ConsumerResume(
+            request=3,
+            session=9,
+            consumer=4,
+            destination=5,
+            subscription=8,
+            credit_messages=6,
+            credit_bytes=7,
+            delivered_messages=2,
+            delivered_bytes=1,
+            held=Ranges([(40, 50)]),
+        ),
+        69,
+        u32(3)
+        + u128(9)
+        + u32(4)
+        + u64(5)
+        + u64(8)
+        + u64(6)
+        + u64(7)
+        + u64(2)
+        + u64(1)
+        + (u32(16) + u64(40) + u64(50)),
+    ),
+    (ConsumerResumed(request=3, lost=Ranges([(40, 42)])), 70, u32(3) + u32(16) + u64(40) + u64(42)),
     (Browse(request=3, destination=5, after=6, limit=7), 72, u32(3) + u64(5) + u64(6) + u32(7)),
     (
         Browsed(request=3, through=9, more=True, pieces=(DeliverPiece(100, 1, b"rows"),)),
@@ -272,7 +313,7 @@ def test_the_password_is_not_printed() -> None:
 
 def test_an_acknowledge_mode_nobody_knows_is_refused() -> None:
     payload = bytearray(payload_of(SessionOpen(request=1, session=0, generation=0, ack_mode=AckMode.AUTO)))
-    payload[-1] = 5
+    payload[24] = 5
     with pytest.raises(ProtocolError, match="mode 5"):
         decode_frame(16, payload)
 

@@ -131,7 +131,8 @@ class LibraryClient(ClientProcess):
         self.on_lost()
 
     def _attach(self) -> None:
-        assert self._core is not None and self._session is not None and self._opened is not None
+        assert self._core is not None, "a consumer without a connection"
+        assert self._session is not None and self._opened is not None, "a consumer before its destination"
         prefetch = self.chance.randint(1, self.habits.credit_messages)
         self._consumer = self._session.new_consumer(self.queue, self._opened, prefetch_messages=prefetch)
         self._core.open_consumer(self._session, self._consumer)

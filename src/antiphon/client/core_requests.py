@@ -1,0 +1,107 @@
+"""Requests: what was asked of the server and has no answer yet.
+
+A request that somebody waits for is asked again on another connection, under the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from antiphon.errors import ProtocolError
+from antiphon.wire.frames import (
+    Ask,
+    Browse,
+    ConsumerClose,
+    ConsumerOpen,
+    ConsumerResume,
+    DestinationCreate,
+    DestinationOpen,
+    SessionClose,
+    SessionOpen,
+    SubscriptionFind,
+)
+
+REQUEST_MAX = 0xFFFF_FFFF
+
+RequestFrame: TypeAlias = (
+    SessionOpen
+    | SessionClose
+    | DestinationOpen
+    | DestinationCreate
+    | SubscriptionFind
+    | ConsumerOpen
+    | ConsumerResume
+    | ConsumerClose
+    | Browse
+    | Ask
+)
+
+
+@dataclass(slots=True)
+class Request:
+    """One question, what kind of answer it expects, and who waits for it."""
+
+    frame: RequestFrame
+    answer: type[Any]
+    session: int = 0  # it is asked only while this session is on the connection; 0: at any time
+    is_own: bool = False  # the core asks, and on another connection would ask something else
+    is_abandoned: bool = False  # whoever asked does not wait any more
+
+    @property
+    def consumer(self) -> int:
+        """The consumer it is about, if it is about one."""
+        match self.frame:
+            case ConsumerOpen() | ConsumerResume() | ConsumerClose():
+                return self.frame.consumer
+        return 0
+
+
+class Requests:
+    """The requests of one client, by their numbers, in the order of asking."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Request] = {}
+        self._last = 0
+
+    def add(
+        self,
+        make: Callable[[int], RequestFrame],
+        answer: type[Any],
+        session: int = 0,
+        *,
+        is_own: bool = False,
+    ) -> Request:
+        """A new request; `make` is given its number."""
+        number = self._last % REQUEST_MAX + 1
+        assert number not in self._waiting, "four thousand million requests wait for their answer"
+        self._last = number
+        request = self._waiting[number] = Request(make(number), answer, session, is_own)
+        return request
+
+    def take(self, number: int) -> Request:
+        """The request that was answered."""
+        request = self._waiting.pop(number, None)
+        if request is None:
+            raise ProtocolError(f"request {number} was answered, and never asked or answered before")
+        return request
+
+    def abandon(self, number: int) -> None:
+        """Nobody waits for the answer any more."""
+        if number in self._waiting:
+            self._waiting[number].is_abandoned = True
+
+    def of_session(self, session: int) -> list[Request]:
+        """Those that are asked within a session; with 0, those that are not asked within any."""
+        return [request for request in self._waiting.values() if request.session == session]
+
+    def take_unneeded(self) -> list[Request]:
+        """Those that need no answer when the connection is gone: our own, and those nobody waits for."""
+        unneeded = [r for r in self._waiting.values() if r.is_own or r.is_abandoned]
+        for request in unneeded:
+            del self._waiting[request.frame.request]
+        return unneeded
+
+    def clear(self) -> None:
+        self._waiting.clear()

@@ -1,0 +1,88 @@
+"""Route: which server to try next, and when.
+
+The servers are tried in their order, over and over, beginning with the one that was lost: most often
+only the connection is gone, or the server is back in a moment. The first round is tried at once, then
+there are pauses, each longer than the one before, up to a limit, and none exactly as long as another
+client's: those that lost the same server do not all come back in the same instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from antiphon.client.servers import Server
+
+PAUSE_NS_MIN = 30_000_000
+PAUSE_NS_SHORT = 200_000_000
+PAUSE_NS_MAX = 2_000_000_000
+PAUSE_GROWTH = 1.5
+AWAY_SHARE = 20
+"""Pauses grow to a fifth of a second, and then only with a twentieth of the time that the server has been
+away: one that was quick to come back is quickly found, before it gives what we hold to others."""
+
+STEADY_NS = 5_000_000_000
+"""A connection that held so long was a good one: after it the pauses begin anew."""
+
+
+class Attempt(NamedTuple):
+    """Try this server, at this time."""
+
+    server: Server
+    at_ns: int
+
+
+class Route:
+    """The way back to a server. `chance` gives numbers from 0 to 1."""
+
+    def __init__(self, servers: Sequence[Server], chance: Callable[[], float]) -> None:
+        self._servers = list(servers)
+        self._chance = chance
+        self._round: list[Server] = []
+        self._pause_ns = 0
+        self._next_ns = 0
+        self._reached_ns = 0
+        self.current = servers[0]
+        self.lost_ns = 0
+        self.failures: dict[str, str] = {}
+        """Who was tried since the connection was lost, and why that went wrong."""
+
+    def add(self, servers: Iterable[Server]) -> None:
+        """The system has these servers, too."""
+        self._servers += [server for server in servers if server not in self._servers]
+
+    def reached(self, now_ns: int, server: Server) -> None:
+        """This server has let us in."""
+        self.current = server
+        self._reached_ns = now_ns
+        self.failures.clear()
+
+    def lost(self, now_ns: int) -> None:
+        """The connection is gone: look for another."""
+        if now_ns - self._reached_ns >= STEADY_NS:
+            self._pause_ns = 0
+        self.lost_ns = now_ns
+        self._begin_round(now_ns)
+
+    def next(self) -> Attempt:
+        """Whom to try now."""
+        return Attempt(self._round[0], self._next_ns)
+
+    def failed(self, now_ns: int, why: str) -> None:
+        """The last attempt went wrong."""
+        self.failures[str(self._round.pop(0))] = why
+        if not self._round:
+            longest_ns = max(PAUSE_NS_SHORT, min(PAUSE_NS_MAX, (now_ns - self.lost_ns) // AWAY_SHARE))
+            self._pause_ns = min(longest_ns, max(PAUSE_NS_MIN, int(self._pause_ns * PAUSE_GROWTH)))
+            self._begin_round(now_ns)
+
+    def _begin_round(self, now_ns: int) -> None:
+        at = self._servers.index(self.current) if self.current in self._servers else 0
+        self._round = self._servers[at:] + self._servers[:at]
+        # Between half of the pause and all of it.
+        self._next_ns = now_ns + int(self._pause_ns * (1 + self._chance()) / 2)
+
+    @property
+    def reasons(self) -> str:
+        """Who was tried and why it failed, in words."""
+        return "; ".join(f"{server}: {reason}" for server, reason in self.failures.items())

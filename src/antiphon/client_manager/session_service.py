@@ -1,0 +1,214 @@
+"""Session service: sessions come, come back, go, and are lost.
+
+    opened  ->  (lost  ->  resumed, here or elsewhere, under a higher generation)*  ->  closed, or expired
+
+What it promises
+    S1  A client is told that its session is resumed when every channel it names has resumed it; or that
+        one of them has not, and then the session is not here.
+    S2  An answer that lets a client send commands to a channel comes when the channel knows the session.
+        So a client that comes back, and whose channel does not know it, has been away for too long.
+    S3  A session that is resumed elsewhere leaves the connection it was on, and that one is told.
+    S4  What was received is still ordered when the client is gone, and its consumers are detached when
+        its acknowledgements are confirmed.
+
+What it leaves to others
+    Which of two generations is the newer one, the fold decides; here only what can be seen is refused
+    early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from antiphon.bus.messages import SessionDetached
+from antiphon.client_manager.connection import Connection, Outbox, Refusal
+from antiphon.client_manager.consumers import Consumers
+from antiphon.client_manager.effects import SendToPrimary
+from antiphon.client_manager.ordering import Ordering
+from antiphon.client_manager.session import Lane, LaneState, Session
+from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
+from antiphon.errors import AccessDenied, ProtocolError, SessionClosed
+from antiphon.ids import IdSource
+from antiphon.wire.commands import CloseSession
+from antiphon.wire.frames import SessionClose, SessionGone, SessionOpen, SessionOpened
+
+STALE = "session.stale"
+
+
+class SessionService:
+    """The sessions of all clients of one client manager."""
+
+    __slots__ = ("_channels", "_consumers", "_ids", "_ordering", "_outbox", "_sessions", "_settings")
+
+    def __init__(
+        self,
+        channels: list[str],
+        settings: ClientManagerSettings,
+        ids: IdSource,
+        outbox: Outbox,
+        ordering: Ordering,
+        consumers: Consumers,
+    ) -> None:
+        self._channels = channels
+        self._settings = settings
+        self._ids = ids
+        self._outbox = outbox
+        self._ordering = ordering
+        self._consumers = consumers
+        self._sessions: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def of(self, connection: Connection, session_id: int) -> Session:
+        """A session of this connection; anything else is refused."""
+        session = connection.sessions.get(session_id)
+        if session is None:
+            raise Refusal(SessionClosed.code, f"session {session_id:032x} is not open on this connection")
+        return session
+
+    # -- coming ----------------------------------------------------------------
+
+    def open(self, connection: Connection, wish: SessionOpen) -> None:
+        if len(connection.sessions) >= self._settings.sessions_max:
+            raise Refusal(LIMIT, f"a connection has at most {self._settings.sessions_max} sessions")
+        if len(self._sessions) >= self._settings.sessions_total_max:
+            raise Refusal(LIMIT, f"a node has at most {self._settings.sessions_total_max} sessions")
+        if bool(wish.session) != (wish.generation > 1) or (not wish.session and wish.generation):
+            raise ProtocolError(f"session {wish.session:032x} cannot be in generation {wish.generation}")
+        for channel in wish.channels:
+            if channel not in self._channels or not wish.session:
+                raise ProtocolError(f"a session cannot be resumed in channel {channel[:80]!r}")
+        if wish.session:
+            self._take_over(connection, wish)
+        session_id = wish.session or self._ids.next()
+        session = Session(session_id, wish.generation or 1, connection, is_resumed=bool(wish.session))
+        self._sessions[session_id] = connection.sessions[session_id] = session
+        session.opening = wish.request
+        for channel in dict.fromkeys(wish.channels):
+            connection.channels[channel] = None
+            # At once, though there may be nothing to send: until then it is taken for lost.
+            self._ordering.open_lane(session.lane(channel))
+        self._tell_opened(session)
+        for lane in list(session.lanes.values()):
+            lane.when_opened(partial(self._tell_opened, session))
+
+    def _take_over(self, connection: Connection, wish: SessionOpen) -> None:
+        """The client comes back, perhaps before we noticed that it was gone."""
+        former = self._sessions.get(wish.session)
+        if former is None:
+            return
+        if former.user != connection.user:
+            raise Refusal(AccessDenied.code, "the session belongs to another user")
+        if former.is_closing:
+            raise Refusal(SessionClosed.code, "the session was closed")
+        if former.generation >= wish.generation:
+            raise Refusal(STALE, f"the session is in generation {former.generation} by now")
+        if former.connection is not None:
+            if former.connection is not connection:
+                text = "the session has been resumed on another connection"
+                gone = SessionGone(session=former.id, code=STALE, text=text)
+                self._outbox.send(former.connection, gone)
+            self._remove(former)
+
+    def _tell_opened(self, session: Session) -> None:
+        """Every channel that is to resume the session has, or one has not (S1)."""
+        connection, request = session.connection, session.opening
+        if connection is None or request is None:
+            return
+        lanes = session.lanes.values()
+        refused = [lane for lane in lanes if lane.state == LaneState.REFUSED]
+        if not refused and any(lane.state != LaneState.OPEN for lane in lanes):
+            return
+        session.opening = None
+        if refused:
+            self._outbox.refuse(connection, request, SessionClosed.code, refused[0].refusal)
+            self._remove(session)
+            return
+        opened = SessionOpened(
+            request=request,
+            session=session.id,
+            generation=session.generation,
+            window_bytes=self._settings.window_bytes,
+        )
+        self._outbox.answer(connection, request, opened)
+
+    def when_known(
+        self, connection: Connection, session_id: int, channel: str, request: int, answer: Callable[[], None]
+    ) -> None:
+        """Answer a request once the channel knows the session (S2)."""
+        lane = self.of(connection, session_id).lane(channel)
+        if lane.state == LaneState.NEW:
+            self._ordering.open_lane(lane, may_create=True)
+
+        def tell() -> None:
+            if lane.state == LaneState.OPEN:
+                answer()
+            else:
+                self._outbox.refuse(connection, request, SessionClosed.code, lane.refusal)
+
+        lane.when_opened(tell)
+
+    # -- going -----------------------------------------------------------------
+
+    def close(self, connection: Connection, wish: SessionClose) -> None:
+        session = self.of(connection, wish.session)
+        # Nothing more is taken from it; what is confirmed of it is still told.
+        del connection.sessions[session.id]
+        session.is_closing = True
+        self._consumers.close_all(session)
+        if session.lanes:
+            self._finish_lanes(session, partial(self._close_lane, session, wish.request))
+        else:
+            self._closed(session, wish.request)
+
+    def _close_lane(self, session: Session, request: int, lane: Lane) -> None:
+        if lane.state == LaneState.OPEN:
+            self._ordering.order(lane, CloseSession())
+        lane.after_confirmed(partial(self._closed_lane, session, request, lane))
+
+    def _closed_lane(self, session: Session, request: int, lane: Lane) -> None:
+        del session.lanes[lane.channel]
+        if not session.lanes:
+            self._closed(session, request)
+
+    def _closed(self, session: Session, request: int) -> None:
+        self._forget(session)
+        if session.connection is not None:
+            self._outbox.answer(session.connection, request)
+
+    def _remove(self, session: Session) -> None:
+        """The session is not on its connection any more; what that still says of it is not heard (S3)."""
+        connection = session.connection
+        assert connection is not None, "a session was removed from no connection"
+        del connection.sessions[session.id]
+        connection.left.append(session.id)
+        connection.unconfirmed_bytes -= session.unconfirmed_bytes
+        connection.consumer_count -= len(session.consumers)
+        self.detach(session, is_lost=True)
+
+    def detach(self, session: Session, *, is_lost: bool) -> None:
+        """The client of a session is gone; one that `is_lost` may come back, here or elsewhere (S4)."""
+        session.connection = None
+        self._consumers.close_all(session, is_lost=is_lost)
+        self._finish_lanes(session, partial(self._detach_lane, session))
+        if not session.lanes:
+            self._forget(session)
+
+    def _detach_lane(self, session: Session, lane: Lane) -> None:
+        # One that was taken over by a higher generation is not away.
+        if lane.state == LaneState.OPEN and self._sessions.get(session.id) is session:
+            self._outbox.do(SendToPrimary(lane.channel, SessionDetached(session.id, session.generation)))
+        del session.lanes[lane.channel]
+        if not session.lanes:
+            self._forget(session)
+
+    def _finish_lanes(self, session: Session, finish: Callable[[Lane], None]) -> None:
+        """Do this with each lane, once everything received for it is confirmed."""
+        for lane in list(session.lanes.values()):
+            lane.after_confirmed(partial(finish, lane))
+
+    def _forget(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
