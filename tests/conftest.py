@@ -14,7 +14,7 @@ from hypothesis import settings
 
 # No deadlines: on a busy machine they blame whichever example was unlucky.
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True, max_examples=100)
-settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
+settings.register_profile("long", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("quick")
 
 

@@ -52,7 +52,9 @@ def outcome(data: Path) -> tuple[list[str] | None, str]:
     try:
         with Server(data) as server:
             received = antiphon("receive", "queue:damaged", "--json", "--timeout", "0.5", url=server.url)
-            return [json.loads(line)["body"] for line in received.stdout.splitlines()], server.errors.read_text()
+            return [
+                json.loads(line)["body"] for line in received.stdout.splitlines()
+            ], server.errors.read_text()
     except AssertionError:
         return None, data.with_name("data.stderr").read_text()
 

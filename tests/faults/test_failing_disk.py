@@ -50,7 +50,7 @@ async def send_until_it_fails(url: str, switch: Path) -> tuple[list[bytes], list
     confirmed: list[bytes] = []
     uncertain: list[bytes] = []
     try:
-        async with antiphon.connect(url) as connection, connection.session() as session:
+        async with antiphon.connect(url, reconnect=0) as connection, connection.session() as session:
             producer = await session.producer("queue:failing")
             for number in range(20):
                 body = b"%d" % number

@@ -103,8 +103,8 @@ def test_the_seeds_move_messages(reports: list[Report]) -> None:
 
 
 @pytest.mark.long
-def test_no_promise_is_broken_in_ten_thousand_seeds() -> None:
-    for seed in range(100_000, 110_000):
+def test_no_promise_is_broken_in_four_thousand_seeds() -> None:
+    for seed in range(100_000, 104_000):
         report = run("bus", seed)
         gc.collect(0)
         assert report.is_clean, f"{report.violation}\n    {report.replay}"

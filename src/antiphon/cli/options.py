@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from antiphon.client.subscribing import Start
 from antiphon.values import PropertyValue

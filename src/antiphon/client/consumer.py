@@ -166,8 +166,9 @@ class Consumer:
         except BaseException:
             scope.consumers.pop(self, None)
             link.receivers.pop((session.session, core.consumer), None)
-            if self._wish.is_topic and self._wish.durable is None and link.error is None:
+            if self._wish.is_passing and link.error is None:
                 session.outbox(opened.channel).order(Unsubscribe(subscription=subscription), Fate(link.loop))
+                link.flush_soon()
             raise
         return Attached(link, session, core)
 
@@ -195,7 +196,7 @@ class Consumer:
             elif not core.is_closing:
                 # The server answers when all acknowledgements before are confirmed.
                 await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
-            if self._wish.is_topic and self._wish.durable is None and not self._scope.is_closed:
+            if self._wish.is_passing and link.is_up and not self._scope.is_closed:
                 # With the session it would end too; but the session may live long.
                 await self._scope.order(core.channel, Unsubscribe(subscription=core.subscription))
         except (NotConnected, SessionClosed):

@@ -33,6 +33,8 @@ class Wish:
         if durable is not None:
             check_subscription_name(durable)
         self.is_topic = destination.kind == "topic"
+        # Its subscription ends with its consumer.
+        self.is_passing = self.is_topic and durable is None
         self.durable = durable
         self._start, self._number = _start(start)
 

@@ -78,6 +78,9 @@ class ChannelStorage:
             if checkpoint is not None
         }
         self._base_to_release: int | None = None
+        # The storage is closed or given up; what threads still report is nobody's business any more.
+        self._is_over = False
+        self._sync_failure: StorageFailed | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -125,6 +128,8 @@ class ChannelStorage:
                 journal.append_superblock(index, promised, epoch_claimed)
 
     def _try_again(self) -> None:
+        if self._is_over:
+            return
         try:
             while self._waiting_for_space:
                 self._write(self._waiting_for_space[0])
@@ -151,10 +156,14 @@ class ChannelStorage:
             self._sync.request(ticket)
 
     def _sync_done(self, result: SyncTicket | StorageFailed) -> None:
-        # In the sync thread.
+        # In the sync thread. A failure is noted here too: the loop may take no more steps.
+        if isinstance(result, StorageFailed):
+            self._sync_failure = result
         self._loop.call_soon_threadsafe(self._on_sync, result)
 
     def _on_sync(self, result: SyncTicket | StorageFailed) -> None:
+        if self._is_over:
+            return
         if isinstance(result, StorageFailed):
             self._journal.failed(result.text)
             self._disk.mark_poisoned(result.text)
@@ -189,7 +198,7 @@ class ChannelStorage:
 
     def _after(self, future: asyncio.Future[Any], then: Callable[[], None]) -> None:
         """A worker thread is through; a failed write is as final as a failed sync."""
-        if future.cancelled():
+        if future.cancelled() or self._is_over:
             return
         error = future.exception()
         if error is not None:
@@ -254,10 +263,12 @@ class ChannelStorage:
 
     def close(self) -> None:
         """Sync everything and note that this was an orderly end. Blocking."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        self._end()
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._sync.close()
+        if self._sync_failure is not None:
+            self._disk.mark_poisoned(self._sync_failure.text)
+            raise self._sync_failure
         # What the sync thread finished last was told to a loop that takes no more steps.
         while self._requested:
             self._journal.synced(self._requested.popleft())
@@ -265,9 +276,13 @@ class ChannelStorage:
 
     def abandon(self) -> None:
         """The node failed: leave the disk as it is."""
+        self._end()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self) -> None:
+        self._is_over = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        self._workers.shutdown(wait=False, cancel_futures=True)
 
 
 def _covers(done: SyncTicket, requested: SyncTicket) -> bool:

@@ -162,6 +162,23 @@ class FakeServer:
                         channel=CHANNEL,
                     )
                 )
+            case frames.DestinationCreate():
+                peer.say(
+                    frames.DestinationOpened(
+                        request=frame.request,
+                        destination=self.destination(frame.name),
+                        settings_version=1,
+                        channel=CHANNEL,
+                    )
+                )
+            case frames.SubscriptionFind():
+                peer.say(
+                    frames.SubscriptionFound(
+                        request=frame.request, subscription=77, destination=1, channel=CHANNEL
+                    )
+                )
+            case frames.Browse():
+                peer.say(self._page(frame))
             case frames.Command():
                 header, payload = read_command(frame.command)
                 self._on_command(peer, header, decode_payload(header.kind, payload))
@@ -198,6 +215,19 @@ class FakeServer:
             heartbeat_ms=self.heartbeat_ms,
         )
 
+    def _page(self, frame: frames.Browse) -> frames.Browsed:
+        """What waits in a destination, two messages to a page."""
+        rows = [row for row in self.ready.get(frame.destination, ()) if row.sequence > frame.after]
+        return frames.Browsed(
+            request=frame.request,
+            through=rows[:2][-1].sequence if rows else frame.after,
+            more=len(rows) > 2,
+            pieces=tuple(
+                frames.DeliverPiece(row.sequence, row.redelivery_count, row.batch.encode())
+                for row in rows[:2]
+            ),
+        )
+
     def _on_command(self, peer: Peer, header: CommandHeader, payload: Any) -> None:
         self.commands.append((header, payload))
         item = self.judge(header, payload)
@@ -207,6 +237,7 @@ class FakeServer:
                 self.store(payload.destination, Batch.decode(payload.batch))
             else:
                 self.sequence += 1
+            if isinstance(payload, Acknowledge):
                 self.acknowledged.add_all(payload.ranges)
                 for consumer in self.consumers.values():
                     for number in payload.ranges.numbers():

@@ -50,6 +50,7 @@ class Stage:
 
     def __init__(self, channels: Sequence[str] = (CHANNEL,), **settings: Any) -> None:
         self.directory: dict[str, int] = {"queue:known": KNOWN}
+        self.subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
         self.manager = ClientManager(
             1,
@@ -71,6 +72,8 @@ class Stage:
     def _ask(self, question: str) -> str:
         asked = json.loads(question)
         self.asked.append(asked)
+        if asked["question"] == "subscription":
+            return json.dumps(self.subscriptions.get((asked["client_id"], asked["name"]), {}))
         if "name" in asked:
             found = self.directory.get(asked["name"])
         else:
@@ -101,9 +104,9 @@ class Stage:
         self._next_request += 1
         return self._next_request
 
-    def connect(self, conn: int = 1, user: str = "ann") -> None:
+    def connect(self, conn: int = 1, user: str = "ann", client_id: str = "") -> None:
         self.step(ConnectionOpened(conn, "peer"))
-        self.say(conn, frames.Hello(user=user, password="", client_id=""))
+        self.say(conn, frames.Hello(user=user, password="", client_id=client_id))
 
     def lose(self, conn: int = 1) -> list[Effect]:
         return self.step(ConnectionLost(conn))
@@ -128,12 +131,15 @@ class Stage:
         assert isinstance(self.heard[conn][-1], frames.Done), self.heard[conn][-1]
         return key
 
-    def consumer_open(self, session: int, consumer: int = 1, credit: int = 1000) -> frames.ConsumerOpen:
+    def consumer_open(
+        self, session: int, consumer: int = 1, credit: int = 1000, subscription: int = 0
+    ) -> frames.ConsumerOpen:
         return frames.ConsumerOpen(
             request=self.request(),
             session=session,
             consumer=consumer,
             destination=KNOWN,
+            subscription=subscription,
             credit_messages=credit,
             credit_bytes=1 << 20,
         )

@@ -65,6 +65,11 @@ class MemoryPayloads:
         self._per_segment = records_per_segment
         self._next = (1, 0)
 
+    @property
+    def segment(self) -> int:
+        """Where the next record goes."""
+        return self._next[0]
+
     def keep(self, payload: bytes) -> Location:
         segment, offset = self._next
         self.records[self._next] = payload
