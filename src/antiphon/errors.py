@@ -39,7 +39,7 @@ knows its family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 
@@ -161,12 +161,14 @@ class PublishRefused(PublishError):
 class PublishUncertain(PublishError):
     """The answer was lost. The messages may or may not have been stored.
 
-    Publish again with the same ids: the destination keeps the first copy and
-    drops the second.
+    `resend` publishes again with the same ids: the destination keeps the first copy and
+    drops the second. Another process does so with `send(…, message_id=…)`.
     """
 
     code = "publish.uncertain"
     message_ids: tuple[str, ...] = ()
+    again: Callable[[Any], Awaitable[Any]] | None = None
+    """How the library sends them again; not to be called by anybody else."""
 
     def __init__(self, text: str = "", *, message_ids: Iterable[str] = (), confirmed: int = 0) -> None:
         super().__init__(text, confirmed=confirmed)
@@ -176,6 +178,28 @@ class PublishUncertain(PublishError):
     def message_id(self) -> str | None:
         """The id of the first message whose fate is not known."""
         return self.message_ids[0] if self.message_ids else None
+
+    async def resend(self, timeout: Any = None) -> Any:
+        """Send the messages again under the same ids, and wait for their outcome for `timeout` seconds.
+
+        Returns the receipt of a `send`, or the receipts of those messages of a `send_many` whose fate was
+        not known: they follow the `confirmed` first ones. Raises PublishUncertain again when the time is
+        over, PublishRefused when it turns out that they are not stored. If `timeout` is not given it is
+        that of the first attempt.
+
+        >>> try:
+        ...     receipt = await producer.send(b"...")
+        ... except antiphon.PublishUncertain as error:
+        ...     receipt = await error.resend(timeout=300)
+        """
+        if self.again is None:
+            raise LocalError("these messages can only be sent again with message_id=, where they were made")
+        return await self.again(timeout)
+
+    def __reduce__(self) -> tuple[Callable[..., AntiphonError], tuple[Any, ...], dict[str, Any]]:
+        # What it takes to send them again stays in this process.
+        make, arguments, state = super().__reduce__()
+        return make, arguments, {name: value for name, value in state.items() if name != "again"}
 
 
 class AcknowledgeRefused(AntiphonError):

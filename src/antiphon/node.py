@@ -87,6 +87,8 @@ class ChannelParts:
     for_producer: list[bus.Event] = field(default_factory=list)
     manager_heard: bool = False
     proposals: int = 0
+    # Room on the disk is low: nothing more is published for now.
+    is_blocked: bool = False
 
     @property
     def is_busy(self) -> bool:
@@ -154,8 +156,11 @@ class Node:
     def _take(self, parts: ChannelParts, event: bus.Event) -> None:
         if isinstance(event, bus.Received):
             self._route(parts, event.sender, event.message)
-        else:
-            parts.for_replica.append(event)
+            return
+        parts.for_replica.append(event)
+        if isinstance(event, bus.SpaceChanged):
+            parts.is_blocked = event.is_low
+            self._for_client_manager.append(door.ChannelEvent(parts.name, event))
 
     def _route(self, parts: ChannelParts, sender: int, message: said.BusMessage) -> None:
         """Hand a message of the channel to whichever machines of this node listen to its kind."""
@@ -274,6 +279,8 @@ class Node:
             return door.Answered(
                 conn, request, "an admin question is a JSON object with a key 'question'", UNKNOWN_QUESTION
             )
+        if question == "session":
+            return door.Answered(conn, request, json.dumps(self._session(json.loads(text))))
         if question == "status":
             return door.Answered(conn, request, self._told(question, self.status))
         if question == "destinations":
@@ -287,6 +294,16 @@ class Node:
         if answer is None:
             answer = self._answers[question] = json.dumps(tell())
         return answer
+
+    def _session(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What a channel knows of a session: nothing, or its generation. Who adopts one needs to know."""
+        parts = self.channels.get(str(asked.get("channel")))
+        try:
+            id = int(str(asked.get("session")), 16)
+        except ValueError:
+            return {}
+        row = parts.manager.state.sessions.get(id) if parts is not None else None
+        return {} if row is None else {"generation": row.generation, "last": row.last}
 
     def status(self) -> dict[str, Any]:
         """The node and its channels, as `antiphon admin status` shows them."""
@@ -302,7 +319,11 @@ class Node:
 
     def destinations(self) -> list[dict[str, Any]]:
         """Every destination of every channel served here."""
-        return [row for parts in self.channels.values() for row in parts.manager.destinations()]
+        return [
+            {**row, "blocked": parts.is_blocked}
+            for parts in self.channels.values()
+            for row in parts.manager.destinations()
+        ]
 
 
 def _channel_status(name: str, node_id: int, parts: ChannelParts) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -71,6 +71,7 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (frames.AckModeField, st.sampled_from(frames.AckMode)),
     (frames.Items, st.lists(items, max_size=5).map(tuple)),
     (frames.Pieces, st.lists(pieces, max_size=4).map(tuple)),
+    (frames.SomeRanges, ranges),
     (RangesToEnd, ranges),
     (StartKindField, st.sampled_from(StartKind)),
 ]

@@ -207,6 +207,18 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class SpaceChanged:
+    """Room on the disk is getting low, or is not any more. While it is low, this is said again and again.
+
+    When it is tight, too, what is left is for what frees room: no publication may take it.
+    """
+
+    is_low: bool
+    is_tight: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Learned:
     """The part of the order that this node knows to be committed, without a gap, grew.
 
@@ -220,7 +232,7 @@ class Learned:
     marks: tuple[tuple[int, bytes], ...]
 
 
-Event = Received | Synced | Ticked | Submitted | StateCaptured | CheckpointWritten
+Event = Received | Synced | Ticked | Submitted | StateCaptured | CheckpointWritten | SpaceChanged
 
 RoleEvent = Event | Learned
 """What a role of a replica is stepped with."""

@@ -105,6 +105,8 @@ class Reign:
         self._has_diverged = False
         self._entries_since_mark = 0
         self._bytes_since_mark = 0
+        self._marks = (0, 0)
+        self._data_last = log.last
         for entry in log.between(log.base, log.last):
             self._count_adopted(entry)
 
@@ -206,7 +208,7 @@ class Reign:
         entry = Entry(first, count, EntryKind.DATA, item.mid, item.ts, item.digest)
         log.append(entry)
         row.last_pseq = item.mid.pseq
-        row.last_seq = first + count - 1
+        row.last_seq = self._data_last = first + count - 1
         self._unsent.append(entry)
         self._uncommitted += 1
         self._bytes_since_mark += item.size + _RECORD_BYTES
@@ -263,8 +265,23 @@ class Reign:
             self._entries_since_mark >= config.checkpoint_entries
             or self._bytes_since_mark >= config.checkpoint_bytes
         ):
-            self._number(EntryKind.CHECKPOINT_MARK)
-            self._entries_since_mark = self._bytes_since_mark = 0
+            self._mark()
+
+    def _mark(self) -> None:
+        entry = self._number(EntryKind.CHECKPOINT_MARK)
+        self._marks = (self._marks[1], entry.first)
+        self._entries_since_mark = self._bytes_since_mark = 0
+
+    def mark_for_space(self) -> None:
+        """Room on the disk is low: have a checkpoint now, so that what nobody needs can go.
+
+        The log begins at the checkpoint before the last one, so it takes two to free what was consumed
+        before the first. A third would free nothing more.
+        """
+        older, newer = self._marks
+        is_on_its_way = self.stable_checkpoint < newer
+        if not is_on_its_way and older <= self._data_last:
+            self._mark()
 
     def on_acknowledge(self, now_ns: int, server: int, last: int, out: list[RoleEffect]) -> None:
         """A commit server holds everything through `last` durably, in this epoch."""

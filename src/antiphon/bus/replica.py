@@ -44,6 +44,7 @@ from antiphon.bus.effects import (
     RoleEffect,
     RoleEvent,
     Send,
+    SpaceChanged,
     StateCaptured,
     Synced,
 )
@@ -182,6 +183,7 @@ class Replica:
             Learned: (*stores, *votes, *folds),
             StateCaptured: folds,
             CheckpointWritten: folds,
+            SpaceChanged: (sequencer,),
         }
 
     # -- what others may ask -----------------------------------------------------------------------

@@ -26,7 +26,7 @@ from antiphon.bus import messages as m
 from antiphon.bus.candidacy import Candidacy
 from antiphon.bus.chance import Chance
 from antiphon.bus.commit_server import CommitServer
-from antiphon.bus.effects import Received, RoleEffect, RoleEvent, Send, Synced
+from antiphon.bus.effects import Received, RoleEffect, RoleEvent, Send, SpaceChanged, Synced
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.member import Member
 from antiphon.bus.messages import ServerStatus
@@ -123,6 +123,8 @@ class Sequencer:
                 and not self._candidacy.has_claimed
             ):
                 self._candidacy.on_claim_durable(now_ns, out)
+            elif type(event) is SpaceChanged and event.is_low and self._reign is not None:
+                self._reign.mark_for_space()
         self._on_epoch(self._superblock.promised, now_ns)
         self._keep_time(now_ns, out)
         if self._reign is not None:

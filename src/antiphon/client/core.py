@@ -214,6 +214,12 @@ class ClientCore:
             SessionOpened,
         )
 
+    def forget_adopted(self, session: int) -> None:
+        """It will be adopted anew, for other numbers."""
+        known = self.sessions.get(session)
+        if known is not None and known.is_adopted:
+            self._forget_session(known)
+
     def close_session(self, session: int) -> int:
         return self._ask(lambda number: SessionClose(request=number, session=session), Done, session)
 
@@ -379,6 +385,7 @@ class ClientCore:
             raise ProtocolError(f"session {frame.session:032x} was opened twice")
         session = SessionCore(frame, asked.ack_mode, output=self._output, wake=self._wake)
         session.channels.update(dict.fromkeys(asked.channels))
+        session.is_adopted = bool(asked.session)
         self.sessions[frame.session] = session
         if request.is_abandoned and not asked.session:
             self.abandon_request(self.close_session(frame.session))

@@ -8,7 +8,7 @@ many; cancelling a send therefore says nothing about its fate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from antiphon.batch import BODY_BYTES_MAX, ROWS_MAX, Batch, BatchBuilder
@@ -16,6 +16,7 @@ from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.errors import MessageTooLarge
 from antiphon.values import PropertyValue
+from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.primitives import Buffer
 
 GATHERED_BYTES_MAX = 256 * 1024
@@ -71,6 +72,8 @@ class Publication:
         "destination",
         "first_number",
         "is_settled",
+        "listeners",
+        "outcomes",
         "settings_version",
         "timestamp_ms",
     )
@@ -84,8 +87,11 @@ class Publication:
         self.deadline_ns = deadline_ns
         self.first_number = 0  # until it has left
         self.is_settled = False
+        self.outcomes: list[ConfirmItem] | None = None
         # What it left as, once its connection or its session is over without an outcome.
         self.command: list[Buffer] | None = None
+        # Whoever wants to know when it has the one or the other.
+        self.listeners: list[Callable[[], None]] = []
 
     @property
     def has_left(self) -> bool:
@@ -95,6 +101,22 @@ class Publication:
     def size(self) -> int:
         """About how many bytes it takes."""
         raise NotImplementedError
+
+    @property
+    def count(self) -> int:
+        """How many messages it has."""
+        raise NotImplementedError
+
+    @property
+    def is_wanted(self) -> bool:
+        """Does anybody wait for it?"""
+        raise NotImplementedError
+
+    def tell(self) -> None:
+        """Its outcomes are known, or never will be."""
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener()
 
     def build(self, session: int, first_number: int) -> Batch | None:
         """Its batch, now that the first number is known; None when nobody waits for it any more."""
@@ -130,6 +152,14 @@ class Gathering(Publication):
         return self._size if self._builder is None else self._builder.byte_size
 
     @property
+    def count(self) -> int:
+        return len(self.tickets)
+
+    @property
+    def is_wanted(self) -> bool:
+        return not all(ticket.done() for ticket in self.tickets)
+
+    @property
     def is_full(self) -> bool:
         """Must the next message go into another one?"""
         return self._is_built or self.size >= GATHERED_BYTES_MAX or len(self.tickets) >= ROWS_MAX
@@ -162,7 +192,7 @@ class Gathering(Publication):
         builder, plain = self._builder, self._plain
         self._builder, self._plain = None, []
         self._is_built = True
-        if all(ticket.done() for ticket in self.tickets):
+        if not self.is_wanted:
             return None
         if builder is not None:
             return builder.build(session, first_number)
@@ -172,7 +202,7 @@ class Gathering(Publication):
 class Chunk(Publication):
     """A part of a `send_many`: bodies that share one ticket, and their fate until one is refused."""
 
-    __slots__ = ("_bodies", "_builder", "_size", "count", "ticket")
+    __slots__ = ("_bodies", "_builder", "_count", "_size", "ticket")
 
     def __init__(
         self,
@@ -194,17 +224,25 @@ class Chunk(Publication):
         self._builder = bodies if isinstance(bodies, BatchBuilder) else None
         self._bodies: Sequence[bytes] = () if isinstance(bodies, BatchBuilder) else bodies
         self._size = size
-        self.count = bodies.count if isinstance(bodies, BatchBuilder) else len(bodies)
+        self._count = bodies.count if isinstance(bodies, BatchBuilder) else len(bodies)
         self.ticket = ticket
 
     @property
     def size(self) -> int:
         return self._size
 
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.ticket.done()
+
     def build(self, session: int, first_number: int) -> Batch | None:
         builder, bodies = self._builder, self._bodies
         self._builder, self._bodies = None, ()
-        if self.ticket.done():
+        if not self.is_wanted:
             return None
         if builder is not None:
             return builder.build(session, first_number)

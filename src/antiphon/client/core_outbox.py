@@ -62,6 +62,11 @@ class Kept:
     def is_settled(self) -> bool:
         return self.open is not None and not self.open
 
+    @property
+    def is_wanted(self) -> bool:
+        """Does its outcome still matter? Whoever published may have been told that it is uncertain."""
+        return not self.is_settled and not (isinstance(self.tag, Publication) and not self.tag.is_wanted)
+
     def note(self, item: ConfirmItem) -> None:
         """Take what the item says about numbers of ours that have no outcome yet (O4)."""
         stop = self.number + self.count
@@ -102,16 +107,20 @@ class Outbox:
         self._unsent: deque[Kept] = deque()
         self._unsent_bytes = 0
         self._waiting: deque[Publication] = deque()
+        self._is_adopted = False
 
     @property
     def confirmed_through(self) -> int:
-        """Every number up to here has its outcome."""
+        """Every number up to here has its outcome; of an adopted session we do not know of any."""
+        if self._is_adopted:
+            return 0
         return (self._unconfirmed[0].number if self._unconfirmed else self.next_number) - 1
 
     @property
     def is_idle(self) -> bool:
-        """Has everything that was handed over left, and its outcome come?"""
-        return not self._unconfirmed and not self._waiting
+        """Has everything that anybody wants to know the outcome of left, and its outcome come?"""
+        self._drop_unwanted()
+        return not self._waiting and not any(kept.is_wanted for kept in self._unconfirmed)
 
     @property
     def last_waiting(self) -> Publication | None:
@@ -122,6 +131,7 @@ class Outbox:
 
     def submit(self, publication: Publication) -> None:
         """Send a publication, or let it wait behind those that wait already (O2)."""
+        self._drop_unwanted()
         self._waiting.append(publication)
         self.pump()
 
@@ -140,6 +150,11 @@ class Outbox:
         if not self._unconfirmed and not waiting:
             return True
         return self._unconfirmed_bytes + waiting + size <= self.window_bytes
+
+    def _drop_unwanted(self) -> None:
+        """What nobody waits for any more, and would not leave, need not wait for room either."""
+        while self._waiting and not self._waiting[0].is_wanted:
+            self._waiting.popleft().is_settled = True
 
     def acknowledge(self, payload: Acknowledge, tag: object) -> None:
         """Send an acknowledgement. It waits for nothing (O2)."""
@@ -205,6 +220,13 @@ class Outbox:
         self._unsent_bytes = self._unconfirmed_bytes
         self.pump()
 
+    def repeat(self, number: int, count: int, buffers: list[Buffer], tag: object) -> None:
+        """Send a command that got its number elsewhere; the session was adopted for it."""
+        self._is_adopted = True
+        self.next_number = number
+        renewed = [renew_header(buffers[0], self.generation, 0), *buffers[1:]]
+        self._send(Kept(number, count, sum(map(len, buffers)), renewed, tag))
+
     def _send_again(self) -> None:
         """In the same windows as before: the server counts anew, and may have another measure."""
         while self._unsent and self.is_open:
@@ -238,6 +260,7 @@ class Outbox:
                     if kept.is_settled:
                         if isinstance(kept.tag, Publication):
                             kept.tag.is_settled = True
+                            kept.tag.outcomes = kept.outcomes
                         settled.append(Settled(kept.tag, kept.outcomes))
             self._drop_settled()
         self.pump()

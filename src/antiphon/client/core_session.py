@@ -92,6 +92,8 @@ class SessionCore:
         """Are messages acknowledged without the application saying so?"""
         self.is_open = True
         """Is it on a connection at this moment?"""
+        self.is_adopted = False
+        """Did another client begin it?"""
         self.error: AntiphonError | None = None
         """Why it cannot go on, on whatever connection."""
         # The channels that know it; see DestinationOpen.

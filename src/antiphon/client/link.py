@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from antiphon.client.core import NEVER_NS, ClientCore
@@ -77,6 +78,10 @@ class Link:
         self, servers: Sequence[Server], *, user: str, password: str, client_id: str, reconnect_s: float
     ) -> None:
         self.core = ClientCore(user=user, password=password, client_id=client_id)
+        self.sibling = partial(
+            Link, servers, user=user, password=password, client_id=client_id, reconnect_s=reconnect_s
+        )
+        """Another link to the same servers, not connected yet."""
         self.error: AntiphonError | None = None
         self.loop = asyncio.get_running_loop()
         self.receivers: dict[tuple[int, int], Receiver] = {}
@@ -165,24 +170,39 @@ class Link:
             self._route.lost(time.monotonic_ns())
             self._reconnecting = self.loop.create_task(self._reconnect(error))
 
+    async def find(self) -> None:
+        """Try the servers, over and over, until one of them lets us in."""
+        self._route.lost(time.monotonic_ns())
+        while not await self._try_next():
+            pass
+
+    async def _try_next(self) -> bool:
+        """Try the server whose turn it is, when it is time; has it let us in?"""
+        route = self._route
+        server, at_ns = route.next()
+        await asyncio.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
+        try:
+            await self.reach(server, ATTEMPT_S)
+            return True
+        except AccessDenied:
+            raise
+        except TimeoutError:
+            reason = f"no answer within {ATTEMPT_S:g} s"
+        except (OSError, AntiphonError) as error:
+            reason = reason_of(error)
+        route.failed(time.monotonic_ns(), reason)
+        return False
+
     async def _reconnect(self, lost: AntiphonError) -> None:
         route = self._route
         while self.error is None:
-            server, at_ns = route.next()
-            await asyncio.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
             try:
-                await self.reach(server, ATTEMPT_S)
-                return
+                if await self._try_next():
+                    return
             except AccessDenied as error:
                 self.end(error)
                 return
-            except TimeoutError:
-                reason = f"no answer within {ATTEMPT_S:g} s"
-            except (OSError, AntiphonError) as error:
-                reason = reason_of(error)
-            now_ns = time.monotonic_ns()
-            route.failed(now_ns, reason)
-            tried_s = (now_ns - route.lost_ns) / 1e9
+            tried_s = (time.monotonic_ns() - route.lost_ns) / 1e9
             if tried_s >= self._reconnect_s and not self._waiting and not self.core.is_awaited:
                 text = f"{lost}; no server could be reached for {tried_s:.0f} s. {route.reasons}"
                 self.end(NotConnected(text))
@@ -240,8 +260,12 @@ class Link:
 
     # -- what the application's side calls -------------------------------------
 
-    async def call(self, request: int, reply: type[R], timeout: float) -> R:
-        """Wait for the answer to a request that the core has just made."""
+    def wall_ms(self) -> int:
+        """The time that messages are stamped with."""
+        return time.time_ns() // 1_000_000
+
+    async def call(self, request: int, reply: type[R], timeout: float | None) -> R:
+        """Wait for the answer to a request that the core has just made; None: the caller sees to the time."""
         future: asyncio.Future[Reply] = self.loop.create_future()
         self._replies[request] = future
         self.flush_soon()
@@ -250,6 +274,7 @@ class Link:
                 with self.waiting():
                     answer = await future
         except TimeoutError:
+            assert timeout is not None, "a time without a limit was over"
             raise self.late(timeout) from None
         finally:
             del self._replies[request]

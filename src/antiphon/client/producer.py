@@ -15,9 +15,10 @@ from antiphon.client.durations import Duration, seconds
 from antiphon.client.once import Once
 from antiphon.client.publications import Lane
 from antiphon.client.receipts import Receipt, Receipts
+from antiphon.client.resending import send_under_id
 from antiphon.client.scope import SessionScope
 from antiphon.client.sending import Sending, check_plain
-from antiphon.errors import InvalidMessage, InvalidName, LocalError, SessionClosed
+from antiphon.errors import InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
 from antiphon.names import parse_destination
 from antiphon.values import PropertyValue
 
@@ -51,6 +52,7 @@ class Producer:
         type: str | None = None,
         persistent: bool = True,
         timeout: Duration | None = None,
+        message_id: str | None = None,
     ) -> Receipt:
         """Send one message; return when it is stored.
 
@@ -58,6 +60,10 @@ class Producer:
         `asyncio.gather` cost little more than one. When the outcome is not known after
         `timeout` (60 s if not given) this raises PublishUncertain. Cancelling a send does
         not take the message back.
+
+        A `message_id` is that of a message whose fate another process, or an earlier life of
+        this one, does not know: it is stored once, however often it is sent under its id. The
+        session it was sent in cannot go on after that.
 
         >>> await producer.send({"total": 12.5}, properties={"region": "EU"}, priority=7)
         <Receipt 12 on a, ID:00000000000000000000000000000007-1@a>
@@ -78,6 +84,10 @@ class Producer:
             # What may not be sent should not bring a destination into being either.
             (row or Row(body)).add_to(BatchBuilder(), timestamp_ms=0)
         lane = await self._open()
+        if message_id is not None:
+            return await send_under_id(
+                lane.link, lane.target, row or Row(body), message_id, _timeout_s(timeout)
+            )
         sends = lane.gather(_timeout_s(timeout))
         ticket: asyncio.Future[Receipt] = lane.link.loop.create_future()
         if row is None:
@@ -86,6 +96,65 @@ class Producer:
         else:
             sends.add(row, ticket)
         return await ticket
+
+    @property
+    def is_blocked(self) -> bool:
+        """Would a send have to wait before it leaves? Because too much is unconfirmed, the server's
+        disk is full, or there is no connection at this moment.
+
+        >>> if not producer.is_blocked:
+        ...     await producer.send(b"...")
+        """
+        lane = self._opening.result
+        return lane is not None and lane.is_blocked
+
+    async def try_send(
+        self,
+        body: Body | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+    ) -> Receipt | None:
+        """Send one message as `send` does, unless it would have to wait: then None, at once.
+
+        >>> receipt = await producer.try_send(b"...")
+        """
+        lane = await self._open()
+        if lane.is_blocked:
+            return None
+        return await self.send(
+            body,
+            properties=properties,
+            priority=priority,
+            key=key,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            type=type,
+            persistent=persistent,
+            timeout=timeout,
+        )
+
+    async def unblocked(self, timeout: Duration | None = None) -> None:
+        """Return when a send need not wait any more. Without a timeout, wait for it.
+
+        >>> await producer.unblocked(timeout=60)
+        """
+        lane = await self._open()
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(limit):
+                while lane.is_blocked:
+                    await lane.link.news()
+                    lane.link.check()
+                    lane.core.check()
+        except TimeoutError:
+            raise Timeout(f"{self.destination} has been blocked for {limit:g} s") from None
 
     async def send_many(
         self, bodies: Iterable[Body] | AsyncIterable[Body], *, timeout: Duration | None = None

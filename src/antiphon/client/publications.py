@@ -14,7 +14,8 @@ from antiphon.client.core_session import SessionCore
 from antiphon.client.link import Link
 from antiphon.client.outcomes import STORED, lost_error, publish_error
 from antiphon.client.receipts import Receipt
-from antiphon.errors import AntiphonError, Timeout
+from antiphon.client.resending import Uncertain
+from antiphon.errors import AntiphonError, PublishUncertain, Timeout
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import DestinationOpened
 
@@ -32,6 +33,7 @@ class Lane:
     def __init__(self, link: Link, core: SessionCore, opened: DestinationOpened) -> None:
         self.link = link
         self.core = core
+        self.target = opened
         self.channel = opened.channel
         self.destination = opened.destination
         self.settings_version = opened.settings_version
@@ -72,6 +74,17 @@ class Lane:
             # The only message for it was refused when it was looked at.
             sends.is_settled = True
 
+    @property
+    def is_blocked(self) -> bool:
+        """Would another message have to wait before it leaves?"""
+        sends = self._sends
+        gathered = sends.size if sends is not None and not sends.is_submitted else 0
+        return not self.core.outbox(self.channel).has_room(gathered + 1)
+
+    def uncertain(self, publications: Sequence[Publication], timeout_s: float) -> Uncertain:
+        """The means to send these again."""
+        return Uncertain(self.link, self.core, self.channel, publications, timeout_s)
+
     def submit(self, publication: Publication) -> None:
         """Hand a publication over. It leaves when there is room, and when the link is flushed."""
         self.core.submit(self.channel, publication)
@@ -96,6 +109,7 @@ class Sends(Gathering):
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         """Give every sender its receipt, or its error."""
+        self.tell()
         session, channel = self._lane.core.session, self._lane.channel
         for item in outcomes:
             place = item.number - self.first_number
@@ -113,12 +127,17 @@ class Sends(Gathering):
                     )
 
     def lose(self, error: AntiphonError) -> None:
-        """The outcome will never be known: tell every sender whether its message had left."""
+        """The outcome will not be known in time: tell every sender whether its message had left."""
+        self.tell()
         session, channel = self._lane.core.session, self._lane.channel
+        uncertain = self._lane.uncertain([self], self.timeout_s)
         for place, ticket in enumerate(cast("list[asyncio.Future[Receipt]]", self.tickets)):
             if not ticket.done():
                 number = self.first_number + place if self.has_left else 0
-                ticket.set_exception(lost_error(error, session, channel, number, 1))
+                lost = lost_error(error, session, channel, number, 1)
+                if isinstance(lost, PublishUncertain):
+                    uncertain.explain(lost, place)
+                ticket.set_exception(lost)
 
     def expire(self) -> None:
         self.lose(Timeout(f"its outcome was not known within {self.timeout_s:g} s"))
@@ -158,10 +177,12 @@ class ManySends(Chunk):
         return cast("asyncio.Future[Fate]", self.ticket)
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
+        self.tell()
         if not self.fate.done():
             self.fate.set_result(sorted(outcomes))
 
     def lose(self, error: AntiphonError) -> None:
+        self.tell()
         if not self.fate.done():
             core, channel = self._lane.core, self._lane.channel
             self.fate.set_result(lost_error(error, core.session, channel, self.first_number, self.count))

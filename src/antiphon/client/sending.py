@@ -47,6 +47,7 @@ class Sending:
         # Several chunks fit the window, so that one is on its way while another is written.
         self._chunk_bytes = min(GATHERED_BYTES_MAX, max(1, lane.core.window_bytes // 4))
         self._chunks: deque[ManySends] = deque()
+        self._uncertain: list[ManySends] = []
         self._pending: list[Any] = []
         self._pending_bytes = 0
 
@@ -156,10 +157,14 @@ class Sending:
 
     def _harvest(self) -> None:
         while self._chunks and self._chunks[0].fate.done():
-            self._note(self._chunks.popleft().fate.result())
+            chunk = self._chunks.popleft()
+            self._note(chunk, chunk.fate.result())
 
-    def _note(self, fate: Fate) -> None:
+    def _note(self, chunk: ManySends, fate: Fate) -> None:
         if isinstance(fate, AntiphonError):
+            if isinstance(fate, PublishUncertain) and (self.failure is None or self._uncertain):
+                self._uncertain.append(chunk)
+                self._lane.uncertain(self._uncertain, self._timeout_s).explain(fate)
             self._fail(fate)
             return
         for item in fate:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged, Received
+from antiphon.bus.effects import (
+    EnvelopeCommitted,
+    EnvelopeConfirmed,
+    PrimaryChanged,
+    Received,
+    SpaceChanged,
+)
 from antiphon.bus.messages import (
     BrowseReply,
     BrowseRequest,
@@ -82,6 +88,7 @@ FromChannel = (
     EnvelopeCommitted
     | EnvelopeConfirmed
     | PrimaryChanged
+    | SpaceChanged
     | Registered
     | Deliver
     | ConsumerEnded

@@ -9,6 +9,8 @@ What it promises
         So a very large transfer delays another session by one turn, not by its own length.
     G3  At most `submitted_bytes_max` are submitted and not committed, or one envelope. What comes
         meanwhile waits and is gathered: the slower the disk, the larger the envelopes.
+    G4  While the channel is blocked no publication goes into an envelope, nor what its session sent
+        after it. What other sessions send goes on: acknowledgements may be what makes room.
 
 What it leaves to others
     Retrying, numbering and durability are the bus's; bounding what waits is the manager's.
@@ -22,12 +24,13 @@ from collections.abc import Iterator, Sequence
 from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.client_manager.session import Lane, Ordered
 from antiphon.client_manager.settings import ClientManagerSettings
-from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
+from antiphon.wire.commands import CommandKind, ConfirmItem, Outcome, OutcomeCode
 from antiphon.wire.primitives import Buffer
 
 ENVELOPE_WEIGHT_MIN = 1_280
 """What a small datagram costs in a socket buffer, whatever its length."""
 
+_PUBLISH = int(CommandKind.PUBLISH)
 _APPLIED = int(OutcomeCode.APPLIED)
 _DUPLICATE = int(OutcomeCode.DUPLICATE)
 
@@ -37,6 +40,8 @@ class Gatherer:
 
     __slots__ = (
         "_commands",
+        "_held",
+        "_is_blocked",
         "_next_tag",
         "_settings",
         "_turns",
@@ -52,6 +57,9 @@ class Gatherer:
         self.submitted_bytes = 0
         self._settings = settings
         self._turns: deque[Lane] = deque()
+        # Lanes that begin with a publication, while none is taken.
+        self._held: list[Lane] = []
+        self._is_blocked = False
         self._next_tag = 1
         self._commands: dict[int, list[Ordered]] = {}  # not yet confirmed, by tag
         self._weights: dict[int, int] = {}  # not yet committed, by tag
@@ -68,6 +76,13 @@ class Gatherer:
         if not lane.is_in_turn:
             lane.is_in_turn = True
             self._turns.append(lane)
+
+    def set_blocked(self, is_blocked: bool) -> None:
+        """May publications go on, or must they wait (G4)?"""
+        self._is_blocked = is_blocked
+        if not is_blocked and self._held:
+            self._turns.extend(self._held)
+            self._held.clear()
 
     def gather(self) -> list[SubmitEnvelope]:
         """As many envelopes as may be submitted now."""
@@ -114,6 +129,8 @@ class Gatherer:
             turn_ends = size + turn_bytes
             while waiting and size < turn_ends:
                 ordered, data = waiting[0]
+                if self._is_blocked and ordered.kind == _PUBLISH:
+                    break
                 fits = size + ordered.size <= room and count + ordered.count <= count_max
                 # One that fits no envelope travels alone, as soon as nothing else is on the way.
                 if not fits and (commands or not may_exceed):
@@ -126,6 +143,8 @@ class Gatherer:
                 size += ordered.size
             if not waiting:
                 lane.is_in_turn = False
+            elif self._is_blocked and waiting[0][0].kind == _PUBLISH:
+                self._held.append(lane)
             elif is_full:
                 turns.appendleft(lane)
             else:

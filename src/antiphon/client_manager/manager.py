@@ -24,7 +24,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged, Received
+from antiphon.bus.effects import (
+    EnvelopeCommitted,
+    EnvelopeConfirmed,
+    PrimaryChanged,
+    Received,
+    SpaceChanged,
+)
 from antiphon.bus.messages import BrowseReply, ConsumerEnded, Deliver, Registered
 from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
@@ -52,6 +58,7 @@ from antiphon.client_manager.effects import (
     WriteBlocked,
     WriteUnblocked,
 )
+from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered
 from antiphon.client_manager.session_service import SessionService
@@ -100,9 +107,10 @@ class ClientManager:
         self._destinations = DestinationService(channels[0], ask)
         self._consumers = Consumers(list(channels), ids, self._outbox)
         self._browsing = Browsing(self._outbox)
+        self._flow = Flow(self._outbox)
         self._ordering = Ordering(channels, settings, self._outbox, self._destinations, self._on_own_settled)
         self._sessions = SessionService(
-            list(channels), settings, ids, self._outbox, self._ordering, self._consumers
+            list(channels), settings, ids, self._outbox, self._ordering, self._consumers, self._flow
         )
         self._on_event: dict[type[Any], Callable[[Any], None]] = {
             FramesReceived: self._on_frames_received,
@@ -120,6 +128,7 @@ class ClientManager:
             Registered: self._on_registered,
             ConsumerEnded: self._consumers.ended,
             PrimaryChanged: self._on_primary_changed,
+            SpaceChanged: self._on_space_changed,
             BrowseReply: self._browsing.answered,
         }
         self._on_frame: dict[type[Any], Callable[[Connection, Any], None]] = {
@@ -322,6 +331,7 @@ class ClientManager:
         connection, request, session = waiter
         if connection.is_over:
             return
+        self._flow.welcome(connection, channel)
         tell = partial(self._outbox.answer, connection, request, answer)
         if not session:
             tell()
@@ -406,6 +416,11 @@ class ClientManager:
     def _on_primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         self._consumers.primary_changed(channel, event)
         self._browsing.primary_changed(channel)
+
+    def _on_space_changed(self, channel: str, event: SpaceChanged) -> None:
+        self._flow.changed(channel, event, self._connections.values())
+        # What clients sent before they heard of it may still go on, as long as there is room for that.
+        self._ordering.set_blocked(channel, event.is_tight)
 
     def _on_registered(self, channel: str, message: Registered) -> None:
         refused = self._consumers.registered(channel, message)

@@ -222,6 +222,10 @@ class Ordering:
         if self._paused:
             self._resume_reading()
 
+    def set_blocked(self, channel: str, is_blocked: bool) -> None:
+        """Are publications to go into the order of this channel, or to wait?"""
+        self._gatherers[channel].set_blocked(is_blocked)
+
     # -- who is too far ahead --------------------------------------------------
 
     def _pause_reading(self, connection: Connection) -> None:

@@ -25,6 +25,7 @@ from antiphon.bus.messages import SessionDetached
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
 from antiphon.client_manager.effects import SendToPrimary
+from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.session import Lane, LaneState, Session
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
@@ -39,7 +40,7 @@ STALE = "session.stale"
 class SessionService:
     """The sessions of all clients of one client manager."""
 
-    __slots__ = ("_channels", "_consumers", "_ids", "_ordering", "_outbox", "_sessions", "_settings")
+    __slots__ = ("_channels", "_consumers", "_flow", "_ids", "_ordering", "_outbox", "_sessions", "_settings")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class SessionService:
         outbox: Outbox,
         ordering: Ordering,
         consumers: Consumers,
+        flow: Flow,
     ) -> None:
         self._channels = channels
         self._settings = settings
@@ -56,6 +58,7 @@ class SessionService:
         self._outbox = outbox
         self._ordering = ordering
         self._consumers = consumers
+        self._flow = flow
         self._sessions: dict[int, Session] = {}
 
     def __len__(self) -> int:
@@ -87,7 +90,7 @@ class SessionService:
         self._sessions[session_id] = connection.sessions[session_id] = session
         session.opening = wish.request
         for channel in dict.fromkeys(wish.channels):
-            connection.channels[channel] = None
+            self._flow.welcome(connection, channel)
             # At once, though there may be nothing to send: until then it is taken for lost.
             self._ordering.open_lane(session.lane(channel))
         self._tell_opened(session)

@@ -325,6 +325,23 @@ class Journal:
         """No segment is ready for the next roll-over, and nobody is making one."""
         return self._ready is None and not self._chore_is_out and self._failure is None
 
+    @property
+    def room(self) -> float:
+        """Which part of the present segment is still free: of its data or of its order, whichever is less."""
+        geometry = self.geometry
+        data = (geometry.segment_bytes - self._end.data) / (geometry.segment_bytes - geometry.data_start)
+        return min(data, (geometry.order_blocks - self._end.blocks) / geometry.order_blocks)
+
+    @property
+    def has_spare(self) -> bool:
+        """Is a segment ready for the next roll-over?"""
+        return self._ready is not None
+
+    @property
+    def can_recycle(self) -> bool:
+        """Is there a file that nobody needs any more?"""
+        return bool(self._reclaimable or self._pool)
+
     def chore(self) -> Chore | None:
         """Slow work for a worker thread: it calls `run`, then we want it back (`chore_done`)."""
         if self._chore_is_out or self._failure is not None:

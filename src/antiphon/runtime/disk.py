@@ -34,6 +34,9 @@ _BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
 _ZEROS: Final = bytes(1 << 20)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
+RESERVE_BYTES: Final = 16 << 20
+"""Left free when a large file is made: for checkpoints, without which no space would ever come back."""
+
 
 def boot_id() -> str:
     """Which boot of the machine this is; the page cache does not outlive it."""
@@ -141,6 +144,11 @@ class FileDisk:
             raise _failure(str(self.path), error) from error
 
     def create(self, name: str, size: int) -> None:
+        if self.free_bytes() < size + RESERVE_BYTES:
+            raise NoSpace(
+                f"there is no room for {name}: {size >> 20} MiB, and {RESERVE_BYTES >> 20} MiB in reserve"
+            )
+
         def fill(descriptor: int) -> None:
             # First the blocks, so that a full disk says so at once; then the zeros, so that later
             # writes change no metadata and a sync has only data to wait for.
@@ -149,6 +157,14 @@ class FileDisk:
                 _write_all(descriptor, offset, [_ZEROS[: size - offset]])
 
         self._make_whole(name, fill)
+
+    def free_bytes(self) -> int:
+        """How much room there is for us."""
+        try:
+            found = os.fstatvfs(self._directory)
+        except OSError as error:
+            raise _failure(str(self.path), error) from error
+        return found.f_bavail * found.f_frsize
 
     def write_whole(self, name: str, buffers: Sequence[Buffer]) -> None:
         self._make_whole(name, lambda descriptor: _write_all(descriptor, 0, buffers))

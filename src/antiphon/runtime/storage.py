@@ -8,6 +8,9 @@ What it promises
         here, nothing behind them is written, and nobody is told that they are durable.
     P2  A checkpoint is reported when its file and everything written before it are durable.
     P3  An fsync error is final: the directory is marked, and the node is told to end.
+    P4  Room is low as soon as there is no segment for what comes after the present one, and tight when
+        half of that is used. Both are told, so that publishing stops while acknowledgements and
+        checkpoints still have room.
 
 What it leaves to others
     What bytes mean and where they go is the journal's; what may be forgotten is the bus's.
@@ -38,6 +41,8 @@ IDLE_SECONDS: Final = 0.05
 records can be told from a torn write."""
 
 NO_SPACE_RETRY_SECONDS: Final = 1.0
+LOW_FLUSH_SECONDS: Final = 0.01
+TIGHT_BELOW: Final = 0.5
 
 SPARSE_BELOW: Final = 0.25
 RELOCATED_BYTES_MAX: Final = 16 << 20
@@ -68,6 +73,8 @@ class ChannelStorage:
         self._sync = SyncThread(disk, self._sync_done)
         self._workers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-files")
         self._waiting_for_space: deque[bus.Append] = deque()
+        self._low: NoSpace | None = None
+        self._is_tight = False
         self._durable_index = 0
         self._requested: deque[SyncTicket] = deque()
         # Checkpoints whose file is written, with the index that must be durable before they count.
@@ -82,6 +89,7 @@ class ChannelStorage:
         self._is_over = False
         self._sync_failure: StorageFailed | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_full(self) -> bool:
@@ -113,9 +121,8 @@ class ChannelStorage:
         try:
             self._write(effect)
         except NoSpace as error:
-            log.error("%s; nothing more is accepted until there is room", error)
             self._waiting_for_space.append(effect)
-            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+            self._note_space(error)
 
     def _write(self, effect: bus.Append) -> None:
         index, journal = effect.index, self._journal
@@ -127,17 +134,42 @@ class ChannelStorage:
             case bus.SuperblockRecord(promised, epoch_claimed):
                 journal.append_superblock(index, promised, epoch_claimed)
 
+    def _note_space(self, missing: NoSpace | None) -> None:
+        """Whether there was room for the next segment (P4)."""
+        if missing is None:
+            if self._low is not None and not self._waiting_for_space:
+                self._low, self._is_tight = None, False
+                log.info("there is room on the disk again")
+                self._tell(bus.SpaceChanged(False))
+            return
+        if self._low is None:
+            log.error("%s; nothing more is published until there is room", missing)
+            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+        self._low = missing
+        self._tell_low()
+
+    def _tell_low(self) -> None:
+        assert self._low is not None, "room was told to be low that is not"
+        self._is_tight = self.is_full or self._journal.room < TIGHT_BELOW
+        self._tell(bus.SpaceChanged(True, self._is_tight, self._low.text))
+
     def _try_again(self) -> None:
-        if self._is_over:
+        """Look for room once in a while; what is told makes the bus look for what it does not need."""
+        if self._low is None or self._is_over:
             return
         try:
             while self._waiting_for_space:
                 self._write(self._waiting_for_space[0])
                 self._waiting_for_space.popleft()
-            log.info("there is room on the disk again")
-        except NoSpace:
-            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+        except NoSpace as error:
+            self._low = error
         self.flush()
+        if self._journal.has_spare:
+            self._note_space(None)
+        if self._low is not None:
+            self._tell_low()
+            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+            self._do_chore()
 
     # --- flushing and syncing ----------------------------------------------------------------------
 
@@ -146,9 +178,23 @@ class ChannelStorage:
         if self._base_to_release is not None:
             base, self._base_to_release = self._base_to_release, None
             self._release(base)
+        self._flush_journal()
+        if self._low is None:
+            if self._journal.needs_spare():
+                self._do_chore()
+        elif not self._is_tight and self._journal.room < TIGHT_BELOW:
+            self._tell_low()
+
+    def _flush_journal(self) -> None:
+        """At once; or when room is low, seldom, for every flush takes a page of the order."""
+        if self._low is None:
+            self._request(self._journal.flush())
+        elif self._slow_timer is None:
+            self._slow_timer = self._loop.call_later(LOW_FLUSH_SECONDS, self._flush_slowly)
+
+    def _flush_slowly(self) -> None:
+        self._slow_timer = None
         self._request(self._journal.flush())
-        if self._journal.needs_spare():
-            self._do_chore()
 
     def _request(self, ticket: SyncTicket | None) -> None:
         if ticket is not None:
@@ -176,8 +222,9 @@ class ChannelStorage:
         self._tell(bus.Synced(result.upto_index))
         self._report_checkpoints()
         # A superblock or a new segment may have waited for this sync.
-        self._request(self._journal.flush())
-        self._do_chore()
+        self._flush_journal()
+        if self._low is None or self._journal.can_recycle:
+            self._do_chore()
         if self._idle_timer is None:
             self._idle_timer = self._loop.call_later(IDLE_SECONDS, self._when_idle, result.upto_index)
 
@@ -190,11 +237,16 @@ class ChannelStorage:
 
     def _do_chore(self) -> None:
         chore = self._journal.chore()
-        if chore is not None:
-            done = self._loop.run_in_executor(self._workers, chore.run)
-            done.add_done_callback(
-                lambda future: self._after(future, lambda: self._journal.chore_done(chore))
-            )
+        if chore is None:
+            return
+
+        def chore_done() -> None:
+            self._journal.chore_done(chore)
+            if chore.number is not None:
+                self._note_space(chore.no_space)
+
+        done = self._loop.run_in_executor(self._workers, chore.run)
+        done.add_done_callback(lambda future: self._after(future, chore_done))
 
     def _after(self, future: asyncio.Future[Any], then: Callable[[], None]) -> None:
         """A worker thread is through; a failed write is as final as a failed sync."""
@@ -281,8 +333,9 @@ class ChannelStorage:
 
     def _end(self) -> None:
         self._is_over = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._slow_timer):
+            if timer is not None:
+                timer.cancel()
 
 
 def _covers(done: SyncTicket, requested: SyncTicket) -> bool:

@@ -135,6 +135,15 @@ class NodeRunner:
         assert self._started is not None, "a node that is down knows nothing"
         return {queue.id: queue.live.count for queue in self._started.manager.state.directory}
 
+    def backlogs(self) -> dict[int, int]:
+        """How many messages each subscription still needs, by the node's own books."""
+        assert self._started is not None, "a node that is down knows nothing"
+        return {
+            subscription.id: subscription.backlog
+            for topic in self._started.manager.state.directory.topics
+            for subscription in topic.subscriptions.values()
+        }
+
     # Living and dying.
 
     def start(self) -> None:

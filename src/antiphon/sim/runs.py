@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
+from antiphon.sim.workloads.topic import TopicRun
 from antiphon.sim.world import Violation
 
-WORKLOADS: dict[str, type[BusRun]] = {"bus": BusRun}
+WORKLOADS: dict[str, type[BusRun]] = {"bus": BusRun, "topic": TopicRun}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

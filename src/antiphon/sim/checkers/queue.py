@@ -23,6 +23,7 @@ from antiphon.wire.commands import (
     CommandKind,
     CreateDestination,
     ExpireSession,
+    Payload,
     Publish,
     Return,
     decode_payload,
@@ -87,7 +88,11 @@ class Queues(Checker):
         for row in range(skip, header.count):
             if header.number:
                 self.place_of[header.session, header.number + row] = sequence + row
-        match decode_payload(header.kind, body):
+        self._do(decode_payload(header.kind, body), header, sequence, skip)
+
+    def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
+        """What a command that is admitted does; its first `skip` numbers did it before."""
+        match payload:
             case Publish(destination=destination):
                 queue = self.queues.get(destination)
                 if queue is not None:
@@ -110,7 +115,10 @@ class Queues(Checker):
                     expire.term,
                 ):
                     self.world.probe("model.session_expired")
-                    del self._sessions[expire.session]
+                    self._end_session(expire.session)
+
+    def _end_session(self, session: int) -> None:
+        del self._sessions[session]
 
     def _rows_to_skip(self, header: CommandHeader) -> int | None:
         """How many of its numbers were applied before; None when it does nothing at all."""
@@ -124,7 +132,7 @@ class Queues(Checker):
             session.generation = header.generation
             return None
         if header.kind == CommandKind.SESSION_CLOSE:
-            del self._sessions[header.session]
+            self._end_session(header.session)
             return None
         if header.generation > session.generation or header.number > session.last + 1:
             return None

@@ -40,13 +40,15 @@ _LOOK_NS = 5 * MILLISECOND_NS
 class BusRun:
     """One run of the workload."""
 
+    total_kind: type[TotalQueue] = TotalQueue
+
     def __init__(
         self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
     ) -> None:
         self.world = World(seed, trace)
         self._chance: random.Random = self.world.random("workload")
         self.profile = draw(self._chance, profile)
-        self._total = TotalQueue(self.world)
+        self._total = self.total_kind(self.world)
         self._watch = Watch([one for one in self._checkers() if type(one).__name__ not in without])
         self._clock = NodeClock(self.world, self.world.random("clock"))
         if self.profile.is_clock_unsteady:

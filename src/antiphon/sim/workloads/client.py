@@ -39,6 +39,7 @@ from antiphon.wire.frames import (
     ConsumerOpen,
     Credit,
     Deliver,
+    DestinationCreate,
     DestinationOpen,
     DestinationOpened,
     Done,
@@ -60,6 +61,7 @@ _SETTLED = (
     OutcomeCode.REFUSED,
     OutcomeCode.NO_DESTINATION,
     OutcomeCode.ACK_LOST,
+    OutcomeCode.EXISTS,
 )
 
 
@@ -151,7 +153,15 @@ class SimSession:
                 del self.unconfirmed[number]
         return True
 
-    # For the two kinds of session.
+    # For the kinds of session.
+
+    def destination_wish(self, request: int) -> DestinationOpen | DestinationCreate:
+        """How it asks for its destination."""
+        return DestinationOpen(request=request, name=self.queue, create=True)
+
+    def on_failed(self, frame: Failed) -> bool:
+        """A request was refused; True when the session goes on all the same."""
+        return False
 
     def start(self) -> None:
         """The session and its destination are open."""
@@ -211,6 +221,7 @@ class ConsumerSession(SimSession):
 
     def __init__(self, client: SimClient, queue: str) -> None:
         super().__init__(client, queue)
+        self.subscription = 0
         self.consumer = 0
         self._is_attached = False
         self._arrived: deque[Taken] = deque()
@@ -250,6 +261,7 @@ class ConsumerSession(SimSession):
                 session=self.id,
                 consumer=self.consumer,
                 destination=self.destination,
+                subscription=self.subscription,
                 credit_messages=client.chance.randint(1, client.habits.credit_messages),
                 credit_bytes=client.habits.credit_bytes,
             )
@@ -274,13 +286,17 @@ class ConsumerSession(SimSession):
         """The node closed the consumer."""
         if frame.consumer == self.consumer and self._is_attached:
             self.client.world.probe("client.consumer_gone")
-            self._is_attached = False
-            life = self.client.life
-            self.client.world.after(MILLISECOND_NS, lambda: self._reattach(life))
+            self.attach_soon()
 
     def _reattach(self, life: int) -> None:
         if self.client.life == life and self.is_ready and not self._is_attached:
             self._attach()
+
+    def attach_soon(self) -> None:
+        """Try again in a moment."""
+        self._is_attached = False
+        life = self.client.life
+        self.client.world.after(MILLISECOND_NS, lambda: self._reattach(life))
 
     def _plan_taking(self) -> None:
         client = self.client
@@ -344,12 +360,14 @@ class ConsumerSession(SimSession):
         ranges, self._to_acknowledge = self._to_acknowledge, Ranges()
         if client.chance.random() < client.habits.return_probability:
             client.world.probe("client.returned")
-            back = Return(destination=self.destination, subscription=0, counted=True, ranges=ranges)
+            back = Return(
+                destination=self.destination, subscription=self.subscription, counted=True, ranges=ranges
+            )
             self.order_next(Kept(CommandKind.RETURN, 1, back.encode(), ranges))
             return
-        payload = Acknowledge(destination=self.destination, subscription=0, ranges=ranges).encode()
+        payload = Acknowledge(destination=self.destination, subscription=self.subscription, ranges=ranges)
         client.watch.on_acknowledged(self.id, self.next_number, ranges)
-        self.order_next(Kept(CommandKind.ACK, 1, payload, ranges))
+        self.order_next(Kept(CommandKind.ACK, 1, payload.encode(), ranges))
 
 
 class SimClient(ClientProcess):
@@ -460,8 +478,7 @@ class SimClient(ClientProcess):
         session.generation = frame.generation
         if session.unconfirmed:
             session.resend()
-        request = self.next_request(session)
-        self.say(DestinationOpen(request=request, name=session.queue, create=True))
+        self.say(session.destination_wish(self.next_request(session)))
 
     def _on_destination_opened(self, frame: DestinationOpened) -> None:
         session = self._requests.pop(frame.request, None)
@@ -476,7 +493,7 @@ class SimClient(ClientProcess):
     def _on_failed(self, frame: Failed) -> None:
         self.world.probe(f"client.failed.{frame.code}")
         session = self._requests.pop(frame.request, None)
-        if session is not None:
+        if session is not None and not session.on_failed(frame):
             self._replace(session)
 
     def _on_confirm(self, frame: Confirm) -> None:
