@@ -10,6 +10,7 @@ async with antiphon.connect("antiphon://127.0.0.1:7420") as connection:
 
 from importlib.metadata import version as _version
 
+from antiphon import blocking
 from antiphon.client.admin import Admin
 from antiphon.client.aio import Connection, connect
 from antiphon.client.consumer import Consumer
@@ -53,6 +54,7 @@ __version__ = _version("antiphon")
 
 __all__ = [
     "connect",
+    "blocking",
     "Connection",
     "Session",
     "Producer",

@@ -6,9 +6,9 @@ three references, so a consumer can hand out a million a second.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon.batch import Batch
 from antiphon.batch.bodies import Body
@@ -27,16 +27,11 @@ class Delivery(NamedTuple):
     destination: str
     first_sequence: int
     redelivery_count: int = 0
-    acknowledge: Callable[[Message], Awaitable[None]] | None = None
+    acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None
 
 
-class Message:
-    """A message as it was delivered.
-
-    >>> async for message in consumer:
-    ...     print(message.sequence, message.body, message.properties)
-    ...     await message.ack()
-    """
+class MessageView:
+    """All that can be seen of a message; how it is acknowledged depends on the face."""
 
     __slots__ = ("_batch", "_delivery", "_row")
 
@@ -134,21 +129,26 @@ class Message:
         """The how manieth delivery this is; 1 is the first."""
         return self._delivery.redelivery_count + 1
 
-    # -- what the application says ---------------------------------------------
+    def __repr__(self) -> str:
+        return f"<Message {self.sequence} of {self.destination} on {self.channel}>"
 
-    @property
-    def _acknowledge(self) -> Callable[[Message], Awaitable[None]] | None:
-        return self._delivery.acknowledge
+
+class Message(MessageView):
+    """A message as it was delivered.
+
+    >>> async for message in consumer:
+    ...     print(message.sequence, message.body, message.properties)
+    ...     await message.ack()
+    """
+
+    __slots__ = ()
 
     async def ack(self) -> None:
         """Say that the message is done with; what else that covers is up to the session's mode."""
-        acknowledge = self._acknowledge
+        acknowledge = self._delivery.acknowledge
         if acknowledge is None:
             raise LocalError("this message was not given by a consumer; there is nothing to acknowledge")
         await acknowledge(self)
-
-    def __repr__(self) -> str:
-        return f"<Message {self.sequence} of {self.destination} on {self.channel}>"
 
 
 def messages_of(batch: Batch, delivery: Delivery) -> list[Message]:

@@ -142,6 +142,42 @@ def test_a_durable_subscription_survives_the_server(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("durable", [None, "audit"])
+def test_subscribers_do_not_notice_that_the_server_was_killed(tmp_path: Path, durable: str | None) -> None:
+    data = tmp_path / "data"
+    servers = [Server(data).wait_ready()]
+    url = servers[0].url
+
+    def restart() -> None:
+        servers[-1].__exit__(None, None, None)
+        servers.append(Server(data, "--port", url.rpartition(":")[2]).wait_ready())
+
+    async def run() -> None:
+        async with (
+            antiphon.connect(url) as connection,
+            connection.session(ack="individual") as session,
+            antiphon.connect(url) as other,
+            other.session() as publishing,
+        ):
+            consumer = await session.consumer("topic:restart", durable=durable, prefetch=20)
+            producer = await publishing.producer("topic:restart")
+            await producer.send_many(numbered(100))
+            held = await consumer.receive_many(10, timeout=WAIT_S)
+            await asyncio.to_thread(restart)
+            await producer.send_many(numbered(100, first=100))
+            messages = await consumer.receive_many(190, timeout=WAIT_S)
+            assert [bytes(m.body_bytes) for m in [*held, *messages]] == numbered(200)
+            for message in [*held, *messages]:
+                await message.ack()
+            rows = await other.admin().destinations()
+            assert [row["subscriptions"][0]["backlog"] for row in rows] == [0]
+
+    try:
+        asyncio.run(run())
+    finally:
+        servers[-1].__exit__(None, None, None)
+
+
 CONSUMER = """
 import asyncio, sys
 import antiphon

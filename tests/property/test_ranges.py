@@ -108,3 +108,26 @@ def test_truncated_ranges_are_refused_or_fewer(members: set[int]) -> None:
         if end % 16:
             with pytest.raises(ProtocolError):
                 Ranges.decode(data[:end])
+
+
+@given(sets, numbers)
+def test_the_nearest_numbers_are_those_of_the_set(members: set[int], number: int) -> None:
+    ranges = ranges_of(members)
+    assert ranges.next_from(number) == min((n for n in members if n >= number), default=None)
+    assert ranges.last_before(number) == max((n for n in members if n < number), default=None)
+    stop = ranges.run_stop(number)
+    assert (stop is None) == (number not in members)
+    if stop is not None:
+        assert members.issuperset(range(number, stop)) and stop not in members
+
+
+@given(sets, numbers, st.integers(0, 8))
+def test_the_first_ranges_from_a_number_on_are_a_part_in_one_piece(
+    members: set[int], start: int, most: int
+) -> None:
+    ranges = ranges_of(members)
+    taken = ranges.take_ranges(start, most)
+    assert len(taken) <= most
+    assert taken == ranges.clip(start, taken.last + 1 if taken else start)
+    if len(taken) < most:
+        assert taken == ranges.clip(start, 1_000)

@@ -27,6 +27,7 @@ LAYERS: list[set[str]] = [
     {"journal"},
     {"bus"},
     {"client", "client_manager", "message_manager"},
+    {"blocking"},
     {"antiphon", "node"},
     {"startup"},
     {"admin"},
@@ -41,6 +42,9 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # since the client is the application's half and the node is ours:
 NEVER = {
     ("client", "bus"),
+    ("blocking", "bus"),
+    ("blocking", "client_manager"),
+    ("blocking", "message_manager"),
     ("client", "journal"),
     ("node", "client"),
     ("antiphon", "bus"),

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import InvalidName
-from antiphon.names import DestinationName, check_property_name, parse_destination
+from antiphon.names import (
+    DestinationName,
+    check_property_name,
+    check_subscription_name,
+    parse_destination,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +83,17 @@ def test_a_property_may_have_any_java_identifier(name: str) -> None:
 def test_a_bad_property_name_is_refused_with_the_rule_it_breaks(name: object, complaint: str) -> None:
     with pytest.raises(InvalidName, match=complaint):
         check_property_name(name)
+
+
+@pytest.mark.parametrize("name", ["audit", "a" * 255, "with space", "_own"])
+def test_a_subscription_is_called_as_a_destination_may_be(name: str) -> None:
+    check_subscription_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("", "0 bytes"), ("a" * 256, "256 bytes"), ("a\nb", "control"), (" a", "whitespace"), (5, "type int")],
+)
+def test_what_a_subscription_may_not_be_called(name: object, complaint: str) -> None:
+    with pytest.raises(InvalidName, match=complaint):
+        check_subscription_name(name)

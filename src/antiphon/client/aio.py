@@ -134,10 +134,10 @@ class Connection:
                 await self._link.close()
 
     def __await__(self) -> Generator[Any, None, Connection]:
-        return self._opened().__await__()
+        return self.opened().__await__()
 
     async def __aenter__(self) -> Connection:
-        return await self._opened()
+        return await self.opened()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -161,7 +161,8 @@ class Connection:
         self._link.check()
         return self._link
 
-    async def _opened(self) -> Connection:
+    async def opened(self) -> Connection:
+        """What awaiting it does."""
         await self._connecting.get()
         return self
 

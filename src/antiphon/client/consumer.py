@@ -20,7 +20,7 @@ from antiphon.client.outcomes import acknowledge_error
 from antiphon.client.scope import Fate, SessionScope
 from antiphon.client.subscribing import Start, Wish
 from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected, SessionClosed
-from antiphon.message import Message
+from antiphon.message import Message, MessageView
 from antiphon.names import parse_destination
 from antiphon.wire.commands import Unsubscribe
 from antiphon.wire.frames import AckMode, Done
@@ -121,10 +121,10 @@ class Consumer:
         await self._closing.get()
 
     def __await__(self) -> Generator[Any, None, Consumer]:
-        return self._opened().__await__()
+        return self.opened().__await__()
 
     async def __aenter__(self) -> Consumer:
-        return await self._opened()
+        return await self.opened()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,7 +141,8 @@ class Consumer:
 
     # -- opening and closing ---------------------------------------------------
 
-    async def _opened(self) -> Consumer:
+    async def opened(self) -> Consumer:
+        """What awaiting it does."""
         self._check(await self._opening.get())
         return self
 
@@ -236,12 +237,16 @@ class Consumer:
                 if not count or not await self._wait(attached, deadline):
                     break
         except asyncio.CancelledError:
-            core.put_back(taken)
-            self.arrived()
+            self.put_back(taken)
             raise
         if core.buffered:
             self.arrived()
         return taken
+
+    def put_back(self, taken: Sequence[Span]) -> None:
+        """Undo a take that did not reach the application."""
+        self._attached.core.put_back(taken)
+        self.arrived()
 
     async def _wait(self, attached: Attached, deadline: float | None) -> bool:
         """Wait until messages have come; False when they have not by the deadline."""
@@ -304,7 +309,7 @@ class Consumer:
 
     # -- acknowledging ---------------------------------------------------------
 
-    async def _acknowledge(self, message: Message) -> None:
+    async def _acknowledge(self, message: MessageView) -> None:
         """What `message.ack()` does."""
         link, session, core = self._attached
         link.check()

@@ -16,13 +16,13 @@ What it promises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon.batch import BODY_BYTES_MAX, Batch, ColumnId
 from antiphon.errors import ProtocolError
-from antiphon.message import Delivery, Message
+from antiphon.message import Delivery, Message, MessageView
 from antiphon.ranges import Ranges
 from antiphon.wire.frames import ConsumerResume, Deliver
 
@@ -87,7 +87,7 @@ class ConsumerCore:
         subscription: int = 0,
         prefetch_messages: int = PREFETCH_MESSAGES,
         prefetch_bytes: int = PREFETCH_BYTES,
-        acknowledge: Callable[[Message], Awaitable[None]] | None = None,
+        acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self.consumer = consumer
         self.name = name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from antiphon.client.core_consumer import (
@@ -16,7 +16,7 @@ from antiphon.client.core_events import Settled
 from antiphon.client.core_gathering import Publication
 from antiphon.client.core_outbox import Outbox
 from antiphon.errors import AntiphonError, ProtocolError, SessionClosed
-from antiphon.message import Message
+from antiphon.message import MessageView
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import Acknowledge, ConfirmItem
 from antiphon.wire.frames import AckMode, Credit, DestinationOpened, SessionOpened, encode_frame
@@ -159,7 +159,7 @@ class SessionCore:
         *,
         subscription: int = QUEUE,
         prefetch_messages: int = PREFETCH_MESSAGES,
-        acknowledge: Callable[[Message], Awaitable[None]] | None = None,
+        acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
     ) -> ConsumerCore:
         self.consumers_opened += 1
         consumer = self.consumers[self.consumers_opened] = ConsumerCore(

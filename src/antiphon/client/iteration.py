@@ -61,11 +61,11 @@ class Iteration:
             self._consumer.done_with(last)
 
     def __del__(self) -> None:
-        if self._last is not None and _is_left_normally(self._function):
+        if self._last is not None and is_left_normally(self._function):
             self._finish()
 
 
-def _is_left_normally(function: CodeType) -> bool:
+def is_left_normally(function: CodeType) -> bool:
     """Is the function that dropped the iterator just now the one with the loop, and leaving it?"""
     try:
         frame = sys._getframe(2)

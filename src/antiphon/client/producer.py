@@ -185,10 +185,10 @@ class Producer:
         self._is_closed = True
 
     def __await__(self) -> Generator[Any, None, Producer]:
-        return self._opened().__await__()
+        return self.opened().__await__()
 
     async def __aenter__(self) -> Producer:
-        return await self._opened()
+        return await self.opened()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -200,7 +200,8 @@ class Producer:
 
     # -- opening ---------------------------------------------------------------
 
-    async def _opened(self) -> Producer:
+    async def opened(self) -> Producer:
+        """What awaiting it does."""
         await self._open()
         return self
 

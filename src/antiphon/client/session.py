@@ -104,10 +104,10 @@ class Session:
         await self._closing.get()
 
     def __await__(self) -> Generator[Any, None, Session]:
-        return self._opened().__await__()
+        return self.opened().__await__()
 
     async def __aenter__(self) -> Session:
-        return await self._opened()
+        return await self.opened()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -122,6 +122,7 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session ack={self.ack}{' closed' if self.closed else ''}>"
 
-    async def _opened(self) -> Session:
+    async def opened(self) -> Session:
+        """What awaiting it does."""
         await self._scope.core()
         return self

@@ -72,6 +72,7 @@ class FakeServer:
     acknowledged: Ranges = field(default_factory=Ranges)
     sequence: int = 0
     _names: dict[str, int] = field(default_factory=dict)
+    _stored: dict[tuple[int, int], ConfirmItem] = field(default_factory=dict)
     _held: list[tuple[Peer, frames.Confirm]] | None = None
     _watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = field(default_factory=list)
 
@@ -147,10 +148,13 @@ class FakeServer:
                 if welcome is not None:
                     peer.say(welcome)
             case frames.SessionOpen():
-                session = SESSION + len(self.heard_of(frames.SessionOpen)) - 1
+                session = frame.session or SESSION + len(self.heard_of(frames.SessionOpen)) - 1
                 peer.say(
                     frames.SessionOpened(
-                        request=frame.request, session=session, generation=1, window_bytes=self.window_bytes
+                        request=frame.request,
+                        session=session,
+                        generation=frame.generation or 1,
+                        window_bytes=self.window_bytes,
                     )
                 )
             case frames.DestinationOpen():
@@ -190,6 +194,8 @@ class FakeServer:
                 self.consumers[frame.session, frame.consumer] = consumer
                 peer.say(frames.Done(request=frame.request))
                 self.deliver()
+            case frames.ConsumerResume():
+                self._resume_consumer(peer, frame)
             case frames.Credit():
                 consumer = self.consumers[frame.session, frame.consumer]
                 consumer.messages, consumer.bytes = frame.messages, frame.bytes
@@ -204,6 +210,22 @@ class FakeServer:
                 peer.say(frames.Answer(request=frame.request, answer=answer))
             case frames.Ping():
                 peer.say(frames.Pong(nonce=frame.nonce))
+
+    def _resume_consumer(self, peer: Peer, frame: frames.ConsumerResume) -> None:
+        former = self.consumers.pop((frame.session, frame.consumer), None)
+        consumer = Consumer(
+            frame.consumer, frame.session, frame.destination, frame.credit_messages, frame.credit_bytes,
+            peer, frame.delivered_messages, frame.delivered_bytes,
+        )  # fmt: skip
+        rows = former.holds if former is not None else {}
+        consumer.holds = {number: row for number, row in rows.items() if number in frame.held}
+        if former is not None:
+            former.holds = {number: row for number, row in rows.items() if number not in frame.held}
+            self._give_back(former, 0)
+        self.consumers[frame.session, frame.consumer] = consumer
+        lost = frame.held.difference(Ranges((number, number + 1) for number in consumer.holds))
+        peer.say(frames.ConsumerResumed(request=frame.request, lost=lost))
+        self.deliver()
 
     def welcome(self) -> frames.Welcome:
         return frames.Welcome(
@@ -231,6 +253,9 @@ class FakeServer:
     def _on_command(self, peer: Peer, header: CommandHeader, payload: Any) -> None:
         self.commands.append((header, payload))
         item = self.judge(header, payload)
+        known = self._stored.get((header.session, header.number))
+        if item is None and known is not None:
+            item = known._replace(code=OutcomeCode.DUPLICATE)
         if item is None:
             item = ConfirmItem(header.number, header.count, OutcomeCode.APPLIED, self.sequence + 1)
             if isinstance(payload, Publish):
@@ -242,6 +267,7 @@ class FakeServer:
                 for consumer in self.consumers.values():
                     for number in payload.ranges.numbers():
                         consumer.holds.pop(number, None)
+            self._stored[header.session, header.number] = item
         confirm = frames.Confirm(session=header.session, channel=CHANNEL, items=(item,))
         if self._held is not None:
             self._held.append((peer, confirm))

@@ -21,7 +21,7 @@ async def consuming(
     *bodies: bytes, ack: Any = "auto", prefetch: int | None = None
 ) -> AsyncIterator[tuple[FakeServer, antiphon.Session, antiphon.Consumer]]:
     """A consumer of a queue that has these bodies, numbered from 1."""
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         if bodies:
             server.fill("queue:a", list(bodies))
         async with connection.session(ack=ack) as session:
@@ -189,7 +189,7 @@ async def test_closing_a_session_waits_for_acknowledgements() -> None:
 
 @asynchronous
 async def test_a_session_that_cannot_confirm_its_acknowledgements_says_so() -> None:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         server.fill("queue:a", [b"a"])
         session = await connection.session()
         consumer = await session.consumer("queue:a")
@@ -389,7 +389,10 @@ async def test_closing_a_session_sends_what_was_just_handed_over() -> None:
 async def test_an_exception_inside_is_not_hidden_by_the_end_of_the_connection() -> None:
     async with serving() as server:
         with pytest.raises(KeyError, match="mine"):
-            async with antiphon.connect(server.url) as connection, connection.session() as session:
+            async with (
+                antiphon.connect(server.url, reconnect=0) as connection,
+                connection.session() as session,
+            ):
                 server.fill("queue:a", [b"x"])
                 async with session.consumer("queue:a") as consumer:
                     await consumer.receive()

@@ -19,7 +19,7 @@ from tests.unit.client.fake_server import FakeServer, asynchronous, serving
 async def consuming(
     count: int, ack: Any = "auto"
 ) -> AsyncIterator[tuple[FakeServer, antiphon.Session, antiphon.Consumer]]:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         server.fill("queue:a", [b"%d" % number for number in range(1, count + 1)])
         async with connection.session(ack=ack) as session:
             yield server, session, session.consumer("queue:a")
@@ -172,7 +172,7 @@ async def test_an_exception_leaves_its_message_unacknowledged_though_others_foll
 
 @asynchronous
 async def test_an_exception_that_leaves_the_session_leaves_the_message_to_the_next_one() -> None:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         server.fill("queue:a", [b"1", b"2"])
         with pytest.raises(Mine):
             async with connection.session() as session:

@@ -20,13 +20,13 @@ def outcome(code: OutcomeCode, text: str = "") -> Any:
 
 
 async def open_producer(server: FakeServer, name: str = "queue:a") -> antiphon.Producer:
-    connection = await antiphon.connect(server.url)
+    connection = await antiphon.connect(server.url, reconnect=0)
     return await (await connection.session()).producer(name)
 
 
 @asynchronous
 async def test_a_send_returns_where_the_message_stands() -> None:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         async with connection.session() as session:
             producer = session.producer("queue:a")
             assert (await producer.send(b"one")).sequence == 1
@@ -63,7 +63,7 @@ async def test_everything_said_about_a_message_is_carried() -> None:
 async def test_a_body_arrives_as_the_type_it_was_sent_as(body: Any) -> None:
     async with (
         serving() as server,
-        antiphon.connect(server.url) as connection,
+        antiphon.connect(server.url, reconnect=0) as connection,
         connection.session() as session,
     ):
         await session.producer("queue:a").send(body)
@@ -97,7 +97,7 @@ async def test_sends_that_differ_in_kind_keep_their_order() -> None:
 
 @asynchronous
 async def test_two_producers_for_one_destination_keep_their_order() -> None:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         session = await connection.session()
         one, other = await session.producer("queue:a"), await session.producer("queue:a")
         await asyncio.gather(one.send(b"0"), other.send(b"1"), one.send(b"2"), other.send_many([b"3", b"4"]))
@@ -174,7 +174,7 @@ async def test_what_waits_does_not_overtake_what_waits_before_it() -> None:
 async def test_what_may_not_be_sent_is_refused_before_anything_is(
     body: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         producer = connection.session().producer("queue:a")
         if "timeout" not in options:
             with pytest.raises(error):
@@ -193,7 +193,7 @@ async def test_what_may_not_be_sent_is_refused_before_anything_is(
 )
 @asynchronous
 async def test_a_bad_name_is_refused_at_once(name: str) -> None:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         with pytest.raises(antiphon.InvalidName):
             connection.session().producer(name)
         assert len(server.heard) == 1
@@ -201,7 +201,7 @@ async def test_a_bad_name_is_refused_at_once(name: str) -> None:
 
 @asynchronous
 async def test_a_destination_that_is_refused_says_so_when_the_producer_opens_and_may_be_tried_again() -> None:
-    async with serving() as server, antiphon.connect(server.url) as connection:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
         session = await connection.session()
         server.refusals[frames.DestinationOpen] = ("local.access_denied", "not yours")
         producer = session.producer("queue:a")

@@ -15,7 +15,7 @@ from tests.unit.client.fake_server import CHANNEL, SESSION, FakeServer, asynchro
 
 
 async def open_producer(server: FakeServer) -> antiphon.Producer:
-    connection = await antiphon.connect(server.url)
+    connection = await antiphon.connect(server.url, reconnect=0)
     return await (await connection.session()).producer("queue:a")
 
 

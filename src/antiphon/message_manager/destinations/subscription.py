@@ -27,6 +27,9 @@ from antiphon.wire.primitives import Reader, Writer
 if TYPE_CHECKING:
     from antiphon.message_manager.destinations.topic import Topic
 
+NOT_COUNTED: Final = -1
+"""Of a subscription that begins with a number still to come: what is not for it, is not known yet."""
+
 _ABOVE_ALL: Final = U64_MAX + 1
 
 
@@ -37,7 +40,7 @@ class Subscription:
     ends with it.
     """
 
-    __slots__ = ("client_id", "counts", "done", "floor", "id", "session", "subscriber", "topic")
+    __slots__ = ("client_id", "counts", "done", "floor", "id", "session", "settled", "subscriber", "topic")
 
     def __init__(
         self, *, id: int, topic: Topic, session: int, subscriber: str, client_id: str, floor: int
@@ -54,6 +57,8 @@ class Subscription:
         # Acknowledged above the floor. Between two messages that are, numbers that are no messages of
         # this topic count as acknowledged too, so that neighbours melt into one range.
         self.done = Ranges()
+        # Of all messages ever published to the topic, those it does not need.
+        self.settled = NOT_COUNTED
 
     @property
     def is_durable(self) -> bool:
@@ -82,7 +87,9 @@ class Subscription:
     @property
     def backlog(self) -> int:
         """How many messages it still needs."""
-        return self.needs(self.topic.live.clip(self.floor + 1, _ABOVE_ALL)).count
+        if self.settled == NOT_COUNTED:
+            return self.needs(self.topic.live).count
+        return self.topic.published - self.settled
 
     def needs(self, stored: Ranges) -> Ranges:
         """Which of these messages, all of them stored, it still needs."""
@@ -113,6 +120,8 @@ class Subscription:
             self.done.add(self.floor + 1 if before is None else max(before, self.floor) + 1, stop)
         if self.counts:
             self.counts.forget(accepted)
+        if self.settled != NOT_COUNTED:
+            self.settled += accepted.count
         self.advance()
         self.topic.acknowledged_by(self, accepted)
         return accepted
@@ -124,6 +133,13 @@ class Subscription:
             self.counts.raise_(back)
             self.topic.returned_by(self, back)
         return back
+
+    def begin(self) -> None:
+        """It is one of the topic's subscriptions from now on."""
+        if self.floor <= self.id:
+            # Whatever is published from now on is for it.
+            self.settled = self.topic.published - self.needs(self.topic.live).count
+        self.advance()
 
     def advance(self) -> None:
         """Let the floor rise to just below the first message it needs, or to the end of the topic."""
@@ -147,6 +163,7 @@ class Subscription:
         writer.text(self.subscriber)
         writer.text(self.client_id)
         writer.u64(self.floor)
+        writer.i64(self.settled)
         writer.bytes_(self.done.encode())
         self.counts.write(writer)
 
@@ -160,6 +177,7 @@ class Subscription:
             client_id=reader.text(),
             floor=reader.u64(),
         )
+        subscription.settled = reader.i64()
         subscription.done = Ranges.decode(reader.bytes_())
         subscription.counts = DeliveryCounts.read(reader)
         return subscription

@@ -156,7 +156,7 @@ class Topic:
     def subscribe(self, subscription: Subscription) -> None:
         """From now on messages above its floor are kept for it."""
         self.subscriptions[subscription.id] = subscription
-        subscription.advance()
+        subscription.begin()
         self._remember_of(_SUBSCRIBED, subscription)
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -260,7 +260,7 @@ class Topic:
         topic.live = Ranges.decode(reader.bytes_())
         for _ in range(reader.count(8 + 8)):
             topic.marks.append(Mark(reader.u64(), reader.i64()))
-        for _ in range(reader.count(8 + 16 + 2 + 2 + 8 + 4 + 4)):
+        for _ in range(reader.count(8 + 16 + 2 + 2 + 8 + 8 + 4 + 4)):
             subscription = Subscription.read(reader, topic)
             topic.subscriptions[subscription.id] = subscription
         return topic

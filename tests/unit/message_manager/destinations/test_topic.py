@@ -7,7 +7,7 @@ import pytest
 from antiphon.bus.ports import Location
 from antiphon.message_manager.destinations import topic as module
 from antiphon.message_manager.destinations.index import SegmentUse
-from antiphon.message_manager.destinations.subscription import Subscription
+from antiphon.message_manager.destinations.subscription import NOT_COUNTED, Subscription
 from antiphon.message_manager.destinations.topic import MARKS_MAX, Mark, Topic
 from antiphon.ranges import Ranges
 
@@ -185,6 +185,18 @@ def test_a_start_in_the_future_waits_for_its_number() -> None:
     assert list(subscription.needs(topic.live)) == [(20, 25)]
     assert subscription.pending(0, 100) == (Ranges([(20, 25)]), None)
     assert subscription.floor == 19
+
+
+def test_a_backlog_is_known_without_looking_at_what_is_kept() -> None:
+    topic = make()
+    publish(topic, 10, count=5)
+    earliest, latest, future = (subscribe(topic, id, floor) for id, floor in ((20, 0), (21, 21), (22, 40)))
+    publish(topic, 30, count=5)
+    earliest.acknowledge(Ranges([(10, 12), (31, 32)]))
+    assert [s.settled for s in (earliest, latest, future)] == [3, 5, NOT_COUNTED]
+    assert [s.backlog for s in (earliest, latest, future)] == [7, 5, 0]
+    publish(topic, 40, count=2)
+    assert [s.backlog for s in (earliest, latest, future)] == [9, 7, 1]
 
 
 def test_what_was_acknowledged_is_not_accepted_again() -> None:

@@ -1,0 +1,34 @@
+"""The blocking face: the same words without `await`, for programs without an event loop.
+
+import antiphon
+
+with antiphon.blocking.connect("antiphon://127.0.0.1:7420") as connection:
+    with connection.session() as session:
+        session.producer("queue:orders").send(b"...")
+        message = session.consumer("queue:orders").receive(timeout=1.0)
+
+loop          an event loop in a thread of its own, and calls into it
+connection, session, producer, consumer, admin    the asyncio classes, one call each
+
+There is no second implementation: every call is one of the asyncio face, which runs in a thread
+that belongs to the connection and ends with it. Sessions, producers and consumers are registered
+when the call that makes them returns. Any thread may use them.
+"""
+
+from antiphon.blocking.admin import Admin
+from antiphon.blocking.connection import Connection, connect
+from antiphon.blocking.consumer import Consumer, Message
+from antiphon.blocking.loop import PublishUncertain
+from antiphon.blocking.producer import Producer
+from antiphon.blocking.session import Session
+
+__all__ = [
+    "connect",
+    "Connection",
+    "Session",
+    "Producer",
+    "Consumer",
+    "Message",
+    "Admin",
+    "PublishUncertain",
+]

@@ -1,0 +1,50 @@
+"""Admin: questions to a running system, and changes of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from antiphon.blocking.loop import LoopThread
+from antiphon.client import admin as asynchronous
+from antiphon.client.durations import Duration
+
+
+class Admin:
+    """Asks the node behind the connection; see `antiphon.Admin`.
+
+    >>> admin = connection.admin()
+    >>> admin.status()["channels"]
+    """
+
+    def __init__(self, loop: LoopThread, admin: asynchronous.Admin) -> None:
+        self._loop = loop
+        self._admin = admin
+
+    def status(self) -> dict[str, Any]:
+        """Nodes, channels and how far they are.
+
+        >>> [node["state"] for node in admin.status()["nodes"]]
+        ['up']
+        """
+        return self._loop.run(self._admin.status())
+
+    def destinations(self) -> list[dict[str, Any]]:
+        """The destinations with their counts.
+
+        >>> [destination["messages"] for destination in admin.destinations()]
+        """
+        return self._loop.run(self._admin.destinations())
+
+    def create(
+        self,
+        destination: str,
+        *,
+        retention: Duration | Literal["consumed"] | None = None,
+        retention_bytes: int | None = None,
+    ) -> None:
+        """Make a destination. If it exists and is set as asked for, that is fine too.
+
+        >>> admin.create("topic:prices", retention=3600, retention_bytes=10**10)
+        """
+        creating = self._admin.create(destination, retention=retention, retention_bytes=retention_bytes)
+        self._loop.run(creating)

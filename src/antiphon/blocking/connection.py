@@ -1,0 +1,98 @@
+"""The blocking face: `connect` and what it gives."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from antiphon.blocking.admin import Admin
+from antiphon.blocking.loop import LoopThread
+from antiphon.blocking.session import Session
+from antiphon.client import aio
+from antiphon.client.durations import Duration
+from antiphon.errors import AntiphonError
+
+
+def connect(
+    url: str,
+    user: str | None = None,
+    password: str | None = None,
+    client_id: str | None = None,
+    timeout: Duration = 10,
+    reconnect: Duration = aio.RECONNECT_S,
+) -> Connection:
+    """A connection to the first of the servers in `url` that lets us in; see `antiphon.connect`.
+
+    >>> with antiphon.blocking.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
+    ...     with connection.session() as session:
+    ...         session.producer("queue:orders").send(b"...")
+    """
+    connection = aio.connect(url, user, password, client_id, timeout, reconnect)
+    loop = LoopThread()
+    try:
+        loop.run(connection.opened())
+    except BaseException:
+        loop.end()
+        raise
+    return Connection(loop, connection)
+
+
+class Connection:
+    """A connection to a server; `connect` makes them.
+
+    >>> connection = antiphon.blocking.connect("antiphon://127.0.0.1:7420")
+    >>> connection.close()
+    """
+
+    def __init__(self, loop: LoopThread, connection: aio.Connection) -> None:
+        self._loop = loop
+        self._connection = connection
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed, or given up? One that is lost for a while is not."""
+        return self._connection.closed
+
+    def session(self, ack: aio.AckName = "auto") -> Session:
+        """A session, opened when this returns; see `antiphon.Connection.session`.
+
+        >>> with connection.session(ack="client") as session:
+        ...     consumer = session.consumer("queue:orders")
+        """
+        session = self._connection.session(ack)
+        self._loop.run(session.opened())
+        return Session(self._loop, session)
+
+    def admin(self) -> Admin:
+        """Questions to the system.
+
+        >>> status = connection.admin().status()
+        """
+        return Admin(self._loop, self._connection.admin())
+
+    def close(self) -> None:
+        """Close the sessions, each of which waits until everything in it is confirmed, then say goodbye.
+
+        >>> connection.close()
+        """
+        if self._loop.is_over:
+            return
+        try:
+            self._loop.run(self._connection.close())
+        finally:
+            self._loop.end()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except AntiphonError:
+            # What went wrong inside says more than that the end went wrong too.
+            if kind is None:
+                raise
+
+    def __repr__(self) -> str:
+        return repr(self._connection)

@@ -1,0 +1,187 @@
+"""Producer: sends messages to one destination."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from itertools import islice
+from types import TracebackType
+
+from antiphon.batch.bodies import Body
+from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.blocking.loop import Call, LoopThread
+from antiphon.client import producer as asynchronous
+from antiphon.client.durations import Duration
+from antiphon.client.receipts import Receipt, Receipts
+from antiphon.errors import PublishUncertain
+from antiphon.values import PropertyValue
+
+ROWS_AT_ONCE = 1_000
+"""Bodies handed from the caller's thread to the loop's: going over costs as much as sending a few."""
+
+
+# Nothing has to be waited for to take these; or they are no bodies, and refused.
+_ALL_THERE = (list, tuple, str, bytes, bytearray, memoryview, Mapping)
+
+
+class Producer:
+    """Sends messages to one destination; `session.producer` makes them. See `antiphon.Producer`.
+
+    >>> producer = session.producer("queue:orders")
+    >>> receipt = producer.send(b"...", properties={"region": "EU"})
+    """
+
+    def __init__(self, loop: LoopThread, producer: asynchronous.Producer) -> None:
+        self._loop = loop
+        self._producer = producer
+
+    @property
+    def destination(self) -> str:
+        return self._producer.destination
+
+    def send(
+        self,
+        body: Body | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+        message_id: str | None = None,
+    ) -> Receipt:
+        """Send one message; return when it is stored.
+
+        >>> producer.send({"total": 12.5}, properties={"region": "EU"}, priority=7)
+        <Receipt 12 on a, ID:00000000000000000000000000000007-1@a>
+        """
+        sending = self._producer.send(
+            body,
+            properties=properties,
+            priority=priority,
+            key=key,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            type=type,
+            persistent=persistent,
+            timeout=timeout,
+            message_id=message_id,
+        )
+        return self._loop.run(sending)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Would a send have to wait before it leaves?"""
+
+        async def look() -> bool:
+            return self._producer.is_blocked
+
+        return self._loop.run(look())
+
+    def try_send(
+        self,
+        body: Body | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+    ) -> Receipt | None:
+        """Send one message as `send` does, unless it would have to wait: then None, at once.
+
+        >>> receipt = producer.try_send(b"...")
+        """
+        sending = self._producer.try_send(
+            body,
+            properties=properties,
+            priority=priority,
+            key=key,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            type=type,
+            persistent=persistent,
+            timeout=timeout,
+        )
+        return self._loop.run(sending)
+
+    def unblocked(self, timeout: Duration | None = None) -> None:
+        """Return when a send need not wait any more.
+
+        >>> producer.unblocked(timeout=60)
+        """
+        self._loop.run(self._producer.unblocked(timeout))
+
+    def send_many(self, bodies: Iterable[Body], *, timeout: Duration | None = None) -> Receipts:
+        """Send many messages; return when all are stored. `bodies` may be longer than memory.
+
+        They are taken from the iterable in the caller's thread.
+
+        >>> receipts = producer.send_many(line.encode() for line in file)
+        """
+        if isinstance(bodies, _ALL_THERE) or not isinstance(bodies, Iterable):
+            return self._loop.run(self._producer.send_many(bodies, timeout=timeout))
+        iterator, feed = iter(bodies), Feed()
+        call = self._loop.begin(self._producer.send_many(feed.bodies(), timeout=timeout))
+        try:
+            while not call.is_done and (rows := list(islice(iterator, ROWS_AT_ONCE))):
+                self._loop.run(feed.put(rows, call))
+        except BaseException:
+            call.abandon()
+            raise
+        self._loop.call(feed.end)
+        try:
+            return call.wait()
+        except PublishUncertain as error:
+            raise self._loop.with_loop(error) from error
+
+    def close(self) -> None:
+        """Send nothing more.
+
+        >>> producer.close()
+        """
+        if not self._loop.is_over:
+            self._loop.run(self._producer.close())
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._producer)
+
+
+class Feed:
+    """Bodies on their way from the thread that has them to the loop that sends them."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[list[Body] | None] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def put(self, rows: list[Body], call: Call[Receipts]) -> None:
+        """Hand these over, once those before are taken; or do not, when sending has ended."""
+        while not self._room.is_set() and not call.is_done:
+            await call.progress(self._room.wait())
+        self._room.clear()
+        self._queue.put_nowait(rows)
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._queue.put_nowait(None)
+
+    async def bodies(self) -> AsyncIterator[Body]:
+        while (rows := await self._queue.get()) is not None:
+            self._room.set()
+            for body in rows:
+                yield body

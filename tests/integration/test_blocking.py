@@ -1,0 +1,78 @@
+"""The blocking face against a real server: the same words, without `await`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import antiphon
+import antiphon.blocking
+from tests.processes import Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("blocking") / "data") as running:
+        yield running
+
+
+def test_messages_go_there_and_back(server: Server) -> None:
+    with antiphon.blocking.connect(server.url) as connection, connection.session() as session:
+        producer = session.producer("queue:blocking")
+        receipt = producer.send({"n": 1}, properties={"region": "EU"})
+        assert receipt.sequence > 0
+        assert len(producer.send_many([b"%d" % number for number in range(1000)])) == 1000
+        consumer = session.consumer("queue:blocking")
+        first = consumer.receive(timeout=5)
+        assert first is not None
+        assert (first.body, first.properties) == ({"n": 1}, {"region": "EU"})
+        assert [message.body for message in consumer.receive_many(900, timeout=5)] == [
+            b"%d" % number for number in range(900)
+        ]
+        taken = []
+        for message in consumer:
+            taken.append(message.body)
+            if len(taken) == 100:
+                break
+        assert taken[-1] == b"999"
+        assert consumer.receive(timeout=0) is None
+
+
+def test_acknowledgements_are_confirmed_when_ack_returns(server: Server) -> None:
+    with antiphon.blocking.connect(server.url) as connection:
+        with connection.session(ack="individual") as session:
+            session.producer("queue:acked").send_many(["kept", "done"])
+            kept, done = session.consumer("queue:acked").receive_many(2, timeout=5)
+            done.ack()
+        with connection.session() as session:
+            assert [message.body for message in session.browse("queue:acked")] == [kept.body]
+
+
+def test_topics_and_status_work_as_well(server: Server) -> None:
+    with antiphon.blocking.connect(server.url, client_id="blocking") as connection:
+        with connection.session() as session, session.consumer("topic:blocking", durable="audit") as audit:
+            session.producer("topic:blocking").send("news")
+            message = audit.receive(timeout=5)
+            assert message is not None and message.body == "news"
+        (node,) = connection.admin().status()["nodes"]
+        assert node["role"] == "embedded"
+
+
+def test_errors_are_raised_where_the_call_was_made(server: Server) -> None:
+    with antiphon.blocking.connect(server.url) as connection, connection.session() as session:
+        with pytest.raises(antiphon.InvalidName):
+            session.producer("no prefix")
+        with pytest.raises(antiphon.MessageTooLarge):
+            session.producer("queue:errors").send(bytes(2 << 20))
+    with pytest.raises(antiphon.ConnectionFailed):
+        antiphon.blocking.connect("antiphon://127.0.0.1:1", timeout=1)
+
+
+def test_closing_ends_the_thread(server: Server) -> None:
+    before = threading.active_count()
+    connection = antiphon.blocking.connect(server.url)
+    assert threading.active_count() == before + 1
+    connection.close()
+    assert threading.active_count() == before
