@@ -12,7 +12,11 @@ import pytest
 import antiphon
 from tests.processes import Server
 
+TOTAL = 3000
 KILLS = 4
+# Sends come as one batch of ten and two single ones, in turn. All kills happen before the last of them.
+SENDS = TOTAL // 12 * 3
+KILL_AFTER_MAX = SENDS // KILLS
 QUEUE = "queue:restarted"
 
 
@@ -30,7 +34,7 @@ class Nemesis:
     async def rage(self, progress: asyncio.Queue[int]) -> None:
         """One kill after every so many confirmed messages, so that there is work in every life."""
         for _ in range(KILLS):
-            for _ in range(self._chance.randrange(50, 250)):
+            for _ in range(self._chance.randrange(50, KILL_AFTER_MAX)):
                 await progress.get()
             await asyncio.to_thread(self._restart)
 
@@ -83,12 +87,11 @@ async def consume(url: str, total: int, ack: str) -> list[antiphon.Message]:
 def test_clients_go_on_by_themselves(tmp_path: Path, ack: str) -> None:
     seed = int(os.environ.get("ANTIPHON_SEED", random.randrange(1 << 32)))
     print(f"seed {seed} (ANTIPHON_SEED={seed} repeats the moments)")
-    total = 3000
 
     async def story(nemesis: Nemesis) -> tuple[list[int], list[antiphon.Message], int]:
         progress: asyncio.Queue[int] = asyncio.Queue()
         numbers, messages, _ = await asyncio.gather(
-            produce(nemesis.url, total, progress), consume(nemesis.url, total, ack), nemesis.rage(progress)
+            produce(nemesis.url, TOTAL, progress), consume(nemesis.url, TOTAL, ack), nemesis.rage(progress)
         )
         async with antiphon.connect(nemesis.url) as connection:
             (queue,) = await connection.admin().destinations()

@@ -15,15 +15,15 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 SECONDS = 240
 
+# Of the environment of these tests nothing may help, or, when `make test` runs them, make itself talk.
+NOT_INHERITED = ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+
 
 @pytest.mark.timeout(300)
 def test_make_run_sets_itself_up_and_serves(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     copy_project(clone)
-    # Of the environment of these tests nothing may help.
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     with subprocess.Popen(
         ["make", "run", "ARGS=--port 0 --json"],
         cwd=clone,

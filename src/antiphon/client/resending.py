@@ -20,7 +20,7 @@ from antiphon.client.durations import Duration, seconds
 from antiphon.client.link import Link
 from antiphon.client.outcomes import STORED, message_ids, publish_error
 from antiphon.client.receipts import Receipt, Receipts
-from antiphon.errors import AntiphonError, LocalError, PublishUncertain, SessionClosed, Timeout
+from antiphon.errors import AntiphonError, InvalidName, LocalError, PublishUncertain, SessionClosed, Timeout
 from antiphon.ids import MessageId, parse_message_id
 from antiphon.wire.commands import ConfirmItem, publish_buffers
 from antiphon.wire.frames import Answer, DestinationOpened, SessionOpened
@@ -143,6 +143,8 @@ async def send_under_id(
 ) -> Receipt:
     """Send a message under the id that it was sent with before, perhaps by another process."""
     id, channel = parse_message_id(message_id), target.channel
+    if not id.number:
+        raise InvalidName(f"{message_id} is not the id of a message: they are numbered from 1")
     if id.channel != channel:
         raise LocalError(
             f"{message_id} was sent to channel {id.channel!r}; this destination is in {channel!r}"

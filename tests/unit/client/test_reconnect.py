@@ -1,0 +1,329 @@
+"""A connection that is lost and made again: the application only waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import antiphon
+from antiphon.ranges import Ranges
+from antiphon.wire import frames
+from antiphon.wire.commands import ConfirmItem, OutcomeCode
+from tests.unit.client.fake_server import SESSION, FakeServer, Peer, asynchronous, serving
+from tests.unit.client.test_connection import free_port
+
+QUEUE = "queue:a"
+
+
+async def second_peer(server: FakeServer) -> Peer:
+    """The next connection that a client makes after it has lost this one."""
+    count = len(server.peers)
+    server.drop()
+    await server.until(lambda: len(server.heard_of(frames.Hello)) > count)
+    return server.peers[count]
+
+
+@asynchronous
+async def test_a_send_is_stored_once_though_its_confirmation_was_lost() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        producer = await session.producer(QUEUE)
+        server.hold()
+        sending = asyncio.create_task(producer.send(b"once"))
+        await server.until(lambda: len(server.commands) == 1)
+        server.drop()
+        await server.until(lambda: len(server.commands) == 2)
+        server.release()
+        receipt = await sending
+        assert (receipt.sequence, receipt.message_id) == (1, f"ID:{SESSION:032x}-1@a")
+        first, second = (header for header, _ in server.published())
+        assert (first.number, first.generation) == (1, 1)
+        assert (second.number, second.generation) == (1, 2)
+        assert server.sequence == 1
+        assert not connection.closed
+
+
+@asynchronous
+async def test_sends_wait_for_a_connection_and_keep_their_order() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        producer = await session.producer(QUEUE)
+        await producer.send(b"0")
+        server.greet = lambda hello: None
+        await second_peer(server)
+        sends = [asyncio.create_task(producer.send(b"%d" % number)) for number in range(1, 6)]
+        await asyncio.sleep(0)
+        assert producer.is_blocked
+        server.greet = None
+        server.peers[-1].say(server.welcome())
+        receipts = await asyncio.gather(*sends)
+        assert [receipt.sequence for receipt in receipts] == [2, 3, 4, 5, 6]
+        assert not producer.is_blocked
+
+
+@asynchronous
+async def test_a_send_that_never_left_says_so_when_its_time_is_over() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        producer = await session.producer(QUEUE)
+        server.greet = lambda hello: None
+        await second_peer(server)
+        with pytest.raises(antiphon.PublishRefused, match="never sent"):
+            await producer.send(b"x", timeout=0.05)
+        assert await producer.try_send(b"x") is None
+
+
+@asynchronous
+async def test_a_consumer_goes_on_with_what_it_holds() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        server.fill(QUEUE, [b"%d" % number for number in range(1, 7)])
+        session = await connection.session(ack="individual")
+        consumer = await session.consumer(QUEUE, prefetch=4)
+        first, second = await consumer.receive_many(2)
+        await first.ack()
+        await second_peer(server)
+        await server.until(lambda: bool(server.heard_of(frames.ConsumerResume)))
+        (wish,) = server.heard_of(frames.ConsumerResume)
+        assert wish.held.first == 2
+        await second.ack()
+        rest = await consumer.receive_many(4)
+        assert [message.body for message in rest] == [b"3", b"4", b"5", b"6"]
+        assert not any(message.redelivered for message in rest)
+        assert server.acknowledged == Ranges([(1, 3)])
+
+
+@asynchronous
+async def test_whoever_waits_for_a_message_only_waits_longer() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        consumer = await session.consumer(QUEUE)
+        waiting = asyncio.create_task(consumer.receive())
+        await asyncio.sleep(0)
+        await second_peer(server)
+        await server.until(lambda: bool(server.heard_of(frames.ConsumerResume)))
+        server.fill(QUEUE, [b"late"])
+        message = await waiting
+        assert message is not None and message.body == b"late"
+
+
+@asynchronous
+async def test_an_acknowledgement_is_sent_again_and_waited_for() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        server.fill(QUEUE, [b"x"])
+        session = await connection.session(ack="individual")
+        consumer = await session.consumer(QUEUE)
+        message = await consumer.receive()
+        assert message is not None
+        server.hold()
+        acknowledging = asyncio.create_task(message.ack())
+        await server.until(lambda: len(server.acks()) == 1)
+        server.drop()
+        await server.until(lambda: len(server.acks()) == 2)
+        server.release()
+        await acknowledging
+        numbers = [header.number for header, _ in server.commands]
+        assert numbers == [1, 1]
+
+
+@asynchronous
+async def test_opening_and_asking_are_repeated() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        server.answers = {"status": "{}"}
+        server.peers[0].transport.pause_reading()
+        asking = asyncio.create_task(connection.admin().status())
+        opening = asyncio.create_task(connection.session().producer(QUEUE).opened())
+        await asyncio.sleep(0)
+        await second_peer(server)
+        assert await asking == {}
+        assert isinstance(await opening, antiphon.Producer)
+
+
+@asynchronous
+async def test_another_server_takes_over() -> None:
+    async with serving() as first, serving() as second:
+        url = f"{first.url},{second.url.removeprefix('antiphon://')}"
+        async with antiphon.connect(url) as connection:
+            session = await connection.session()
+            producer = await session.producer(QUEUE)
+            first.greet = lambda hello: frames.Goodbye(code="connection.stopping", text="stopping")
+            first.drop()
+            await producer.send(b"x")
+            assert [type(frame) for frame in second.heard[:2]] == [frames.Hello, frames.SessionOpen]
+            assert len(second.commands) == 1
+            assert second.url.removeprefix("antiphon://") in repr(connection)
+
+
+@asynchronous
+async def test_a_server_that_the_system_told_of_takes_over() -> None:
+    async with serving() as first, serving() as second:
+        address = second.url.removeprefix("antiphon://")
+        first.greet = lambda hello: frames.Welcome(
+            node=1, cluster="", servers=(address,), connection=1, frame_limit=1 << 21, heartbeat_ms=0
+        )
+        async with antiphon.connect(first.url) as connection:
+            session = await connection.session()
+            first.greet = lambda hello: frames.Goodbye(code="connection.stopping", text="stopping")
+            first.drop()
+            await session.producer(QUEUE).send(b"x")
+            assert len(second.commands) == 1
+
+
+@asynchronous
+async def test_a_connection_nobody_needs_is_given_up_after_a_while_and_says_who_was_tried() -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    async with serving() as server:
+        url = f"{server.url},{nobody}"
+        async with antiphon.connect(url, reconnect=0.1) as connection:
+            session = await connection.session()
+            producer = await session.producer(QUEUE)
+            server.greet = lambda hello: frames.Goodbye(code="connection.limit", text="too many")
+            server.drop()
+            while not connection.closed:  # noqa: ASYNC110  # whoever waited for it would keep it alive
+                await asyncio.sleep(0)
+            with pytest.raises(antiphon.NotConnected, match="no server could be reached") as over:
+                await connection.admin().status()
+            text = str(over.value)
+            assert f"{nobody}: Connection refused" in text
+            assert "too many" in text
+            with pytest.raises(antiphon.NotConnected):
+                await producer.send(b"x")
+
+
+@asynchronous
+async def test_a_lost_connection_is_tried_for_as_long_as_somebody_waits() -> None:
+    async with serving() as server, antiphon.connect(server.url, reconnect=0.01) as connection:
+        session = await connection.session()
+        consumer = await session.consumer(QUEUE)
+        waiting = asyncio.create_task(consumer.receive())
+        await asyncio.sleep(0)
+        server.greet = lambda hello: frames.Goodbye(code="connection.limit", text="too many")
+        server.drop()
+        # Long after it would have been given up if nobody waited.
+        await server.until(lambda: len(server.heard_of(frames.Hello)) >= 6)
+        server.greet = None
+        server.fill(QUEUE, [b"late"])
+        assert await waiting is not None
+
+
+@asynchronous
+async def test_whoever_may_not_come_back_hears_that_and_is_not_tried_again() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        producer = await session.producer(QUEUE)
+        server.greet = lambda hello: frames.Goodbye(code="local.access_denied", text="gone from the list")
+        server.drop()
+        with pytest.raises(antiphon.PublishError, match="gone from the list"):
+            await producer.send(b"x")
+        assert len(server.heard_of(frames.Hello)) == 2
+
+
+@asynchronous
+async def test_a_server_that_says_we_broke_the_protocol_is_not_tried_again() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        server.say(frames.Goodbye(code="remote.protocol", text="what was that?"))
+        await server.until(lambda: server.peers[0].is_gone)
+        with pytest.raises(antiphon.NotConnected, match="what was that"):
+            await connection.session()
+        assert len(server.peers) == 1
+
+
+@asynchronous
+async def test_a_request_that_finds_no_connection_in_time_says_so() -> None:
+    async with serving() as server, antiphon.connect(server.url, timeout=0.2) as connection:
+        server.greet = lambda hello: frames.Goodbye(code="connection.limit", text="too many")
+        await second_peer(server)
+        with pytest.raises(antiphon.Timeout, match=r"no connection for 0\.2 s.*too many"):
+            await connection.admin().status()
+        assert not connection.closed
+
+
+# -- sessions that cannot go on ------------------------------------------------------
+
+
+@asynchronous
+async def test_a_session_that_has_expired_is_closed_and_the_connection_is_not() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        server.fill(QUEUE, [b"x"])
+        session = await connection.session(ack="individual")
+        producer = await session.producer("queue:b")
+        consumer = await session.consumer(QUEUE)
+        message = await consumer.receive()
+        assert message is not None
+        server.hold()
+        sending = asyncio.create_task(producer.send(b"uncertain"))
+        await server.until(lambda: len(server.commands) == 1)
+        waiting = asyncio.create_task(consumer.receive())
+        await asyncio.sleep(0)
+        server.refusals = {frames.SessionOpen: ("local.session_closed", "it has expired")}
+        server.drop()
+        with pytest.raises(antiphon.PublishUncertain, match="expired") as uncertain:
+            await sending
+        assert uncertain.value.message_ids == (f"ID:{SESSION:032x}-1@a",)
+        for refused in (waiting, producer.send(b"x"), message.ack(), session.producer("queue:c").opened()):
+            with pytest.raises(antiphon.SessionClosed, match="expired"):
+                await refused
+        assert session.closed and consumer.closed
+        await session.close()
+
+        server.refusals = {}
+        server.release()
+        other = await connection.session()
+        await other.producer(QUEUE).send(b"x")
+
+
+@asynchronous
+async def test_a_session_that_goes_on_elsewhere_is_closed_here() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        producer = await session.producer(QUEUE)
+        await producer.send(b"x")
+        server.say(frames.SessionGone(session=SESSION, code="session.stale", text="resumed elsewhere"))
+        await server.until(lambda: True)
+        with pytest.raises((antiphon.SessionClosed, antiphon.PublishUncertain), match="elsewhere"):
+            await producer.send(b"y")
+        assert not connection.closed
+
+
+@asynchronous
+async def test_closing_without_a_connection_does_not_wait_for_one() -> None:
+    async with serving() as server:
+        connection = await antiphon.connect(server.url)
+        session = await connection.session()
+        consumer = await session.consumer(QUEUE)
+        server.greet = lambda hello: None
+        await second_peer(server)
+        await asyncio.wait_for(consumer.close(), 1)
+        await asyncio.wait_for(session.close(), 1)
+        await asyncio.wait_for(connection.close(), 1)
+        assert connection.closed
+
+
+@asynchronous
+async def test_closing_waits_until_acknowledgements_are_confirmed_on_another_connection() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        server.fill(QUEUE, [b"x"])
+        session = await connection.session()
+        consumer = await session.consumer(QUEUE)
+        server.hold()
+        await consumer.receive()
+        await server.until(lambda: len(server.acks()) == 1)
+        server.drop()
+        closing = asyncio.create_task(session.close())
+        await server.until(lambda: len(server.acks()) == 2)
+        assert not closing.done()
+        server.release()
+        await closing
+        assert isinstance(server.heard[-1], frames.SessionClose)
+
+
+@asynchronous
+async def test_outcomes_that_are_repeated_are_ordinary_receipts() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        producer = await session.producer(QUEUE)
+        server.judge = lambda header, payload: ConfirmItem(
+            header.number, header.count, OutcomeCode.DUPLICATE, 40
+        )
+        receipts = await producer.send_many([b"a", b"b"])
+        assert [receipt.sequence for receipt in receipts] == [40, 41]
