@@ -259,7 +259,7 @@ def check_bus(data: bytes) -> None:
         header, message = codec.decode(data)
     except ProtocolError:
         return
-    again = codec.encode(message, header.group, header.config_id, header.sender, header.run_id)
+    again = codec.encode(message, *header)
     assert again == data
 
 

@@ -93,8 +93,19 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "more": st.booleans(),
     "generation": u32,
     "session": u128,
+    "config_id": u32,
+    "config": st.binary(max_size=50),
+    "bytes_max": u32,
+    "places": st.lists(st.builds(m.Place, u32, u32, u32), max_size=3).map(tuple),
+    "data": st.binary(max_size=50),
+    "is_gone": st.booleans(),
 }
-items_of = {m.DataReport: st.lists(items, max_size=3), m.FetchDataReply: st.lists(datas, max_size=3)}
+items_of = {
+    m.DataReport: st.lists(items, max_size=3),
+    m.FetchDataReply: st.lists(datas, max_size=3),
+    m.FetchRangeReply: st.lists(datas, max_size=3),
+    m.StoredReply: st.lists(datas, max_size=3),
+}
 
 
 def strategy_of(kind: type[Any]) -> st.SearchStrategy[Any]:
@@ -125,10 +136,12 @@ def comparable(message: Any) -> Any:
 def test_every_message_comes_back_as_it_was(kind: type[Any]) -> None:
     # There are many kinds; together they get their share.
     @settings(max_examples=settings.default.max_examples // 4)
-    @given(strategy_of(kind), texts, u32, u16, ids)
-    def comes_back(message: Any, group: str, config_id: int, sender: int, run_id: bytes) -> None:
-        header, back = decode(encode(message, group, config_id, sender, run_id))
-        assert header == (group, config_id, sender, run_id)
+    @given(strategy_of(kind), texts, u32, u16, ids, ids)
+    def comes_back(
+        message: Any, group: str, config_id: int, sender: int, run_id: bytes, disk_id: bytes
+    ) -> None:
+        header, back = decode(encode(message, group, config_id, sender, run_id, disk_id))
+        assert header == (group, config_id, sender, run_id, disk_id)
         assert type(back) is kind
         assert comparable(back) == comparable(message)
 

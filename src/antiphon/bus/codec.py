@@ -11,7 +11,8 @@ What it promises
 What it leaves to others
     Whether the sender is who it says it is (the transport's), and whether it may say this (the roles').
 
-    magic u16, version u8, type u8, config id u32, sender u16, run id 16 bytes, group text, fields
+    magic u16, version u8, type u8, config id u32, sender u16, run id and disk id 16 bytes each,
+    group text, fields
 
 The tables below are the format: the order of the fields in a message class, and how each is written.
 Payloads and batches come out as views into what was decoded.
@@ -35,21 +36,27 @@ from antiphon.wire.layout import Field, list_of
 from antiphon.wire.primitives import Buffer, Reader, Writer, pack
 
 MAGIC: Final = 0xA971
-VERSION: Final = 1
+VERSION: Final = 2
 
-_HEAD = Struct("<HBBIH16s")
+_HEAD = Struct("<HBBIH16s16s")
 _ITEM = Struct("<HQQQII16s")
 _DATA = Struct("<HQQQI16s")
 _PIECE = Struct("<QII")
+_PLACE = Struct("<III")
+
+
+NO_DISK: Final = bytes(16)
+"""The disk id of who has none: a client manager."""
 
 
 class Header(NamedTuple):
-    """Who says it, in which run, and to which group under which configuration."""
+    """Who says it, in which run and with which disk, and to which group under which configuration."""
 
     group: str
     config_id: int
     sender: int
     run_id: bytes
+    disk_id: bytes = NO_DISK
 
 
 # --- fields --------------------------------------------------------------------------------------
@@ -117,6 +124,14 @@ def _read_piece(reader: Reader) -> m.Piece:
     return m.Piece(first, count, redelivery_count, [reader.bytes_()])
 
 
+def _write_place(writer: Writer, place: m.Place) -> None:
+    writer.raw(pack(_PLACE, *place))
+
+
+def _read_place(reader: Reader) -> m.Place:
+    return m.Place(*_PLACE.unpack(reader.raw(_PLACE.size)))
+
+
 def _write_ranges(writer: Writer, ranges: Ranges) -> None:
     writer.bytes_(ranges.encode())
 
@@ -140,6 +155,8 @@ _ITEMS = list_of(Field(_write_item, _read_item), _ITEM.size)
 _ENTRIES = Field(write_entries, read_entries)
 _DATAS = list_of(Field(_write_data, _read_data), _DATA.size + 4)
 _PIECES = list_of(Field(_write_piece, _read_piece), _PIECE.size + 4)
+_PLACES = list_of(Field(_write_place, _read_place), _PLACE.size)
+_VIEW: Field[Buffer] = Field(Writer.bytes_, Reader.bytes_)
 _RANGES = Field(_write_ranges, lambda reader: Ranges.decode(reader.bytes_()))
 _OUTCOMES = Field(_write_outcomes, lambda reader: read_outcomes(reader, Outcome))
 _STATUS = _enum(m.ServerStatus)
@@ -159,22 +176,22 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (9, m.Commit, (_U64, _ENTRIES, _U64)),
     (10, m.Heartbeat, (_U64, _U64, _U64, _U64, _U64, _BOOL)),
     (11, m.HeartbeatAck, (_U64, _U64)),
-    (12, m.PreSeal, (_U64,)),
+    (12, m.PreSeal, (_U64, _U64)),
     (13, m.PreSealOk, (_U64,)),
-    (14, m.Seal, (_U64, _U64)),
+    (14, m.Seal, (_U64, _U64, _U32)),
     (15, m.SealOk, (_U64, _U64, _U64, _U64, _U64)),
-    (16, m.SealNack, (_U64, _STATUS)),
+    (16, m.SealNack, (_U64, _STATUS, _BYTES)),
     (17, m.FetchLog, (_U64, _U64)),
     (18, m.FetchLogReply, (_U64, _U64, _ENTRIES, _U64)),
-    (19, m.EpochStart, (_U64, _U64, _ENTRIES, _U64)),
+    (19, m.EpochStart, (_U64, _U64, _ENTRIES, _U64, _U64)),
     (20, m.StartNeed, (_U64, _U64, _U64)),
     (21, m.FetchId, (_U64, _U32)),
     (22, m.FetchIdReply, (_ENTRIES, _U64, _U64)),
     (23, m.FetchData, (_MIDS, _NUMBERS)),
     (24, m.FetchDataReply, (_DATAS, _MIDS)),
     (25, m.CheckpointReport, (_U64, _ID, _U64)),
-    (26, m.Presence, (_TEXT, _TEXT, _U64, _BOOL, _BYTES, _U64)),
-    (27, m.Applied, (_U64, _U64, _OUTCOMES)),
+    (26, m.Presence, (_TEXT, _TEXT, _U64, _BOOL, _BYTES, _U64, _U32)),
+    (27, m.Applied, (_U64, _U64, _OUTCOMES, _U64)),
     (28, m.Register, (_U64, _U128, _U32, _U64, _U64, _TEXT, _U64, _U64, _RANGES, _U32, _BOOL)),
     (29, m.Registered, (_U64, _U64, _TEXT, _TEXT, _RANGES)),
     (30, m.Unregister, (_U64, _U64, _BOOL)),
@@ -184,6 +201,15 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (34, m.ConsumerEnded, (_U64, _U64, _TEXT, _TEXT)),
     (35, m.BrowseRequest, (_U64, _U64, _U64, _U64, _U32)),
     (36, m.BrowseReply, (_U64, _U64, _BOOL, _PIECES, _TEXT, _TEXT)),
+    (37, m.AppliedGet, (_U64,)),
+    (38, m.FetchRange, (_U64, _U32)),
+    (39, m.FetchRangeReply, (_ENTRIES, _DATAS, _U64, _U64)),
+    (40, m.ProducerStateGet, (_U16,)),
+    (41, m.ProducerState, (_U16, _U64, _U64, _U64, _U64, _U64, _U64, _ID)),
+    (42, m.CheckpointGet, (_U64, _U64)),
+    (43, m.CheckpointChunk, (_U64, _ID, _U64, _U64, _VIEW)),
+    (44, m.StoredGet, (_U64, _PLACES)),
+    (45, m.StoredReply, (_U64, _PLACES, _DATAS, _BOOL)),
 )
 
 _Write = Callable[[Writer, Any], None]
@@ -216,28 +242,40 @@ for _number, _kind, _formats in _TABLE:
 
 
 def encode_parts(
-    message: m.BusMessage, group: str, config_id: int, sender: int, run_id: bytes
+    message: m.BusMessage,
+    group: str,
+    config_id: int,
+    sender: int,
+    run_id: bytes,
+    disk_id: bytes = NO_DISK,
 ) -> list[Buffer]:
     """The message as buffers to be sent one after the other; payloads are not copied."""
     number, write = _WRITERS[type(message)]
-    if len(run_id) != 16:
-        raise ValueError(f"a run id has 16 bytes, not {len(run_id)}")
+    if len(run_id) != 16 or len(disk_id) != 16:
+        raise ValueError(f"ids have 16 bytes, not {len(run_id)} and {len(disk_id)}")
     writer = Writer()
-    writer.raw(pack(_HEAD, MAGIC, VERSION, number, config_id, sender, run_id))
+    writer.raw(pack(_HEAD, MAGIC, VERSION, number, config_id, sender, run_id, disk_id))
     writer.text(group)
     write(writer, message)
     return writer.parts
 
 
-def encode(message: m.BusMessage, group: str, config_id: int, sender: int, run_id: bytes) -> bytes:
+def encode(
+    message: m.BusMessage,
+    group: str,
+    config_id: int,
+    sender: int,
+    run_id: bytes,
+    disk_id: bytes = NO_DISK,
+) -> bytes:
     """The message as one byte string."""
-    return b"".join(encode_parts(message, group, config_id, sender, run_id))
+    return b"".join(encode_parts(message, group, config_id, sender, run_id, disk_id))
 
 
 def decode(data: Buffer) -> tuple[Header, m.BusMessage]:
     """Header and message of exactly these bytes, or `ProtocolError`."""
     reader = Reader(data)
-    magic, version, number, config_id, sender, run_id = _HEAD.unpack(reader.raw(_HEAD.size))
+    magic, version, number, config_id, sender, run_id, disk_id = _HEAD.unpack(reader.raw(_HEAD.size))
     if magic != MAGIC:
         raise ProtocolError("these bytes are no bus message")
     if version != VERSION:
@@ -245,7 +283,7 @@ def decode(data: Buffer) -> tuple[Header, m.BusMessage]:
     read = _READERS.get(number)
     if read is None:
         raise ProtocolError(f"a bus message of type {number}")
-    header = Header(reader.text(), config_id, sender, run_id)
+    header = Header(reader.text(), config_id, sender, run_id, disk_id)
     message: m.BusMessage = read(reader)
     reader.finish()
     return header, message

@@ -162,10 +162,14 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message from a member of the channel, ourselves included."""
+    """A message from a member of the channel, ourselves included.
+
+    `disk_id` is what the sender's votes rest on; it is empty for what came without a network.
+    """
 
     sender: int
     message: BusMessage
+    disk_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

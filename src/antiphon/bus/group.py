@@ -58,6 +58,14 @@ class GroupConfig:
     fetch_delay_ms: int = 10
     fetch_delay_ms_max: int = 1_000
 
+    # How often a node says that it is there, and after how long a silence its producer is fenced.
+    presence_ms: int = 200
+    silence_ms: int = 2_000
+    # How many numbers a candidate may lag behind the highest it heard of; after a while without any
+    # sequencer nobody is refused for lagging.
+    lag_max: int = 262_144
+    leaderless_ms: int = 10_000
+
     # L: an envelope whose ts is further back than so many numbers will never be numbered.
     lifetime: int = 1 << 40
     checkpoint_entries: int = 100_000

@@ -83,6 +83,10 @@ class ServerStatus(IntEnum):
     OK = 0
     NO_SPACE = 1
     DAMAGED = 2
+    # Its disk is not the one that the configuration lists: it has nothing to vote with.
+    AMNESIA = 3
+    # Its configuration is over; the refusal names the next one.
+    RETIRED = 4
 
 
 class ReportItem(NamedTuple):
@@ -201,6 +205,8 @@ class PreSeal:
     """A candidate asks whether anybody still hears a sequencer (liveness only)."""
 
     counter: int
+    # How far the candidate has applied: one that lags far behind had better not lead.
+    applied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +222,7 @@ class Seal:
 
     epoch: int
     candidate_committed: int
+    config_id: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +238,14 @@ class SealOk:
 
 @dataclass(frozen=True, slots=True)
 class SealNack:
-    """A commit server refuses: it promised a higher epoch, or it is damaged."""
+    """A commit server refuses: it promised a higher epoch, or it may not vote.
+
+    `config` is the configuration that followed the asker's, encoded, when that one is over.
+    """
 
     promised: int
     status: ServerStatus = ServerStatus.OK
+    config: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +268,17 @@ class FetchLogReply:
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """The new sequencer to a commit server: your log is your prefix below `from_seq` plus these."""
+    """The new sequencer to a commit server: your log is your prefix below `from_seq` plus these.
+
+    `log_epoch` is that of the adopted log. Of two logs of one epoch one is a prefix of the other, so a
+    server whose log is of that epoch may keep more of it than it knows to be committed.
+    """
 
     epoch: int
     from_seq: int
     entries: tuple[Entry, ...]
     committed_upto: int
+    log_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +328,90 @@ class FetchDataReply:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchRange:
+    """A member that is far behind asks for committed entries and their payloads in one trip."""
+
+    first: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRangeReply:
+    """Committed entries from the one that covers `first` on, with the payloads that this server has."""
+
+    entries: tuple[Entry, ...]
+    items: tuple[Data, ...]
+    committed_upto: int
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStateGet:
+    """A producer that was away for longer than the log reaches back asks a replica what became of it."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """The row of a producer after number `upto`; all of pe up to last_pseq is committed, nothing else is."""
+
+    pid: int
+    upto: int
+    pe: int
+    last_pseq: int
+    last_seq: int
+    previous_pe: int
+    previous_last_pseq: int
+    run_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointGet:
+    """A joiner asks a checkpoint server for a piece of its newest stable checkpoint, or of the one at `n`."""
+
+    n: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointChunk:
+    """A piece of the checkpoint at `n`, whose whole has this digest and size; n is 0 if there is none."""
+
+    n: int
+    digest: bytes
+    size: int
+    offset: int
+    data: bytes | memoryview
+
+
+class Place(NamedTuple):
+    """Where the sender's journal holds a record; means nothing to anybody else."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGet:
+    """A joiner asks for the envelopes that lie where the checkpoint at `n` says, in the holder's journal."""
+
+    n: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """The envelopes at the first of these places, as many as fit; or the checkpoint is gone."""
+
+    n: int
+    places: tuple[Place, ...]
+    items: tuple[Data, ...]
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointReport:
     """A checkpoint server: my checkpoint after number n is durable and has this digest."""
 
@@ -330,15 +430,27 @@ class Presence:
     synchronized: bool
     config_digest: bytes
     load: int
+    config_id: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The primary to all: everything through `upto` is applied and did what it asked, but for these."""
+    """The primary to all: everything through `upto` is applied and did what it asked, but for these.
+
+    What it says concerns the numbers behind `after`: who has not heard up to there asks (`AppliedGet`).
+    """
 
     epoch: int
     upto: int
     exceptions: tuple[Outcome, ...] = ()
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedGet:
+    """A producer missed what was said about the numbers behind `after`; any replica may answer."""
+
+    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,9 +598,18 @@ BusMessage = (
     | FetchIdReply
     | FetchData
     | FetchDataReply
+    | FetchRange
+    | FetchRangeReply
+    | ProducerStateGet
+    | ProducerState
     | CheckpointReport
+    | CheckpointGet
+    | CheckpointChunk
+    | StoredGet
+    | StoredReply
     | Presence
     | Applied
+    | AppliedGet
     | Register
     | Registered
     | Unregister

@@ -70,7 +70,7 @@ class Consumers:
         consumer.credit_bytes = consumer.window_bytes = wish.credit_bytes
         if isinstance(wish, ConsumerResume):
             consumer.is_resumed = True
-            consumer.held = wish.held
+            consumer.held = wish.held.copy()
             consumer.base_messages = consumer.delivered_messages = wish.delivered_messages
             consumer.base_bytes = wish.delivered_bytes
             consumer.window_bytes = max(0, wish.credit_bytes - wish.delivered_bytes)

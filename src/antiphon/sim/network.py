@@ -36,6 +36,8 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerClose,
     ConsumerGone,
+    ConsumerResume,
+    ConsumerResumed,
     Deliver,
     Goodbye,
     ServerFrame,
@@ -291,6 +293,8 @@ class ClientPort:
         self._take = take
         self._connections: dict[int, Connection] = {}
         self._holders: dict[Holder, None] = {}
+        # Consumers that want to be attached again, by connection and request.
+        self._coming_back: dict[tuple[int, int], ConsumerResume] = {}
 
     # What connections tell.
 
@@ -364,6 +368,8 @@ class ClientPort:
                         self._let_go(None, frame.session, frame.consumer)
                     elif isinstance(frame, SessionOpen | SessionClose) and frame.session:
                         self._let_go(None, frame.session, None)
+                    elif isinstance(frame, ConsumerResume):
+                        self._coming_back[event.conn, frame.request] = frame
 
     def _look_at(self, conn: int, buffers: Sequence[Buffer]) -> None:
         for kind, payload in FrameBuffer(FRAME_BYTES_MAX).feed(b"".join(buffers)):
@@ -381,6 +387,11 @@ class ClientPort:
                     self._watch.on_handed_out(self._node, holder, first, count, redelivered)
             elif isinstance(frame, ConsumerGone):
                 self._let_go(None, frame.session, frame.consumer)
+            elif isinstance(frame, ConsumerResumed):
+                wish = self._coming_back.pop((conn, frame.request))
+                holder = Holder(conn, wish.session, wish.consumer)
+                self._holders[holder] = None
+                self._watch.on_kept(self._node, holder, wish.held.difference(frame.lost))
 
     def _let_go(self, conn: int | None, session: int | None, consumer: int | None) -> None:
         for holder in list(self._holders):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.codec import decode, encode, encode_parts
+from antiphon.bus.codec import NO_DISK, decode, encode, encode_parts
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid
@@ -19,7 +19,7 @@ def test_a_payload_is_neither_copied_out_nor_in() -> None:
     parts = encode_parts(data, "main", 1, 7, RUN)
     assert any(part is payload for part in parts)
     header, back = decode(b"".join(parts))
-    assert header == ("main", 1, 7, RUN)
+    assert header == ("main", 1, 7, RUN, NO_DISK)
     assert isinstance(back, m.Data) and isinstance(back.payload, memoryview)
     assert back == data
 

@@ -20,6 +20,7 @@ from antiphon.bus.effects import (
     PrimaryChanged,
     ReleaseSpace,
     Send,
+    SpaceChanged,
     SuperblockRecord,
     TakeCheckpoint,
     Ticked,
@@ -229,7 +230,7 @@ def test_every_message_survives_the_codec_on_its_way() -> None:
 
     def through_the_codec(message: m.BusMessage) -> m.BusMessage:
         header, back = decode(encode(message, "main", 1, 1, RUN))
-        assert header == ("main", 1, 1, RUN)
+        assert header[:4] == ("main", 1, 1, RUN)
         assert back == message
         return back
 
@@ -312,6 +313,33 @@ def test_a_checkpoint_becomes_stable_and_the_one_before_it_the_base() -> None:
         and isinstance(body := decode_order(append.record.body), BaseMoved)
     ]
     assert [move.base for move in moves] == marks[:-1]
+
+
+def test_when_room_is_low_two_checkpoints_free_what_nobody_needs_and_a_third_would_not() -> None:
+    node = checkpointed(5, every=1_000)
+    assert node.seen(TakeCheckpoint) == []
+    for taken in (1, 2, 2, 2):
+        node.step(SpaceChanged(True))
+        node.settle()
+        assert len(node.seen(TakeCheckpoint)) == taken
+    first, _ = [effect.n for effect in node.seen(TakeCheckpoint)]
+    assert [effect.base for effect in node.seen(ReleaseSpace)] == [first]
+    node.step(envelope(77))
+    node.settle()
+    node.step(SpaceChanged(True))
+    node.settle()
+    assert len(node.seen(TakeCheckpoint)) == 3, "something happened since"
+
+
+def test_when_room_is_low_one_checkpoint_is_on_its_way_at_a_time() -> None:
+    node = checkpointed(5, every=1_000)
+    node.step(SpaceChanged(True))
+    node.step(SpaceChanged(True))
+    node.settle()
+    assert len(node.seen(TakeCheckpoint)) == 1
+    node.step(SpaceChanged(False))
+    node.settle()
+    assert len(node.seen(TakeCheckpoint)) == 1
 
 
 def test_space_is_released_only_after_the_new_base_is_durable() -> None:

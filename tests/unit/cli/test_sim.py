@@ -34,7 +34,7 @@ def test_one_seed_tells_its_digest_and_its_probes(capsys: pytest.CaptureFixture[
     assert main(["sim", "bus", "--seed", "3"]) == 0
 
     assert "trace digest " in once
-    assert "journal.written_during_sync" in once
+    assert "journal.rolled_over" in once
     assert capsys.readouterr().out == once
 
 

@@ -33,6 +33,7 @@ from antiphon.wire.commands import (
     publish_buffers,
     read_command,
     read_outcomes,
+    renew_header,
     write_outcomes,
 )
 from antiphon.wire.primitives import Reader, Writer
@@ -315,3 +316,18 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "SESSION_UNKNOWN": 8,
         "EXISTS": 9,
     }
+
+
+def test_a_command_that_is_sent_again_differs_in_generation_and_what_is_confirmed() -> None:
+    command = encode_command(CommandKind.ACK, SESSION, 1, 9, 3, b"payload")
+    again = renew_header(command, 4, 8)
+    before, _ = read_command(command)
+    after, payload = read_command(again)
+    assert after == before._replace(generation=4, confirmed_through=8)
+    assert bytes(payload) == b"payload"
+
+
+def test_the_head_of_a_command_in_pieces_is_renewed_without_the_rest() -> None:
+    head, *rest = publish_buffers(SESSION, 1, 9, 3, 5, 1, [b"batch"], 1)
+    again = renew_header(head, 2, 3)
+    assert b"".join([again, *rest]) == b"".join(publish_buffers(SESSION, 2, 9, 3, 5, 1, [b"batch"], 1))

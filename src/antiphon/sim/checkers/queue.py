@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
+from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World
 from antiphon.wire.commands import (
@@ -174,6 +175,11 @@ class Queues(Checker):
                 self.fail(f"{number} is handed to {holder} while {other} holds it")
             self._holders[number] = holder
             held.add(number)
+
+    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        self.world.probe("model.consumer_came_back")
+        for start, stop in numbers:
+            self.on_handed_out(node, holder, start, stop - start, 0)
 
     def on_holder_gone(self, node: int, holder: Holder) -> None:
         for number in sorted(self._held.pop(holder, ())):

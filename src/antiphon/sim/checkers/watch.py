@@ -56,6 +56,9 @@ class Checker:
     def on_holder_gone(self, node: int, holder: Holder) -> None:
         """The node learned that a consumer is no more; what it held may go to others."""
 
+    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        """The node let a consumer that came back keep these."""
+
     def on_confirm_left(self, node: int, session: int, number: int, count: int, code: int, at: int) -> None:
         """The node told a client what became of its commands."""
 
@@ -100,6 +103,7 @@ class Watch:
     on_applied: Callable[[int, Entry, memoryview | None], None]
     on_handed_out: Callable[[int, Holder, int, int, int], None]
     on_holder_gone: Callable[[int, Holder], None]
+    on_kept: Callable[[int, Holder, Ranges], None]
     on_confirm_left: Callable[[int, int, int, int, int, int], None]
     on_published: Callable[[int, int, Sequence[bytes]], None]
     on_acknowledged: Callable[[int, int, Ranges], None]

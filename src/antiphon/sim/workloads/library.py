@@ -1,7 +1,8 @@
 """LibraryClient: a client process around the pure core of the client library.
 
-The same core that the library's faces drive with sockets, driven here with the simulated network. It
-does not resume sessions: when a connection is lost it reports what is uncertain and begins anew.
+The same core that the library's faces drive with sockets, driven here with the simulated network. When a
+connection is lost it goes on with the next one as they do; or, sometimes, it reports what is uncertain
+and begins anew.
 
 What it publishes and acknowledges is read off the frames it sends, so that the checkers learn its
 numbers from the wire and not from the core that counts them.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from antiphon.batch import Batch
 from antiphon.client.core import NEVER_NS, ClientCore
 from antiphon.client.core_consumer import ConsumerCore
-from antiphon.client.core_events import Answered, Arrived, Ended, Refused, Settled, Welcomed
+from antiphon.client.core_events import Answered, Arrived, Ended, Refused, SessionEnded, Settled, Welcomed
 from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
 from antiphon.client.core_gathering import Chunk
 from antiphon.client.core_session import SessionCore
@@ -54,6 +55,8 @@ class LibraryClient(ClientProcess):
         self._opened: DestinationOpened | None = None
         self._consumer: ConsumerCore | None = None
         self._timer: Timer | None = None
+        # The last number that was seen on the wire, by session: what comes again is no news.
+        self._looked: dict[int, int] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -69,20 +72,41 @@ class LibraryClient(ClientProcess):
     # Living and dying.
 
     def greet(self) -> None:
-        self._core = ClientCore(user="sim")
+        if self._core is None:
+            self._core = ClientCore(user="sim")
+        else:
+            self.world.probe("library.came_back")
+            self._core.greet()
+            self._start_again()
         self._flush()
 
     def pause(self) -> None:
-        if self._core is not None and self._core.abandon():
-            self.world.probe("library.left_uncertain")
-        self._unsettled = 0
-        self._core = self._session = self._opened = self._consumer = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._core is None:
+            return
+        if self._session is not None and self.chance.random() < self.habits.resume_probability:
+            self._core.lose()
+        else:
+            self.forget()
 
     def forget(self) -> None:
-        pass
+        if self._core is not None and self._core.abandon():
+            self.world.probe("library.left_uncertain")
+        self._core = None
+        self._forget_session()
+
+    def _forget_session(self) -> None:
+        self._unsettled = 0
+        self._session = self._opened = self._consumer = None
+
+    def _start_again(self) -> None:
+        """What was planned on the connection before does not happen any more."""
+        if self._opened is not None and self._is_producer:
+            self._plan_publishing()
+        elif self._consumer is not None and self._consumer.buffered:
+            self._plan_taking()
 
     # Talking.
 
@@ -99,10 +123,15 @@ class LibraryClient(ClientProcess):
         assert self._core is not None, "an event without a connection"
         match event:
             case Welcomed():
+                if self._session is None:
+                    self._core.open_session(AckMode.AUTO)
+            case SessionEnded():
+                self.world.probe("library.session_ended")
+                self._forget_session()
                 self._core.open_session(AckMode.AUTO)
             case Answered(reply=SessionOpened() as opened):
                 self._session = self._core.sessions[opened.session]
-                self._core.open_destination(self.queue, create=True)
+                self._core.open_destination(self.queue, create=True, session=opened.session)
             case Answered(reply=DestinationOpened() as opened):
                 self._opened = opened
                 self._start()
@@ -112,7 +141,8 @@ class LibraryClient(ClientProcess):
                 self._plan_taking()
             case Refused() | ConsumerClosed():
                 self.world.probe(f"library.refused.{event.error.code}")
-                self._reopen()
+                if self._session is not None and self._session.error is None:
+                    self._reopen()
             case Ended():
                 self.world.probe("library.ended")
             case _:
@@ -128,6 +158,7 @@ class LibraryClient(ClientProcess):
         """A consumer was closed by the node, or not let in: come again on another connection."""
         if self.connection is not None:
             self.connection.abandon()
+        self.forget()
         self.on_lost()
 
     def _attach(self) -> None:
@@ -164,6 +195,10 @@ class LibraryClient(ClientProcess):
             if not isinstance(frame, Command):
                 continue
             header, body = read_command(frame.command)
+            if header.number <= self._looked.get(header.session, 0):
+                self.world.probe("library.command_resent")
+                continue
+            self._looked[header.session] = header.number + header.count - 1
             if header.kind == CommandKind.PUBLISH:
                 bodies = Batch.decode(Publish.decode(body).batch).bodies()
                 self.watch.on_published(header.session, header.number, bodies)

@@ -1,0 +1,417 @@
+"""The same words without `await`: what is particular about them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+import antiphon
+from antiphon import blocking
+from antiphon.blocking.loop import LoopThread
+from antiphon.ranges import Ranges
+from antiphon.wire import frames
+from tests.unit.client.fake_server import FakeServer, serving
+
+QUEUE = "queue:a"
+T = TypeVar("T")
+
+
+class ServerThread:
+    """The fake server in a loop of its own: what a test does with it is done there."""
+
+    def __init__(self) -> None:
+        self._loop = LoopThread()
+        self._serving = serving()
+        self._server = self._loop.run(self._serving.__aenter__())
+        self.url = self._server.url
+
+    def do(self, action: Callable[[FakeServer], T]) -> T:
+        async def act() -> T:
+            return action(self._server)
+
+        return self._loop.run(act())
+
+    def until(self, condition: Callable[[FakeServer], bool]) -> None:
+        self._loop.run(self._server.until(lambda: condition(self._server)))
+
+    def close(self) -> None:
+        self._loop.run(self._serving.__aexit__(None, None, None))
+        self._loop.end()
+
+
+@pytest.fixture
+def server() -> Iterator[ServerThread]:
+    server = ServerThread()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def session(server: ServerThread) -> Iterator[blocking.Session]:
+    with blocking.connect(server.url) as connection, connection.session() as session:
+        yield session
+
+
+# -- the same words -----------------------------------------------------------------------
+
+
+PAIRS = [
+    (antiphon.Connection, blocking.Connection),
+    (antiphon.Session, blocking.Session),
+    (antiphon.Producer, blocking.Producer),
+    (antiphon.Consumer, blocking.Consumer),
+    (antiphon.Admin, blocking.Admin),
+    (antiphon.Message, blocking.Message),
+]
+
+# Of the asyncio face alone: what awaiting does, and what consumers do for iterations and the link.
+BETWEEN_OURSELVES = {"opened", "arrived", "ended", "put_back", "take", "given", "given_in_turn", "done_with"}
+
+
+def words(cls: type[Any]) -> dict[str, list[tuple[Any, ...]]]:
+    """The public methods and properties of a class, with their parameters."""
+    return {
+        name: [(p.name, p.kind, p.default) for p in inspect.signature(member).parameters.values()]
+        if inspect.isfunction(member)
+        else []
+        for name, member in inspect.getmembers(cls)
+        if not name.startswith("_") and name not in BETWEEN_OURSELVES
+    }
+
+
+@pytest.mark.parametrize(("awaited", "waiting"), PAIRS, ids=lambda cls: cls.__name__)
+def test_every_word_of_the_asyncio_face_is_there_with_the_same_parameters(
+    awaited: type[Any], waiting: type[Any]
+) -> None:
+    expected, found = words(awaited), words(waiting)
+    different = {name for name in expected if found.get(name) != expected[name]}
+    assert different == set()
+
+
+def test_connecting_takes_the_same_parameters() -> None:
+    awaited, waiting = (inspect.signature(face.connect).parameters for face in (antiphon, blocking))
+    assert [(p.name, p.default) for p in awaited.values()] == [(p.name, p.default) for p in waiting.values()]
+
+
+def test_everything_is_registered_when_the_call_returns(server: ServerThread) -> None:
+    with blocking.connect(server.url) as connection:
+        session = connection.session(ack="individual")
+        assert server.do(lambda s: len(s.heard_of(frames.SessionOpen))) == 1
+        session.producer(QUEUE)
+        assert server.do(lambda s: len(s.heard_of(frames.DestinationOpen))) == 1
+        session.consumer(QUEUE, prefetch=7)
+        (opened,) = server.do(lambda s: s.heard_of(frames.ConsumerOpen))
+        assert opened.credit_messages == 7
+    assert session.closed and connection.closed
+    assert "closed" in repr(connection)
+
+
+def test_errors_are_raised_at_once(session: blocking.Session) -> None:
+    with pytest.raises(antiphon.InvalidName):
+        session.producer("no such kind")
+    with pytest.raises(antiphon.LocalError, match="prefetch"):
+        session.consumer(QUEUE, prefetch=0)
+    with pytest.raises(antiphon.ConnectionFailed):
+        blocking.connect("antiphon://127.0.0.1:1", timeout=1)
+
+
+# -- sending ------------------------------------------------------------------------------
+
+
+def test_a_send_returns_its_receipt(session: blocking.Session) -> None:
+    with session.producer(QUEUE) as producer:
+        assert producer.send(b"a", properties={"n": 1}).sequence == 1
+        assert not producer.is_blocked
+        receipt = producer.try_send("b")
+        assert receipt is not None and receipt.sequence == 2
+        producer.unblocked(timeout=1)
+    with pytest.raises(antiphon.LocalError, match="closed"):
+        producer.send(b"c")
+
+
+def test_many_are_taken_from_any_iterable_in_the_thread_of_the_caller(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    producer = session.producer(QUEUE)
+    threads: set[threading.Thread] = set()
+
+    def bodies() -> Iterator[bytes]:
+        for number in range(2_500):
+            threads.add(threading.current_thread())
+            yield b"%d" % number
+
+    receipts = producer.send_many(bodies())
+    assert [receipt.sequence for receipt in receipts] == list(range(1, 2_501))
+    assert threads == {threading.current_thread()}
+    assert len(producer.send_many([b"x", b"y"])) == 2
+    assert len(producer.send_many({"a": b"x"}.values())) == 1
+    with pytest.raises(antiphon.InvalidMessage, match="one message is sent with send"):
+        producer.send_many(b"one")  # type: ignore[arg-type]
+
+
+def test_an_iterable_that_fails_sends_nothing_after_that(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    def bodies() -> Iterator[bytes]:
+        yield from [b"x"] * 1_000
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        session.producer(QUEUE).send_many(bodies())
+    assert session.producer(QUEUE).send(b"y").sequence >= 1
+
+
+def test_many_that_are_refused_stop_the_iterable(server: ServerThread, session: blocking.Session) -> None:
+    taken = 0
+
+    def bodies() -> Iterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b"x" if taken < 1_500 else bytes(2 << 20)
+
+    with pytest.raises(antiphon.PublishRefused) as refused:
+        session.producer(QUEUE).send_many(bodies())
+    assert refused.value.confirmed > 0
+    assert taken < 10_000
+
+
+def test_an_uncertain_message_is_sent_again_without_await(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    producer = session.producer(QUEUE)
+    server.do(FakeServer.hold)
+    with pytest.raises(antiphon.PublishUncertain) as uncertain:
+        producer.send(b"x", timeout=0.05)
+    assert isinstance(uncertain.value, blocking.PublishUncertain)
+    server.do(FakeServer.release)
+    assert uncertain.value.resend().sequence == 1
+
+
+def test_an_uncertain_message_is_sent_again_after_the_connection_was_closed(server: ServerThread) -> None:
+    with blocking.connect(server.url, reconnect=0) as connection:
+        producer = connection.session().producer(QUEUE)
+        server.do(FakeServer.hold)
+        with pytest.raises(blocking.PublishUncertain) as uncertain:
+            producer.send(b"x", timeout=0.05)
+        server.do(FakeServer.drop)
+        server.until(lambda s: s.peers[0].is_gone)
+    server.do(FakeServer.release)
+    server.do(lambda s: s.answers.update(session='{"generation": 1}'))
+    assert uncertain.value.resend().sequence == 1
+    assert threading.active_count() == 2, "the test's own, and the server's"
+
+
+# -- receiving ----------------------------------------------------------------------------
+
+
+def fill(server: ServerThread, *bodies: bytes) -> None:
+    server.do(lambda s: s.fill(QUEUE, list(bodies)))
+
+
+def acknowledged(server: ServerThread, *pairs: tuple[int, int]) -> None:
+    server.until(lambda s: s.acknowledged == Ranges(pairs))
+
+
+def test_messages_are_acknowledged_when_they_are_returned(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, b"a", b"b", b"c")
+    consumer = session.consumer(QUEUE)
+    message = consumer.receive(timeout=1)
+    assert message is not None and message.body == b"a"
+    assert [message.body for message in consumer.receive_many(2, timeout=1)] == [b"b", b"c"]
+    assert consumer.receive(timeout=0) is None
+    acknowledged(server, (1, 4))
+
+
+def test_a_message_is_acknowledged_by_its_own_word(server: ServerThread) -> None:
+    fill(server, b"a", b"b")
+    with blocking.connect(server.url) as connection, connection.session(ack="individual") as session:
+        first, second = session.consumer(QUEUE).receive_many(2, timeout=1)
+        second.ack()
+        acknowledged(server, (2, 3))
+        first.ack()
+        acknowledged(server, (1, 3))
+
+
+def test_leaving_a_loop_acknowledges_the_last_message(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, b"a", b"b", b"c")
+    bodies = []
+    for message in session.consumer(QUEUE):
+        bodies.append(message.body)
+        if len(bodies) == 2:
+            break
+    assert bodies == [b"a", b"b"]
+    acknowledged(server, (1, 3))
+
+
+def test_returning_from_a_loop_acknowledges_the_last_message(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, b"a", b"b")
+
+    def first(consumer: blocking.Consumer) -> Any:
+        for message in consumer:
+            return message.body
+
+    assert first(session.consumer(QUEUE)) == b"a"
+    acknowledged(server, (1, 2))
+
+
+def test_an_exception_in_a_loop_leaves_its_message_unacknowledged(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, b"a", b"b")
+    consumer = session.consumer(QUEUE)
+    with pytest.raises(ZeroDivisionError):
+        for message in consumer:
+            if message.body == b"b":
+                raise ZeroDivisionError
+    consumer.close()
+    assert server.do(lambda s: s.acknowledged) == Ranges([(1, 2)])
+
+
+def test_a_loop_ends_when_another_thread_closes_the_consumer(session: blocking.Session) -> None:
+    consumer = session.consumer(QUEUE)
+    closing = threading.Timer(0.01, consumer.close)
+    closing.start()
+    assert list(consumer) == []
+    closing.join()
+
+
+def test_browsing_gives_messages_that_cannot_be_acknowledged(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, b"a", b"b")
+    messages = list(session.browse(QUEUE))
+    assert [message.body for message in messages] == [b"a", b"b"]
+    with pytest.raises(antiphon.LocalError, match="nothing to acknowledge"):
+        messages[0].ack()
+
+
+# -- the thread ---------------------------------------------------------------------------
+
+
+def test_closing_ends_the_thread_and_everything_after_it_is_refused(server: ServerThread) -> None:
+    before = threading.active_count()
+    connection = blocking.connect(server.url)
+    session = connection.session()
+    producer, consumer = session.producer(QUEUE), session.consumer(QUEUE)
+    assert threading.active_count() == before + 1
+    connection.close()
+    assert threading.active_count() == before
+    for refused in (
+        lambda: producer.send(b"x"),
+        lambda: consumer.receive(),
+        lambda: connection.admin().status(),
+        lambda: connection.session(),
+    ):
+        with pytest.raises(antiphon.NotConnected):
+            refused()
+    session.close()
+    consumer.close()
+    producer.close()
+    connection.close()
+
+
+def test_a_failed_connection_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with pytest.raises(antiphon.ConnectionFailed):
+        blocking.connect("antiphon://127.0.0.1:1", timeout=1)
+    assert threading.active_count() == before
+
+
+def test_an_exception_is_told_instead_of_what_goes_wrong_at_the_end(server: ServerThread) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        blocking.connect(server.url, reconnect=0) as connection,
+        connection.session() as session,
+        session.consumer(QUEUE),
+    ):
+        server.do(FakeServer.drop)
+        raise ZeroDivisionError
+
+
+def test_several_threads_may_use_one_session(server: ServerThread, session: blocking.Session) -> None:
+    producer = session.producer(QUEUE)
+    threads = [threading.Thread(target=lambda: [producer.send(b"x") for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert server.do(lambda s: s.sequence) == 200
+
+
+def interrupt_soon(seconds: float = 0.05) -> None:
+    """Ctrl-C, while the main thread waits."""
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+
+def test_whoever_is_interrupted_while_waiting_for_a_message_has_taken_none(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    consumer = session.consumer(QUEUE)
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.receive()
+    fill(server, b"a")
+    message = consumer.receive(timeout=1)
+    assert message is not None and message.body == b"a"
+
+
+def test_many_that_were_taken_before_an_interruption_are_still_there(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, b"a", b"b")
+    consumer = session.consumer(QUEUE)
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.receive_many(5)
+    assert [message.body for message in consumer.receive_many(2, timeout=1)] == [b"a", b"b"]
+
+
+def test_a_result_that_nobody_waits_for_any_more_is_undone() -> None:
+    loop = LoopThread()
+    undone: list[int] = []
+    finished = threading.Event()
+
+    def undo(result: int) -> None:
+        undone.append(result)
+        finished.set()
+
+    async def result() -> int:
+        return 7
+
+    call = loop.begin(result(), undo)
+    assert call.wait() == 7
+    call.abandon()
+    assert finished.wait(5)
+    assert undone == [7]
+    loop.end()
+
+
+def test_what_an_interruption_left_behind_ends_with_the_loop() -> None:
+    loop = LoopThread()
+    ended = threading.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    loop.begin(forever())
+    loop.end()
+    loop.end()
+    assert ended.is_set()
