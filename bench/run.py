@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import compare
+
 FIGURES = (
     "publish_rate",
     "drain_rate",
@@ -31,7 +33,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--against", metavar="REF", help="compare the CPU of a message with that of a commit")
+    parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
     arguments = parser.parse_args()
+    if arguments.against:
+        compare.compare(arguments.against, arguments.pairs, arguments.messages, singles=2_000)
+        return 0
     # The project's own disk, not a memory file system: a sync must mean something.
     with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as data:
         server = subprocess.Popen(
