@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import bus
 import compare
 
 FIGURES = (
@@ -35,7 +36,11 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--against", metavar="REF", help="compare the CPU of a message with that of a commit")
     parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
+    parser.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
     arguments = parser.parse_args()
+    if arguments.bus:
+        bus.measure(runs=arguments.runs, seconds=5)
+        return 0
     if arguments.against:
         compare.compare(arguments.against, arguments.pairs, arguments.messages, singles=2_000)
         return 0

@@ -19,11 +19,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import FOR_PRODUCER, OF_PRODUCER, Producer
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.client_manager import effects as door
@@ -38,26 +38,16 @@ FOR_MESSAGE_MANAGER = (
     said.CreditUpdate,
     said.SessionDetached,
     said.BrowseRequest,
+    said.AppliedGet,
 )
 FOR_CLIENT_MANAGER = (said.Registered, said.Deliver, said.ConsumerEnded, said.BrowseReply)
-FOR_PRODUCER = (
-    said.Commit,
-    said.Applied,
-    said.Heartbeat,
-    said.Published,
-    said.ReportNack,
-    said.ProducerOpened,
-    said.FetchIdReply,
-)
-OF_PRODUCER = (said.Data, said.ProducerOpen, said.FetchId)
 
 EMBEDDED_ROLE = "embedded"
 
 UNKNOWN_QUESTION = "admin.unknown_question"
 
 
-@dataclass(frozen=True, slots=True)
-class InChannel:
+class InChannel(NamedTuple):
     """An event for one channel of the node, or an effect of it."""
 
     channel: str
@@ -155,14 +145,16 @@ class Node:
 
     def _take(self, parts: ChannelParts, event: bus.Event) -> None:
         if isinstance(event, bus.Received):
-            self._route(parts, event.sender, event.message)
+            self._route(parts, event.sender, event.message, event.disk_id)
             return
         parts.for_replica.append(event)
         if isinstance(event, bus.SpaceChanged):
             parts.is_blocked = event.is_low
             self._for_client_manager.append(door.ChannelEvent(parts.name, event))
 
-    def _route(self, parts: ChannelParts, sender: int, message: said.BusMessage) -> None:
+    def _route(
+        self, parts: ChannelParts, sender: int, message: said.BusMessage, disk_id: bytes = b""
+    ) -> None:
         """Hand a message of the channel to whichever machines of this node listen to its kind."""
         if self.loopback is not None and sender == self.node_id:
             message = self.loopback(message)
@@ -172,7 +164,7 @@ class Node:
         elif isinstance(message, FOR_CLIENT_MANAGER):
             self._for_client_manager.append(door.ChannelEvent(parts.name, message))
         else:
-            event = bus.Received(sender, message)
+            event = bus.Received(sender, message, disk_id)
             if isinstance(message, FOR_PRODUCER):
                 parts.for_producer.append(event)
             # The roles of this node have heard each other already; see `Replica`.
@@ -242,14 +234,37 @@ class Node:
             case bus.TakeCheckpoint(n=n):
                 digest, state, segments = parts.manager.capture(n)
                 parts.for_replica.append(bus.StateCaptured(n, digest, state, segments))
-            case bus.EnvelopeCommitted() | bus.EnvelopeConfirmed():
+            case bus.OpenState() | bus.MoveState() | bus.InstallState() | bus.DropState():
+                self._change_state(parts, effect)
+            case bus.EnvelopeCommitted() | bus.EnvelopeConfirmed() | bus.EnvelopeUncertain():
                 # Negative tags are our own proposals: the fold acts on them, nobody waits for them.
                 if effect.tag >= 0:
                     self._for_client_manager.append(door.ChannelEvent(parts.name, effect))
             case bus.PrimaryChanged():
                 self._for_client_manager.append(door.ChannelEvent(parts.name, effect))
+            case bus.Reconfigured(config=config):
+                parts.producer.reconfigure(config)
             case _:
                 self._effects.append(InChannel(parts.name, effect))
+
+    def _change_state(
+        self,
+        parts: ChannelParts,
+        effect: bus.OpenState | bus.MoveState | bus.InstallState | bus.DropState,
+    ) -> None:
+        """A state of another node is on its way to becoming that of our message manager."""
+        manager = parts.manager
+        match effect:
+            case bus.OpenState(n=n, state=state):
+                parts.for_replica.append(bus.StateOpened(n, *manager.open_state(state)))
+            case bus.MoveState(n=n, moved=moved):
+                parts.for_replica.append(bus.StateCaptured(n, *manager.move_state(dict(moved))))
+            case bus.InstallState(n=n):
+                term_served = parts.replica.term if parts.replica.is_serving else 0
+                manager.install_state(self._now_ns, n, term_served)
+                parts.manager_heard = True
+            case bus.DropState():
+                manager.drop_state()
 
     def _perform_of_manager(self, parts: ChannelParts, effect: ManagerEffect) -> None:
         if isinstance(effect, Propose):
@@ -333,10 +348,10 @@ def _channel_status(name: str, node_id: int, parts: ChannelParts) -> tuple[dict[
         "role": EMBEDDED_ROLE,
         "channel": parts.name,
         "rank": replica.config.candidates.index(node_id) + 1,
-        "state": "up",
+        "state": "joining" if replica.is_joining else "up",
         "is_primary": parts.manager.is_primary,
         "is_sequencer": replica.state is State.LEADING,
-        "synchronized": replica.is_serving,
+        "synchronized": replica.is_serving or replica.is_synchronized,
         "epoch": replica.epoch,
         "committed": replica.committed_upto,
         "applied": replica.applied,

@@ -112,7 +112,7 @@ def start_node(
     """Compose the machines of the embedded node from what the journal found."""
     group, payloads = settings.group, journal.payloads
     node_id = found.node_id
-    recovered = recover(found, payloads)
+    recovered = recover(found, payloads, keeps_state=node_id in group.checkpoint_servers)
     manager = MessageManager(group.group, node_id, payloads, settings.message_manager)
     if recovered.manager_state is not None:
         _restore(manager, recovered)
@@ -121,7 +121,15 @@ def start_node(
     parts = ChannelParts(
         name=group.group,
         replica=Replica(
-            group, node_id, identity.run_id, payloads, counter, recovered, planted=settings.planted
+            group,
+            node_id,
+            identity.run_id,
+            payloads,
+            counter,
+            recovered,
+            name=settings.name,
+            disk_id=found.disk_id,
+            planted=settings.planted,
         ),
         producer=Producer(group, node_id, identity.run_id),
         manager=manager,

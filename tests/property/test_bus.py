@@ -21,7 +21,14 @@ from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ServerStatus
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
-from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, decode_order, encode_order
+from antiphon.bus.records import (
+    BaseMoved,
+    EntriesAppended,
+    EntriesStaged,
+    EpochStarted,
+    decode_order,
+    encode_order,
+)
 from antiphon.bus.recovery import recover
 from antiphon.bus.reign import Reign
 from antiphon.bus.superblock import Superblock
@@ -72,6 +79,7 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "firsts": st.lists(u64, max_size=3).map(tuple),
     "entries": entry_lists(),
     "digest": ids,
+    "checksum": ids,
     "run_id": ids,
     "payload": st.binary(max_size=50),
     "reason": st.sampled_from(NackReason),
@@ -178,6 +186,7 @@ prevs = st.integers(0, 2**62)
 order_bodies = prevs.flatmap(
     lambda prev: st.one_of(
         st.builds(EntriesAppended, u64, st.just(prev), entry_lists(prev + 1)),
+        st.builds(EntriesStaged, u64, st.just(prev), entry_lists(prev + 1)),
         st.builds(EpochStarted, u64, st.just(prev), entry_lists(prev + 1)),
         st.builds(BaseMoved, u64, u64, st.binary(max_size=40), ids),
     )

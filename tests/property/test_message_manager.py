@@ -386,8 +386,10 @@ class Hall:
     def _acknowledge(self, numbers: list[int]) -> None:
         if numbers:
             self.acknowledged.update(numbers)
-            self.channel.order(self.client.ack(self.queue, *Ranges((n, n + 1) for n in numbers)))
-            assert self.channel.manager._fold.exceptions == [], "what a consumer holds it can acknowledge"
+            first = self.channel.order(self.client.ack(self.queue, *Ranges((n, n + 1) for n in numbers)))
+            assert self.channel.manager.state.outcomes.last < first, (
+                "what a consumer holds it can acknowledge"
+            )
 
     def _steal(self, back: int, count: int) -> None:
         """Acknowledge numbers whoever has them; some of them may never have been messages."""

@@ -6,23 +6,28 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from antiphon.sim.runs import run
 from antiphon.sim.trace import Trace
 
 SEEDS = (3, 7, 11)
-SCRIPT = f"""
+WORKLOADS = ("bus", "node")
+SCRIPT = """
+import sys
 from antiphon.sim.runs import run
 from antiphon.sim.trace import Trace
-for seed in {SEEDS}:
-    print(run("bus", seed, trace=Trace(is_on=True)).digest)
+for seed in sys.argv[2:]:
+    print(run(sys.argv[1], int(seed), trace=Trace(is_on=True)).digest)
 """
 
+for_both = pytest.mark.parametrize("workload", WORKLOADS)
 
-def digests_of_a_process(hash_seed: str) -> list[str]:
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+
+def digests_of_a_process(workload: str, hash_seed: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=environment,
+        [sys.executable, "-c", SCRIPT, workload, *map(str, SEEDS)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
         timeout=100,
@@ -31,28 +36,32 @@ def digests_of_a_process(hash_seed: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_seed_gives_one_trace_under_two_hash_seeds() -> None:
-    first, second = digests_of_a_process("1"), digests_of_a_process("2")
+@for_both
+def test_a_seed_gives_one_trace_under_two_hash_seeds(workload: str) -> None:
+    first, second = digests_of_a_process(workload, "1"), digests_of_a_process(workload, "2")
 
     assert len(first) == len(SEEDS)
     assert first == second
 
 
-def test_a_seed_gives_one_trace_whatever_ran_before_it() -> None:
-    first = run("bus", SEEDS[0], trace=Trace(is_on=True))
-    run("bus", SEEDS[1])
-    again = run("bus", SEEDS[0], trace=Trace(is_on=True))
+@for_both
+def test_a_seed_gives_one_trace_whatever_ran_before_it(workload: str) -> None:
+    first = run(workload, SEEDS[0], trace=Trace(is_on=True))
+    run(workload, SEEDS[1])
+    again = run(workload, SEEDS[0], trace=Trace(is_on=True))
 
     assert first.digest == again.digest
     assert first == again
 
 
-def test_tracing_does_not_change_a_run() -> None:
-    traced, plain = run("bus", SEEDS[0], trace=Trace(is_on=True)), run("bus", SEEDS[0])
+@for_both
+def test_tracing_does_not_change_a_run(workload: str) -> None:
+    traced, plain = run(workload, SEEDS[0], trace=Trace(is_on=True)), run(workload, SEEDS[0])
 
     assert (traced.events, traced.probes, traced.figures) == (plain.events, plain.probes, plain.figures)
 
 
-def test_different_seeds_give_different_traces() -> None:
-    digests = {run("bus", seed, trace=Trace(is_on=True)).digest for seed in SEEDS}
+@for_both
+def test_different_seeds_give_different_traces(workload: str) -> None:
+    digests = {run(workload, seed, trace=Trace(is_on=True)).digest for seed in SEEDS}
     assert len(digests) == len(SEEDS)

@@ -1,6 +1,7 @@
 """Imports point one way, and the pure modules stay pure.
 
     foundation -> wire -> journal -> bus -> client_manager | message_manager
+                    |                 |-> transport
                     |       -> node -> admin -> runtime | sim -> cli
                     +-> client -> the face that applications import
 
@@ -26,6 +27,7 @@ LAYERS: list[set[str]] = [
     {"wire"},
     {"journal"},
     {"bus"},
+    {"transport"},
     {"client", "client_manager", "message_manager"},
     {"blocking"},
     {"antiphon", "node"},
@@ -61,6 +63,8 @@ PURE_PARTS = (FOUNDATION - {"config"}) | {
     "node",
     "startup",
 }
+# Of the transport, what touches sockets, files and the clock; its machines are pure.
+TRANSPORT_RIM = {"driver", "fault_file", "key_file", "memory", "sockets", "tcp", "udp"}
 IMPURE_MODULES = {
     *("asyncio", "time", "random", "os", "socket", "uuid", "threading"),
     *("secrets", "select", "selectors", "signal", "ssl", "subprocess", "multiprocessing", "tempfile"),
@@ -82,6 +86,8 @@ def is_pure(module: Module) -> bool:
     if part == "client":
         words = module.name.split(".")
         return len(words) > 2 and words[2].startswith("core")
+    if part == "transport":
+        return module.name.rpartition(".")[2] not in TRANSPORT_RIM
     return part in PURE_PARTS
 
 
@@ -215,3 +221,12 @@ def test_the_core_of_the_client_is_pure_and_its_faces_are_not() -> None:
         if is_pure(Module.parse(f"src/antiphon/client/{path}", ""))
     ]
     assert pure == ["core.py", "core_consumer.py"]
+
+
+def test_the_machines_of_the_transport_are_pure_and_its_rim_is_not() -> None:
+    pure = [
+        path
+        for path in ("link.py", "repair.py", "udp.py", "sockets.py", "__init__.py")
+        if is_pure(Module.parse(f"src/antiphon/transport/{path}", ""))
+    ]
+    assert pure == ["link.py", "repair.py", "__init__.py"]

@@ -8,6 +8,7 @@ In the order in which an envelope meets them:
     commit_server      makes the order durable, for one epoch at a time
     member             hands committed envelopes to the message manager
     checkpoint_server  makes the state after an agreed number durable
+    holder, joining    gives it to a node that needs it; takes it from one that has it
     replica            all of these on one node, and the queue between them
     recovery           what a crash left, turned into what they begin with
 

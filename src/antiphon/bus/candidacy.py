@@ -12,6 +12,7 @@ What it promises
     P4  The reign begins when commit_quantity commit servers hold the adopted log in the new epoch. Only
         then are its entries committed, whichever epoch first numbered them.
 
+
 What it leaves to others
     Whether to stand at all is the sequencer's decision.
 """
@@ -25,13 +26,22 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry
+from antiphon.bus.pages import kept_through, start_page
+from antiphon.bus.planted import ADOPT_LONGEST, KEEP_OWN_SUFFIX, NO_RESUBMIT, NONE, SEAL_QUANTITY_ONE
 
 
 class Candidacy:
     """One attempt to lead, in one epoch."""
 
     def __init__(
-        self, config: GroupConfig, node: int, epoch: int, claim_index: int, own: CommitServer, now_ns: int
+        self,
+        config: GroupConfig,
+        node: int,
+        epoch: int,
+        claim_index: int,
+        own: CommitServer,
+        now_ns: int,
+        planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
         self._node = node
@@ -41,6 +51,7 @@ class Candidacy:
         self._own = own
         self.started_at = now_ns
         self._resend_at = now_ns + config.retransmit_ms * MS
+        self._planted = planted
         self.has_claimed = False
         # What we said in SEAL; it stays what it was then.
         self._committed = own.committed_upto
@@ -48,6 +59,15 @@ class Candidacy:
         self._best: tuple[int, m.SealOk] | None = None
         self._fetched: list[Entry] = []
         self._low = 0
+        # From where each server must be sent the adopted log.
+        self._needs: dict[int, int] = {}
+        # What was sent since the last timer: to whom, and from where on.
+        self._paged: set[tuple[int, int]] = set()
+        # The base of the best log, if what lies before it is lost to us.
+        self.base_out_of_reach = 0
+        # A term in the adopted log that is not below our epoch, if there is one.
+        self.outranked_by = 0
+        self.log_epoch = 0
         self.log: CommitLog | None = None
         self.ledger: Ledger | None = None
         self.match: dict[int, int] = {}
@@ -81,16 +101,17 @@ class Candidacy:
 
     def resend(self, now_ns: int, out: list[RoleEffect]) -> None:
         """Say again what has not been answered."""
+        self._paged.clear()
         self._resend_at = now_ns + self._config.retransmit_ms * MS
         if not self.has_claimed:
             return
         for server in self._config.commit_servers:
             if self.log is not None:
-                if server in self._replies and self.match.get(server, -1) < self.log.last:
-                    self._start(server, self._replies[server].committed_upto, out)
+                if server in self._needs and self.match.get(server, -1) < self.log.last:
+                    self._start(server, out)
             elif server not in self._replies:
-                out.append(Send(server, m.Seal(self.epoch, self._committed)))
-        if self._best is not None and self.log is None:
+                out.append(Send(server, m.Seal(self.epoch, self._committed, self._config.config_id)))
+        if self._best is not None and self.log is None and not self.outranked_by:
             self._fetch(out)
 
     # -- sealing -----------------------------------------------------------------------------------
@@ -101,10 +122,14 @@ class Candidacy:
             if self.log is not None and server not in self._replies:
                 # It promised late; it gets the adopted log like the others.
                 self._replies[server] = reply
-                self._start(server, reply.committed_upto, out)
+                self._needs[server] = self._kept(reply)
+                self._start(server, out)
             return True
         self._replies[server] = reply
-        if len(self._replies) < self._config.seal_quantity or self._node not in self._replies:
+        quantity = self._config.seal_quantity
+        if SEAL_QUANTITY_ONE in self._planted:  # planted: our own promise is enough
+            quantity = 1
+        if len(self._replies) < quantity or self._node not in self._replies:
             return True
         return self._choose(out)
 
@@ -113,14 +138,20 @@ class Candidacy:
         # On a tie our own log, which needs no fetching; then the order of the configuration.
         servers = [self._node, *(s for s in self._config.commit_servers if s in replies and s != self._node)]
         best = max(servers, key=lambda server: (replies[server].log_epoch, replies[server].last))
+        if ADOPT_LONGEST in self._planted:  # planted: the longest log, whoever wrote it
+            best = max(servers, key=lambda server: replies[server].last)
         self._best = (best, replies[best])
+        self.log_epoch = replies[best].log_epoch
         self._low = max(reply.committed_upto for reply in replies.values())
         last, base = replies[best].last, replies[best].base
         assert last >= self._low, f"the best log ends at {last}, before the committed {self._low}"
         if base > self._committed:
             # What lies between is committed and gone from the logs. Whoever lacks it must first load a
             # checkpoint; a node that knows more will stand meanwhile.
+            self.base_out_of_reach = base
             return False
+        if KEEP_OWN_SUFFIX in self._planted:  # planted: our own entries, as far as others know theirs
+            self._committed = max(self._committed, min(self._low, self._own.log.last))
         self._fetch(out)
         return True
 
@@ -150,23 +181,44 @@ class Candidacy:
         log.extend([entry for entry in self._fetched if entry.first > base])
         self.ledger = Ledger.decode(own.base_ledger)
         self.ledger.fold(log.between(log.base, log.last))
-        self.log = log
         self._fetched = []
+        if self.ledger.term >= self.epoch:
+            # The servers of the former configuration knew higher epochs than those of ours had heard of.
+            self.outranked_by = self.ledger.term
+            return
+        self.log = log
         for server, reply in self._replies.items():
-            self._start(server, reply.committed_upto, out)
+            self._needs[server] = self._kept(reply)
+            self._start(server, out)
 
     # -- starting ----------------------------------------------------------------------------------
 
-    def _start(self, server: int, committed_upto: int, out: list[RoleEffect]) -> None:
+    def _kept(self, server: m.SealOk | m.StartNeed) -> int:
+        """How much of its log a server may keep (P5)."""
         assert self.log is not None, "nothing is adopted yet"
-        if self.log.base <= committed_upto <= self.log.last:
-            entries = self.log.between(committed_upto, self.log.last)
-            out.append(Send(server, m.EpochStart(self.epoch, committed_upto + 1, entries, self._low)))
+        return kept_through(self.log.last, self.log_epoch, server)
+
+    def _start(self, server: int, out: list[RoleEffect]) -> None:
+        assert self.log is not None, "nothing is adopted yet"
+        reply = self._replies.get(server)
+        if NO_RESUBMIT in self._planted and reply is not None and reply.log_epoch == self.log_epoch:
+            self.match[server] = reply.last  # planted: held is held, in any epoch
+        self._paged.add((server, self._needs[server]))
+        start = start_page(self._config, self.log, self.log_epoch, self.epoch, self._needs[server], self._low)
+        if start is not None:
+            out.append(Send(server, start))
 
     def on_start_need(self, server: int, need: m.StartNeed, out: list[RoleEffect]) -> None:
-        """A commit server can keep less of its log than we thought."""
-        if self.log is not None:
-            self._start(server, need.committed_upto, out)
+        """A commit server can keep less of its log than we thought, or wants the next page."""
+        if self.log is None:
+            return
+        kept = self._kept(need)
+        if (server, kept) in self._paged:
+            # Said already since the last time we looked. A network that doubles messages would double every
+            # question and every answer: a log of ten pages became a hundred thousand of them.
+            return
+        self._needs[server] = kept
+        self._start(server, out)
 
     def on_acknowledge(self, server: int, last: int) -> None:
         """A commit server holds the adopted log through `last`."""

@@ -9,23 +9,27 @@ What it promises
     P2  It is reported only when it is durable, and again to every new sequencer and with every Nth
         heartbeat, until one is stable that covers it.
     P3  Its digest is over logical state only, so that servers with different disks can be compared.
+    P4  If there is no room for it, it is written as soon as there is: it is what frees room.
 
 What it leaves to others
     When to take one is the sequencer's (the mark); what counts as stable is an entry of the order; which
     files may go is told by `ReleaseSpace`: a checkpoint below the base is no longer needed. The base
     stands at the stable checkpoint before the newest one, so a damaged file leaves one to fall back on.
+    Giving one to a node that needs it is the holder's, taking one from another the joiner's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from antiphon.bus import messages as m
 from antiphon.bus.effects import (
     Alarm,
+    CheckpointFailed,
     CheckpointWritten,
     Learned,
     Received,
@@ -36,7 +40,7 @@ from antiphon.bus.effects import (
     WriteCheckpoint,
 )
 from antiphon.bus.entries import StableDetail
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import epoch_node
@@ -45,6 +49,9 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 _MAGIC: Final = 0x504B4341
 _HEAD = Struct("<IQ")
 DIGEST_BYTES: Final = 16
+
+WRITE_AGAIN_MS: Final = 1_000
+"""After so long a checkpoint for which there was no room is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,34 +89,50 @@ class CheckpointState:
         return state
 
 
+class Kept(NamedTuple):
+    """A durable checkpoint of this node."""
+
+    n: int
+    digest: bytes
+    size: int
+
+
 class CheckpointServer:
     """The checkpoint server of one node for one channel."""
 
-    def __init__(
-        self,
-        config: GroupConfig,
-        node: int,
-        written: tuple[int, bytes, int] | None = None,
-        older_n: int = 0,
-    ) -> None:
+    def __init__(self, config: GroupConfig, node: int, found: Sequence[Kept] = (), stable_n: int = 0) -> None:
         self._config = config
         self._node = node
         self._epoch = 0
         self._beats = 0
-        # The newest durable checkpoint that is not known to be stable: n, digest, size.
-        self._written = written
-        self._last_n = written[0] if written else 0
+        # What this node has, the oldest first; nothing that is older than the newest stable one.
+        self._kept: dict[int, Kept] = {kept.n: kept for kept in found}
+        # The newest of them that is known to be stable, if any.
+        self.stable: Kept | None = None
+        # The newest durable checkpoint that is not known to be stable.
+        self._written: Kept | None = found[-1] if found else None
+        # Where the newest durable checkpoint stands, stable or not; 0 if there is none.
+        self.newest_n = found[-1].n if found else 0
         # The newest durable checkpoint but one: what this node can still fall back on.
-        self.fallback_n = older_n
+        self.fallback_n = found[-2].n if len(found) > 1 else 0
+        # The oldest that another node is fetching, 0 if none: the log is kept from there on.
+        self.held_n = 0
         self._under_way: tuple[int, bytes] | None = None
-        self._writing: tuple[int, bytes, int] | None = None
+        self._writing: WriteCheckpoint | None = None
+        self._write_at: int | None = None
+        if stable_n in self._kept:
+            self._stand_at(self._kept[stable_n])
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration."""
+        self._config = config
 
     def next_deadline_ns(self) -> int | None:
-        return None
+        return self._write_at
 
     def begin(self, n: int, ledger: bytes) -> bool:
         """The member has applied a mark: is a checkpoint wanted? Not while one is being written."""
-        if self._under_way is not None or n <= self._last_n:
+        if self._under_way is not None or n <= self.newest_n:
             return False
         self._under_way = (n, ledger)
         return True
@@ -129,10 +152,16 @@ class CheckpointServer:
                     self._on_captured(event, out)
                 case CheckpointWritten(n):
                     self._on_written(n, out)
+                case CheckpointFailed(n):
+                    self._check_writing(n)
+                    self._write_at = now_ns + WRITE_AGAIN_MS * MS
                 case Learned():
                     self._on_learned(event, out)
                 case _:
                     pass
+        if self._write_at is not None and now_ns >= self._write_at and self._writing is not None:
+            self._write_at = None
+            out.append(self._writing)
         return out
 
     def _on_epoch(self, epoch: int, is_due: bool, out: list[RoleEffect]) -> None:
@@ -147,30 +176,49 @@ class CheckpointServer:
             f"the state after {captured.n} was captured, and nobody asked for it"
         )
         state = CheckpointState(captured.n, self._under_way[1], captured.digest, captured.state)
-        encoded, digest = state.encode(), state.digest
-        self._writing = (captured.n, digest, len(encoded))
-        out.append(WriteCheckpoint(captured.n, digest, encoded, captured.segments))
+        self._writing = WriteCheckpoint(captured.n, state.digest, state.encode(), captured.segments)
+        out.append(self._writing)
+
+    def _check_writing(self, n: int) -> WriteCheckpoint:
+        assert self._writing is not None and self._writing.n == n, f"checkpoint {n} was not being written"
+        return self._writing
 
     def _on_written(self, n: int, out: list[RoleEffect]) -> None:
-        assert self._writing is not None and self._writing[0] == n, f"checkpoint {n} was not being written"
-        self._written, self._writing, self._under_way = self._writing, None, None
-        self.fallback_n = self._last_n
-        self._last_n = n
+        writing = self._check_writing(n)
+        self._kept[n] = self._written = Kept(n, writing.digest, len(writing.state))
+        self._writing = self._under_way = self._write_at = None
+        self.fallback_n = self.newest_n
+        self.newest_n = n
         self._report(out)
+
+    # -- what is stable ----------------------------------------------------------------------------
 
     def _on_learned(self, learned: Learned, out: list[RoleEffect]) -> None:
         for entry in learned.notable:
-            if entry.kind is not EntryKind.CHECKPOINT_STABLE or self._written is None:
-                continue
-            stable = StableDetail.decode(entry.detail)
-            if stable.n == self._written[0] and stable.digest != self._written[1]:
-                # Our own fold differs from the others'. The report makes the sequencer keep everything.
-                out.append(Alarm(f"DIVERGENCE: this node's checkpoint at {stable.n} is not the stable one"))
-                self._report(out)
-            elif stable.n >= self._written[0]:
-                self._written = None
+            if entry.kind is EntryKind.CHECKPOINT_STABLE:
+                stable = StableDetail.decode(entry.detail)
+                if not self.note_stable(stable.n, stable.digest):
+                    # Our own fold differs from the others'. The report makes the sequencer keep everything.
+                    text = f"DIVERGENCE: this node's checkpoint at {stable.n} is not the stable one"
+                    out.append(Alarm(text))
+                    self._report(out)
+
+    def note_stable(self, n: int, digest: bytes) -> bool:
+        """The order says that the checkpoint at n is stable. False if ours is another."""
+        kept = self._kept.get(n)
+        if kept is not None and kept.digest != digest:
+            return False
+        if self._written is not None and n >= self._written.n:
+            self._written = None
+        if kept is not None and (self.stable is None or n > self.stable.n):
+            self._stand_at(kept)
+        return True
+
+    def _stand_at(self, stable: Kept) -> None:
+        self.stable = stable
+        self._kept = {n: kept for n, kept in self._kept.items() if n >= stable.n}
 
     def _report(self, out: list[RoleEffect]) -> None:
         if self._written is not None and self._epoch:
-            n, digest, size = self._written
-            out.append(Send(epoch_node(self._epoch), m.CheckpointReport(n, digest, size)))
+            report = m.CheckpointReport(self._written.n, self._written.digest, self._written.size)
+            out.append(Send(epoch_node(self._epoch), report))

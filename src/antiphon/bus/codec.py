@@ -39,6 +39,8 @@ MAGIC: Final = 0xA971
 VERSION: Final = 2
 
 _HEAD = Struct("<HBBIH16s16s")
+_START: Final = pack(Struct("<HB"), MAGIC, VERSION)
+_HEADERS_MAX: Final = 1_024
 _ITEM = Struct("<HQQQII16s")
 _DATA = Struct("<HQQQI16s")
 _PIECE = Struct("<QII")
@@ -91,7 +93,7 @@ def _write_mid(writer: Writer, mid: Mid) -> None:
 
 
 def _read_mid(reader: Reader) -> Mid:
-    return Mid(*MID_STRUCT.unpack(reader.raw(MID_STRUCT.size)))
+    return Mid(*reader.numbers(MID_STRUCT))
 
 
 def _write_item(writer: Writer, item: m.ReportItem) -> None:
@@ -99,7 +101,7 @@ def _write_item(writer: Writer, item: m.ReportItem) -> None:
 
 
 def _read_item(reader: Reader) -> m.ReportItem:
-    pid, pe, pseq, ts, count, size, digest = _ITEM.unpack(reader.raw(_ITEM.size))
+    pid, pe, pseq, ts, count, size, digest = reader.numbers(_ITEM)
     return m.ReportItem(Mid(pid, pe, pseq), ts, count, digest, size)
 
 
@@ -109,7 +111,7 @@ def _write_data(writer: Writer, data: m.Data) -> None:
 
 
 def _read_data(reader: Reader) -> m.Data:
-    pid, pe, pseq, ts, count, digest = _DATA.unpack(reader.raw(_DATA.size))
+    pid, pe, pseq, ts, count, digest = reader.numbers(_DATA)
     return m.Data(Mid(pid, pe, pseq), ts, count, digest, reader.bytes_())
 
 
@@ -171,7 +173,7 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (4, m.ReportNack, (_U64, _MID, _REASON, _U64)),
     (5, m.ProducerOpen, (_U16, _ID)),
     (6, m.ProducerOpened, (_U16, _ID, _U64)),
-    (7, m.CommitSubmit, (_U64, _U64, _ENTRIES, _U64)),
+    (7, m.CommitSubmit, (_U64, _U64, _ENTRIES, _U64, _U32)),
     (8, m.CommitAcknowledge, (_U64, _U64, _STATUS)),
     (9, m.Commit, (_U64, _ENTRIES, _U64)),
     (10, m.Heartbeat, (_U64, _U64, _U64, _U64, _U64, _BOOL)),
@@ -183,15 +185,15 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (16, m.SealNack, (_U64, _STATUS, _BYTES)),
     (17, m.FetchLog, (_U64, _U64)),
     (18, m.FetchLogReply, (_U64, _U64, _ENTRIES, _U64)),
-    (19, m.EpochStart, (_U64, _U64, _ENTRIES, _U64, _U64)),
-    (20, m.StartNeed, (_U64, _U64, _U64)),
+    (19, m.EpochStart, (_U64, _U64, _ENTRIES, _U64, _U64, _U32, _U64)),
+    (20, m.StartNeed, (_U64, _U64, _U64, _U64)),
     (21, m.FetchId, (_U64, _U32)),
     (22, m.FetchIdReply, (_ENTRIES, _U64, _U64)),
     (23, m.FetchData, (_MIDS, _NUMBERS)),
     (24, m.FetchDataReply, (_DATAS, _MIDS)),
     (25, m.CheckpointReport, (_U64, _ID, _U64)),
     (26, m.Presence, (_TEXT, _TEXT, _U64, _BOOL, _BYTES, _U64, _U32)),
-    (27, m.Applied, (_U64, _U64, _OUTCOMES, _U64)),
+    (27, m.Applied, (_U64, _U64, _OUTCOMES, _U64, _U64)),
     (28, m.Register, (_U64, _U128, _U32, _U64, _U64, _TEXT, _U64, _U64, _RANGES, _U32, _BOOL)),
     (29, m.Registered, (_U64, _U64, _TEXT, _TEXT, _RANGES)),
     (30, m.Unregister, (_U64, _U64, _BOOL)),
@@ -207,7 +209,7 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (40, m.ProducerStateGet, (_U16,)),
     (41, m.ProducerState, (_U16, _U64, _U64, _U64, _U64, _U64, _U64, _ID)),
     (42, m.CheckpointGet, (_U64, _U64)),
-    (43, m.CheckpointChunk, (_U64, _ID, _U64, _U64, _VIEW)),
+    (43, m.CheckpointChunk, (_U64, _ID, _U64, _U64, _VIEW, _ID)),
     (44, m.StoredGet, (_U64, _PLACES)),
     (45, m.StoredReply, (_U64, _PLACES, _DATAS, _BOOL)),
 )
@@ -270,6 +272,35 @@ def encode(
 ) -> bytes:
     """The message as one byte string."""
     return b"".join(encode_parts(message, group, config_id, sender, run_id, disk_id))
+
+
+class Decoder:
+    """`decode` for who hears the same few others again and again: of each the header is read once."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self) -> None:
+        self._headers: dict[bytes, Header] = {}
+
+    def decode(self, data: Buffer) -> tuple[Header, m.BusMessage]:
+        """Header and message of exactly these bytes, or `ProtocolError`."""
+        end = _HEAD.size + 2 + int.from_bytes(data[_HEAD.size : _HEAD.size + 2], "little")
+        # All of it but the type, which stands behind magic and version.
+        head = bytes(data[4:end])
+        header = self._headers.get(head)
+        if header is None or data[:3] != _START:
+            header, message = decode(data)
+            if len(self._headers) >= _HEADERS_MAX:
+                self._headers.clear()
+            self._headers[head] = header
+            return header, message
+        read = _READERS.get(data[3])
+        if read is None:
+            raise ProtocolError(f"a bus message of type {data[3]}")
+        reader = Reader(data, end)
+        message = read(reader)
+        reader.finish()
+        return header, message
 
 
 def decode(data: Buffer) -> tuple[Header, m.BusMessage]:

@@ -13,22 +13,48 @@ What it promises
         epoch that did not write its log: its own entries there may be others.
     P5  The base moves only behind a committed CHECKPOINT_STABLE, and then to the stable checkpoint
         before it, and only if this node has two checkpoints from there on: if the newest file is ever
-        damaged, the log still reaches the older one.
+        damaged, the log still reaches the older one. A node that begins again with a checkpoint, or whose
+        log the sequencer's no longer reaches, puts its base at the checkpoint it has.
+    P6  In a configuration that it knows to be over it promises nothing, and in the next one only when its
+        log holds the entry that began it as committed.
+    P7  A server whose disk is damaged, or not the one that is listed, promises and acknowledges nothing and
+        never says that it does not have something. One without room promises, but takes no entry.
 
 What it leaves to others
     Which log is the right one is the candidate's business, what is committed the sequencer's.
+
+What may be kept at the start of an epoch
+    A sequencer writes one log, and a commit server takes the start of an epoch once and then appends in
+    order: so all logs of one epoch are prefixes of one log. The adopted log is one of them when its epoch is
+    that of ours, and so both agree up to the end of the shorter one. Keeping our entries through
+    min(our last, adopted last) therefore keeps adopted entries only, whether we knew them committed or not.
+
+What a base at n may replace
+    Everything through n is committed. If our log has no entry that ends at n, it ends before n, and nothing
+    is lost; or it differs from the order below n. Then a later epoch committed what it differs from, at
+    servers that every seal quorum meets, with logs of that epoch or a later one: ours is never adopted, and
+    no entry of it behind the difference is committed or ever will be. Otherwise what follows n stays.
+
+Learners, and logs of epoch 0
+    A node that does not vote, whose disk is not yet listed, or whose log does not hold the entry that began
+    its configuration, writes down what it hears to be committed and cuts off what differs: as a learner it
+    is ready when it may vote. What was never written by a sequencer of the configuration is thus committed
+    order and nothing else, since under the one before nothing stands behind the entry that ended it. Such a
+    log is told as one of epoch 0. It ranks below every log that the configuration has written, whatever the
+    numbers of the epochs are: a candidate of the former configuration may have used a higher one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from antiphon.bus import messages as m
 from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.effects import (
     Append,
+    Installed,
     Learned,
     OrderRecord,
     Received,
@@ -36,20 +62,39 @@ from antiphon.bus.effects import (
     RoleEffect,
     RoleEvent,
     Send,
+    SpaceChanged,
     Synced,
 )
 from antiphon.bus.entries import StableDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
-from antiphon.bus.messages import EntryKind, ServerStatus
-from antiphon.bus.planted import ACKNOWLEDGE_BEFORE_FSYNC, NONE, RELEASE_BY_EARLIER_SYNC
+from antiphon.bus.messages import Entry, EntryKind, ServerStatus
+from antiphon.bus.pages import Pages
+from antiphon.bus.planted import (
+    ACKNOWLEDGE_BEFORE_FSYNC,
+    NEGATIVE_AFTER_DAMAGE,
+    NO_FENCE,
+    NONE,
+    RAISE_COMMITTED_FROM_ANY_EPOCH,
+    RELEASE_BY_EARLIER_SYNC,
+    VOTE_AFTER_DAMAGE,
+)
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.records import BaseMoved, EpochStarted, encode_appended, encode_order
+from antiphon.bus.presence import PresenceKeeper
+from antiphon.bus.records import (
+    BaseMoved,
+    EntriesStaged,
+    EpochStarted,
+    encode_appended,
+    encode_order,
+)
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import epoch_node
 
 _NEVER: Final = -1 << 62
+_NO_VOTE: Final = (ServerStatus.DAMAGED, ServerStatus.AMNESIA)
+_NO_DIGEST: Final = bytes(16)
 
 
 class CommitServer:
@@ -64,20 +109,33 @@ class CommitServer:
         *,
         log: CommitLog | None = None,
         log_epoch: int = 0,
+        log_config: int = 1,
         base_ledger: bytes | None = None,
         marks: Mapping[int, bytes] | None = None,
         checkpoint_server: CheckpointServer | None = None,
+        presence: PresenceKeeper | None = None,
+        config_at: int = 0,
         planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
+        # The number of the entry that began this configuration, or one behind it; 0 for the first.
+        self._config_at = config_at
         self._node = node
+        self.presence = presence
         self._counter = counter
         self._superblock = superblock
         self._planted = planted
         self.log = CommitLog() if log is None else log
         self.log_epoch = log_epoch
-        # Volatile: after a restart the base is all that is known to be committed.
-        self.committed_upto = self.log.base
+        self._log_config = log_config
+        # Volatile: after a restart the base is all that is known to be committed, unless no epoch wrote it.
+        self.committed_upto = self.log.base if log_epoch else self.log.last
+        self._former_servers = config.commit_servers
+        began = self.log.covering(config_at)
+        if began is not None and began.kind is EntryKind.CONFIG:
+            # Our configuration is in force, so the entry is committed; and it was made once, behind one log.
+            is_learned = log_config != config.config_id
+            self.committed_upto = self.log.last if is_learned else max(config_at, self.committed_upto)
         self.base_ledger = Ledger().encode() if base_ledger is None else base_ledger
         # Of this node, and read only; None on a node that keeps no state.
         self._checkpoint_server = checkpoint_server
@@ -86,10 +144,21 @@ class CommitServer:
         self._held: deque[tuple[int, Send | _BaseMove]] = deque()
         self._promise_index = 0
         self._synced = 0
+        # What the sequencer of our log's epoch said is committed, whether we have it or not.
+        self._committed_told = 0
+        # A base that came with a checkpoint, and that this sequencer does not know us to have.
+        self._base_unsaid = 0
         self._heard_at = _NEVER
+        self._began_at: int | None = None
+        # The pages of a start that is not complete, and when we last asked for one.
+        self._pages: Pages | None = None
+        self._needed_at = _NEVER
+        self._needed_epoch = 0
+        self._asked = 0
+        self._install_index = 0
         # Ledgers at marks above the base, and the newest checkpoint known to be stable.
         self._marks: dict[int, bytes] = dict(marks or {})
-        self._stable = (self.log.base, bytes(16))
+        self._stable = (self.log.base, _NO_DIGEST)
         self._base_target: tuple[int, bytes] | None = None
 
     @property
@@ -107,11 +176,47 @@ class CommitServer:
         return bool(self._held)
 
     def next_deadline_ns(self) -> int | None:
-        return None
+        # Whoever leads makes us ask. Only without what we lack nobody may come to lead.
+        lacks = self.committed_upto < self._config_at
+        return self._needed_at + self._config.retransmit_ms * MS if lacks else None
+
+    @property
+    def _has_no_vote(self) -> bool:
+        return self._node not in self._config.commit_servers or self.status is ServerStatus.AMNESIA
+
+    @property
+    def _is_learner(self) -> bool:
+        return self.committed_upto < self._config_at or self._has_no_vote
+
+    @property
+    def _told_epoch(self) -> int:
+        """The epoch of the log as others may compare it: 0 if it is of no epoch of this configuration."""
+        return self.log_epoch if self._log_config == self._config.config_id else 0
+
+    def reconfigure(self, config: GroupConfig, at: int, checkpoint_server: CheckpointServer | None) -> None:
+        """This configuration began with the entry at number `at`, which is committed."""
+        self._former_servers = self._config.commit_servers
+        self._config = config
+        self._config_at = at
+        self._checkpoint_server = checkpoint_server
+        # Nobody leads in it yet, and whoever stands need not wait.
+        self._heard_at = _NEVER
+        self._pages = None
+        if self.status is ServerStatus.AMNESIA:
+            # Whether our disk is listed now is told again.
+            self.status = ServerStatus.OK
+
+    def set_status(self, status: ServerStatus) -> None:
+        """What the disk is good for; what was found damaged stays so until the node begins again."""
+        if self.status not in _NO_VOTE or status in _NO_VOTE:
+            self.status = status
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
         """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
+        if self._began_at is None:
+            self._began_at = now_ns
+            self._begin_at_checkpoint(out)
         for event in events:
             if type(event) is Received:
                 self._on_received(now_ns, event.sender, event.message, out)
@@ -119,14 +224,28 @@ class CommitServer:
                 self._on_synced(event.index, out)
             elif type(event) is Learned:
                 self._on_learned(event, out)
+            elif type(event) is Installed:
+                self.install_base(event.n, event.ledger, out)
+            elif type(event) is SpaceChanged:
+                self._on_space_changed(event)
+        if self.committed_upto < self._config_at:
+            self._fetch_order(now_ns, self._config_at, out)
         return _merge_acknowledgements(out)
+
+    def _on_space_changed(self, changed: SpaceChanged) -> None:
+        # Alone, nobody else could go on: what is to be written waits for room.
+        is_full = changed.is_full and len(self._config.commit_servers) > 1
+        self.set_status(ServerStatus.NO_SPACE if is_full else ServerStatus.OK)
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         match message:
             case m.CommitSubmit():
                 self._on_submit(sender, message, out)
             case m.Commit():
-                self._learn_committed(message.epoch, message.committed_upto)
+                if self._is_learner:
+                    self._keep_learned(message.entries, out)
+                else:
+                    self._learn_committed(message.epoch, message.committed_upto)
             case m.Heartbeat():
                 self._on_heartbeat(now_ns, sender, message, out)
             case m.Seal():
@@ -137,11 +256,27 @@ class CommitServer:
                 self._on_fetch_log(sender, message, out)
             case m.FetchId():
                 self._on_fetch_id(sender, message, out)
-            case m.PreSeal(counter):
-                if now_ns - self._heard_at >= self._config.suspicion_ms * MS:
-                    out.append(Send(sender, m.PreSealOk(counter)))
+            case m.FetchIdReply():
+                if self._is_learner:
+                    self._on_order_fetched(now_ns, message, out)
+                elif sender in (self._node, epoch_node(self._needed_epoch)):
+                    self._on_base_elsewhere(message.base, out)
+            case m.PreSeal():
+                if self._may_encourage(now_ns, message):
+                    out.append(Send(sender, m.PreSealOk(message.counter)))
             case _:
                 pass
+
+    def _may_encourage(self, now_ns: int, asked: m.PreSeal) -> bool:
+        """Nobody leads as far as we hear, and the candidate is not far behind, or nobody led for long."""
+        unheard_ns = now_ns - self._heard_at
+        if self.status in _NO_VOTE or unheard_ns < self._config.suspicion_ms * MS:
+            return False
+        assert self._began_at is not None, "the first step has begun"
+        leaderless_ns = now_ns - max(self._heard_at, self._began_at)
+        if self.presence is None or leaderless_ns >= self._config.leaderless_ms * MS:
+            return True
+        return asked.applied + self._config.lag_max >= self.presence.applied_max
 
     # -- the normal case ---------------------------------------------------------------------------
 
@@ -152,17 +287,23 @@ class CommitServer:
         if self.status is not ServerStatus.OK:
             out.append(Send(sender, m.CommitAcknowledge(epoch, 0, self.status)))
             return
-        if epoch < self.promised:
+        if epoch < self.promised and NO_FENCE not in self._planted:  # planted: a promise means nothing
             out.append(Send(sender, m.SealNack(self.promised)))
             return
-        if self.log_epoch != epoch:
-            out.append(Send(sender, m.StartNeed(epoch, self.committed_upto, log.last)))
+        if submit.config_id != self._config.config_id:
+            self._refuse_config(sender, submit.config_id, out)
             return
-        if submit.prev > log.last:
-            # A submit before this one was lost. What we have is said, and the rest comes again.
+        if self.log_epoch != epoch:
+            out.append(Send(sender, self._start_need(epoch)))
+            return
+        if submit.prev > log.last or log.base > max(self._committed_told, submit.committed_upto):
+            # One before it was lost, or our base is beyond what this epoch has. What we have is said.
             out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
             return
         entries, prev = submit.entries, submit.prev
+        if prev < log.base:
+            # What lies before the base is committed, and there is nothing left to compare it with.
+            entries, prev = tuple([entry for entry in entries if entry.first > log.base]), log.base
         if prev < log.last and entries:
             known = [entry for entry in entries if entry.first <= log.last]
             assert log.common_through(prev, known) == (known[-1].last if known else prev), (
@@ -180,23 +321,58 @@ class CommitServer:
 
     def _learn_committed(self, epoch: int, committed_upto: int) -> None:
         # R7: only the epoch that wrote our log knows which of our entries are committed (P4).
-        if epoch == self.log_epoch and committed_upto > self.committed_upto:
+        is_ours = epoch == self.log_epoch
+        if RAISE_COMMITTED_FROM_ANY_EPOCH in self._planted:  # planted: any epoch knows
+            is_ours = True
+        if is_ours and committed_upto > self._committed_told:
+            self._committed_told = committed_upto
+        if is_ours and committed_upto > self.committed_upto:
             self.committed_upto = max(self.committed_upto, min(committed_upto, self.log.last))
 
     def _on_heartbeat(self, now_ns: int, sender: int, beat: m.Heartbeat, out: list[RoleEffect]) -> None:
-        if sender != epoch_node(beat.epoch) or beat.epoch < self.promised:
+        if sender != epoch_node(beat.epoch):
+            return
+        if self._is_learner:
+            self._fetch_order(now_ns, beat.committed_upto, out)
+        if self._has_no_vote:
+            return
+        if beat.epoch < self.promised:
+            # It would hear so with its next submit; an idle one must hear it, too, for we cannot follow it.
+            out.append(Send(sender, m.SealNack(self.promised)))
             return
         self._heard_at = now_ns
         self._learn_committed(beat.epoch, beat.committed_upto)
-        if self.status is ServerStatus.OK:
-            out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce)))
+        if self.status in _NO_VOTE:
+            return
+        out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce)))
+        self._say_base(out)
+        if beat.epoch > self.log_epoch and now_ns - self._needed_at >= self._config.retransmit_ms * MS:
+            # It leads, and nothing of its log has reached us. Without traffic nobody else would say so.
+            self._needed_at, self._needed_epoch = now_ns, beat.epoch
+            out.append(Send(sender, self._start_need(beat.epoch)))
+
+    def _start_need(self, epoch: int) -> m.StartNeed:
+        if self._pages is not None and self._pages.epoch == epoch:
+            return m.StartNeed(epoch, self._pages.last, self._pages.last)
+        told_epoch = self._told_epoch
+        last = self.log.last if told_epoch else self.committed_upto
+        return m.StartNeed(epoch, self.committed_upto, last, told_epoch)
 
     def _on_fetch_id(self, sender: int, fetch: m.FetchId, out: list[RoleEffect]) -> None:
-        if self.status is ServerStatus.DAMAGED:
-            return
-        most = min(fetch.most, self._config.fetch_entries_max)
-        entries = self.log.from_number(fetch.first, self.committed_upto, most)
-        out.append(Send(sender, m.FetchIdReply(entries, self.committed_upto, self.log.base)))
+        if (reply := self.committed_from(fetch.first, fetch.most)) is not None:
+            out.append(Send(sender, reply))
+
+    def committed_from(self, first: int, most: int) -> m.FetchIdReply | None:
+        """The committed entries from number `first` on; None while we are in no state to tell."""
+        if self._install_index > self._synced:
+            return None
+        if self.status is ServerStatus.DAMAGED and NEGATIVE_AFTER_DAMAGE not in self._planted:
+            return None  # planted: a damaged server says what it has, and so what it has not
+        most = min(most, self._config.fetch_entries_max)
+        entries = self.log.from_number(first, self.committed_upto, most)
+        if not entries and self.status is ServerStatus.AMNESIA:
+            return None
+        return m.FetchIdReply(entries, self.committed_upto, self.log.base)
 
     # -- a new sequencer ---------------------------------------------------------------------------
 
@@ -204,8 +380,18 @@ class CommitServer:
         epoch = seal.epoch
         if sender != epoch_node(epoch):
             return
-        if self.status is ServerStatus.DAMAGED:
+        if (
+            self.status in _NO_VOTE and VOTE_AFTER_DAMAGE not in self._planted
+        ):  # planted: it votes all the same
             out.append(Send(sender, m.SealNack(self.promised, self.status)))
+        elif seal.config_id != self._config.config_id:
+            self._refuse_config(sender, seal.config_id, out)
+        elif sender not in self._config.candidates or self._node not in self._config.commit_servers:
+            # Somebody goes by another group than we do.
+            pass
+        elif self.committed_upto < self._config_at:
+            # What our log lacks may be in no other log of this configuration.
+            pass
         elif epoch > self.promised:
             append = self._superblock.promise(epoch)
             out.append(append)
@@ -213,56 +399,141 @@ class CommitServer:
             self._reply_after(append.index, sender, self._seal_ok(epoch), out)
         elif epoch == self.promised and self.log_epoch < epoch:
             # Asked again: the answer is the same, since the log stands still until EPOCH_START.
-            if self._promise_index <= self._synced:
+            if max(self._promise_index, self._install_index) <= self._synced:
                 out.append(Send(sender, self._seal_ok(epoch)))
         else:
             out.append(Send(sender, m.SealNack(self.promised)))
 
+    def _refuse_config(self, sender: int, config_id: int, out: list[RoleEffect]) -> None:
+        """A sequencer of another configuration speaks.
+
+        Its log ends where its configuration did, and must not go on in ours. If it is ours that is over, we
+        have to hear so from the order first.
+        """
+        if config_id < self._config.config_id:
+            config = self._config.encode()
+            out.append(Send(sender, m.SealNack(self.promised, ServerStatus.RETIRED, config)))
+
     def _seal_ok(self, epoch: int) -> m.SealOk:
-        return m.SealOk(epoch, self.log_epoch, self.log.base, self.log.last, self.committed_upto)
+        return m.SealOk(epoch, self._told_epoch, self.log.base, self.log.last, self.committed_upto)
 
     def _on_fetch_log(self, sender: int, fetch: m.FetchLog, out: list[RoleEffect]) -> None:
-        if fetch.epoch != self.promised or sender != epoch_node(fetch.epoch):
-            out.append(Send(sender, m.SealNack(self.promised)))
+        if fetch.epoch != self.promised or sender != epoch_node(fetch.epoch) or self.status in _NO_VOTE:
+            out.append(Send(sender, m.SealNack(self.promised, self.status)))
             return
         log = self.log
         entries = log.from_number(fetch.start, log.last, self._config.fetch_entries_max)
         out.append(Send(sender, m.FetchLogReply(fetch.epoch, fetch.start, entries, log.last)))
 
     def _on_epoch_start(self, sender: int, start: m.EpochStart, out: list[RoleEffect]) -> None:
-        epoch, log = start.epoch, self.log
-        if sender != epoch_node(epoch) or self.status is not ServerStatus.OK:
+        epoch = start.epoch
+        if sender != epoch_node(epoch):
             return
-        if epoch < self.promised:
+        if self.status is not ServerStatus.OK:
+            out.append(Send(sender, m.CommitAcknowledge(epoch, 0, self.status)))
+            return
+        if epoch < self.promised and NO_FENCE not in self._planted:  # planted: a promise means nothing
             out.append(Send(sender, m.SealNack(self.promised)))
             return
         if self.log_epoch == epoch:
             out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
             return
-        after = start.from_seq - 1
-        if not log.base <= after <= self.committed_upto:
-            # Only what is committed may be kept unseen, and below the base there is nothing to compare.
-            out.append(Send(sender, m.StartNeed(epoch, self.committed_upto, log.last)))
+        if start.config_id != self._config.config_id or sender not in self._config.candidates:
+            self._refuse_config(sender, start.config_id, out)
             return
-        keep_through = log.common_through(after, start.entries)
+        pages = self._gather(start)
+        if pages is None or pages.last < start.through:
+            out.append(Send(sender, self._start_need(epoch)))
+            return
+        self._pages = None
+        self._start(epoch, pages, sender, out)
+        self._learn_committed(epoch, start.committed_upto)
+
+    def _gather(self, start: m.EpochStart) -> Pages | None:
+        """This page with those before it; None if it does not follow what we have or may keep."""
+        after, log = start.from_seq - 1, self.log
+        pages = self._pages
+        if pages is not None and pages.epoch == start.epoch and pages.after <= after <= pages.last:
+            pages.add(start.entries)
+            return pages
+        # Only what is committed may be kept unseen, or what the adopted log must have, too; and below the
+        # base there is nothing to compare.
+        is_one_log = 0 < start.log_epoch == self._told_epoch and after <= log.last
+        if after < log.base or not (after <= self.committed_upto or is_one_log) or not log.is_end(after):
+            return None
+        pages = Pages(start.epoch, after)
+        pages.add(start.entries)
+        if start.through:
+            self._pages = pages
+        return pages
+
+    def _start(self, epoch: int, pages: Pages, sender: int, out: list[RoleEffect]) -> None:
+        log = self.log
+        keep_through = log.common_through(pages.after, pages.entries)
         assert keep_through >= self.committed_upto, (
             f"epoch {epoch:#x} would give up committed entries behind {keep_through}"
         )
         log.truncate(keep_through)
-        differing = tuple([entry for entry in start.entries if entry.first > keep_through])
+        differing = [entry for entry in pages.entries if entry.first > keep_through]
         log.extend(differing)
         # What was held for an earlier sequencer speaks of a log that is gone.
         self._held = deque(item for item in self._held if isinstance(item[1], _BaseMove))
-        # The record says epoch, cut and new entries at once. It is also the promise: recovery takes the
-        # epoch of the log for promised.
-        self.log_epoch = epoch
-        self._durable_last = 0
+        # The last record says epoch, cut and new entries at once. It is also the promise: recovery takes
+        # the epoch of the log for promised.
+        self.log_epoch, self._log_config = epoch, self._config.config_id
+        self._durable_last = self._committed_told = self._base_unsaid = 0
         if epoch > self.promised:
             self._superblock.promised = epoch
-        body = encode_order(EpochStarted(epoch, keep_through, differing))
+        size = self._config.fetch_entries_max
+        while len(differing) > size:
+            piece, differing = tuple(differing[:size]), differing[size:]
+            staged = EntriesStaged(epoch, piece[0].first - 1, piece)
+            self._append(OrderRecord(encode_order(staged), piece[-1].last), out)
+        body = encode_order(EpochStarted(epoch, keep_through, tuple(differing), self._log_config))
         index = self._append(OrderRecord(body, log.last), out)
         self._reply_after(index, sender, m.CommitAcknowledge(epoch, log.last), out)
-        self._learn_committed(epoch, start.committed_upto)
+
+    # -- learning ----------------------------------------------------------------------------------
+
+    def _keep_learned(self, entries: Iterable[Entry], out: list[RoleEffect]) -> None:
+        """Write down what is committed, if it follows what we know to be."""
+        log, known = self.log, self.committed_upto
+        entries = [entry for entry in entries if entry.first > known]
+        if not entries or entries[0].first != known + 1:
+            return
+        keep_through = log.common_through(known, entries)
+        new = tuple([entry for entry in entries if entry.first > keep_through])
+        self.committed_upto = entries[-1].last
+        if not new:
+            return
+        body = encode_appended(self.log_epoch, keep_through, new)
+        if keep_through < log.last:
+            # What we have there dates from when we voted, and came to nothing.
+            log.truncate(keep_through)
+            body = encode_order(EpochStarted(self.log_epoch, keep_through, new, self._log_config))
+        log.extend(new)
+        self._append(OrderRecord(body, log.last), out)
+
+    def _on_order_fetched(self, now_ns: int, reply: m.FetchIdReply, out: list[RoleEffect]) -> None:
+        before = self.committed_upto
+        self._keep_learned(reply.entries, out)
+        self._on_base_elsewhere(reply.base, out)
+        if self.committed_upto > before:
+            self._needed_at = _NEVER
+            self._fetch_order(now_ns, reply.committed_upto, out)
+
+    def _fetch_order(self, now_ns: int, committed_upto: int, out: list[RoleEffect]) -> None:
+        """Ask for what we missed, a page at a time, in turn those who vote and those who did before them."""
+        is_due = now_ns - self._needed_at >= self._config.retransmit_ms * MS
+        if committed_upto <= self.committed_upto or not is_due:
+            return
+        servers = (*self._config.commit_servers, *self._former_servers)
+        others = [server for server in dict.fromkeys(servers) if server != self._node]
+        self._needed_at = now_ns
+        if others:
+            self._asked += 1
+            fetch = m.FetchId(self.committed_upto + 1, self._config.fetch_entries_max)
+            out.append(Send(others[self._asked % len(others)], fetch))
 
     # -- write before send -------------------------------------------------------------------------
 
@@ -301,11 +572,16 @@ class CommitServer:
     def _on_learned(self, learned: Learned, out: list[RoleEffect]) -> None:
         self._marks.update(learned.marks)
         for entry in learned.notable:
+            if entry.last > self.committed_upto and self.log.covering(entry.first) == entry:
+                # An entry that a sequencer made is made once, behind one log: whoever has it has that log
+                # before it. So this much of ours is the committed order, whichever epoch says so.
+                self.committed_upto = entry.last
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 stable = StableDetail.decode(entry.detail)
                 if stable.n > self._stable[0]:
                     self._base_target = self._stable
                     self._stable = (stable.n, stable.digest)
+                    self._begin_at_checkpoint(out)
         target = self._base_target
         if target is not None and self.log.base < target[0] <= self._base_max():
             self._base_target = None
@@ -315,7 +591,9 @@ class CommitServer:
         """How far the base may move here: a node that slept may know of checkpoints that it lacks."""
         if self._checkpoint_server is None:
             return self.committed_upto
-        return min(self.committed_upto, self._checkpoint_server.fallback_n)
+        server = self._checkpoint_server
+        # Another node may be fetching a checkpoint, and will need what follows it.
+        return min(self.committed_upto, server.fallback_n, server.held_n or self.committed_upto)
 
     def _write_base(self, base: int, digest: bytes, out: list[RoleEffect]) -> None:
         ledger = self._marks.get(base)
@@ -324,26 +602,82 @@ class CommitServer:
             folded = Ledger.decode(self.base_ledger)
             folded.fold(self.log.between(self.log.base, base))
             ledger = folded.encode()
-        body = encode_order(BaseMoved(base, self.log_epoch, ledger, digest))
+        body = encode_order(BaseMoved(base, self.log_epoch, ledger, digest, self._log_config))
         index = self._append(OrderRecord(body, base, pinned=True), out)
         # In memory the base moves when it has moved on disk: nobody may hear of a base that goes back.
         self._held.append((index, _BaseMove(base, ledger)))
 
     def _move_base(self, move: _BaseMove, out: list[RoleEffect]) -> None:
-        self.log.forget(move.base)
-        self.base_ledger = move.ledger
+        if move.base > self.log.base:
+            self.log.forget(move.base)
+            self.base_ledger = move.ledger
         self._marks = {n: ledger for n, ledger in self._marks.items() if n > move.base}
         out.append(ReleaseSpace(move.base))
+        self._say_base(out)
+
+    def _say_base(self, out: list[RoleEffect]) -> None:
+        """A base of another node is ours in this epoch, too, once its sequencer has it committed."""
+        is_sayable = 0 < self._base_unsaid <= self._committed_told and self._install_index <= self._synced
+        if is_sayable and self.log_epoch == self.promised and self.status is ServerStatus.OK:
+            self._durable_last, self._base_unsaid = max(self._durable_last, self._base_unsaid), 0
+            out.append(
+                Send(epoch_node(self.log_epoch), m.CommitAcknowledge(self.log_epoch, self._durable_last))
+            )
+
+    def _begin_at_checkpoint(self, out: list[RoleEffect]) -> None:
+        """A crash between a checkpoint of another node and its base leaves a log that ends before it."""
+        if self._checkpoint_server is not None:
+            n = self._checkpoint_server.newest_n
+            if n > self.log.last or self._config_at > self.committed_upto:
+                self._install_own(n, out)
+
+    def _install_own(self, n: int, out: list[RoleEffect]) -> None:
+        """Begin behind a checkpoint of ours, if the order says that it, or a later one, is stable."""
+        ledger = self._marks.get(n)
+        if ledger is not None and n <= self._stable[0]:
+            self.install_base(n, ledger, out)
+
+    def _on_base_elsewhere(self, base: int, out: list[RoleEffect]) -> None:
+        """Others' logs begin only there. If a checkpoint of ours reaches so far, ours begins behind it."""
+        if base <= self.committed_upto or self._checkpoint_server is None:
+            return
+        n = self._checkpoint_server.newest_n
+        if n >= base:
+            self._install_own(n, out)
+
+    def install_base(self, n: int, ledger: bytes, out: list[RoleEffect], digest: bytes = _NO_DIGEST) -> None:
+        """This node has the state after n, durably, which is committed: the log begins there at the latest.
+
+        The promise and the epoch of the log stay what they are.
+        """
+        log = self.log
+        if n <= log.base:
+            return
+        if n <= log.last and log.is_end(n) and self.committed_upto >= self._config_at:
+            log.forget(n)
+        else:
+            # It ended before n, or was another order from somewhere below n on, or was written under another
+            # configuration. The object stays: others of this node look at it.
+            log.reset(n)
+            self._held = deque(item for item in self._held if isinstance(item[1], _BaseMove))
+        self.base_ledger = ledger
+        self.committed_upto = max(self.committed_upto, n)
+        self._pages = None
+        self._base_target = None
+        if n > self._stable[0]:
+            self._stable = (n, digest)
+        body = encode_order(BaseMoved(n, self.log_epoch, ledger, digest, self._log_config))
+        index = self._append(OrderRecord(body, n, pinned=True), out)
+        self._install_index = index
+        self._held.append((index, _BaseMove(n, ledger)))
+        self._base_unsaid = n
 
 
-class _BaseMove:
+class _BaseMove(NamedTuple):
     """A base that becomes ours when its record is durable."""
 
-    __slots__ = ("base", "ledger")
-
-    def __init__(self, base: int, ledger: bytes) -> None:
-        self.base = base
-        self.ledger = ledger
+    base: int
+    ledger: bytes
 
 
 def _merge_acknowledgements(effects: list[RoleEffect]) -> list[RoleEffect]:
@@ -351,16 +685,16 @@ def _merge_acknowledgements(effects: list[RoleEffect]) -> list[RoleEffect]:
     if len(effects) < 2:
         return effects
     highest: dict[tuple[int, int], tuple[int, int]] = {}
-    dropped: list[int] = []
+    dropped: set[int] = set()
     for at, effect in enumerate(effects):
         if type(effect) is Send and type(effect.message) is m.CommitAcknowledge:
             key = (effect.to, effect.message.epoch)
             last, other = highest.get(key, (-1, -1))
             if effect.message.last >= last:
                 highest[key] = (effect.message.last, at)
-                dropped.append(other)
+                dropped.add(other)
             else:
-                dropped.append(at)
-    if len(dropped) == len(highest):
+                dropped.add(at)
+    if dropped <= {-1}:
         return effects
     return [effect for at, effect in enumerate(effects) if at not in dropped]

@@ -5,11 +5,14 @@ Where it sits
 
 What it promises
     P1  An envelope is reported only after a sync that began after it was written.
-    P2  It is reported again, every R and to every new sequencer, until it is committed. It is forgotten
-        on commit and never on submit: a submit can be lost with its sequencer.
+    P2  It is reported again, every R and to every new sequencer, until it is committed, also what was
+        found after a restart. It is forgotten on commit and never on submit: a submit can be lost with
+        its sequencer.
     P3  An envelope without a number is given up only when it can never get one: its producer's run is
         over, or the order has passed ts + L. Both are facts of the committed order, not of a clock.
     P4  What does not verify is not stored: size, digest, and the count against the command headers.
+    P5  A committed envelope that never arrived is wanted until it does, or until the order says that it
+        is lost for good.
 
 What it leaves to others
     Order is the sequencer's. Whether a producer may still send is judged by the sequencer and the fold.
@@ -18,13 +21,14 @@ What it leaves to others
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from antiphon.bus import messages as m
 from antiphon.bus.effects import (
     Alarm,
     Append,
     DataRecord,
+    Installed,
     Learned,
     Received,
     RoleEffect,
@@ -35,10 +39,15 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import COUNT_MAX
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
-from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry, EntryKind, NackReason, ReportItem, digest_of
-from antiphon.bus.planted import ACKNOWLEDGE_BEFORE_FSYNC, NONE, RELEASE_BY_EARLIER_SYNC
-from antiphon.bus.ports import JournalCounter, Location, Payloads
+from antiphon.bus.planted import (
+    ACKNOWLEDGE_BEFORE_FSYNC,
+    DELIVER_BEFORE_DURABLE,
+    NEVER_REREPORT,
+    NONE,
+    RELEASE_BY_EARLIER_SYNC,
+)
+from antiphon.bus.ports import CommittedOrder, JournalCounter, Location, Payloads
 from antiphon.bus.prefix import Prefix
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.ids import Mid, epoch_node
@@ -49,12 +58,30 @@ WEIGHT_MIN = 1_280
 """What a small envelope counts in windows and quotas: a socket buffer charges it no less."""
 
 
+_COPIED_BYTES = 16_384
+
+_FENCES = (EntryKind.PRODUCER_OPEN, EntryKind.PRODUCER_FENCE)
+
+
+def _kept(payload: bytes | memoryview) -> bytes | memoryview | None:
+    """What to keep of a payload in memory.
+
+    Bytes stay what they are, while a view may lie in a buffer that is used again. A small view of bytes is
+    copied, since it would keep all of what it was received with.
+    """
+    if type(payload) is bytes:
+        return payload
+    if type(payload.obj) is not bytes:  # type: ignore[union-attr]
+        return None
+    return payload if len(payload) > _COPIED_BYTES else bytes(payload)
+
+
 class _Held:
     """An envelope between its arrival and its delivery to the fold."""
 
     __slots__ = ("is_durable", "is_settled", "item", "payload", "reported_at")
 
-    def __init__(self, item: ReportItem, payload: bytes | None, is_durable: bool) -> None:
+    def __init__(self, item: ReportItem, payload: bytes | memoryview | None, is_durable: bool) -> None:
         self.item = item
         self.payload = payload
         self.is_durable = is_durable
@@ -73,7 +100,7 @@ class DataServer:
         counter: JournalCounter,
         known: Prefix,
         ledger: Ledger,
-        log: CommitLog,
+        order: CommittedOrder,
         *,
         recovered: Sequence[Stored] = (),
         planted: frozenset[str] = NONE,
@@ -84,24 +111,35 @@ class DataServer:
         self._counter = counter
         # What the member and the commit server of this node know; read here, never changed.
         self._known = known
+        # Envelopes of before this life began that our log does not name: kept for others, who may lack them,
+        # until the base has passed what we began with.
+        self._past: list[Mid] = []
+        self._began_at = known.upto
         self._ledger = ledger
-        self._log = log
+        self._order = order
         self._planted = planted
         self._epoch = 0
         self._held: dict[Mid, _Held] = {}
-        # Committed, but never arrived here, or arrived and cannot be read.
+        # Committed, but never arrived here, or arrived and cannot be read; in the order of their numbers.
         self._wanted: dict[Mid, Entry] = {}
         self._writing: deque[tuple[int, _Held]] = deque()
         self._unsettled = 0
         self._weights: dict[int, int] = {}
         self._cached_bytes = 0
         self._due: list[_Held] = []
+        self._is_new_epoch = False
         self._rereport_at: int | None = None
         self.dropped = 0
+        self.rereported = 0
         for stored in recovered:
-            size = stored.location.length
-            item = ReportItem(stored.mid, stored.ts, stored.count, stored.digest, size)
-            self._hold(_Held(item, None, True))
+            mid = stored.mid
+            item = ReportItem(mid, stored.ts, stored.count, stored.digest, stored.location.length)
+            held = _Held(item, None, True)
+            self._hold(held)
+            row = ledger.rows.get(mid.pid)
+            if row is not None and (mid.pe < row.pe or ledger.is_committed(mid)):
+                self._settle(held)
+                self._past.append(mid)
 
     @property
     def unsettled(self) -> int:
@@ -113,9 +151,14 @@ class DataServer:
         """Does anything here wait for the disk?"""
         return bool(self._writing)
 
-    def is_durable(self, mid: Mid) -> bool:
-        held = self._held.get(mid)
-        return held is not None and held.is_durable
+    @property
+    def wanted(self) -> Mapping[Mid, Entry]:
+        """What is committed and never arrived here."""
+        return self._wanted
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration."""
+        self._config = config
 
     def next_deadline_ns(self) -> int | None:
         return self._rereport_at if self._unsettled else None
@@ -130,9 +173,11 @@ class DataServer:
                 self._on_synced(event.index)
             elif type(event) is Learned:
                 self._on_learned(event)
+            elif type(event) is Installed:
+                self._on_installed(event)
         if self._rereport_at is None:
             self._rereport_at = now_ns + self._config.rereport_ms * MS
-        elif now_ns >= self._rereport_at:
+        if now_ns >= self._rereport_at or self._is_new_epoch:
             self._rereport(now_ns, out)
         if self._due:
             self._report(now_ns, out)
@@ -143,33 +188,37 @@ class DataServer:
     def _on_received(self, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         match message:
             case m.Data():
-                self._on_data(message, out)
+                self._on_data(message, out, is_first_hand=True)
             case m.Commit() | m.Heartbeat():
                 self._on_epoch(message.epoch)
             case m.ReportNack():
                 self._on_nack(sender, message, out)
             case m.FetchData():
                 self._on_fetch_data(sender, message, out)
-            case m.FetchDataReply():
+            case m.FetchRange():
+                self._on_fetch_range(sender, message, out)
+            case m.FetchDataReply() | m.FetchRangeReply():
                 for item in message.items:
-                    self._on_data(item, out)
+                    self._on_data(item, out, is_first_hand=False)
             case _:
                 pass
 
-    def _on_data(self, data: m.Data, out: list[RoleEffect]) -> None:
+    def _on_data(self, data: m.Data, out: list[RoleEffect], *, is_first_hand: bool) -> None:
         mid = data.mid
         held = self._held.get(mid)
         if held is not None:
             if held.item.digest != data.digest:
                 out.append(Alarm(f"{mid} came with two contents; the second is dropped"))
             elif held.is_durable and not held.is_settled:
+                self.rereported += 1
                 self._due.append(held)
             return
         wanted = self._wanted.get(mid)
         if wanted is None:
             verdict = self._verdict(data)
             if verdict is not None:
-                out.append(Send(mid.pid, verdict))
+                if is_first_hand:
+                    out.append(Send(mid.pid, verdict))
                 return
         elif wanted.digest != data.digest:
             self.dropped += 1
@@ -177,16 +226,16 @@ class DataServer:
         payload = data.payload
         size = len(payload)
         weight = max(size, WEIGHT_MIN)
-        quota = self._config.producer_quota_bytes
-        if not self._verifies(data) or self._weights.get(mid.pid, 0) + weight > quota:
+        is_too_much = self._weights.get(mid.pid, 0) + weight > self._config.producer_quota_bytes
+        if (is_too_much and wanted is None) or not self._verifies(data):
             # The producer will send it again; what is malformed was not its.
             self.dropped += 1
             return
-        cached: bytes | None = None
-        if type(payload) is bytes and self._cached_bytes + size <= self._config.cached_bytes_max:
-            # A view may lie in a buffer that is used again; bytes stay what they are.
-            cached = payload
-            self._cached_bytes += size
+        cached: bytes | memoryview | None = None
+        if self._cached_bytes + size <= self._config.cached_bytes_max:
+            cached = _kept(payload)
+            if cached is not None:
+                self._cached_bytes += size
         held = _Held(ReportItem(mid, data.ts, data.count, data.digest, size), cached, False)
         self._hold(held)
         if wanted is not None:
@@ -201,7 +250,7 @@ class DataServer:
             return
         self._writing.append((index, held))
 
-    def _verdict(self, data: m.Data) -> m.Published | m.ReportNack | None:
+    def _verdict(self, data: m.Data | ReportItem) -> m.Published | m.ReportNack | None:
         """What the committed order already says about an envelope, if anything."""
         mid = data.mid
         row = self._ledger.rows.get(mid.pid)
@@ -247,23 +296,34 @@ class DataServer:
         if epoch > self._epoch:
             # A new sequencer knows of no report that its predecessor got (P2).
             self._epoch = epoch
-            self._due = [held for held in self._held.values() if held.is_durable and not held.is_settled]
+            self._is_new_epoch = True
 
     def _rereport(self, now_ns: int, out: list[RoleEffect]) -> None:
         interval = self._config.rereport_ms * MS
         self._rereport_at = now_ns + interval
-        expired: list[Mid] = []
-        for mid, held in self._held.items():
+        is_all, self._is_new_epoch = self._is_new_epoch, False
+        over: list[m.ReportNack] = []
+        covered: list[Mid] = []
+        for held in self._held.values():
             if not held.is_durable or held.is_settled:
                 continue
-            if held.item.ts + self._config.lifetime < self._known.upto:
-                expired.append(mid)
-            elif held.reported_at + interval <= now_ns:
+            verdict = self._verdict(held.item)
+            if type(verdict) is m.ReportNack:
+                over.append(verdict)
+            elif verdict is not None:
+                # It was being written when a checkpoint was installed that covers it.
+                covered.append(verdict.mid)
+            elif NEVER_REREPORT in self._planted:  # planted: whoever heard it once will remember
+                continue
+            elif is_all or held.reported_at + interval <= now_ns:
+                self.rereported += held.reported_at > 0
                 self._due.append(held)
-        for mid in expired:
-            # Rule X: no sequencer may number it any more, and it is not among the numbered (P3).
+        for mid in covered:
             self._give_up(mid)
-            out.append(Send(mid.pid, m.ReportNack(self._epoch, mid, NackReason.EXPIRED)))
+        for nack in over:
+            # Its run is over, or rule X: no sequencer may number it any more, and it has no number (P3).
+            self._give_up(nack.mid)
+            out.append(Send(nack.mid.pid, nack))
 
     def _report(self, now_ns: int, out: list[RoleEffect]) -> None:
         if not self._epoch:
@@ -303,9 +363,12 @@ class DataServer:
                     self._settle(held)
                 else:
                     self._wanted[entry.mid] = entry
-        for entry in learned.notable:
-            if entry.kind in (EntryKind.PRODUCER_OPEN, EntryKind.PRODUCER_FENCE):
-                self._give_up_former_runs()
+        if any(entry.kind in _FENCES for entry in learned.notable):
+            self._give_up_former_runs()
+        if self._past and self._order.log.base >= self._began_at:
+            for mid in self._past:
+                self._give_up(mid)
+            self._past.clear()
 
     def _give_up_former_runs(self) -> None:
         """Nothing of a run that is over can follow in the order, so what has no number never gets one."""
@@ -316,6 +379,20 @@ class DataServer:
             if held.is_durable and not held.is_settled and mid.pid in rows and mid.pe < rows[mid.pid].pe
         ]
         for mid in over:
+            self._give_up(mid)
+
+    def _on_installed(self, installed: Installed) -> None:
+        """A checkpoint covers everything through n: nobody here needs it from us any more."""
+        self._past.clear()
+        self._wanted = {mid: entry for mid, entry in self._wanted.items() if entry.first > installed.n}
+        ledger = Ledger.decode(installed.ledger)
+        decided = [
+            mid
+            for mid, held in self._held.items()
+            if held.is_durable
+            and (ledger.is_committed(mid) or (mid.pid in ledger.rows and mid.pe < ledger.rows[mid.pid].pe))
+        ]
+        for mid in decided:
             self._give_up(mid)
 
     def _settle(self, held: _Held) -> None:
@@ -340,7 +417,9 @@ class DataServer:
         """Payload and place of a committed envelope, for the member; None while it is not durable here."""
         mid = entry.mid
         held = self._held.get(mid)
-        if held is None or not held.is_durable or not self._payloads.has(mid):
+        if held is None or not self._payloads.has(mid):
+            return None
+        if not held.is_durable and DELIVER_BEFORE_DURABLE not in self._planted:  # planted: arrived will do
             return None
         if held.item.digest != entry.digest:
             out.append(Alarm(f"{mid} is committed with another content than is stored here"))
@@ -365,26 +444,63 @@ class DataServer:
         self._give_up(entry.mid)
         self._wanted[entry.mid] = entry
 
+    def void(self, entry: Entry) -> None:
+        """The order says that this payload is lost for good. Should it turn up, it is not used."""
+        self._wanted.pop(entry.mid, None)
+        held = self._held.get(entry.mid)
+        if held is not None and held.is_durable:
+            self._give_up(entry.mid)
+
     def _read(self, mid: Mid) -> memoryview:
         location = self._payloads.locate(mid)
         assert location is not None, f"{mid} is held and cannot be found"
         return self._payloads.read(location)
 
+    # -- what others lack --------------------------------------------------------------------------
+
     def _on_fetch_data(self, sender: int, fetch: m.FetchData, out: list[RoleEffect]) -> None:
+        """What does not fit into one answer is left out, and asked for again."""
         items: list[m.Data] = []
         unknown: list[Mid] = []
+        size = 0
         for mid, first in zip(fetch.mids[: self._config.fetch_mids_max], fetch.firsts, strict=False):
-            try:
-                found = self._found_waiting(mid) or self._found_placed(mid, first)
-            except Damaged as error:
-                # "I do not know it" makes the asker try another; "it does not exist" would be a lie.
-                out.append(Alarm(f"{mid} cannot be read: {error}"))
-                found = None
+            found = self._find(mid, first, out)
             if found is None:
                 unknown.append(mid)
-            else:
-                items.append(found)
+                continue
+            size += len(found.payload)
+            if items and size > self._config.fetch_bytes_max:
+                break
+            items.append(found)
         out.append(Send(sender, m.FetchDataReply(tuple(items), tuple(unknown))))
+
+    def _on_fetch_range(self, sender: int, fetch: m.FetchRange, out: list[RoleEffect]) -> None:
+        """Order and payloads in one trip, as far as our commit server knows it to be committed."""
+        known = self._order.committed_from(fetch.first, self._config.fetch_entries_max)
+        if known is None:
+            return
+        entries = known.entries
+        room = min(fetch.bytes_max, self._config.fetch_bytes_max)
+        items: list[m.Data] = []
+        taken = 0
+        for entry in entries:
+            found = self._find(entry.mid, entry.first, out) if entry.kind is EntryKind.DATA else None
+            if found is not None:
+                room -= len(found.payload)
+                if taken and room < 0:
+                    break
+                items.append(found)
+            taken += 1
+        answer = m.FetchRangeReply(entries[:taken], tuple(items), known.committed_upto, known.base)
+        out.append(Send(sender, answer))
+
+    def _find(self, mid: Mid, first: int, out: list[RoleEffect]) -> m.Data | None:
+        try:
+            return self._found_waiting(mid) or self._found_placed(mid, first)
+        except Damaged as error:
+            # "I do not know it" makes the asker try another; "it does not exist" would be a lie.
+            out.append(Alarm(f"{mid} cannot be read: {error}"))
+            return None
 
     def _found_waiting(self, mid: Mid) -> m.Data | None:
         held = self._held.get(mid)
@@ -394,7 +510,7 @@ class DataServer:
         return m.Data(mid, held.item.ts, held.item.count, held.item.digest, payload)
 
     def _found_placed(self, mid: Mid, first: int) -> m.Data | None:
-        entry = self._log.covering(first)
+        entry = self._order.log.covering(first)
         if entry is None or entry.mid != mid:
             return None
         location = self._payloads.location_of(entry.first)

@@ -6,6 +6,9 @@ An entry is 57 bytes and its detail. Details are the few facts of entries that h
     PRODUCER_FENCE     pid u16, pe u64, term u64
     CHECKPOINT_STABLE  n u64, digest 16 bytes, holders: a count u16 and node ids u16
     PRIMARY_CLAIM      nothing: the epoch and the node of its mid are the term and the primary
+    QUANTITY           data quantity u16
+    CONFIG             the whole configuration, encoded
+    VOID               first number u64 of an entry whose payload is lost for good
 """
 
 from __future__ import annotations
@@ -77,6 +80,8 @@ _OPEN = Struct("<H16s")
 _FENCE = Struct("<HQQ")
 _STABLE = Struct("<Q16sH")
 _NODE = Struct("<H")
+_QUANTITY = Struct("<H")
+_VOID = Struct("<Q")
 
 
 class OpenDetail(NamedTuple):
@@ -130,3 +135,33 @@ class StableDetail(NamedTuple):
         holders = tuple([reader.u16() for _ in range(count)])
         reader.finish()
         return cls(n, digest, holders)
+
+
+class QuantityDetail(NamedTuple):
+    """How many data servers must hold an envelope before it is numbered, from now on."""
+
+    data_quantity: int
+
+    def encode(self) -> bytes:
+        return _QUANTITY.pack(*self)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> QuantityDetail:
+        if len(data) != _QUANTITY.size:
+            raise ProtocolError(f"the detail of a QUANTITY has {len(data)} bytes")
+        return cls(*_QUANTITY.unpack(data))
+
+
+class VoidDetail(NamedTuple):
+    """Which entry goes on without its payload: the first of its numbers."""
+
+    first: int
+
+    def encode(self) -> bytes:
+        return _VOID.pack(*self)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> VoidDetail:
+        if len(data) != _VOID.size:
+            raise ProtocolError(f"the detail of a VOID has {len(data)} bytes")
+        return cls(*_VOID.unpack(data))

@@ -6,8 +6,11 @@ Where it sits
 What it promises
     P1  The quantities of a group that exists fulfil what the proof of the protocol requires.
 
+    P2  decode(encode(c)) == c; decode of any other bytes gives a sound group or `ProtocolError`.
+
 What it leaves to others
-    Changing a configuration while the channel runs is an entry of the log, not a setter here.
+    Changing a configuration while the channel runs is an entry of the log, not a setter here. The whole
+    group is in it, limits and timers too, so that all nodes go by the same ones.
 
 A quantity is how many servers of a kind must have said yes. Safety rests on two of them alone:
 commit_quantity + seal_quantity > commit servers, so that whoever seals an epoch meets somebody who
@@ -16,14 +19,21 @@ knows of every commit before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any, Final
+
+from antiphon.errors import ProtocolError
+from antiphon.wire.primitives import Buffer, Reader, Writer
 
 MS: Final = 1_000_000
 """Nanoseconds in a millisecond. Machines count in nanoseconds, people configure in milliseconds."""
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
+
+DISK_ID_BYTES: Final = 16
+_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +42,12 @@ class GroupConfig:
 
     group: str
     config_id: int = 1
+    # Rises when an operator forced a new group out of one that lost its quorum.
+    generation: int = 0
     nodes: tuple[int, ...]
+    # Parallel to the nodes: with which disk each may vote and report. Empty: nobody looks; an id of zeros:
+    # nobody looks at this node's.
+    disk_ids: tuple[bytes, ...] = ()
     commit_servers: tuple[int, ...]
     data_servers: tuple[int, ...]
     checkpoint_servers: tuple[int, ...]
@@ -43,6 +58,9 @@ class GroupConfig:
     commit_quantity: int
     seal_quantity: int
     checkpoint_quantity: int
+    # Down to how many copies numbering goes on while other data servers are silent; 0: never below
+    # data_quantity.
+    min_copies: int = 0
     # How many failed servers the data and the checkpoints must survive.
     data_failures: int = 0
     checkpoint_failures: int = 0
@@ -72,10 +90,17 @@ class GroupConfig:
     checkpoint_bytes: int = 64 * MIB
     # A checkpoint report is repeated with every so many heartbeats until its checkpoint is stable.
     checkpoint_report_beats: int = 20
+    # A joiner gets a checkpoint in pieces of this length, and the envelopes it refers to in answers of about
+    # that many bytes. While it asks, and for so long after it last did, the holder keeps both.
+    checkpoint_piece_bytes: int = 256 * KIB
+    stored_bytes_max: int = 1 * MIB
+    checkpoint_hold_ms: int = 10_000
     submit_entries_max: int = 256
     report_items_max: int = 1_024
     fetch_entries_max: int = 1_024
     fetch_mids_max: int = 64
+    # Payload bytes in one answer, unless a single one is larger.
+    fetch_bytes_max: int = 1 * MIB
     window_entries: int = 1_024
     producer_window_bytes: int = 1 * MIB
     # What a data server keeps for one producer before it drops more; above any honest window.
@@ -105,6 +130,57 @@ class GroupConfig:
         }
         return cls(group=group, nodes=nodes, **{**defaults, **settings})
 
+    def disk_of(self, node: int) -> bytes:
+        """The disk that a node must have to vote; empty if nobody looks."""
+        if not self.disk_ids or node not in self.nodes:
+            return b""
+        disk_id = self.disk_ids[self.nodes.index(node)]
+        return disk_id if any(disk_id) else b""
+
+    @property
+    def digest(self) -> bytes:
+        """Equal for equal groups: nodes that go by different ones are seen."""
+        return blake2b(self.encode(), digest_size=16).digest()
+
+    def encode(self) -> bytes:
+        """Version, group, the lists, then all numbers in the order of the fields."""
+        writer = Writer()
+        writer.u8(_VERSION)
+        writer.text(self.group)
+        for name in _NODE_LISTS:
+            servers = getattr(self, name)
+            writer.count(len(servers))
+            for node in servers:
+                writer.u16(node)
+        writer.count(len(self.disk_ids))
+        for disk_id in self.disk_ids:
+            writer.raw(disk_id)
+        writer.count(len(_NUMBERS))
+        for name in _NUMBERS:
+            writer.u64(getattr(self, name))
+        return writer.join()
+
+    @classmethod
+    def decode(cls, data: Buffer) -> GroupConfig:
+        reader = Reader(data)
+        version = reader.u8()
+        if version != _VERSION:
+            raise ProtocolError(f"a configuration of version {version}")
+        values: dict[str, Any] = {"group": reader.text()}
+        for name in _NODE_LISTS:
+            values[name] = tuple([reader.u16() for _ in range(reader.count(2))])
+        disks = reader.count(DISK_ID_BYTES)
+        values["disk_ids"] = tuple([bytes(reader.raw(DISK_ID_BYTES)) for _ in range(disks)])
+        if reader.count(8) != len(_NUMBERS):
+            raise ProtocolError(f"a configuration without its {len(_NUMBERS)} numbers")
+        for name in _NUMBERS:
+            values[name] = reader.u64()
+        reader.finish()
+        try:
+            return cls(**values)
+        except AssertionError as error:
+            raise ProtocolError(f"a configuration that cannot work: {error}") from None
+
     def __post_init__(self) -> None:
         for role, servers in (
             ("commit servers", self.commit_servers),
@@ -128,9 +204,19 @@ class GroupConfig:
         for node in self.candidates:
             assert node in self.commit_servers, "a sequencer must be one of the commit servers"
             assert node in self.data_servers, "a sequencer numbers only what its own data server holds"
+        assert self.min_copies <= self.data_quantity, "fewer copies than usual are not more"
+        assert not self.disk_ids or len(self.disk_ids) == len(self.nodes), "each node has one disk"
+        for disk_id in self.disk_ids:
+            assert len(disk_id) == DISK_ID_BYTES, f"a disk id of {len(disk_id)} bytes"
         assert self.lifetime >= 1, "an envelope must live for at least one number"
         assert self.window_entries >= 1, "a sequencer that may number nothing is none"
 
 
 def _require_quantity(name: str, quantity: int, servers: int) -> None:
     assert 1 <= quantity <= servers, f"a {name} of {quantity} cannot be reached by {servers} servers"
+
+
+_NODE_LISTS: Final = ("nodes", "commit_servers", "data_servers", "checkpoint_servers", "candidates")
+_NUMBERS: Final = tuple(
+    [one.name for one in fields(GroupConfig) if one.name not in ("group", "disk_ids", *_NODE_LISTS)]
+)

@@ -1,4 +1,4 @@
-"""Ledger: what the order itself says about producers and the primary.
+"""Ledger: what the order itself says about producers, the primary and the configuration.
 
 Where it sits
     member, sequencer  ->  LEDGER  ->  checkpoint_server, commit_server (with every base)
@@ -22,14 +22,15 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
-from antiphon.bus.entries import FenceDetail, OpenDetail
+from antiphon.bus.entries import FenceDetail, OpenDetail, QuantityDetail
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid
 from antiphon.wire.primitives import Buffer, Reader
 
-_VERSION: Final = 1
-_HEAD = Struct("<BQHI")
+_VERSION: Final = 2
+# version, term, primary, data quantity, length of the configuration, number of rows
+_HEAD = Struct("<BQHHII")
 _ROW = Struct("<HQQQQQ16s")
 _NO_RUN: Final = bytes(16)
 
@@ -57,14 +58,18 @@ class Row:
 
 
 class Ledger:
-    """The rows of all producers, and who is primary in which term."""
+    """The rows of all producers, who is primary in which term, and what was changed by an entry."""
 
-    __slots__ = ("primary", "rows", "term")
+    __slots__ = ("config", "data_quantity", "primary", "rows", "term")
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.term = 0
         self.primary = 0
+        # The configuration of the last CONFIG entry, encoded, and the quantity of the last QUANTITY behind
+        # it; empty and 0 while what the group began with holds.
+        self.config = b""
+        self.data_quantity = 0
 
     def fold(self, entries: Iterable[Entry]) -> None:
         """Take the next entries of the order."""
@@ -97,6 +102,14 @@ class Ledger:
                 assert entry.mid.pe > self.term, f"term {entry.mid.pe} is claimed after term {self.term}"
                 self.term = entry.mid.pe
                 self.primary = entry.mid.pid
+            case EntryKind.CONFIG:
+                # A configuration brings quantities of its own.
+                self.config, self.data_quantity = entry.detail, 0
+            case EntryKind.QUANTITY:
+                self.data_quantity = QuantityDetail.decode(entry.detail).data_quantity
+            case _:
+                # Ticks and checkpoints are about the log. What a VOID names has its place all the same.
+                pass
 
     def _begin(self, pid: int, pe: int, run_id: bytes) -> None:
         before = self.rows.get(pid) or Row(0)
@@ -111,35 +124,43 @@ class Ledger:
             return mid.pseq <= row.last_pseq
         return mid.pe == row.previous_pe and mid.pseq <= row.previous_last_pseq
 
+    def become(self, other: Ledger) -> None:
+        """Stand where the other one stands; whoever refers to this one sees it."""
+        self.rows = other.rows
+        self.term, self.primary = other.term, other.primary
+        self.config, self.data_quantity = other.config, other.data_quantity
+
     def copy(self) -> Ledger:
         return Ledger.decode(self.encode())
 
     def encode(self) -> bytes:
         """Canonical: rows by producer, integers of fixed width."""
         rows = sorted(self.rows.items())
-        return _HEAD.pack(_VERSION, self.term, self.primary, len(rows)) + b"".join(
-            [
-                _ROW.pack(
-                    pid,
-                    row.pe,
-                    row.last_pseq,
-                    row.last_seq,
-                    row.previous_pe,
-                    row.previous_last_pseq,
-                    row.run_id,
-                )
-                for pid, row in rows
-            ]
-        )
+        config = self.config
+        head = _HEAD.pack(_VERSION, self.term, self.primary, self.data_quantity, len(config), len(rows))
+        packed = [
+            _ROW.pack(
+                pid,
+                row.pe,
+                row.last_pseq,
+                row.last_seq,
+                row.previous_pe,
+                row.previous_last_pseq,
+                row.run_id,
+            )
+            for pid, row in rows
+        ]
+        return b"".join([head, config, *packed])
 
     @classmethod
     def decode(cls, data: Buffer) -> Ledger:
         reader = Reader(data)
-        version, term, primary, count = _HEAD.unpack(reader.raw(_HEAD.size))
+        version, term, primary, data_quantity, config_length, count = _HEAD.unpack(reader.raw(_HEAD.size))
         if version != _VERSION:
             raise ProtocolError(f"a ledger of version {version}")
         ledger = cls()
-        ledger.term, ledger.primary = term, primary
+        ledger.term, ledger.primary, ledger.data_quantity = term, primary, data_quantity
+        ledger.config = bytes(reader.raw(config_length))
         before = -1
         for _ in range(count):
             pid, pe, last_pseq, last_seq, previous_pe, previous_last, run_id = _ROW.unpack(

@@ -106,5 +106,12 @@ class CommitLog:
         del self._firsts[:drop]
         self.base = through
 
+    def reset(self, base: int) -> None:
+        """Everything through this number is known by other means, and what we have is not: begin anew."""
+        assert base >= self.base, f"the base cannot move from {self.base} to {base}"
+        self._entries.clear()
+        self._firsts.clear()
+        self.base = self.last = base
+
     def _index(self, number: int) -> int:
         return bisect_right(self._firsts, number) - 1

@@ -8,15 +8,22 @@ What it promises
     P2  An entry is applied only when it is committed and its payload is durable on this node, whichever
         comes last: the two are tried again on every arrival of either.
     P3  A checkpoint is taken exactly behind its mark: nothing later is applied before.
+    P4  What is missing is asked for, order and payloads each for themselves: the one keeps coming while
+        the other is held up. Asked is somebody by lot, first not the sequencer, who has enough to do.
+    P5  A payload that is lost for good is skipped only when the order itself says so (VOID).
 
 What it leaves to others
     Whether something is committed is the sequencer's and the commit servers' word; a late word of a
     deposed sequencer is as true as a fresh one, so epochs do not matter here.
+
+On a node without a data server, a witness, there is nothing to apply: the member only learns. What it
+knows is what its commit server needs to move its base, and the ledger answers for producers.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
@@ -24,6 +31,7 @@ from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.effects import (
     Apply,
+    Installed,
     Learned,
     PrimaryChanged,
     Received,
@@ -32,10 +40,15 @@ from antiphon.bus.effects import (
     Send,
     TakeCheckpoint,
 )
-from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.ledger import Ledger
+from antiphon.bus.entries import VoidDetail
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.ledger import Ledger, Row
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.prefix import Prefix
+from antiphon.bus.repair import Repair
+from antiphon.ids import Mid, epoch_node
+
+_ANSWERS = (m.FetchIdReply, m.FetchRangeReply)
 
 
 class Member:
@@ -59,33 +72,63 @@ class Member:
         self._data_server = data_server
         self._checkpoint_server = checkpoint_server
         self._chance = chance
+        # Does this node apply what it learns? A witness does not: it has no payloads.
+        self.delivers = node in config.data_servers
         self.applied = known.upto
         self.term = ledger.term
         self.primary = ledger.primary
         self._waiting: deque[Entry] = deque()
+        # First numbers of waiting entries whose payload is lost for good.
+        self._void: dict[int, bool] = {}
         self._marks: dict[int, bytes] = {}
-        self._fetch_at: int | None = None
-        self._fetch_delay_ms = config.fetch_delay_ms
+        self._epoch = 0
+        self._for_order = Repair(config, chance)
+        self._for_payloads = Repair(config, chance)
+        self._asked: tuple[Mid, ...] = ()
+        # A node that knows of a later configuration than we do; 0 for nobody.
+        self._informed = 0
 
     @property
     def is_waiting(self) -> bool:
         """Is something committed whose payload is not durable here yet?"""
         return bool(self._waiting)
 
+    def reconfigure(self, config: GroupConfig, checkpoint_server: CheckpointServer | None) -> None:
+        """The channel has another configuration. A witness that is to keep state has to begin anew."""
+        self._config = config
+        self._checkpoint_server = checkpoint_server
+        self._informed = 0
+
     def next_deadline_ns(self) -> int | None:
-        return self._fetch_at
+        times = (self._for_order.at, self._for_payloads.at)
+        return min([at for at in times if at is not None], default=None)
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
         """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         learned: list[Entry] = []
+        is_answer = False
         for event in events:
             if type(event) is Received:
                 message = event.message
-                if type(message) is m.Commit or type(message) is m.FetchIdReply:
+                if type(message) is m.Commit:
                     learned += self.known.learn(message.entries, message.committed_upto)
+                    self._epoch = max(self._epoch, message.epoch)
                 elif type(message) is m.Heartbeat:
                     self.known.learn((), message.committed_upto)
+                    self._epoch = max(self._epoch, message.epoch)
+                elif isinstance(message, _ANSWERS):
+                    learned += self.known.learn(message.entries, message.committed_upto)
+                    is_answer = True
+                elif type(message) is m.Presence:
+                    # What anybody has applied is committed: while nobody leads, only this tells of it.
+                    self.known.learn((), message.applied)
+                    if message.config_id > self._config.config_id:
+                        self._informed = event.sender
+                elif type(message) is m.ProducerStateGet:
+                    out.append(Send(event.sender, self._producer_state(message.pid)))
+            elif type(event) is Installed:
+                learned = self._install(event, learned, out)
         notable: tuple[Entry, ...] = ()
         marks: tuple[tuple[int, bytes], ...] = ()
         if learned:
@@ -97,9 +140,25 @@ class Member:
             # As a rule everything was taken at once, and nobody has to be told.
             left = tuple(self._waiting)[-len(learned) :]
             out.append(Learned(left, notable, marks))
-        if self._waiting or self.known.has_gap or self._fetch_at is not None:
-            self._fetch(now_ns, bool(learned) or self.applied > applied_before, out)
+        if self.known.has_gap or self._for_order.at is not None:
+            self._fetch_order(now_ns, bool(learned), is_answer, out)
+        if self._waiting or self._for_payloads.at is not None:
+            self._fetch_payloads(now_ns, self.applied > applied_before, out)
         return out
+
+    def _producer_state(self, pid: int) -> m.ProducerState:
+        """What the order as far as it is known here says about a producer."""
+        row = self.ledger.rows.get(pid) or Row(0)
+        return m.ProducerState(
+            pid,
+            self.known.upto,
+            row.pe,
+            row.last_pseq,
+            row.last_seq,
+            row.previous_pe,
+            row.previous_last_pseq,
+            row.run_id,
+        )
 
     def _learn(self, entries: list[Entry]) -> tuple[tuple[Entry, ...], tuple[tuple[int, bytes], ...]]:
         """Fold what is newly known; returns what is not DATA, and the ledger after each mark."""
@@ -113,8 +172,31 @@ class Member:
             self.ledger.fold((entry,))
             if entry.kind is EntryKind.CHECKPOINT_MARK:
                 marks.append((entry.last, self.ledger.encode()))
+            elif entry.kind is EntryKind.VOID:
+                self._void[VoidDetail.decode(entry.detail).first] = True
         self._marks.update(marks)
         return notable, tuple(marks)
+
+    def _install(self, installed: Installed, learned: list[Entry], out: list[RoleEffect]) -> list[Entry]:
+        """We stand behind number n now, with a state that another made; returns what is newly known there."""
+        n = installed.n
+        assert n > self.applied, f"a state after {n} is installed, and {self.applied} is applied"
+        ledger = Ledger.decode(installed.ledger)
+        folded_upto = learned[0].first - 1 if learned else self.known.upto
+        if folded_upto < n:
+            self.ledger.become(ledger)
+            learned = [entry for entry in learned if entry.first > n]
+            if self.known.upto < n:
+                learned = self.known.skip(n)
+        while self._waiting and self._waiting[0].first <= n:
+            self._waiting.popleft()
+        self._marks = {at: mark for at, mark in self._marks.items() if at > n}
+        self._void = {first: True for first in self._void if first > n}
+        self.applied = n
+        if ledger.term > self.term:
+            self.term, self.primary = ledger.term, ledger.primary
+            out.append(PrimaryChanged(self.term, self.primary))
+        return learned
 
     # -- delivery ----------------------------------------------------------------------------------
 
@@ -123,14 +205,18 @@ class Member:
         take = self._data_server.take
         while waiting:
             entry = waiting[0]
-            if entry.kind is EntryKind.DATA:
+            if entry.kind is not EntryKind.DATA:
+                if self.delivers:
+                    out.append(Apply(entry, None, None))
+                self._on_applied(entry, out)
+            elif self._void and self.delivers and entry.first in self._void:
+                self._data_server.void(entry)
+                out.append(Apply(entry, None, None))
+            elif self.delivers:
                 taken = take(entry, out)
                 if taken is None:
                     return
                 out.append(Apply(entry, taken[0], taken[1]))
-            else:
-                out.append(Apply(entry, None, None))
-                self._on_applied(entry, out)
             waiting.popleft()
             self.applied = entry.first + entry.count - 1
 
@@ -140,41 +226,54 @@ class Member:
             out.append(PrimaryChanged(self.term, self.primary))
         elif entry.kind is EntryKind.CHECKPOINT_MARK:
             ledger = self._marks.pop(entry.last)
-            if self._checkpoint_server is not None and self._checkpoint_server.begin(entry.last, ledger):
+            server = self._checkpoint_server if self.delivers else None
+            if server is not None and server.begin(entry.last, ledger):
                 out.append(TakeCheckpoint(entry.last))
+        elif entry.kind is EntryKind.VOID:
+            self._void.pop(VoidDetail.decode(entry.detail).first, None)
 
     # -- what is missing ---------------------------------------------------------------------------
 
-    def _fetch(self, now_ns: int, has_moved: bool, out: list[RoleEffect]) -> None:
-        """Ask for a gap in the order or a missing payload, after a delay that grows while nothing comes."""
-        if not self.known.has_gap and not self._waiting:
-            self._fetch_at = None
+    def _fetch_order(self, now_ns: int, has_moved: bool, is_answer: bool, out: list[RoleEffect]) -> None:
+        known, config = self.known, self._config
+        if not known.has_gap:
+            self._for_order.rest()
             return
-        if has_moved:
-            self._fetch_delay_ms = self._config.fetch_delay_ms
-        if self._fetch_at is None or has_moved:
-            # Most gaps close by themselves; by the time this is over, most members need not ask.
-            spread = self._chance.below(self._fetch_delay_ms * MS)
-            self._fetch_at = now_ns + self._fetch_delay_ms * MS + spread
-        elif now_ns >= self._fetch_at:
-            self._ask(out)
-            self._fetch_delay_ms = min(self._fetch_delay_ms * 2, self._config.fetch_delay_ms_max)
-            self._fetch_at = now_ns + self._fetch_delay_ms * MS
+        if not self._for_order.is_due(now_ns, has_moved=has_moved, is_answered=is_answer and has_moved):
+            return
+        first = known.upto + 1
+        if self.delivers and known.told_upto - known.upto > config.fetch_entries_max:
+            # Far behind: order and payloads in one trip, from whom has both.
+            servers = tuple([node for node in config.data_servers if node in config.commit_servers])
+            to = self._somebody(servers, self._for_order.attempts)
+            if to:
+                out.append(Send(to, m.FetchRange(first, config.fetch_bytes_max)))
+                return
+        # Our own commit server may well know: the order often reaches it before the COMMIT is heard.
+        servers = (*config.commit_servers, self._informed) if self._informed else config.commit_servers
+        to = self._chance.one_of(servers)
+        out.append(Send(to, m.FetchId(first, config.fetch_entries_max)))
 
-    def _ask(self, out: list[RoleEffect]) -> None:
-        config = self._config
-        if self.known.has_gap:
-            # Our own commit server may well know: the order often reaches it before the COMMIT is heard.
-            to = self._chance.one_of(config.commit_servers)
-            out.append(Send(to, m.FetchId(self.known.upto + 1, config.fetch_entries_max)))
-        others = tuple(server for server in config.data_servers if server != self._node)
-        if self._waiting and others:
-            missing = [
-                entry
-                for entry in list(self._waiting)[: config.fetch_mids_max]
-                if entry.kind is EntryKind.DATA and not self._data_server.is_durable(entry.mid)
-            ]
-            if missing:
-                mids = tuple([entry.mid for entry in missing])
-                firsts = tuple([entry.first for entry in missing])
-                out.append(Send(self._chance.one_of(others), m.FetchData(mids, firsts)))
+    def _fetch_payloads(self, now_ns: int, has_moved: bool, out: list[RoleEffect]) -> None:
+        """What is committed and did not come. What came and is being written needs no question."""
+        wanted, config = self._data_server.wanted, self._config
+        if not wanted:
+            self._for_payloads.rest()
+            self._asked = ()
+            return
+        # The whole of the last question is answered, and there is more to ask for.
+        is_answered = bool(self._asked) and not any(mid in wanted for mid in self._asked)
+        if not self._for_payloads.is_due(now_ns, has_moved=has_moved, is_answered=is_answered):
+            return
+        to = self._somebody(config.data_servers, self._for_payloads.attempts)
+        if to:
+            entries = list(islice(wanted.values(), config.fetch_mids_max))
+            self._asked = tuple([entry.mid for entry in entries])
+            out.append(Send(to, m.FetchData(self._asked, tuple([entry.first for entry in entries]))))
+
+    def _somebody(self, servers: tuple[int, ...], attempts: int) -> int:
+        """One of the others by lot, the sequencer only if nobody else is left or could help; 0 for nobody."""
+        others = tuple([node for node in servers if node != self._node])
+        idle = tuple([node for node in others if node != epoch_node(self._epoch)])
+        choices = idle if idle and attempts <= 1 else others
+        return self._chance.one_of(choices) if choices else 0

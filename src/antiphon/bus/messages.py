@@ -160,6 +160,7 @@ class CommitSubmit:
     prev: int
     entries: tuple[Entry, ...]
     committed_upto: int
+    config_id: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,9 @@ class EpochStart:
 
     `log_epoch` is that of the adopted log. Of two logs of one epoch one is a prefix of the other, so a
     server whose log is of that epoch may keep more of it than it knows to be committed.
+
+    A long log comes in pages. Nothing changes before the last of them: a server answers the others with a
+    START_NEED for the next.
     """
 
     epoch: int
@@ -279,15 +283,20 @@ class EpochStart:
     entries: tuple[Entry, ...]
     committed_upto: int
     log_epoch: int = 0
+    # Under which configuration this epoch leads: a server that knows of a later one refuses.
+    config_id: int = 1
+    # Where the log ends if more pages follow, else 0.
+    through: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StartNeed:
-    """A commit server cannot take a submit or a start: its log stands elsewhere."""
+    """A commit server cannot take a submit or a start: its log, of `log_epoch`, stands elsewhere."""
 
     epoch: int
     committed_upto: int
     last: int
+    log_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +377,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointGet:
-    """A joiner asks a checkpoint server for a piece of its newest stable checkpoint, or of the one at `n`."""
+    """A joiner asks for a piece of the stable checkpoint at `n`; 0: which does the server have?"""
 
     n: int
     offset: int
@@ -376,13 +385,18 @@ class CheckpointGet:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointChunk:
-    """A piece of the checkpoint at `n`, whose whole has this digest and size; n is 0 if there is none."""
+    """A piece of the checkpoint at `n`, whose whole has this digest and size; n is 0 if there is none.
+
+    Without data it only tells what the sender has: it was asked for that, or for one that it has no more.
+    """
 
     n: int
     digest: bytes
     size: int
     offset: int
     data: bytes | memoryview
+    # XXH3-128 of the data: of what stands in a checkpoint, its digest covers only the logical state.
+    checksum: bytes = NO_DIGEST
 
 
 class Place(NamedTuple):
@@ -403,7 +417,10 @@ class StoredGet:
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """The envelopes at the first of these places, as many as fit; or the checkpoint is gone."""
+    """Of the places that were asked for, the first ones with their envelopes, as many as fit.
+
+    A place that is passed over cannot be read here, and so is the first one if there is none at all.
+    """
 
     n: int
     places: tuple[Place, ...]
@@ -438,12 +455,14 @@ class Applied:
     """The primary to all: everything through `upto` is applied and did what it asked, but for these.
 
     What it says concerns the numbers behind `after`: who has not heard up to there asks (`AppliedGet`).
+    Of what became of the numbers through `floor`, nobody can tell any more.
     """
 
     epoch: int
     upto: int
     exceptions: tuple[Outcome, ...] = ()
     after: int = 0
+    floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,5 +20,66 @@ DEDUP_OFF: Final = "dedup-off"
 FIFO_OFF: Final = "fifo-off"
 """The sequencer numbers the envelopes of a producer in the order in which they are reported."""
 
+NEVER_REREPORT: Final = "never-rereport"
+"""A data server reports what became durable once, to whoever leads then, and never again."""
+
+DELIVER_BEFORE_DURABLE: Final = "deliver-before-durable"
+"""The member applies what is committed and has arrived, though it is not synced here."""
+
+REFRESH_TS: Final = "refresh-ts"
+"""A producer that sends an envelope again gives it a new ts, so that it outlives its lifetime."""
+
+SEAL_QUANTITY_ONE: Final = "seal-quantity-one"
+"""A candidate is content with one promise, its own."""
+
+NO_FENCE: Final = "no-fence"
+"""The commit server takes submits and starts of an epoch below its promise."""
+
+ADOPT_LONGEST: Final = "adopt-longest"
+"""A candidate adopts the longest log, whichever epoch wrote it."""
+
+NO_RESUBMIT: Final = "no-resubmit"
+"""A candidate counts what servers held in an older epoch as held in its own."""
+
+RAISE_COMMITTED_FROM_ANY_EPOCH: Final = "raise-committed-from-any-epoch"
+"""The commit server believes any epoch about which of its own entries are committed."""
+
+KEEP_OWN_SUFFIX: Final = "keep-own-suffix"
+"""A candidate keeps its own entries up to what others know to be committed, unseen."""
+
+OWN_REPORT_NOT_REQUIRED: Final = "own-report-not-required"
+"""The sequencer numbers what its own data server does not hold."""
+
+CONFIG_BEFORE_COMMIT: Final = "config-before-commit"
+"""A new configuration rules as soon as it is numbered: its own servers decide whether it is committed."""
+
+TWO_CHANGES_AT_ONCE: Final = "two-changes-at-once"
+"""The sequencer numbers a second configuration before the first one is committed."""
+
+VOTE_AFTER_DAMAGE: Final = "vote-after-damage"
+"""A commit server promises although its disk is damaged, or not the one that is listed."""
+
+NEGATIVE_AFTER_DAMAGE: Final = "negative-after-damage"
+"""A damaged commit server answers that it does not have an entry."""
+
 NONE: Final[frozenset[str]] = frozenset()
-ALL: Final = (ACKNOWLEDGE_BEFORE_FSYNC, RELEASE_BY_EARLIER_SYNC, DEDUP_OFF, FIFO_OFF)
+ALL: Final = (
+    ACKNOWLEDGE_BEFORE_FSYNC,
+    RELEASE_BY_EARLIER_SYNC,
+    DEDUP_OFF,
+    FIFO_OFF,
+    SEAL_QUANTITY_ONE,
+    NO_FENCE,
+    ADOPT_LONGEST,
+    NO_RESUBMIT,
+    RAISE_COMMITTED_FROM_ANY_EPOCH,
+    KEEP_OWN_SUFFIX,
+    OWN_REPORT_NOT_REQUIRED,
+    CONFIG_BEFORE_COMMIT,
+    TWO_CHANGES_AT_ONCE,
+    VOTE_AFTER_DAMAGE,
+    NEGATIVE_AFTER_DAMAGE,
+    NEVER_REREPORT,
+    DELIVER_BEFORE_DURABLE,
+    REFRESH_TS,
+)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from antiphon.bus.log import CommitLog
+from antiphon.bus.messages import FetchIdReply
 from antiphon.ids import Mid
-from antiphon.journal.ports import Location
+from antiphon.journal.ports import Location, Record
 
-__all__ = ["JournalCounter", "Location", "Payloads"]
+__all__ = ["CommittedOrder", "JournalCounter", "Location", "Payloads", "Record"]
 
 
 class Payloads(Protocol):
@@ -26,6 +28,9 @@ class Payloads(Protocol):
     def read(self, location: Location) -> memoryview:
         """The payload, its digest verified; raises `errors.Damaged` rather than return other bytes."""
 
+    def record(self, location: Location) -> Record:
+        """The whole envelope that lies there, verified; raises `errors.Damaged`."""
+
     def place(self, mid: Mid, first: int, count: int) -> Location:
         """The envelope got its numbers: from now on it is found by them."""
 
@@ -34,6 +39,23 @@ class Payloads(Protocol):
 
     def discard(self, mid: Mid) -> None:
         """The envelope will never get a number, or a checkpoint covers it: its space may go."""
+
+    def copied(self, index: int) -> Location | None:
+        """Where the `CopyRecord` lies that was written under this index; its space is kept."""
+
+    def forget_copies(self) -> None:
+        """A checkpoint refers to all copies that are needed: the others may go."""
+
+
+class CommittedOrder(Protocol):
+    """What this node's commit server knows of the order."""
+
+    @property
+    def log(self) -> CommitLog:
+        """All it has; its end may yet be given up by another epoch."""
+
+    def committed_from(self, first: int, most: int) -> FetchIdReply | None:
+        """The committed entries from number `first` on; None while it is in no state to tell."""
 
 
 class JournalCounter:

@@ -60,10 +60,22 @@ class Prefix:
                     f"two entries are committed at {entry.first}"
                 )
         self.told_upto = max(self.told_upto, entries[-1].last)
+        return self._follow()
+
+    def skip(self, upto: int) -> list[Entry]:
+        """The order through `upto` is known by other means; returns those that follow it without a gap."""
+        assert upto >= self.upto, f"the prefix cannot go back from {self.upto} to {upto}"
+        self.upto = upto
+        self.told_upto = max(self.told_upto, upto)
+        self._ahead = {first: entry for first, entry in self._ahead.items() if first > upto}
+        return self._follow()
+
+    def _follow(self) -> list[Entry]:
+        ahead = self._ahead
         found: list[Entry] = []
-        while (entry_ := ahead.pop(self.upto + 1, None)) is not None:
-            found.append(entry_)
-            self.upto = entry_.last
+        while (entry := ahead.pop(self.upto + 1, None)) is not None:
+            found.append(entry)
+            self.upto = entry.last
         if ahead and found:
             # Whatever the prefix has passed over can only have been another cut of the same numbers.
             assert all(first > self.upto for first in ahead), "two entries are committed at one number"

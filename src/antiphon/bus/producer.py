@@ -9,18 +9,26 @@ What it promises
         committed number known when it was first sent: refreshed, it would outlive its lifetime.
     P3  When another run of this node was opened behind ours, everything of ours that is in the order
         stands before that fence and everything else never will. So what is sent again, under a new run,
-        is exactly what the order does not hold.
+        is exactly what the order does not hold. Every run opens under an id of its own.
     P4  At most W_p bytes are on the way, or one envelope.
+    P5  An envelope is confirmed when what was said about all of its numbers has been heard. What a lost
+        message said is asked for; the heartbeat tells that there was something to hear.
+    P6  When nobody can tell any more which numbers an envelope took, or what became of them, it is ordered
+        once more, and whoever submitted it is told so (`EnvelopeUncertain`).
 
 What it leaves to others
-    What is inside an envelope. Whether clients see a message twice is decided by sessions, in the fold.
+    What is inside an envelope. Whether clients see a message twice is decided by sessions, in the fold:
+    what P6 orders again is told there as a duplicate, with the numbers of the first.
 
-A run begins with its PRODUCER_OPEN entry, whose number is the `pe` of its ids; nothing is stored here.
+A run begins with its PRODUCER_OPEN entry, whose number is the `pe` of its ids; nothing is stored here. A
+producer needs no replica on its node: what it must know it hears, or asks for.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Final
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
@@ -29,6 +37,7 @@ from antiphon.bus.effects import (
     Effect,
     EnvelopeCommitted,
     EnvelopeConfirmed,
+    EnvelopeUncertain,
     Event,
     Multicast,
     Received,
@@ -38,51 +47,85 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry, EntryKind, NackReason, digest_of
+from antiphon.bus.planted import NONE, REFRESH_TS
 from antiphon.bus.prefix import Prefix
-from antiphon.ids import Mid
+from antiphon.bus.repair import Repair
+from antiphon.ids import Mid, epoch_node
 from antiphon.wire.commands import Outcome
 
-_OPEN_BYTES = 4
+FOR_PRODUCER: Final = (
+    m.Commit,
+    m.Applied,
+    m.Heartbeat,
+    m.Published,
+    m.ReportNack,
+    m.ProducerOpened,
+    m.ProducerState,
+    m.FetchIdReply,
+)
+"""What a producer listens to."""
+
+OF_PRODUCER: Final = (m.Data, m.ProducerOpen, m.ProducerStateGet, m.FetchId)
+"""What it says to the roles of a replica."""
+
+_OPEN_BYTES: Final = 4
+_ANSWERS: Final = (m.FetchIdReply, m.ProducerState)
 
 
-class _Sent:
-    """An envelope on its way."""
+class _Envelope:
+    """An envelope from its first sending until it is confirmed."""
 
-    __slots__ = ("data", "envelope", "sent_at", "weight")
+    __slots__ = ("data", "first", "sent_at", "submitted", "weight")
 
-    def __init__(self, envelope: Submitted, data: m.Data, weight: int, sent_at: int) -> None:
-        self.envelope = envelope
-        self.data = data
-        self.weight = weight
-        self.sent_at = sent_at
+    def __init__(self, submitted: Submitted) -> None:
+        self.submitted = submitted
+        self.weight = max(len(submitted.payload), WEIGHT_MIN)
+        # As it was sent in this run, and when; None while it waits to be sent.
+        self.data: m.Data | None = None
+        self.sent_at = 0
+        # Its first number, 0 until it is known to be committed.
+        self.first = 0
+
+    @property
+    def last(self) -> int:
+        return self.first + self.submitted.count - 1
 
 
 class Producer:
     """The sending end of one node for one channel."""
 
-    def __init__(self, config: GroupConfig, node: int, run_id: bytes) -> None:
+    def __init__(
+        self, config: GroupConfig, node: int, run_id: bytes, *, planted: frozenset[str] = NONE
+    ) -> None:
         self._config = config
         self._node = node
         self._run_id = run_id
-        self._chance = Chance.of(b"producer", config.group.encode(), run_id)
+        self._planted = planted
+        self._chance = chance = Chance.of(b"producer", config.group.encode(), run_id)
         # None until the first word about the order is heard: where we came in, we begin.
         self._known: Prefix | None = None
-        self._waiting: deque[Submitted] = deque()
+        self._epoch = 0
+        # Everything not confirmed, in the order of submission; of it, what is to be sent.
+        self._unconfirmed: deque[_Envelope] = deque()
+        self._waiting: deque[_Envelope] = deque()
         # Our run: 0 while it is not open.
         self._pe = 0
         self._openings = 0
         self._is_opening = False
-        self._epoch = 0
         self._open_at: int | None = None
         self._next_pseq = 1
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, _Envelope] = {}
         self._sent_bytes = 0
         self._retry_at: int | None = None
-        self._fetch_at: int | None = None
-        # Committed, not yet known to be applied: tag and the entry's numbers.
-        self._committed: deque[tuple[int, int, int]] = deque()
+        self._fetching = Repair(config, chance)
+        # The logs begin behind this number, as far as we were told.
+        self._base = 0
+        # Through which number we know what became of our envelopes, and through which it can be known.
         self._applied_upto = 0
+        self._applied_told = 0
         self._exceptions: list[Outcome] = []
+        self._asking = Repair(config, chance)
+        self.resent = 0
 
     @property
     def pe(self) -> int:
@@ -92,77 +135,115 @@ class Producer:
     @property
     def unconfirmed(self) -> int:
         """How many envelopes have been submitted and not confirmed."""
-        return len(self._waiting) + len(self._sent) + len(self._committed)
+        return len(self._unconfirmed)
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration."""
+        self._config = config
 
     def next_deadline_ns(self) -> int | None:
-        deadlines = [at for at in (self._open_at, self._retry_at, self._fetch_at) if at is not None]
-        return min(deadlines, default=None)
+        times = (self._open_at, self._retry_at, self._fetching.at, self._asking.at)
+        return min([at for at in times if at is not None], default=None)
 
     def step(self, now_ns: int, events: list[Event]) -> list[Effect]:
         """Take what happened, return what must happen next."""
         out: list[Effect] = []
-        has_heard_applied = False
+        known = self._known
+        known_before, applied_before = known.upto if known is not None else 0, self._applied_upto
+        is_answered = False
         for event in events:
             if type(event) is Submitted:
-                self._waiting.append(event)
+                envelope = _Envelope(event)
+                self._unconfirmed.append(envelope)
+                self._waiting.append(envelope)
             elif type(event) is Received:
                 message = event.message
                 if type(message) is m.Applied:
-                    self._on_applied(message)
-                    has_heard_applied = True
+                    self._on_applied(message, out)
                 else:
-                    self._on_received(now_ns, message, out)
-        if has_heard_applied or self._committed:
+                    self._on_received(message, out)
+                    is_answered = is_answered or type(message) in _ANSWERS
+        if self._unconfirmed:
             self._confirm(out)
         if self._waiting:
             self._send(now_ns, out)
         self._keep_time(now_ns, out)
+        known = self._known
+        if known is not None and (known.upto < known.told_upto or self._fetching.at is not None):
+            has_moved = known.upto > known_before
+            self._fetch_order(now_ns, known, has_moved, is_answered and has_moved, out)
+        if self._applied_told > self._applied_upto or self._asking.at is not None:
+            self._fetch_applied(now_ns, self._applied_upto > applied_before, out)
         return out
 
-    def _on_received(self, now_ns: int, message: m.BusMessage, out: list[Effect]) -> None:
+    def _on_received(self, message: m.BusMessage, out: list[Effect]) -> None:
         match message:
             case m.Commit():
                 self._learn(message.entries, message.committed_upto, out)
-                self._on_epoch(now_ns, message.epoch, out)
+                self._on_epoch(message.epoch)
             case m.FetchIdReply():
+                self._base = max(self._base, message.base)
                 self._learn(message.entries, message.committed_upto, out)
             case m.Heartbeat():
                 self._learn((), message.committed_upto, out)
-                self._on_epoch(now_ns, message.epoch, out)
+                self._applied_told = max(self._applied_told, message.applied)
+                self._on_epoch(message.epoch)
             case m.ProducerOpened(pid, run_id, pe):
                 if pid == self._node and run_id == self._open_id() and self._is_opening:
                     self._on_told_open(pe)
-            case m.ReportNack(mid=mid, reason=NackReason.EXPIRED):
-                if mid.pid == self._node and mid.pe == self._pe and self._pe and not self._is_opening:
-                    # It will never be numbered, nor anything of this run behind it. A fence of our own makes
-                    # sure which ones are in the order; the rest starts again in a new run (P3).
-                    self._openings += 1
-                    self._start_opening(now_ns, out)
+            case m.ProducerState():
+                if message.pid == self._node:
+                    self._on_state(message, out)
+            case m.ReportNack():
+                if message.mid.pid == self._node and message.mid.pe == self._pe:
+                    self._on_nack(message)
             case _:
                 pass
 
-    def _on_epoch(self, now_ns: int, epoch: int, out: list[Effect]) -> None:
+    def _on_nack(self, nack: m.ReportNack) -> None:
+        """A refusal is the word of one server; what became of an envelope, only the order tells."""
+        if nack.reason is NackReason.EXPIRED and nack.mid.pseq in self._sent:
+            # It will never be numbered, nor anything of this run behind it. A fence of our own makes
+            # sure which ones are in the order; the rest starts again in a new run (P3).
+            self._fence_ourselves()
+        elif nack.reason is NackReason.DUPLICATE and self._known is not None:
+            # It is committed, and the COMMIT passed us by.
+            self._known.learn((), nack.argument)
+
+    def _on_epoch(self, epoch: int) -> None:
         if epoch > self._epoch:
             self._epoch = epoch
             if self._is_opening:
                 # Whoever led before may never have heard us, or taken our OPEN along.
-                self._start_opening(now_ns, out)
+                self._start_opening()
 
     # -- opening -----------------------------------------------------------------------------------
 
     def _open_id(self) -> bytes:
-        """The run id, varied when this run had to fence itself: an OPEN counts once per id."""
+        """The run id, varied for each run that this life opens: an OPEN counts once per id."""
         tail = int.from_bytes(self._run_id[-_OPEN_BYTES:], "little") ^ self._openings
         return self._run_id[:-_OPEN_BYTES] + tail.to_bytes(_OPEN_BYTES, "little")
 
-    def _start_opening(self, now_ns: int, out: list[Effect]) -> None:
+    def _start_opening(self) -> None:
+        """Say it at the end of this step, and again until it is heard to be committed."""
         self._is_opening = True
-        self._open_at = now_ns + self._config.rereport_ms * MS
-        out.append(Multicast(m.ProducerOpen(self._node, self._open_id())))
+        self._open_at = 0
+
+    def _fence_ourselves(self) -> None:
+        """Open another run behind this one. Until that is committed, this one may still be numbered."""
+        if self._is_opening:
+            return
+        self._openings += 1
+        if self._sent or self._waiting:
+            self._start_opening()
+        else:
+            self._give_back()
 
     def _on_told_open(self, pe: int) -> None:
         """The answer to a repeated OPEN: its COMMIT passed us by."""
-        if self._sent and self._known is not None and self._known.upto < pe:
+        if self._known is None:
+            self._known = Prefix(pe)
+        if self._sent and self._known.upto < pe:
             # What is on the way may be in the order before the fence: first learn everything up to there.
             self._known.learn((), pe)
         else:
@@ -178,76 +259,87 @@ class Producer:
     def _give_back(self) -> None:
         """A fence stands behind our run: what is not in the order by now never will be (P3)."""
         self._pe = 0
-        self._waiting.extendleft(one.envelope for one in reversed(self._sent.values()))
+        self._wait_again(list(self._sent.values()))
         self._sent.clear()
         self._sent_bytes = 0
         self._next_pseq = 1
         self._retry_at = None
+
+    def _wait_again(self, envelopes: list[_Envelope]) -> None:
+        """These are to be sent again, under new ids, before everything that waits."""
+        for envelope in envelopes:
+            envelope.data = None
+            envelope.first = 0
+        self._waiting.extendleft(reversed(envelopes))
 
     # -- sending -----------------------------------------------------------------------------------
 
     def _send(self, now_ns: int, out: list[Effect]) -> None:
         if not self._pe:
             if not self._is_opening:
-                self._start_opening(now_ns, out)
+                self._start_opening()
             return
         if self._is_opening:
             # We are about to fence ourselves; what is sent now would only be sent again.
             return
         waiting, sent = self._waiting, self._sent
         window = self._config.producer_window_bytes
-        ts = self._known.upto if self._known is not None else 0
+        ts = self._known_upto()
         while waiting:
             envelope = waiting[0]
-            weight = max(len(envelope.payload), WEIGHT_MIN)
-            if sent and self._sent_bytes + weight > window:
+            if sent and self._sent_bytes + envelope.weight > window:
                 break
             waiting.popleft()
             pseq = self._next_pseq
             self._next_pseq = pseq + 1
-            mid = Mid(self._node, self._pe, pseq)
-            digest = digest_of(mid, ts, envelope.count, envelope.payload)
-            data = m.Data(mid, ts, envelope.count, digest, envelope.payload)
-            sent[pseq] = _Sent(envelope, data, weight, now_ns)
-            self._sent_bytes += weight
+            envelope.data = data = self._data(envelope.submitted, pseq, ts)
+            envelope.sent_at = now_ns
+            sent[pseq] = envelope
+            self._sent_bytes += envelope.weight
             out.append(Multicast(data))
         if self._retry_at is None and sent:
             self._retry_at = now_ns + 2 * self._config.rereport_ms * MS
 
+    def _data(self, submitted: Submitted, pseq: int, ts: int) -> m.Data:
+        mid = Mid(self._node, self._pe, pseq)
+        digest = digest_of(mid, ts, submitted.count, submitted.payload)
+        return m.Data(mid, ts, submitted.count, digest, submitted.payload)
+
     def _keep_time(self, now_ns: int, out: list[Effect]) -> None:
         if self._open_at is not None and now_ns >= self._open_at:
-            self._start_opening(now_ns, out)
+            self._open_at = now_ns + self._config.rereport_ms * MS
+            out.append(Multicast(m.ProducerOpen(self._node, self._open_id())))
         if self._retry_at is not None and now_ns >= self._retry_at:
             self._retry(now_ns, out)
-        known = self._known
-        if known is None or not known.has_gap:
-            self._fetch_at = None
-        elif self._fetch_at is None:
-            delay = self._config.fetch_delay_ms * MS
-            self._fetch_at = now_ns + delay + self._chance.below(delay)
-        elif now_ns >= self._fetch_at:
-            self._fetch_at = now_ns + self._config.rereport_ms * MS
-            server = self._chance.one_of(self._config.commit_servers)
-            out.append(Send(server, m.FetchId(known.upto + 1, self._config.fetch_entries_max)))
 
     def _retry(self, now_ns: int, out: list[Effect]) -> None:
         """The same envelopes again: a loss, a change of sequencer or a slow disk look alike from here."""
         interval = 2 * self._config.rereport_ms * MS
         self._retry_at = None
-        for one in self._sent.values():
+        for pseq, one in self._sent.items():
             if one.sent_at + interval <= now_ns:
                 one.sent_at = now_ns
+                assert one.data is not None, f"envelope {pseq} was sent without an id"
+                if REFRESH_TS in self._planted:  # planted: an envelope that never grows old
+                    one.data = self._data(one.submitted, pseq, self._known_upto())
+                self.resent += 1
                 out.append(Multicast(one.data))
             due = one.sent_at + interval
             self._retry_at = due if self._retry_at is None else min(self._retry_at, due)
 
-    # -- what became of it -------------------------------------------------------------------------
+    # -- what became of it: the order ----------------------------------------------------------------
+
+    def _known_upto(self) -> int:
+        return self._known.upto if self._known is not None else 0
 
     def _learn(self, entries: tuple[Entry, ...], committed_upto: int, out: list[Effect]) -> None:
         if self._known is None:
             self._known = Prefix(entries[0].first - 1 if entries else committed_upto)
+        self._follow(self._known.learn(entries, committed_upto), out)
+
+    def _follow(self, entries: Sequence[Entry], out: list[Effect]) -> None:
         node = self._node
-        for entry in self._known.learn(entries, committed_upto):
+        for entry in entries:
             if entry.kind is EntryKind.DATA:
                 mid = entry.mid
                 if mid.pid == node and mid.pe == self._pe:
@@ -259,48 +351,125 @@ class Producer:
             elif entry.kind is EntryKind.PRODUCER_FENCE:
                 fence = FenceDetail.decode(entry.detail)
                 if fence.pid == node and fence.pe == self._pe:
-                    self._give_back()
+                    # It may be void, proposed by who was primary no longer: we need not know. An OPEN of
+                    # our own is a fence in any case.
+                    self._fence_ourselves()
 
     def _on_opened(self, run_id: bytes, pe: int) -> None:
         if run_id == self._open_id() and self._is_opening:
             self._begin(pe)
         elif pe > self._pe and self._pe:
             # A stale OPEN of an earlier run was numbered late and fences us. We open again when there is
-            # something to send; the row names that other run now, so it counts.
+            # something to send, or go on with the OPEN that is on its way.
             self._give_back()
+            if not self._is_opening:
+                self._openings += 1
 
     def _on_committed(self, entry: Entry, out: list[Effect]) -> None:
-        sent = self._sent.pop(entry.mid.pseq, None)
-        if sent is None:
+        envelope = self._sent.pop(entry.mid.pseq, None)
+        if envelope is None:
             return
-        self._sent_bytes -= sent.weight
+        self._sent_bytes -= envelope.weight
         if not self._sent:
             self._retry_at = None
-        tag = sent.envelope.tag
-        out.append(EnvelopeCommitted(tag, entry.first, entry.count))
-        self._committed.append((tag, entry.first, entry.count))
+        envelope.first = entry.first
+        out.append(EnvelopeCommitted(envelope.submitted.tag, entry.first, entry.count))
 
-    def _on_applied(self, applied: m.Applied) -> None:
-        self._applied_upto = max(self._applied_upto, applied.upto)
-        if applied.exceptions:
-            self._exceptions.extend(applied.exceptions)
+    def _fetch_order(
+        self, now_ns: int, known: Prefix, has_moved: bool, is_answered: bool, out: list[Effect]
+    ) -> None:
+        fetching, config = self._fetching, self._config
+        if not known.has_gap:
+            fetching.rest()
+        elif fetching.is_due(now_ns, has_moved=has_moved, is_answered=is_answered):
+            if self._base > known.upto:
+                # We were away for longer than the logs reach back.
+                server = self._chance.one_of(config.data_servers)
+                out.append(Send(server, m.ProducerStateGet(self._node)))
+            else:
+                server = self._chance.one_of(config.commit_servers)
+                out.append(Send(server, m.FetchId(known.upto + 1, config.fetch_entries_max)))
+
+    def _on_state(self, state: m.ProducerState, out: list[Effect]) -> None:
+        """What the order through `state.upto` made of us, without the order itself."""
+        known = self._known
+        if known is None or state.upto <= known.upto or self._base <= known.upto:
+            return
+        following = known.skip(state.upto)
+        if self._pe and state.pe == self._pe:
+            # Our run goes on. What of it is committed has numbers that nobody can tell any more.
+            self._order_again([pseq for pseq in self._sent if pseq <= state.last_pseq], out)
+        elif self._pe:
+            is_previous = state.previous_pe == self._pe
+            for pseq, envelope in self._sent.items():
+                if not is_previous or pseq <= state.previous_last_pseq:
+                    out.append(EnvelopeUncertain(envelope.submitted.tag))
+            # The rest is not in the order and never will be (P3).
+            self._give_back()
+            if not self._is_opening:
+                self._openings += 1
+        if self._is_opening and state.run_id == self._open_id():
+            self._begin(state.pe)
+        self._follow(following, out)
+
+    def _order_again(self, pseqs: list[int], out: list[Effect]) -> None:
+        """These of our run are committed, and that is all that can be known (P6)."""
+        envelopes = [self._sent.pop(pseq) for pseq in pseqs]
+        self._sent_bytes -= sum(envelope.weight for envelope in envelopes)
+        if not self._sent:
+            self._retry_at = None
+        self._doubt(envelopes, out)
+
+    def _doubt(self, envelopes: list[_Envelope], out: list[Effect]) -> None:
+        out += [EnvelopeUncertain(envelope.submitted.tag) for envelope in envelopes]
+        self._wait_again(envelopes)
+
+    # -- what became of it: the outcomes ---------------------------------------------------------------
+
+    def _heard_upto(self) -> int:
+        """Through which number nothing is left to hear: we heard it, or nothing there is of ours."""
+        firsts = [envelope.first for envelope in self._unconfirmed if envelope.first]
+        return max(self._applied_upto, min(firsts) - 1 if firsts else self._known_upto())
+
+    def _on_applied(self, applied: m.Applied, out: list[Effect]) -> None:
+        self._applied_told = max(self._applied_told, applied.upto)
+        heard = self._applied_upto
+        if applied.after > heard or applied.floor > heard:
+            heard = self._heard_upto()
+        if applied.floor > heard:
+            self._doubt([one for one in self._unconfirmed if 0 < one.first <= applied.floor], out)
+            heard = max(self._heard_upto(), applied.floor)
+        if applied.after <= heard < applied.upto:
+            self._exceptions += [one for one in applied.exceptions if one.first > heard]
+            self._applied_upto = applied.upto
+
+    def _fetch_applied(self, now_ns: int, has_moved: bool, out: list[Effect]) -> None:
+        """The heartbeat, or a later word, tells that we missed what became of something."""
+        told, heard, asking = self._applied_told, self._applied_upto, self._asking
+        if not any(heard < one.last <= told for one in self._unconfirmed if one.first):
+            asking.rest()
+        elif asking.is_due(now_ns, has_moved=has_moved):
+            # First the primary, who surely knows; then anybody.
+            to = epoch_node(self._epoch)
+            if asking.attempts > 1 or not to:
+                to = self._chance.one_of(self._config.data_servers)
+            out.append(Send(to, m.AppliedGet(self._heard_upto())))
 
     def _confirm(self, out: list[Effect]) -> None:
-        committed = self._committed
-        while committed:
-            tag, first, count = committed[0]
+        unconfirmed = self._unconfirmed
+        while unconfirmed:
+            envelope = unconfirmed[0]
+            first, count = envelope.first, envelope.submitted.count
             last = first + count - 1
-            if last > self._applied_upto:
+            if not first or last > self._applied_upto:
                 break
-            committed.popleft()
+            unconfirmed.popleft()
             exceptions: tuple[Outcome, ...] = ()
             if self._exceptions:
                 exceptions = tuple([one for one in self._exceptions if first <= one.first <= last])
-            out.append(EnvelopeConfirmed(tag, first, count, exceptions))
+            out.append(EnvelopeConfirmed(envelope.submitted.tag, first, count, exceptions))
         if self._exceptions:
             # What lies below everything we still wait for concerns others, or has been told.
-            upto = committed[0][1] if committed else self._known_upto() + 1
-            self._exceptions = [one for one in self._exceptions if one.first >= upto]
-
-    def _known_upto(self) -> int:
-        return self._known.upto if self._known is not None else 0
+            firsts = [envelope.first for envelope in unconfirmed if envelope.first]
+            needed = min(firsts, default=self._known_upto() + 1)
+            self._exceptions = [one for one in self._exceptions if one.first >= needed]

@@ -11,7 +11,8 @@ What it leaves to others
     The order of records and their checksums are the journal's, their meaning is recovery's.
 
 A record never says more than changed. An epoch that begins with the log we have costs a few bytes,
-however long the log is: `keep_through` names the part that stays.
+however long the log is: `keep_through` names the part that stays. What differs may be long; all but its
+end is then staged in records before, which mean nothing until the record of the epoch follows them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from antiphon.wire.primitives import Buffer, Reader, Writer, pack
 _ENTRIES_APPENDED: Final = 1
 _EPOCH_STARTED: Final = 2
 _BASE_MOVED: Final = 3
+_ENTRIES_STAGED: Final = 4
 # Of the records with entries: kind, epoch, the number before the first, how many entries follow.
 _HEAD = Struct("<BQQI")
+# The same of a start, with the id of the configuration before the number of entries.
+_START = Struct("<BQQII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,43 +46,62 @@ class EntriesAppended:
 
 
 @dataclass(frozen=True, slots=True)
+class EntriesStaged:
+    """Under `epoch`, should it start, these entries follow number `prev`."""
+
+    epoch: int
+    prev: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EpochStarted:
-    """The log is what it was through `keep_through`, then these entries, all under `epoch`."""
+    """The log is what it was through `keep_through`, then these entries, all under `epoch`.
+
+    If they do not follow `keep_through`, what was staged for this epoch stands in between.
+    """
 
     epoch: int
     keep_through: int
     entries: tuple[Entry, ...]
+    config_id: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class BaseMoved:
     """The log begins after `base`; `ledger` is the fold of everything through it.
 
-    `log_epoch` is repeated here because the record that said it first may lie in a segment that goes.
+    The epoch of the log and its configuration are repeated here because the record that said them first may
+    lie in a segment that goes.
     """
 
     base: int
     log_epoch: int
     ledger: bytes
     checkpoint_digest: bytes
+    config_id: int = 1
 
 
-OrderBody: TypeAlias = EntriesAppended | EpochStarted | BaseMoved
+OrderBody: TypeAlias = EntriesAppended | EntriesStaged | EpochStarted | BaseMoved
 
 
 def encode_order(body: OrderBody) -> bytes:
     match body:
         case EntriesAppended(log_epoch, prev, entries):
             return encode_appended(log_epoch, prev, entries)
-        case EpochStarted(epoch, keep_through, entries):
-            return pack(_HEAD, _EPOCH_STARTED, epoch, keep_through, len(entries)) + encode_entries(entries)
-        case BaseMoved(base, log_epoch, ledger, checkpoint_digest):
+        case EntriesStaged(epoch, prev, entries):
+            return pack(_HEAD, _ENTRIES_STAGED, epoch, prev, len(entries)) + encode_entries(entries)
+        case EpochStarted(epoch, keep_through, entries, config_id):
+            head = pack(_START, _EPOCH_STARTED, epoch, keep_through, config_id, len(entries))
+            return head + encode_entries(entries)
+        case BaseMoved(base, log_epoch, ledger, checkpoint_digest, config_id):
             writer = Writer()
             writer.u8(_BASE_MOVED)
             writer.u64(base)
             writer.u64(log_epoch)
             writer.bytes_(ledger)
             writer.bytes_(checkpoint_digest)
+            writer.u32(config_id)
             return writer.join()
 
 
@@ -93,17 +116,21 @@ def decode_order(data: Buffer) -> OrderBody:
     body: OrderBody
     if kind == _ENTRIES_APPENDED:
         body = EntriesAppended(reader.u64(), reader.u64(), read_entries(reader))
+    elif kind == _ENTRIES_STAGED:
+        body = EntriesStaged(reader.u64(), reader.u64(), read_entries(reader))
     elif kind == _EPOCH_STARTED:
-        body = EpochStarted(reader.u64(), reader.u64(), read_entries(reader))
+        epoch, keep_through, config_id = reader.u64(), reader.u64(), reader.u32()
+        body = EpochStarted(epoch, keep_through, read_entries(reader), config_id)
     elif kind == _BASE_MOVED:
-        body = BaseMoved(reader.u64(), reader.u64(), bytes(reader.bytes_()), bytes(reader.bytes_()))
+        base, log_epoch = reader.u64(), reader.u64()
+        ledger, digest = bytes(reader.bytes_()), bytes(reader.bytes_())
+        body = BaseMoved(base, log_epoch, ledger, digest, reader.u32())
     else:
         raise ProtocolError(f"an order record of kind {kind}")
     reader.finish()
     if not isinstance(body, BaseMoved) and body.entries:
-        prev = body.prev if isinstance(body, EntriesAppended) else body.keep_through
-        if body.entries[0].first != prev + 1:
-            raise ProtocolError(
-                f"an order record whose entries begin at {body.entries[0].first} after {prev}"
-            )
+        first = body.entries[0].first
+        prev = body.keep_through if isinstance(body, EpochStarted) else body.prev
+        if first <= prev or (first > prev + 1 and not isinstance(body, EpochStarted)):
+            raise ProtocolError(f"an order record whose entries begin at {first} after {prev}")
     return body

@@ -10,6 +10,9 @@ What it promises
         committed again under the next epoch before it is applied again.
     P3  An envelope comes back as waiting unless the checkpoint's ledger decides about it: then it is
         committed and covered, or of a run that is over, and its space may go.
+    P4  A checkpoint that lies there whole counts, also one that came from another node and whose base is
+        not on record yet: everything it refers to was durable before it was. The log below it may then
+        be an old one, of an epoch that others have overruled; nothing is concluded from it.
 
 What it leaves to others
     Telling what is whole on the disk from what is not is the journal's.
@@ -23,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from antiphon.bus.checkpoint_server import CheckpointState
+from antiphon.bus.checkpoint_server import CheckpointState, Kept
+from antiphon.bus.entries import StableDetail
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.ports import Payloads
-from antiphon.bus.records import BaseMoved, EntriesAppended, decode_order
+from antiphon.bus.records import BaseMoved, EntriesAppended, EntriesStaged, decode_order
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.format import checkpoint_name
@@ -48,14 +52,16 @@ class RecoveredReplica:
     epoch_claimed: int
     log: CommitLog
     log_epoch: int
+    # Under which configuration the epoch of the log wrote it.
+    log_config: int = 1
     base_ledger: bytes
     applied: int
     ledger: Ledger
     manager_state: Buffer | None
     manager_digest: bytes
-    # n, digest and size of the checkpoint, to be reported until it is stable.
-    checkpoint: tuple[int, bytes, int] | None
-    older_checkpoint_n: int
+    # What lies there, the newest last, and the highest number whose checkpoint is known to be stable.
+    checkpoints: tuple[Kept, ...]
+    stable_n: int
     # Envelopes without a number, or with one that the checkpoint does not cover.
     envelopes: tuple[Stored, ...]
 
@@ -76,8 +82,8 @@ class RecoveredReplica:
             ledger=Ledger(),
             manager_state=None,
             manager_digest=b"",
-            checkpoint=None,
-            older_checkpoint_n=0,
+            checkpoints=(),
+            stable_n=0,
             envelopes=(),
         )
 
@@ -89,8 +95,10 @@ class _Replay:
         self.base = 0
         self.base_ledger = Ledger().encode()
         self.log_epoch = 0
+        self.log_config = 1
         self._start = 0
         self._entries: list[Entry] = []
+        self._staged: tuple[int, list[Entry]] = (0, [])
         self._gaps: list[int] = []
 
     def take(self, record: bytes) -> None:
@@ -98,22 +106,50 @@ class _Replay:
         if isinstance(body, BaseMoved):
             if body.base >= self.base:
                 self.base, self.base_ledger = body.base, body.ledger
-            self.log_epoch = max(self.log_epoch, body.log_epoch)
+            if body.log_epoch >= self.log_epoch:
+                self.log_epoch, self.log_config = body.log_epoch, body.config_id
+            self._begin_at(body.base)
             return
+        if isinstance(body, EntriesStaged):
+            self._stage(body)
+            return
+        entries = body.entries
         if isinstance(body, EntriesAppended):
             prev, epoch = body.prev, body.log_epoch
         else:
             prev, epoch = body.keep_through, body.epoch
+            self.log_config = body.config_id
+            if entries and entries[0].first > prev + 1:
+                entries = (*self._staged_before(epoch, entries[0].first), *entries)
         assert epoch >= self.log_epoch, f"epoch {epoch:#x} wrote behind epoch {self.log_epoch:#x}"
         self.log_epoch = epoch
         while self._entries and self._entries[-1].last > prev:
             self._entries.pop()
+        prev = entries[0].first - 1 if entries else prev
         if prev != (self._entries[-1].last if self._entries else self._start):
             # What stood between has been released, and what stood before it may be anything.
             self._entries.clear()
             self._start = prev
             self._gaps.append(prev)
-        self._entries.extend(body.entries)
+        self._entries.extend(entries)
+
+    def _begin_at(self, base: int) -> None:
+        """A base that is no end of what we have came from another node: ours was not the committed log."""
+        if base > self._start and not any(entry.last == base for entry in self._entries):
+            self._entries.clear()
+            self._start = base
+
+    def _stage(self, body: EntriesStaged) -> None:
+        epoch, staged = self._staged
+        if epoch != body.epoch or not staged or staged[-1].last != body.prev:
+            # An attempt before this one came to nothing.
+            self._staged = (body.epoch, [])
+        self._staged[1].extend(body.entries)
+
+    def _staged_before(self, epoch: int, first: int) -> list[Entry]:
+        staged_epoch, staged = self._staged
+        is_whole = staged_epoch == epoch and bool(staged) and staged[-1].last + 1 == first
+        return staged if is_whole else []
 
     def log(self) -> CommitLog:
         """What is left behind the base."""
@@ -125,10 +161,11 @@ class _Replay:
         return CommitLog(self.base, [entry for entry in self._entries if entry.last > self.base])
 
 
-def recover(found: Recovered, payloads: Payloads) -> RecoveredReplica:
+def recover(found: Recovered, payloads: Payloads, *, keeps_state: bool = True) -> RecoveredReplica:
     """Turn what the journal found into what the roles begin with; raises `Damaged`.
 
-    Also tells `payloads` which of the envelopes it found are numbered and covered by the checkpoint.
+    Also tells `payloads` which of the envelopes it found are numbered and covered by the checkpoint. A
+    witness keeps the order and no state: it begins at its base.
     """
     replay = _Replay()
     for record in found.order:
@@ -137,28 +174,47 @@ def recover(found: Recovered, payloads: Payloads) -> RecoveredReplica:
         except ProtocolError as error:
             raise Damaged("order", 0, f"a record that verifies cannot be read: {error}") from None
     log = replay.log()
-    state = _read_checkpoint(found.checkpoint, log.base)
-    if state is None:
-        ledger, applied = Ledger(), 0
-    else:
+    state = _read_checkpoint(found.checkpoint, log.base) if keeps_state else None
+    ledger, applied = Ledger.decode(replay.base_ledger), log.base
+    if state is not None:
         ledger, applied = Ledger.decode(state.ledger), state.n
-        if log.base < applied <= log.last:
-            assert log.is_end(applied), f"the checkpoint at {applied} cuts an entry"
-    checkpoint, older = found.checkpoint, found.older_checkpoint
+    covered = _covered(log, replay.base_ledger, applied, ledger)
+    is_named = bool(covered) or applied == log.base
     return RecoveredReplica(
         promised=max(found.promised, replay.log_epoch),
         epoch_claimed=found.epoch_claimed,
         log=log,
         log_epoch=replay.log_epoch,
+        log_config=replay.log_config,
         base_ledger=replay.base_ledger,
         applied=applied,
         ledger=ledger,
         manager_state=None if state is None else state.manager_state,
         manager_digest=b"" if state is None else state.manager_digest,
-        checkpoint=None if checkpoint is None else (checkpoint.n, checkpoint.digest, len(checkpoint.state)),
-        older_checkpoint_n=0 if older is None else older.n,
-        envelopes=_sort_envelopes(found.data, payloads, log, applied, ledger),
+        checkpoints=tuple(
+            [
+                Kept(one.n, one.digest, len(one.state))
+                for one in (found.older_checkpoint, found.checkpoint)
+                if one is not None
+            ]
+        ),
+        stable_n=max([log.base, *(n for entry in covered if (n := _stable_n(entry)))]),
+        envelopes=_sort_envelopes(found.data, payloads, covered, ledger, is_named),
     )
+
+
+def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -> tuple[Entry, ...]:
+    """The entries of the log that the checkpoint covers, if it is they that led to its ledger (P4)."""
+    if not log.base < applied <= log.last or not log.is_end(applied):
+        return ()
+    entries = log.between(log.base, applied)
+    folded = Ledger.decode(base_ledger)
+    folded.fold(entries)
+    return entries if folded.encode() == ledger.encode() else ()
+
+
+def _stable_n(entry: Entry) -> int:
+    return StableDetail.decode(entry.detail).n if entry.kind is EntryKind.CHECKPOINT_STABLE else 0
 
 
 def _read_checkpoint(checkpoint: Checkpoint | None, base: int) -> CheckpointState | None:
@@ -182,20 +238,24 @@ def _read_checkpoint(checkpoint: Checkpoint | None, base: int) -> CheckpointStat
 
 
 def _sort_envelopes(
-    data: Iterable[Stored], payloads: Payloads, log: CommitLog, applied: int, ledger: Ledger
+    data: Iterable[Stored], payloads: Payloads, covered: Iterable[Entry], ledger: Ledger, is_named: bool
 ) -> tuple[Stored, ...]:
     stored = {one.mid: one for one in data}
     # What the checkpoint covers and the log still names keeps its place: should the checkpoint's file be
     # damaged one day, the older one begins at the base and needs these payloads.
-    for entry in log.between(log.base, min(applied, log.last)):
+    for entry in covered:
         if entry.kind is EntryKind.DATA and payloads.has(entry.mid):
             payloads.place(entry.mid, entry.first, entry.count)
             stored.pop(entry.mid, None)
     waiting: list[Stored] = []
     for mid, one in stored.items():
         row = ledger.rows.get(mid.pid)
-        is_decided = row is not None and (mid.pe < row.pe or ledger.is_committed(mid))
-        if is_decided:
+        is_committed = ledger.is_committed(mid)
+        is_past = row is not None and (mid.pe < row.pe or is_committed)
+        # What our log does not name may lie behind the last stable checkpoint, and others may lack it: the
+        # data server keeps it for them. Of runs before the last two nobody knows what was committed.
+        is_hopeless = row is not None and not is_committed and mid.pe >= row.previous_pe
+        if is_past and (is_named or is_hopeless):
             payloads.discard(mid)
         else:
             waiting.append(one)

@@ -10,6 +10,10 @@ What it promises
         while its number is at most ts + L (rule X).
     P4  An entry is called committed when commit_quantity commit servers hold it durably in this epoch.
     P5  At most WINDOW entries are numbered and not committed.
+    P6  A producer's run is fenced once its node was silent for long, counted from the beginning of the reign
+        at the earliest; it is an entry of the order, valid because the claim of this reign precedes it.
+
+    P7  Behind a CONFIG nothing is numbered, and when it is committed the reign is over.
 
 What it leaves to others
     How the reign came about is `candidacy`; when it ends is `sequencer`.
@@ -21,17 +25,27 @@ a round of control messages so serves whatever came meanwhile, and alone an enve
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
 from antiphon.bus.effects import Alarm, Multicast, RoleEffect, Send
-from antiphon.bus.entries import ENTRY_BYTES_MIN, OpenDetail, StableDetail
+from antiphon.bus.entries import ENTRY_BYTES_MIN, FenceDetail, OpenDetail, QuantityDetail, StableDetail
 from antiphon.bus.group import KIB, MS, GroupConfig
 from antiphon.bus.ledger import Ledger, Row
 from antiphon.bus.log import CommitLog
-from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ReportItem
-from antiphon.bus.planted import DEDUP_OFF, FIFO_OFF, NONE
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ReportItem, ServerStatus
+from antiphon.bus.pages import kept_through, start_page
+from antiphon.bus.planted import (
+    CONFIG_BEFORE_COMMIT,
+    DEDUP_OFF,
+    FIFO_OFF,
+    NONE,
+    OWN_REPORT_NOT_REQUIRED,
+    TWO_CHANGES_AT_ONCE,
+)
+from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import Mid
 
 # What one submit costs on disk beside its payloads: each 4 KiB of order is written twice, and what is
@@ -39,6 +53,9 @@ from antiphon.ids import Mid
 _ORDER_BLOCK_BYTES: Final = 4 * KIB - 128
 _FLUSH_BYTES: Final = 4 * KIB
 _RECORD_BYTES: Final = 96
+_NO_RUN: Final = bytes(16)
+# A commit server that answered none of so many heartbeats is not well.
+_BEATS_HEALTHY: Final = 3
 
 
 class _Report:
@@ -67,11 +84,18 @@ class Reign:
         match: dict[int, int],
         now_ns: int,
         chance: Chance,
+        presence: PresenceKeeper | None = None,
         planted: frozenset[str] = NONE,
+        *,
+        adopted_epoch: int = 0,
     ) -> None:
         self._config = config
         self._node = node
+        self._config_id = config.config_id
         self.epoch = epoch
+        self._adopted_epoch, self._adopted_last = adopted_epoch, log.last
+        self._began_at = now_ns
+        self._presence = presence
         self._chance = chance
         self._planted = planted
         self.log = log
@@ -89,7 +113,10 @@ class Reign:
         self._has_refused = False
         # Since when a commit server has acknowledged nothing of what it was sent.
         self._waits_since: dict[int, int] = {}
-        self._started_at: dict[int, int] = {}
+        # What a server that lags was sent last: when it has that, it gets the next piece at once.
+        self._catching_up: dict[int, int] = {}
+        # Of each server that was sent a start: when, and behind what.
+        self._started: dict[int, dict[int, int]] = {}
         # Heartbeats that no quorum has answered yet: nonce -> when it was sent.
         self._beat_at = now_ns
         self._nonce = 0
@@ -107,6 +134,9 @@ class Reign:
         self._bytes_since_mark = 0
         self._marks = (0, 0)
         self._data_last = log.last
+        # A CONFIG is the last entry that is numbered under a configuration.
+        self.is_closed = False
+        self.is_over = False
         for entry in log.between(log.base, log.last):
             self._count_adopted(entry)
 
@@ -117,6 +147,10 @@ class Reign:
             stable = StableDetail.decode(entry.detail)
             self._stable_numbered, self._stable_digest = stable.n, stable.digest
             self.stable_checkpoint = stable.n
+        elif entry.kind is EntryKind.CONFIG:
+            # The adopted log is committed: if this one follows ours, there is nothing left to do.
+            config_id = GroupConfig.decode(entry.detail).config_id
+            self.is_closed = self.is_over = config_id > self._config.config_id
         else:
             self._entries_since_mark += 1
             self._bytes_since_mark += _FLUSH_BYTES
@@ -129,6 +163,8 @@ class Reign:
 
     def on_producer_open(self, opening: m.ProducerOpen, out: list[RoleEffect]) -> None:
         """A node wants to produce; told again until it hears that it may."""
+        if self.is_closed:
+            return
         row = self._ledger.rows.get(opening.pid)
         if row is None or row.run_id != opening.run_id:
             self._number(EntryKind.PRODUCER_OPEN, OpenDetail(opening.pid, opening.run_id).encode())
@@ -139,6 +175,9 @@ class Reign:
 
     def on_report(self, now_ns: int, server: int, report: m.DataReport, out: list[RoleEffect]) -> None:
         """A data server holds these durably."""
+        if self.is_closed:
+            # It will report them to the next sequencer.
+            return
         rows = self._ledger.rows
         lifetime = self._config.lifetime
         for item in report.items:
@@ -184,13 +223,17 @@ class Reign:
 
     def _assign(self, row: Row, waiting: dict[int, _Report], out: list[RoleEffect]) -> None:
         """Number what this producer's run has ready, in its order (P2)."""
-        quantity = self._config.data_quantity
-        while waiting:
+        quantity = self._data_quantity
+        while waiting and not self.is_closed:
             pseq = row.last_pseq + 1
             if FIFO_OFF in self._planted:  # planted: first come, first numbered
                 pseq = next(iter(waiting))
             report = waiting.get(pseq)
-            if report is None or not report.is_ours or len(report.holders) < quantity:
+            if report is None or len(report.holders) < quantity:
+                return
+            if (
+                not report.is_ours and OWN_REPORT_NOT_REQUIRED not in self._planted
+            ):  # planted: others' will do
                 return
             if self._uncommitted >= self._config.window_entries:
                 self._is_blocked = True
@@ -242,7 +285,7 @@ class Reign:
         size = self._config.submit_entries_max
         for start in range(0, len(entries), size):
             part = tuple(entries[start : start + size])
-            submit = m.CommitSubmit(self.epoch, part[0].first - 1, part, self.committed_upto)
+            submit = self._submit(part[0].first - 1, part)
             for server in self._config.commit_servers:
                 out.append(Send(server, submit))
         for server in self._config.commit_servers:
@@ -251,11 +294,14 @@ class Reign:
                 # a submit before this one, and steady traffic must not keep that from being sent again.
                 self._waits_since[server] = now_ns
 
+    def _submit(self, prev: int, entries: tuple[Entry, ...]) -> m.CommitSubmit:
+        return m.CommitSubmit(self.epoch, prev, entries, self.committed_upto, self._config_id)
+
     def _mark_if_due(self) -> None:
         # Checkpoints must not call for checkpoints: their own entries do not count.
         entries = len(self._unsent) - self._own_stables_unsent
         self._own_stables_unsent = 0
-        if not entries:
+        if not entries or self.is_closed:
             return
         blocks = -(-entries * ENTRY_BYTES_MIN // _ORDER_BLOCK_BYTES)
         self._entries_since_mark += entries
@@ -280,7 +326,7 @@ class Reign:
         """
         older, newer = self._marks
         is_on_its_way = self.stable_checkpoint < newer
-        if not is_on_its_way and older <= self._data_last:
+        if not is_on_its_way and older <= self._data_last and not self.is_closed:
             self._mark()
 
     def on_acknowledge(self, now_ns: int, server: int, last: int, out: list[RoleEffect]) -> None:
@@ -288,9 +334,15 @@ class Reign:
         match = self._match
         if last <= match.get(server, -1):
             return
-        assert last <= self.log.last, f"commit server {server} acknowledges {last}, which was never submitted"
+        if last > self.log.last:
+            # Its base was put where we never came: it knows a later epoch, of which we shall hear.
+            return
         match[server] = last
         self._waits_since[server] = now_ns
+        if server in self._catching_up and last >= self._catching_up[server]:
+            del self._catching_up[server]
+            if last < self._sent_upto:
+                self._submit_page(server, last, out)
         quantity = self._config.commit_quantity
         if len(match) < quantity:
             return
@@ -310,6 +362,8 @@ class Reign:
             entry = own.popleft()
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 self.stable_checkpoint = StableDetail.decode(entry.detail).n
+            elif entry.kind is EntryKind.CONFIG:
+                self.is_over = True
         if self._is_blocked:
             self._is_blocked = False
             for pid, waiting in self._waiting.items():
@@ -324,7 +378,7 @@ class Reign:
 
     def forget(self, base: int) -> None:
         """Our own commit server moved its base."""
-        if base > self.log.base:
+        if self.log.base < base <= self.log.last and self.log.is_end(base):
             self.log.forget(base)
 
     # -- timers ------------------------------------------------------------------------------------
@@ -347,7 +401,11 @@ class Reign:
         out.append(Multicast(beat))
         self._retransmit(now_ns, out)
         self._fetch_lacking(now_ns, out)
-        self._tick_if_stuck(now_ns, out)
+        if not self.is_closed:
+            self._fence_silent(now_ns)
+            self._tick_if_stuck(now_ns, out)
+            self._adjust_quantity(now_ns, out)
+            self._replace_disk(now_ns)
         return True
 
     def on_heartbeat_ack(self, server: int, nonce: int) -> None:
@@ -360,19 +418,48 @@ class Reign:
             for old in [sent for sent in self._unanswered if sent <= reached]:
                 del self._unanswered[old]
 
+    def on_no_acknowledgement(self, server: int, status: ServerStatus) -> None:
+        """A commit server tells that it takes nothing; what a damaged one held does not count any more."""
+        if status is not ServerStatus.NO_SPACE:
+            self._match.pop(server, None)
+
     def _retransmit(self, now_ns: int, out: list[RoleEffect]) -> None:
         """What a commit server has not acknowledged for a while is sent to it again, a piece at a time."""
         config = self._config
-        sent_upto = self._unsent[0].first - 1 if self._unsent else self.log.last
+        sent_upto = self._sent_upto
         for server in config.commit_servers:
             have = self._match.get(server)
-            if have is None or have >= sent_upto or have < self.log.base:
+            if have is not None and have >= sent_upto:
                 continue
-            if now_ns - self._waits_since.get(server, 0) < config.retransmit_ms * MS:
+            if now_ns - self._waits_since.get(server, self._began_at) < config.retransmit_ms * MS:
                 continue
             self._waits_since[server] = now_ns
-            entries = self.log.between(have, sent_upto, config.submit_entries_max)
-            out.append(Send(server, m.CommitSubmit(self.epoch, have, entries, self.committed_upto)))
+            if have is None:
+                # Nothing was ever heard of it, or only of its disk: it may hold our log, or need a start. An
+                # empty submit makes it say which.
+                out.append(Send(server, self._submit(sent_upto, ())))
+            else:
+                self._submit_page(server, have, out)
+
+    @property
+    def _sent_upto(self) -> int:
+        return self._unsent[0].first - 1 if self._unsent else self.log.last
+
+    def _submit_page(self, server: int, have: int, out: list[RoleEffect]) -> None:
+        if have < self.log.base:
+            self._tell_base(server, out)
+            return
+        entries = self.log.between(have, self._sent_upto, self._config.submit_entries_max)
+        self._catching_up[server] = entries[-1].last
+        out.append(Send(server, self._submit(have, entries)))
+
+    def _tell_base(self, server: int, out: list[RoleEffect]) -> None:
+        """Our log does not reach back to where this server's ends: it needs a checkpoint.
+
+        If its node is up to date but for the log, its own next one will do, so there shall be one.
+        """
+        out.append(Send(server, m.FetchIdReply((), self.committed_upto, self.log.base)))
+        self.mark_for_space()
 
     def _fetch_lacking(self, now_ns: int, out: list[RoleEffect]) -> None:
         """What others hold and our own data server lacks, we fetch: its producer may be dead."""
@@ -385,6 +472,20 @@ class Reign:
         for server, mids in wanted.items():
             mids = mids[: self._config.fetch_mids_max]
             out.append(Send(server, m.FetchData(tuple(mids), (0,) * len(mids))))
+
+    def _fence_silent(self, now_ns: int) -> None:
+        """A node that was not heard for long produces no more: what it left open can be closed (P6)."""
+        presence = self._presence
+        if presence is None:
+            return
+        silent = [
+            (pid, row.pe)
+            for pid, row in self._ledger.rows.items()
+            if row.run_id != _NO_RUN and pid != self._node and presence.is_silent(pid, self._began_at, now_ns)
+        ]
+        for pid, pe in silent:
+            self._number(EntryKind.PRODUCER_FENCE, FenceDetail(pid, pe, self.epoch).encode())
+            self._waiting.pop(pid, None)
 
     def _tick_if_stuck(self, now_ns: int, out: list[RoleEffect]) -> None:
         """While data waits and nothing is committed, lifetimes must still come to their end."""
@@ -406,22 +507,25 @@ class Reign:
 
     def on_start_need(self, now_ns: int, server: int, need: m.StartNeed, out: list[RoleEffect]) -> None:
         """A commit server has a log of another epoch: it gets ours, from where it may be trusted."""
-        if now_ns - self._started_at.get(server, -1 << 62) < self._config.heartbeat_ms * MS:
+        # Of an epoch before ours only what we adopted is the same.
+        kept = kept_through(self._adopted_last, self._adopted_epoch, need)
+        sent = self._started.setdefault(server, {})
+        if now_ns - sent.get(kept, -1 << 62) < self._config.heartbeat_ms * MS:
+            # A network that doubles messages would otherwise double every question and every answer.
             return
-        if not self.log.base <= need.committed_upto <= self.log.last:
-            # Below our base it needs a checkpoint first.
-            return
-        self._started_at[server] = now_ns
-        entries = self.log.between(need.committed_upto, self.log.last)
-        start = m.EpochStart(self.epoch, need.committed_upto + 1, entries, self.committed_upto)
-        out.append(Send(server, start))
+        sent[kept] = now_ns
+        start = start_page(self._config, self.log, self._adopted_epoch, self.epoch, kept, self.committed_upto)
+        if start is not None:
+            out.append(Send(server, start))
+        else:
+            self._tell_base(server, out)
 
     # -- checkpoints -------------------------------------------------------------------------------
 
     def on_checkpoint_report(self, server: int, report: m.CheckpointReport, out: list[RoleEffect]) -> None:
         """A checkpoint server holds the state after `seq` durably."""
         n = report.seq
-        if n < self._stable_numbered or n > self.committed_upto or self._has_diverged:
+        if n < self._stable_numbered or n > self.committed_upto or self._has_diverged or self.is_closed:
             return
         digests = self._checkpoints.setdefault(n, {})
         digests[server] = report.digest
@@ -437,3 +541,93 @@ class Reign:
             self._number(EntryKind.CHECKPOINT_STABLE, detail.encode())
             self._own_stables_unsent += 1
             self._checkpoints = {at: held for at, held in self._checkpoints.items() if at >= n}
+
+    # -- configuration -----------------------------------------------------------------------------
+
+    def propose_config(self, now_ns: int, config: GroupConfig) -> bool:
+        """Order the next configuration (P7).
+
+        False if one is on its way, if this one does not follow ours, or if too few of its commit servers are
+        there and have caught up: it would begin with nobody to lead it.
+        """
+        if self.is_closed and TWO_CHANGES_AT_ONCE not in self._planted:  # planted: one change after the other
+            return False
+        ours = self._config
+        if config.config_id <= ours.config_id or (config.group, config.lifetime) != (
+            ours.group,
+            ours.lifetime,
+        ):
+            # Lifetimes stay: who was told that an envelope has expired must be right for ever.
+            return False
+        if not self.is_closed and config.config_id != self._config.config_id + 1:
+            return False
+        ready = [server for server in config.commit_servers if self._is_ready(now_ns, server, config)]
+        if len(ready) < max(config.commit_quantity, config.seal_quantity):
+            return False
+        self._number(EntryKind.CONFIG, config.encode())
+        self.is_closed = True
+        if CONFIG_BEFORE_COMMIT in self._planted:
+            self._config = config  # planted: it rules before it is committed
+        return True
+
+    def _is_ready(self, now_ns: int, server: int, config: GroupConfig) -> bool:
+        """Is a server there, with the disk that is listed for it, and nearly as far as we are?"""
+        presence = self._presence
+        if server == self._node or presence is None:
+            return True
+        seen, listed = presence.seen(server), config.disk_of(server)
+        if seen is None or presence.is_silent(server, 0, now_ns) or (listed and seen.disk_id != listed):
+            return False
+        return seen.is_synchronized and self.committed_upto - seen.applied < config.window_entries
+
+    @property
+    def _data_quantity(self) -> int:
+        return self._ledger.data_quantity or self._config.data_quantity
+
+    def _adjust_quantity(self, now_ns: int, out: list[RoleEffect]) -> None:
+        """Go on with fewer copies while data servers are silent, if that is allowed; not a moment longer."""
+        config, presence = self._config, self._presence
+        if not config.min_copies or presence is None:
+            return
+        others = [server for server in config.data_servers if server != self._node]
+        present = [one for one in others if not presence.is_silent(one, self._began_at, now_ns)]
+        ready = [one for one in present if (seen := presence.seen(one)) and seen.is_synchronized]
+        quantity = self._data_quantity
+        if 1 + len(present) < quantity:
+            quantity = max(1 + len(present), config.min_copies)
+        else:
+            quantity = max(quantity, min(1 + len(ready), config.data_quantity))
+        if quantity != self._data_quantity:
+            self._number(EntryKind.QUANTITY, QuantityDetail(quantity).encode())
+            for pid, waiting in self._waiting.items():
+                self._assign(self._ledger.rows[pid], waiting, out)
+
+    def _replace_disk(self, now_ns: int) -> None:
+        """A node came back with another disk and has caught up: list that one, if enough others are well.
+
+        It is a new server under an old name. What the lost disk had promised and held counts no more, so
+        until the configuration changes nothing of the new one counts either.
+        """
+        config, presence = self._config, self._presence
+        if not config.disk_ids or presence is None:
+            return
+        for at, node in enumerate(config.nodes):
+            seen, listed = presence.seen(node), config.disk_of(node)
+            if not listed or seen is None or not any(seen.disk_id) or seen.disk_id == listed:
+                continue
+            disk_ids = (*config.disk_ids[:at], seen.disk_id, *config.disk_ids[at + 1 :])
+            wanted = replace(config, config_id=config.config_id + 1, disk_ids=disk_ids)
+            if self._is_ready(now_ns, node, wanted) and self._has_healthy_quorum_without(node):
+                self.propose_config(now_ns, wanted)
+                return
+
+    def _has_healthy_quorum_without(self, node: int) -> bool:
+        """Do enough other commit servers answer and hold everything that is committed?"""
+        healthy = [
+            server
+            for server in self._config.commit_servers
+            if server != node
+            and self._nonce - self._answered.get(server, 0) <= _BEATS_HEALTHY
+            and self._match.get(server, -1) >= self.committed_upto
+        ]
+        return len(healthy) >= self._config.commit_quantity

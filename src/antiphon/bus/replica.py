@@ -1,7 +1,7 @@
 """Replica: all roles of one node for one channel, and the queue between them.
 
 Where it sits
-    node  ->  REPLICA( member, data_server, sequencer, commit_server, checkpoint_server )  ->  node
+    node  ->  REPLICA( member, data_server, sequencer, commit_server, checkpoint_server, … )  ->  node
 
 What it promises
     P1  A step ends when nothing is left to say among the roles of this node: only the disk, the clock
@@ -9,17 +9,24 @@ What it promises
     P2  `Append` effects come out in index order.
     P3  What roles say to each other on one node is what they would say over the network, in the same
         messages; a role never learns that it talks to its own node.
+    P4  What another node says counts as a vote only if it comes from the disk that the configuration lists
+        for it. A node whose own disk is not the listed one votes, reports and stands for nothing; it follows
+        as a learner until a configuration lists its disk.
+    P5  A new configuration is in force, for all roles at once, when the entry that orders it is known to be
+        committed.
 
 What it leaves to others
     Other nodes, the producer, the message manager and the client manager are the node's:
 
         Send(to=another)     goes to that node
         Send(to=this node)   is for the producer of this node (`ReportNack`, `Published`,
-                             `ProducerOpened`, `FetchIdReply`); the roles have had their copy
+                             `ProducerOpened`, `ProducerState`, `FetchIdReply`); the roles have had
+                             their copy
         Multicast            goes to all other nodes and to the other machines of this one; the roles
                              here have had their copy, so it is not handed back to this replica
 
-    Whatever the node's other machines say (`Data`, `ProducerOpen`, `FetchId`) comes in as `Received`.
+    Whatever the node's other machines say (`Data`, `ProducerOpen`, `ProducerStateGet`, `FetchId`) comes in
+    as `Received`.
 
 The first step of a life needs no event: `next_deadline_ns` is 0 until it was taken.
 """
@@ -27,7 +34,7 @@ The first step of a life needs no event: `next_deadline_ns` is 0 until it was ta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
@@ -35,29 +42,52 @@ from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.effects import (
+    CheckpointFailed,
+    CheckpointRead,
     CheckpointWritten,
+    ConfigProposed,
     Effect,
     Event,
+    Installed,
     Learned,
     Multicast,
     Received,
+    Reconfigured,
     RoleEffect,
     RoleEvent,
     Send,
     SpaceChanged,
     StateCaptured,
+    StateOpened,
     Synced,
 )
 from antiphon.bus.group import GroupConfig
+from antiphon.bus.holder import Holder
+from antiphon.bus.joining import Joiner, Phase
+from antiphon.bus.ledger import Ledger
 from antiphon.bus.member import Member
+from antiphon.bus.membership import in_force
+from antiphon.bus.messages import EntryKind, ServerStatus
 from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter, Payloads
 from antiphon.bus.prefix import Prefix
+from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.recovery import RecoveredReplica
 from antiphon.bus.sequencer import Sequencer, State
 from antiphon.bus.superblock import Superblock
 
-_FOR_PRODUCER: Final = (m.ReportNack, m.Published, m.ProducerOpened, m.FetchIdReply)
+_FOR_PRODUCER: Final = (m.ReportNack, m.Published, m.ProducerOpened, m.ProducerState, m.FetchIdReply)
+# What counts for something, and so only from the disk that is listed.
+_VOTES: Final = (
+    m.SealOk,
+    m.PreSealOk,
+    m.CommitAcknowledge,
+    m.HeartbeatAck,
+    m.StartNeed,
+    m.DataReport,
+    m.CheckpointReport,
+    m.FetchLogReply,
+)
 
 
 class _Role(Protocol):
@@ -76,6 +106,9 @@ class _Seat:
         self.inbox: list[RoleEvent] = []
 
 
+_Seats: TypeAlias = tuple[_Seat, ...]
+
+
 class Replica:
     """The roles of one node for one channel."""
 
@@ -88,18 +121,45 @@ class Replica:
         counter: JournalCounter,
         recovered: RecoveredReplica | None = None,
         *,
+        name: str = "",
+        disk_id: bytes = b"",
         planted: frozenset[str] = NONE,
     ) -> None:
+        found = recovered or RecoveredReplica.empty()
+        config, config_at = in_force(config, found.base_ledger, found.log, found.ledger, found.applied)
         self.config = config
         self.node = node
+        self._disk_id = disk_id
+        # A node that is alone has nobody to be there for.
+        self._name = name
+        self._presence = PresenceKeeper(config, node, name) if len(config.nodes) > 1 else None
         # The simulator sets this to see, and to pass through the codec, what roles say on this node.
         self.loopback: Callable[[m.BusMessage], m.BusMessage] | None = None
+        # How many words of nodes with other disks than the listed ones were not heard.
+        self.votes_dropped = 0
+        self._next_config: tuple[GroupConfig, int] | None = None
+        self._epoch_told = 0
+        # Until the first step was taken, it is due.
+        self._deadline: int | None = 0
         chance = Chance.of(b"replica", config.group.encode(), run_id)
-        found = recovered or RecoveredReplica.empty()
+        self._make_roles(found, config_at, payloads, counter, chance, planted)
+        self._take_seats()
+        self._look_at_disks()
+
+    def _make_roles(
+        self,
+        found: RecoveredReplica,
+        config_at: int,
+        payloads: Payloads,
+        counter: JournalCounter,
+        chance: Chance,
+        planted: frozenset[str],
+    ) -> None:
+        config, node = self.config, self.node
         superblock = Superblock(counter, found.promised, found.epoch_claimed)
         known, ledger = Prefix(found.applied), found.ledger.copy()
         self._superblock = superblock
-        self._checkpoint_server = CheckpointServer(config, node, found.checkpoint, found.older_checkpoint_n)
+        self._checkpoint_server = CheckpointServer(config, node, found.checkpoints, found.stable_n)
         checkpoint_server = self._checkpoint_server if node in config.checkpoint_servers else None
         self._commit_server = CommitServer(
             config,
@@ -108,9 +168,12 @@ class Replica:
             superblock,
             log=found.log,
             log_epoch=found.log_epoch,
+            log_config=found.log_config,
             base_ledger=found.base_ledger,
             marks={found.applied: found.ledger.encode()},
             checkpoint_server=checkpoint_server,
+            presence=self._presence,
+            config_at=config_at,
             planted=planted,
         )
         self._data_server = DataServer(
@@ -120,71 +183,163 @@ class Replica:
             counter,
             known,
             ledger,
-            found.log,
+            self._commit_server,
             recovered=found.envelopes,
             planted=planted,
         )
         self._member = Member(config, node, known, ledger, self._data_server, checkpoint_server, chance)
         self._sequencer = Sequencer(
-            config, node, superblock, self._commit_server, self._member, chance, planted=planted
+            config,
+            node,
+            superblock,
+            self._commit_server,
+            self._member,
+            chance,
+            presence=self._presence,
+            planted=planted,
         )
-        # Until the first step was taken, it is due.
-        self._deadline: int | None = 0
-        self._take_seats()
+        self._holder = Holder(config, node, payloads, self._checkpoint_server)
+        self._joiner = Joiner(config, node, payloads, counter, self._member, self._checkpoint_server, chance)
 
     def _take_seats(self) -> None:
         config, node = self.config, self.node
-        member = _Seat(self._member)
-        data = _Seat(self._data_server)
-        sequencer = _Seat(self._sequencer)
-        commit = _Seat(self._commit_server)
-        checkpoint = _Seat(self._checkpoint_server)
-        stores = (data,) if node in config.data_servers else ()
-        votes = (commit,) if node in config.commit_servers else ()
-        folds = (checkpoint,) if node in config.checkpoint_servers else ()
+        is_alone = len(config.nodes) == 1
+        self._member_seat = _Seat(self._member)
+        self._data_seat = _Seat(self._data_server)
+        self._sequencer_seat = _Seat(self._sequencer)
+        self._commit_seat = _Seat(self._commit_server)
+        stores = (self._data_seat,) if node in config.data_servers else ()
+        folds = (_Seat(self._checkpoint_server),) if node in config.checkpoint_servers else ()
+        # Whoever is alone has nobody to give a checkpoint to, and nobody to take one from.
+        holds = (_Seat(self._holder),) if folds and not is_alone else ()
+        self._join_seats = (_Seat(self._joiner),) if not is_alone else ()
+        others = (_Seat(self._presence),) if self._presence is not None else ()
         # In the order in which a message meets them, so that one round takes it as far as it can go. The
         # member comes first: a data server that has heard of a commit has nothing to report again.
-        self._seats = (member, *stores, sequencer, *votes, *folds)
-        self._member_seat = member
-        self._data_seat = data
-        routes: dict[type[Any], tuple[_Seat, ...]] = {
+        self._seats = (
+            self._member_seat,
+            *stores,
+            self._sequencer_seat,
+            self._commit_seat,
+            *folds,
+            *holds,
+            *self._join_seats,
+            *others,
+        )
+        # Only the first COMMIT of an epoch is news to the others. The commit server hears how far all is
+        # committed from submits and heartbeats, which come soon enough.
+        self._news = (*stores, self._sequencer_seat, *folds)
+        self._events: dict[type[Any], tuple[_Seat, ...]] = {
+            Learned: (*stores, self._commit_seat, *folds),
+            Installed: (self._member_seat, *stores, self._commit_seat),
+            StateCaptured: folds,
+            StateOpened: self._join_seats,
+            CheckpointWritten: (*folds, *self._join_seats),
+            CheckpointFailed: folds,
+            CheckpointRead: holds,
+            SpaceChanged: (self._sequencer_seat, self._commit_seat, *holds),
+            ConfigProposed: (self._sequencer_seat,),
+        }
+        self._lay_routes(stores, folds, holds, others)
+
+    def _lay_routes(self, stores: _Seats, folds: _Seats, holds: _Seats, others: _Seats) -> None:
+        member, sequencer, commit = self._member_seat, self._sequencer_seat, self._commit_seat
+        joins = self._join_seats
+        votes = (commit,) if self.node in self.config.commit_servers else ()
+        # A commit server without a vote learns the order all the same, to be ready for one.
+        learns = (commit,) if self._is_learner else ()
+        self._routes: dict[type[Any], tuple[_Seat, ...]] = {
             m.Data: stores,
             m.FetchData: stores,
             m.FetchDataReply: stores,
+            m.FetchRange: stores,
+            m.FetchRangeReply: (member, *stores, *joins),
+            m.ProducerStateGet: (member,),
             m.ReportNack: stores,
             m.DataReport: (sequencer,),
             m.ProducerOpen: (sequencer,),
             m.CommitAcknowledge: (sequencer,),
             m.HeartbeatAck: (sequencer,),
             m.PreSealOk: (sequencer,),
-            m.SealOk: (sequencer,),
+            m.SealOk: (sequencer, *joins),
             m.SealNack: (sequencer,),
             m.FetchLogReply: (sequencer,),
             m.StartNeed: (sequencer,),
             m.CheckpointReport: (sequencer,),
             m.CommitSubmit: votes,
             m.PreSeal: votes,
-            m.Seal: votes,
+            # Also who has no vote any more can tell which configuration followed.
+            m.Seal: (commit,),
             m.FetchLog: votes,
             m.EpochStart: votes,
-            m.FetchId: votes,
-            m.FetchIdReply: (member,),
-            m.Commit: (member,),
-            m.Heartbeat: (member, *stores, sequencer, *votes, *folds),
+            m.FetchId: (commit,),
+            m.FetchIdReply: (member, commit, *joins),
+            m.Commit: (member, *learns),
+            m.Heartbeat: (member, *stores, sequencer, commit, *folds, *joins),
+            m.CheckpointGet: holds,
+            m.StoredGet: holds,
+            m.CheckpointChunk: joins,
+            m.StoredReply: joins,
+            m.Presence: (member, *others),
         }
-        self._routes = routes
-        # Only the first COMMIT of an epoch is news to the others. The commit server hears how far all is
-        # committed from submits and heartbeats, which come soon enough.
-        self._news = (*stores, sequencer, *folds)
-        self._epoch_told = 0
-        self._sequencer_seat = sequencer
-        self._commit_seat = commit
-        self._events: dict[type[Any], tuple[_Seat, ...]] = {
-            Learned: (*stores, *votes, *folds),
-            StateCaptured: folds,
-            CheckpointWritten: folds,
-            SpaceChanged: (sequencer,),
-        }
+
+    # -- disks and configurations ------------------------------------------------------------------
+
+    @property
+    def is_amnesiac(self) -> bool:
+        """Is our disk another than the configuration lists, so that nothing we say counts?"""
+        listed = self.config.disk_of(self.node)
+        return bool(listed) and self._disk_id != listed
+
+    @property
+    def _is_learner(self) -> bool:
+        return self.node not in self.config.commit_servers or self.is_amnesiac
+
+    def _look_at_disks(self) -> None:
+        nodes = [node for node in self.config.nodes if self.config.disk_of(node)]
+        self._listed = {node: self.config.disk_of(node) for node in nodes}
+        self._is_mute = self.is_amnesiac
+        if self._is_mute:
+            self._commit_server.set_status(ServerStatus.AMNESIA)
+
+    def _note_config(self, learned: Learned) -> None:
+        for entry in learned.notable:
+            if entry.kind is EntryKind.CONFIG:
+                config = GroupConfig.decode(entry.detail)
+                if config.config_id > self.config.config_id:
+                    self._next_config = (config, entry.last)
+
+    def _note_config_before(self, installed: Installed) -> None:
+        """The entry of a configuration may lie before the checkpoint; the ledger has kept it."""
+        encoded = Ledger.decode(installed.ledger).config
+        config = GroupConfig.decode(encoded) if encoded else self.config
+        if config.config_id > self.config.config_id:
+            self._next_config = (config, installed.n)
+
+    def _reconfigure(self, out: list[Effect]) -> None:
+        """Go over to the configuration that the order has come to (P5); nobody has anything in hand."""
+        assert self._next_config is not None, "there is nothing to go over to"
+        (config, at), self._next_config = self._next_config, None
+        self.config = config
+        checkpoint_server = self._checkpoint_server if self.node in config.checkpoint_servers else None
+        self._member.reconfigure(config, checkpoint_server)
+        self._commit_server.reconfigure(config, at, checkpoint_server)
+        if self._presence is None and len(config.nodes) > 1:
+            self._presence = PresenceKeeper(config, self.node, self._name)
+            self._commit_server.presence = self._sequencer.presence = self._presence
+        for role in (
+            self._data_server,
+            self._sequencer,
+            self._checkpoint_server,
+            self._holder,
+            self._joiner,
+            self._presence,
+        ):
+            if role is not None:
+                role.reconfigure(config)
+        self._take_seats()
+        self._look_at_disks()
+        out.append(Reconfigured(config))
 
     # -- what others may ask -----------------------------------------------------------------------
 
@@ -244,9 +399,39 @@ class Replica:
         return reign is not None and self._member.term == reign.epoch
 
     @property
+    def presence(self) -> PresenceKeeper | None:
+        """Who else is there; None on a node that is alone."""
+        return self._presence
+
+    @property
+    def is_synchronized(self) -> bool:
+        """Does this node follow a sequencer, and keep up with it?"""
+        return self._presence is not None and self._presence.is_synchronized
+
+    @property
+    def is_joining(self) -> bool:
+        """Is a checkpoint of another node on its way here?"""
+        return self._joiner.is_busy
+
+    @property
+    def join_phase(self) -> Phase:
+        """How far that has come."""
+        return self._joiner.phase
+
+    @property
+    def needs_checkpoint(self) -> int:
+        """The number from which on others have the order, if this node cannot lead without it; else 0."""
+        return self._sequencer.needs_checkpoint
+
+    @property
     def unsettled(self) -> int:
         """Envelopes held here that have no committed number yet."""
         return self._data_server.unsettled
+
+    @property
+    def rereported(self) -> int:
+        """How often an envelope was reported once more."""
+        return self._data_server.rereported
 
     def next_deadline_ns(self) -> int | None:
         """When `step` must be called at the latest, with or without events."""
@@ -258,6 +443,8 @@ class Replica:
         """Take what happened, return what must be done, in order."""
         out: list[Effect] = []
         seats = self._seats
+        if self._presence is not None:
+            self._note_senders(self._presence, now_ns, events)
         for event in events:
             self._take(event)
         if self._deadline is not None and now_ns >= self._deadline:
@@ -265,6 +452,22 @@ class Replica:
                 deadline = seat.role.next_deadline_ns()
                 if not seat.inbox and (deadline is None or deadline <= now_ns):
                     self._run(seat, now_ns, out)
+        self._settle(now_ns, out)
+        while self._next_config is not None:
+            self._reconfigure(out)
+            for seat in self._seats:
+                self._run(seat, now_ns, out)
+            self._settle(now_ns, out)
+        seats = self._seats
+        if self._presence is not None:
+            self._tell_standing(self._presence)
+        deadlines = [deadline for seat in seats if (deadline := seat.role.next_deadline_ns()) is not None]
+        self._deadline = min(deadlines, default=None)
+        return out
+
+    def _settle(self, now_ns: int, out: list[Effect]) -> None:
+        """Let the roles talk until nobody has anything to say (P1)."""
+        seats = self._seats
         is_quiet = False
         while not is_quiet:
             is_quiet = True
@@ -272,14 +475,36 @@ class Replica:
                 if seat.inbox:
                     is_quiet = False
                     self._run(seat, now_ns, out)
-        deadlines = [deadline for seat in seats if (deadline := seat.role.next_deadline_ns()) is not None]
-        self._deadline = min(deadlines, default=None)
-        return out
+
+    def _note_senders(self, presence: PresenceKeeper, now_ns: int, events: list[Event]) -> None:
+        """Whatever a node says, it lives: told once for each that was heard in this step."""
+        for sender in dict.fromkeys([event.sender for event in events if type(event) is Received]):
+            presence.hear(now_ns, sender)
+
+    def _tell_standing(self, presence: PresenceKeeper) -> None:
+        member = self._member
+        presence.role = self._role
+        presence.applied = member.applied
+        behind = member.known.told_upto - member.applied
+        if not behind and self._sequencer.is_led and not self._joiner.is_busy:
+            presence.is_synchronized = True
+        elif behind > self.config.window_entries or self._joiner.is_busy:
+            # Not at the first number that is missing: under load there is always one on its way.
+            presence.is_synchronized = False
+
+    @property
+    def _role(self) -> str:
+        if self.is_serving:
+            return "primary"
+        return "replica" if self.node in self.config.data_servers else "witness"
 
     def _take(self, event: RoleEvent) -> None:
         kind = type(event)
         if kind is Received:
             message = event.message  # type: ignore[union-attr]
+            if self._listed and isinstance(message, _VOTES) and not self._comes_from_its_disk(event):
+                self.votes_dropped += 1
+                return
             seats = self._routes.get(type(message), ())
             if type(message) is m.Commit and message.epoch > self._epoch_told:
                 self._epoch_told = message.epoch
@@ -292,6 +517,11 @@ class Replica:
         for seat in seats:
             seat.inbox.append(event)
 
+    def _comes_from_its_disk(self, event: RoleEvent) -> bool:
+        assert type(event) is Received, "only what was received comes from somewhere"
+        listed = self._listed.get(event.sender)
+        return listed is None or event.disk_id == listed
+
     def _take_synced(self, synced: RoleEvent) -> None:
         """Two of three roles as a rule have nothing to wait for: they are not woken."""
         if self._data_server.is_writing or self._data_seat.inbox:
@@ -300,6 +530,9 @@ class Replica:
             self._commit_seat.inbox.append(synced)
         if self._sequencer.is_claiming:
             self._sequencer_seat.inbox.append(synced)
+        if self._joiner.is_writing:
+            for seat in self._join_seats:
+                seat.inbox.append(synced)
 
     def _run(self, seat: _Seat, now_ns: int, out: list[Effect]) -> None:
         events, seat.inbox = seat.inbox, []
@@ -310,7 +543,15 @@ class Replica:
                 self._hear(effect.message)
                 out.append(effect)
             elif isinstance(effect, Learned):
+                # Before everything else that waits: an envelope that arrives with its number is wanted, and
+                # one whose number is old news is not.
+                for told in self._events[Learned]:
+                    told.inbox.insert(0, effect)
+                if effect.notable:
+                    self._note_config(effect)
+            elif isinstance(effect, Installed):
                 self._take(effect)
+                self._note_config_before(effect)
             else:
                 out.append(effect)
         if seat is self._data_seat and self._member.is_waiting and not self._member_seat.inbox:
@@ -318,6 +559,8 @@ class Replica:
             self._run(self._member_seat, now_ns, out)
 
     def _send(self, seat: _Seat, effect: Send, out: list[Effect]) -> None:
+        if self._is_mute and isinstance(effect.message, _VOTES):
+            return
         if effect.to != self.node:
             out.append(effect)
             return
@@ -333,4 +576,4 @@ class Replica:
     def _hear(self, message: m.BusMessage) -> None:
         if self.loopback is not None:
             message = self.loopback(message)
-        self._take(Received(self.node, message))
+        self._take(Received(self.node, message, self._disk_id))

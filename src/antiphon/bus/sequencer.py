@@ -7,7 +7,8 @@ What it promises
     P1  It leads only in an epoch that it claimed durably and that enough commit servers promised.
     P2  A start of the process is a new epoch. Numbers of an earlier one are a cache, valid only as far
         as the seal quorum confirms them.
-    P3  On hearing of a higher epoch, or when no quorum answers, it stops numbering.
+    P3  On hearing of a higher epoch, or when no quorum answers, it stops numbering; also when its own commit
+        server cannot write, and when the configuration that it leads is over.
 
 What it leaves to others
     Fencing is the commit servers': a sequencer that does not know that it is deposed can commit nothing.
@@ -16,6 +17,9 @@ What it leaves to others
 
 PRE asks whether anybody still hears a sequencer, so that a node with a bad ear does not depose a good
 one. A node that is the only commit server need not ask: it stands at once.
+
+A node that has applied far less than another does not stand, nor is it encouraged: it would serve late.
+That is a matter of speed alone, so it ends when nobody led for `leaderless_ms`.
 """
 
 from __future__ import annotations
@@ -26,11 +30,20 @@ from antiphon.bus import messages as m
 from antiphon.bus.candidacy import Candidacy
 from antiphon.bus.chance import Chance
 from antiphon.bus.commit_server import CommitServer
-from antiphon.bus.effects import Received, RoleEffect, RoleEvent, Send, SpaceChanged, Synced
+from antiphon.bus.effects import (
+    ConfigProposed,
+    Received,
+    RoleEffect,
+    RoleEvent,
+    Send,
+    SpaceChanged,
+    Synced,
+)
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.member import Member
 from antiphon.bus.messages import ServerStatus
 from antiphon.bus.planted import NONE
+from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Reign
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import epoch_counter, epoch_node, make_epoch
@@ -60,6 +73,7 @@ class Sequencer:
         member: Member,
         chance: Chance,
         *,
+        presence: PresenceKeeper | None = None,
         planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
@@ -69,9 +83,14 @@ class Sequencer:
         self._commit_server = commit_server
         self._member = member
         self._chance = chance
+        self.presence = presence
         self._planted = planted
         self._may_stand = node in config.candidates
         self._is_alone = config.commit_servers == (node,)
+        # Did our reign end with a new configuration? Then we stand in it without waiting or asking.
+        self._stands_next = False
+        # Were we told that our configuration is over? Then we wait to hear it from the order.
+        self._is_retired = False
         # The highest epoch this node has heard of, from whomever.
         self.epoch_seen = max(superblock.promised, superblock.epoch_claimed)
         self._pre_counter = 0
@@ -79,6 +98,10 @@ class Sequencer:
         self._pre_until: int | None = None
         self._suspect_at: int | None = None
         self._patience = 1
+        self._led_at = 0
+        # Was any sequencer heard in this life, or are we one?
+        self.is_led = False
+        self._base_elsewhere = 0
         self._candidacy: Candidacy | None = None
         self._reign: Reign | None = None
 
@@ -96,9 +119,29 @@ class Sequencer:
         return self._reign
 
     @property
+    def needs_checkpoint(self) -> int:
+        """Where the best log began that this node could have led with, if that was out of its reach; else 0.
+
+        What lies before it is committed and gone from the logs: only a checkpoint brings it.
+        """
+        return self._base_elsewhere if self._base_elsewhere > self._member.known.upto else 0
+
+    @property
     def is_claiming(self) -> bool:
         """Does a claim of ours wait for the disk?"""
         return self._candidacy is not None and not self._candidacy.has_claimed
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration: whatever we led or stood for is over with the one before."""
+        self._stands_next = self._stands_next or self._reign is not None
+        self._config = config
+        self._may_stand = self._node in config.candidates
+        self._is_alone = config.commit_servers == (self._node,)
+        self._is_retired = False
+        self._reign = None
+        self._candidacy = None
+        self._pre_until = None
+        self._suspect_at = None
 
     def next_deadline_ns(self) -> int | None:
         if self._reign is not None:
@@ -112,7 +155,12 @@ class Sequencer:
         out: list[RoleEffect] = []
         if self._suspect_at is None and self._may_stand:
             # The first step of this life. Nobody has been heard, so nobody is deposed by waiting.
-            self._suspect_at = now_ns if self._is_alone else self._next_suspicion(now_ns)
+            stands_now = self._is_alone or self._stands_next
+            self._suspect_at = now_ns if stands_now else self._next_suspicion(now_ns)
+            self._led_at = now_ns
+        if (self._reign or self._candidacy) and self._commit_server.status is not ServerStatus.OK:
+            # Without a disk of our own to write to, another had better lead.
+            self._follow(now_ns)
         for event in events:
             if type(event) is Received:
                 self._on_received(now_ns, event.sender, event.message, out)
@@ -125,11 +173,15 @@ class Sequencer:
                 self._candidacy.on_claim_durable(now_ns, out)
             elif type(event) is SpaceChanged and event.is_low and self._reign is not None:
                 self._reign.mark_for_space()
+            elif type(event) is ConfigProposed and self._reign is not None:
+                self._reign.propose_config(now_ns, event.config)
         self._on_epoch(self._superblock.promised, now_ns)
         self._keep_time(now_ns, out)
         if self._reign is not None:
             self._reign.forget(self._commit_server.log.base)
             self._reign.flush(now_ns, out)
+            if self._reign.is_over:
+                self._hand_over(now_ns, out)
         return out
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
@@ -138,13 +190,20 @@ class Sequencer:
                 if self._reign is not None and sender in self._config.data_servers:
                     self._reign.on_report(now_ns, sender, message, out)
             case m.CommitAcknowledge(epoch, last, status):
-                if status is ServerStatus.OK and sender in self._config.commit_servers:
+                if sender not in self._config.commit_servers:
+                    return
+                if status is ServerStatus.OK:
                     self._on_acknowledge(now_ns, sender, epoch, last, out)
+                elif self._is_mine(sender, epoch) and self._reign is not None:
+                    self._reign.on_no_acknowledgement(sender, status)
             case m.ProducerOpen():
                 if self._reign is not None and sender == message.pid and sender in self._config.nodes:
                     self._reign.on_producer_open(message, out)
             case m.Heartbeat() | m.Commit():
                 if sender == epoch_node(message.epoch) and sender != self._node:
+                    if message.epoch < self.epoch_seen:
+                        # Some of us go by a higher epoch, and do not listen to this one.
+                        out.append(Send(sender, m.SealNack(self.epoch_seen)))
                     self._on_sequencer_heard(now_ns, message.epoch)
             case m.HeartbeatAck(epoch, nonce):
                 if self._is_mine(sender, epoch) and self._reign is not None:
@@ -163,24 +222,27 @@ class Sequencer:
                 if self._pre_until is not None and counter == self._pre_counter:
                     self._on_pre_seal_ok(now_ns, sender, out)
             case m.SealOk(epoch):
-                if (
-                    candidacy is not None
-                    and self._is_mine(sender, epoch)
-                    and not candidacy.on_seal_ok(sender, message, out)
-                ):
-                    self._follow(now_ns)
+                if candidacy is not None and self._is_mine(sender, epoch):
+                    if not candidacy.on_seal_ok(sender, message, out):
+                        self._give_up(now_ns, candidacy.base_out_of_reach, out)
+                    else:
+                        self._on_adopted(now_ns, candidacy, out)
             case m.FetchLogReply(epoch):
                 if candidacy is not None and self._is_mine(sender, epoch):
                     candidacy.on_log_page(sender, message, out)
+                    self._on_adopted(now_ns, candidacy, out)
             case m.StartNeed(epoch):
                 if self._is_mine(sender, epoch):
                     if self._reign is not None:
                         self._reign.on_start_need(now_ns, sender, message, out)
                     elif candidacy is not None:
                         candidacy.on_start_need(sender, message, out)
-            case m.SealNack(promised):
-                if sender in self._config.commit_servers:
+            case m.SealNack(promised, status):
+                if sender in self._config.nodes:
                     self._on_epoch(promised, now_ns)
+                    if status is ServerStatus.RETIRED and not self._is_retired:
+                        self._is_retired = True
+                        self._follow(now_ns)
             case _:
                 pass
 
@@ -205,6 +267,9 @@ class Sequencer:
 
     def _on_sequencer_heard(self, now_ns: int, epoch: int) -> None:
         self._on_epoch(epoch, now_ns)
+        self._led_at = now_ns
+        self.is_led = True
+        self._stands_next = False
         if epoch >= self.epoch_seen and self._may_stand:
             self._pre_until = None
             self._patience = 1
@@ -225,6 +290,21 @@ class Sequencer:
         self._pre_until = None
         if self._may_stand:
             self._suspect_at = self._next_suspicion(now_ns)
+
+    def _on_adopted(self, now_ns: int, candidacy: Candidacy, out: list[RoleEffect]) -> None:
+        if candidacy.outranked_by:
+            self._on_epoch(candidacy.outranked_by, now_ns)
+            self._follow(now_ns)
+            self._stands_next = True
+            self._suspect_at = now_ns
+        elif candidacy.is_won:
+            self._lead(now_ns, out)
+
+    def _give_up(self, now_ns: int, base: int, out: list[RoleEffect]) -> None:
+        """The order begins where we have not come: our node must first have a checkpoint from there."""
+        self._base_elsewhere = base
+        out.append(Send(self._node, m.FetchIdReply((), base, base)))
+        self._follow(now_ns)
 
     def _next_suspicion(self, now_ns: int) -> int:
         config = self._config
@@ -248,19 +328,29 @@ class Sequencer:
             elif now_ns >= self._candidacy.next_deadline_ns():
                 self._candidacy.resend(now_ns, out)
         elif self._suspect_at is not None and now_ns >= self._suspect_at:
-            if self._commit_server.status is not ServerStatus.OK:
+            is_fit = self._commit_server.status is ServerStatus.OK and not self._is_retired
+            if not is_fit or self._lags(now_ns):
+                self._pre_until = None
                 self._suspect_at = self._next_suspicion(now_ns)
-            elif self._is_alone:
+            elif self._is_alone or self._stands_next:
+                # Nobody else can lead: there is nobody, or it was us, and that configuration is over.
                 self._stand(now_ns, out)
             elif self._pre_until is None or now_ns >= self._pre_until:
                 self._ask_around(now_ns, out)
+
+    def _lags(self, now_ns: int) -> bool:
+        """Is another so far ahead that we had better not lead?"""
+        config = self._config
+        if self.presence is None or now_ns - self._led_at >= config.leaderless_ms * MS:
+            return False
+        return self._member.applied + config.lag_max < self.presence.applied_max
 
     def _ask_around(self, now_ns: int, out: list[RoleEffect]) -> None:
         self._pre_counter += 1
         self._pre_answers = {}
         self._pre_until = now_ns + self._config.suspicion_ms * MS
         for server in self._config.commit_servers:
-            out.append(Send(server, m.PreSeal(self._pre_counter)))
+            out.append(Send(server, m.PreSeal(self._pre_counter, self._member.applied)))
 
     def _on_pre_seal_ok(self, now_ns: int, sender: int, out: list[RoleEffect]) -> None:
         if sender in self._config.commit_servers:
@@ -271,6 +361,7 @@ class Sequencer:
     def _stand(self, now_ns: int, out: list[RoleEffect]) -> None:
         """Claim an epoch above every one that was ever seen."""
         self._pre_until = None
+        self._stands_next = False
         superblock = self._superblock
         highest = max(superblock.promised, superblock.epoch_claimed, self.epoch_seen)
         epoch = make_epoch(epoch_counter(highest) + 1, self._node)
@@ -278,7 +369,7 @@ class Sequencer:
         out.append(append)
         self.epoch_seen = epoch
         self._candidacy = Candidacy(
-            self._config, self._node, epoch, append.index, self._commit_server, now_ns
+            self._config, self._node, epoch, append.index, self._commit_server, now_ns, self._planted
         )
 
     # -- leading -----------------------------------------------------------------------------------
@@ -290,6 +381,8 @@ class Sequencer:
         )
         self._candidacy = None
         self._patience = 1
+        self._base_elsewhere = 0
+        self.is_led = True
         self._reign = Reign(
             self._config,
             self._node,
@@ -299,11 +392,20 @@ class Sequencer:
             candidacy.match,
             now_ns,
             self._chance,
+            self.presence,
             self._planted,
+            adopted_epoch=candidacy.log_epoch,
         )
         self._reign.tell_committed(candidacy.newly_committed, out)
-        self._reign.claim()
+        if not self._reign.is_over:
+            self._reign.claim()
         self._beat(now_ns, out)
+
+    def _hand_over(self, now_ns: int, out: list[RoleEffect]) -> None:
+        """The CONFIG is committed. One more heartbeat tells the commit servers so; then nobody leads here."""
+        self._beat(now_ns, out)
+        self._stands_next = True
+        self._follow(now_ns)
 
     def _beat(self, now_ns: int, out: list[RoleEffect]) -> None:
         assert self._reign is not None, "only a sequencer that leads has a heartbeat"

@@ -1,4 +1,4 @@
-"""`antiphon sim`: runs the machines of a node in an invented world, one run per seed.
+"""`antiphon sim`: runs the machines of one node or of several in an invented world, one run per seed.
 
 Without faults in the machines every seed passes; exits 1 at the first seed that breaks a promise, and
 says how to repeat it. `--planted` breaks one rule on purpose, to see that the simulator sees.
@@ -14,8 +14,8 @@ from collections import Counter
 from time import perf_counter
 from typing import Any
 
-from antiphon.bus.planted import ALL
 from antiphon.cli.options import positive
+from antiphon.sim.cluster.profile import SHAPE_OF_NODES
 from antiphon.sim.runs import WORKLOADS, Report
 from antiphon.sim.runs import run as run_seed
 from antiphon.sim.trace import Trace
@@ -34,8 +34,14 @@ def add_command(commands: Any) -> None:
     which.add_argument("--seed", type=int, help="run this one seed and tell what happened")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first seed (default 1)")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
-    parser.add_argument("--planted", choices=ALL, help="break one rule on purpose")
-    parser.add_argument("--profile", choices=ALL, help="the faults that show a planted bug, without the bug")
+    bugs = sorted({bug for workload in WORKLOADS.values() for bug in workload.profiles})
+    parser.add_argument("--planted", choices=bugs, metavar="BUG", help="break one rule on purpose")
+    parser.add_argument(
+        "--profile", choices=bugs, metavar="BUG", help="the faults that show a planted bug, without the bug"
+    )
+    parser.add_argument(
+        "--nodes", type=int, choices=sorted(SHAPE_OF_NODES), help="bus only: how many nodes; 2 get a witness"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     parser.set_defaults(run=run)
 
@@ -45,6 +51,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workload not in WORKLOADS:
         known = ", ".join(sorted(WORKLOADS))
         print(f"antiphon: there is no workload {arguments.workload!r}; known: {known}", file=sys.stderr)
+        return 2
+    profiles = WORKLOADS[arguments.workload].profiles
+    wanted = arguments.planted or arguments.profile
+    if wanted and wanted not in profiles:
+        known = ", ".join(profiles)
+        print(f"antiphon: {arguments.workload} has no profile for {wanted}; it has: {known}", file=sys.stderr)
+        return 2
+    if arguments.nodes and arguments.workload != "bus":
+        print("antiphon: --nodes is for the workload bus", file=sys.stderr)
         return 2
     if arguments.seed is not None:
         return _run_one(arguments)
@@ -101,7 +116,9 @@ def _run_many(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, seed: int, trace: Trace | None = None) -> Report:
     planted, profile = arguments.planted or "", arguments.profile
-    return run_seed(arguments.workload, seed, planted=planted, profile=profile, trace=trace)
+    return run_seed(
+        arguments.workload, seed, planted=planted, profile=profile, nodes=arguments.nodes or 0, trace=trace
+    )
 
 
 def _print_verdict(report: Report) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from antiphon.bus.effects import (
     EnvelopeCommitted,
     EnvelopeConfirmed,
+    EnvelopeUncertain,
     PrimaryChanged,
     Received,
     SpaceChanged,
@@ -87,6 +88,7 @@ class Answered:
 FromChannel = (
     EnvelopeCommitted
     | EnvelopeConfirmed
+    | EnvelopeUncertain
     | PrimaryChanged
     | SpaceChanged
     | Registered

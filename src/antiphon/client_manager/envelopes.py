@@ -155,6 +155,10 @@ class Gatherer:
         """The envelope has its numbers: there is room for more. Told again, it changes nothing."""
         self.submitted_bytes -= self._weights.pop(tag, 0)
 
+    def commands(self, tag: int) -> Sequence[Ordered]:
+        """What an envelope that is not yet confirmed was made of."""
+        return self._commands.get(tag, ())
+
     def confirmed(self, tag: int) -> list[Ordered]:
         """The envelope is applied: the commands it was made of, in order. None when told again."""
         self.committed(tag)

@@ -27,6 +27,7 @@ from typing import Any
 from antiphon.bus.effects import (
     EnvelopeCommitted,
     EnvelopeConfirmed,
+    EnvelopeUncertain,
     PrimaryChanged,
     Received,
     SpaceChanged,
@@ -124,6 +125,7 @@ class ClientManager:
         self._on_channel: dict[type[Any], Callable[[str, Any], None]] = {
             EnvelopeConfirmed: self._ordering.confirmed,
             EnvelopeCommitted: self._ordering.committed,
+            EnvelopeUncertain: self._ordering.uncertain,
             Deliver: self._consumers.deliver,
             Registered: self._on_registered,
             ConsumerEnded: self._consumers.ended,
@@ -445,12 +447,12 @@ class ClientManager:
         elif ordered.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             # Nothing of the session has been told to anybody yet. To go on would be to tell its client
             # that the channel has its messages, because it has others under the same numbers.
-            session = ordered.lane.session
-            is_made_up_here = session is not None and not session.is_resumed
+            lane, session = ordered.lane, ordered.lane.session
+            is_made_up_here = session is not None and not session.is_resumed and not lane.is_repeated
             assert not (is_made_up_here and outcomes and outcomes[0].code in _SESSION_EXISTS), (
                 "the channel knows a session that was made up just now: an id was given twice"
             )
-            self._on_lane_opened(ordered.lane, outcomes)
+            self._on_lane_opened(lane, outcomes)
 
     def _on_lane_opened(self, lane: Lane, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:

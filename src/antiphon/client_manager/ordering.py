@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed
+from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, EnvelopeUncertain
 from antiphon.client_manager.admission import check_command
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.destination_service import DestinationService
@@ -155,6 +155,11 @@ class Ordering:
 
     def committed(self, channel: str, event: EnvelopeCommitted) -> None:
         self._gatherers[channel].committed(event.tag)
+
+    def uncertain(self, channel: str, event: EnvelopeUncertain) -> None:
+        """The bus orders the envelope once more: its sessions may already be known, by their own doing."""
+        for ordered in self._gatherers[channel].commands(event.tag):
+            ordered.lane.is_repeated = True
 
     def confirmed(self, channel: str, event: EnvelopeConfirmed) -> None:
         commands = self._gatherers[channel].confirmed(event.tag)

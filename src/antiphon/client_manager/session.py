@@ -68,6 +68,7 @@ class Lane:
         "_received",
         "channel",
         "is_in_turn",
+        "is_repeated",
         "items",
         "next_number",
         "published_bytes",
@@ -86,6 +87,8 @@ class Lane:
         self.next_number = 0 if session is not None and session.is_resumed else 1
         self.waiting: deque[tuple[Ordered, Buffer]] = deque()
         self.is_in_turn = False
+        # Something of it was ordered twice by the bus: the channel may know the session from the first time.
+        self.is_repeated = False
         self.published_bytes = 0
         self.items: list[ConfirmItem] = []
         self._received = 0

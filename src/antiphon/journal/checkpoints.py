@@ -94,6 +94,17 @@ def find(disk: Disk, disk_id: bytes, names: list[str]) -> FoundCheckpoints:
     return FoundCheckpoints(valid[0] if valid else None, valid[1] if len(valid) > 1 else None, problems)
 
 
+def load(disk: Disk, disk_id: bytes, n: int) -> Checkpoint:
+    """The checkpoint at n, if it is there and verifies; else `Damaged`."""
+    name = checkpoint_name(n)
+    if name not in disk.list_files():
+        raise Damaged(name, 0, "the file is missing")
+    found = decode(disk_id, n, disk.read(name, 0, disk.size(name)))
+    if isinstance(found, str):
+        raise Damaged(name, 0, found)
+    return found
+
+
 def drop_before(disk: Disk, n: int) -> int:
     """Remove the checkpoints below n, but never the two newest; returns how many."""
     old = [number for number in checkpoint_numbers(disk.list_files())[:-2] if number < n]

@@ -27,6 +27,7 @@ from antiphon.errors import Damaged, NoSpace, StorageFailed
 from antiphon.ids import Mid
 from antiphon.journal import checkpoints, recovery
 from antiphon.journal import superblock as superblocks
+from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.chores import Chore
 from antiphon.journal.format import (
     ORDER_LENGTH,
@@ -50,7 +51,7 @@ from antiphon.journal.format import (
 )
 from antiphon.journal.parts import Part
 from antiphon.journal.payload_index import PayloadIndex
-from antiphon.journal.ports import Buffer, Disk, Location, Position
+from antiphon.journal.ports import Buffer, Disk, Location, Position, Record
 from antiphon.journal.records import RecordReader
 from antiphon.journal.recovery import Recovered, Scan
 from antiphon.journal.superblock import Superblock
@@ -117,7 +118,7 @@ class Journal:
         self._failure: str | None = None
 
         self._reader = RecordReader(disk, self._seed)
-        self.payloads = PayloadIndex(self.read)
+        self.payloads = PayloadIndex(self.read, self.record)
         for stored in scan.data:
             self.payloads.add(stored.mid, stored.location)
 
@@ -181,6 +182,18 @@ class Journal:
         """Gather an envelope. `payload` must not change until the flush."""
         location = self._put_record(index, 0, mid, ts, count, digest, payload)
         self.payloads.add(mid, location)
+        return location
+
+    def append_copy(
+        self, index: int, mid: Mid, ts: int, count: int, digest: bytes, payload: Buffer
+    ) -> Location:
+        """Gather a copy of a record of another node's journal.
+
+        Like one that was moved it is not found by its id, now or after a crash: only a checkpoint that
+        refers to it gives it a meaning. Until then `payloads` knows it by its index.
+        """
+        location = self._put_record(index, RELOCATED, mid, ts, count, digest, payload)
+        self.payloads.add_copy(index, location)
         return location
 
     def append_order(self, index: int, record: bytes, highest: int = 0, *, pinned: bool = False) -> None:
@@ -505,6 +518,11 @@ class Journal:
                 return memoryview(part.pending[location])
         return self._reader.read(self._known(location))
 
+    def record(self, location: Location) -> Record:
+        """The record that lies there, written and verified; raises `Damaged`."""
+        header, payload = self._reader.verify(self._known(location))
+        return Record(header.mid, header.ts, header.count, header.digest, payload)
+
     def verify(self, locations: Sequence[Location], byte_budget: int) -> int:
         """Verify as many of these as fit the budget, at least one; returns how many, raises `Damaged`."""
         done = used = 0
@@ -593,6 +611,10 @@ class Journal:
         """Write the state after number n, durably. Blocking, and safe in a worker thread."""
         name = checkpoint_name(n)
         self._disk.write_whole(name, checkpoints.encode(self.disk_id, n, digest, state, sorted(segments)))
+
+    def read_checkpoint(self, n: int) -> Checkpoint:
+        """The checkpoint at n as it lies there, verified; raises `Damaged`. Safe in a worker thread."""
+        return checkpoints.load(self._disk, self.disk_id, n)
 
     def drop_checkpoints_before(self, n: int) -> int:
         """Remove checkpoints below n, but never the two newest. Blocking, and safe in a worker thread."""

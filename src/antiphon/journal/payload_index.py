@@ -12,17 +12,24 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
 from antiphon.ids import Mid
-from antiphon.journal.ports import Location
+from antiphon.journal.ports import Location, Record
 
 
 class PayloadIndex:
     """The bus's view of the payloads in one journal (`bus.ports.Payloads`)."""
 
-    __slots__ = ("_first", "_length", "_offset", "_read", "_segment", "_unplaced")
+    __slots__ = ("_copies", "_first", "_length", "_offset", "_read", "_record", "_segment", "_unplaced")
 
-    def __init__(self, read: Callable[[Location], memoryview]) -> None:
+    def __init__(
+        self,
+        read: Callable[[Location], memoryview],
+        record: Callable[[Location], Record] | None = None,
+    ) -> None:
         self._read = read
+        self._record = record
         self._unplaced: dict[Mid, Location] = {}
+        # Copies of what lies in another node's journal, until a checkpoint refers to them.
+        self._copies: dict[int, Location] = {}
         self._first = array("Q")
         self._segment = array("I")
         self._offset = array("I")
@@ -43,6 +50,11 @@ class PayloadIndex:
     def read(self, location: Location) -> memoryview:
         """The payload, verified; raises `errors.Damaged` rather than return other bytes."""
         return self._read(location)
+
+    def record(self, location: Location) -> Record:
+        """The envelope that lies there, verified; raises `errors.Damaged`."""
+        assert self._record is not None, "these payloads cannot be read with their headers"
+        return self._record(location)
 
     def place(self, mid: Mid, first: int, count: int) -> Location:
         """The envelope got the numbers first … first+count-1, and they are committed."""
@@ -65,6 +77,18 @@ class PayloadIndex:
     def discard(self, mid: Mid) -> None:
         """The envelope will never get a number: its space may go."""
         self._unplaced.pop(mid, None)
+
+    def add_copy(self, index: int, location: Location) -> None:
+        """A copy of a record of another node was written, as the record with this index."""
+        self._copies[index] = location
+
+    def copied(self, index: int) -> Location | None:
+        """Where the copy lies that was written as the record with this index."""
+        return self._copies.get(index)
+
+    def forget_copies(self) -> None:
+        """A checkpoint refers to the copies by now, or nobody ever will."""
+        self._copies.clear()
 
     def forget_through(self, base: int) -> None:
         """A checkpoint covers everything through `base`: what begins there or earlier is no longer ours."""
@@ -89,6 +113,5 @@ class PayloadIndex:
         """The oldest segment with a record that is still looked up here."""
         placed = min(self._segment, default=None)
         waiting = min((location.segment for location in self._unplaced.values()), default=None)
-        if placed is None or waiting is None:
-            return waiting if placed is None else placed
-        return min(placed, waiting)
+        copied = min((location.segment for location in self._copies.values()), default=None)
+        return min([oldest for oldest in (placed, waiting, copied) if oldest is not None], default=None)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from antiphon.ids import Mid
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -18,6 +20,16 @@ class Location(NamedTuple):
     segment: int
     offset: int
     length: int
+
+
+class Record(NamedTuple):
+    """A data record as a whole: the envelope it holds."""
+
+    mid: Mid
+    ts: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    digest: bytes
+    payload: memoryview
 
 
 class Position(NamedTuple):
@@ -30,6 +42,19 @@ class Position(NamedTuple):
 
 
 NOWHERE = Position(0, 0, 0)
+
+
+class RecordKeeper(Protocol):
+    """Whoever refers to records of the journal: the message manager."""
+
+    def live_bytes_by_segment(self) -> dict[int, int]:
+        """How much of each segment is needed."""
+
+    def records_in(self, segment: int) -> Sequence[Location]:
+        """The records of a segment that are needed."""
+
+    def relocated(self, old: Location, new: Location) -> None:
+        """One of them was copied."""
 
 
 class Disk(Protocol):

@@ -52,12 +52,11 @@ from antiphon.wire.commands import (
     iterate_commands,
 )
 
-EXCEPTIONS_KEPT: Final = 65_536
-"""Outcomes a backup keeps at least, so that it can tell them again should it become the primary: more
-than the commands that the windows of many client managers hold on their way."""
-
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of one topic: every one of them is asked before a message goes."""
+
+LOST: Final = "the data servers lost it, and an operator gave it up"
+"""What is told of the numbers of an envelope that went on without its payload."""
 
 _TEXT_MAX: Final = 200
 
@@ -114,13 +113,11 @@ class _Turn:
 class Fold:
     """Applies commands to `state`; `primary` is told if this replica is the one."""
 
-    __slots__ = ("_handlers", "exceptions", "primary", "state")
+    __slots__ = ("_handlers", "primary", "state")
 
     def __init__(self) -> None:
         self.state = ChannelState()
         self.primary: Primary | None = None
-        # What did not do what it asked, since this was last told.
-        self.exceptions: list[Outcome] = []
         self._handlers: dict[int, Handler] = {
             CommandKind.SESSION_OPEN: self._on_session_open,
             CommandKind.SESSION_RESUME: self._on_session_resume,
@@ -158,12 +155,17 @@ class Fold:
                 sequence = upto
         except ProtocolError as error:
             # Only a door that does not look lets this happen; replicas agree on it all the same (F3).
-            self.exceptions.append(Outcome(sequence, end - sequence, _REFUSED, 0, error.text[:_TEXT_MAX]))
-        if self.primary is None:
-            if len(self.exceptions) > 2 * EXCEPTIONS_KEPT:
-                del self.exceptions[:-EXCEPTIONS_KEPT]
-        elif has_traffic:
+            if sequence < end:
+                self._note(sequence, end - sequence, _REFUSED, 0, error.text)
+        if has_traffic and self.primary is not None:
             self.primary.proposals.has_traffic = True
+
+    def apply_void(self, entry: Entry) -> None:
+        """An envelope whose payload is lost for good: its numbers stay empty, and that is what is told."""
+        self._note(entry.first, entry.count, _REFUSED, 0, LOST)
+
+    def _note(self, first: int, count: int, code: int, original: int, text: str) -> None:
+        self.state.outcomes.note(Outcome(first, count, code, original, text[:_TEXT_MAX]))
 
     def _admit(self, turn: _Turn) -> bool:
         """May this command be applied, and which part of it? If not, what there is to tell is told."""
@@ -186,12 +188,13 @@ class Fold:
         turn.row = row
         if known:
             turn.skip = min(known, header.count)
-            self.exceptions.extend(row.recall(header.number, turn.skip, turn.sequence))
+            for outcome in row.recall(header.number, turn.skip, turn.sequence):
+                self.state.outcomes.note(outcome)
             return turn.skip < header.count
         return True
 
     def _deny(self, turn: _Turn, code: int, text: str = "") -> bool:
-        self.exceptions.append(Outcome(turn.sequence, turn.header.count, code, 0, text[:_TEXT_MAX]))
+        self._note(turn.sequence, turn.header.count, code, 0, text)
         return False
 
     def _settle(self, turn: _Turn, code: int = _APPLIED, original: int = 0, text: str = "") -> None:
@@ -201,7 +204,7 @@ class Fold:
         if turn.row is not None:
             turn.row.note(count, code, sequence if code == _APPLIED else original, text[:_TEXT_MAX])
         if code != _APPLIED:
-            self.exceptions.append(Outcome(sequence, count, code, original, text[:_TEXT_MAX]))
+            self._note(sequence, count, code, original, text)
 
     # -- messages ----------------------------------------------------------------
 

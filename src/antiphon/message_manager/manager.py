@@ -6,7 +6,8 @@ Where it sits
 What it promises
     M1  The state is a function of the log: no clock, no chance, no place on a disk enters it. A replica
         that restores a checkpoint and applies the rest is equal to one that never stopped.
-    M2  `Applied` is said by the primary only, and lists every number that did not do what it asked.
+    M2  `Applied` is announced by the primary, and lists every number behind `after` that did not do what
+        it asked. Whoever missed it asks, and any replica answers: outcomes are part of the state.
     M3  Consumers, credit and clocks exist at the primary only and end with its term.
 
 What it leaves to others
@@ -16,12 +17,14 @@ What it leaves to others
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from antiphon.bus.effects import Multicast
+from antiphon.bus.effects import Multicast, Send
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import (
     Applied,
+    AppliedGet,
     BrowseRequest,
     BusMessage,
     CreditUpdate,
@@ -32,6 +35,7 @@ from antiphon.bus.messages import (
     Unregister,
 )
 from antiphon.bus.ports import Location, Payloads
+from antiphon.errors import FormatMismatch
 from antiphon.message_manager.browsing import Browsing
 from antiphon.message_manager.delivery import Delivery
 from antiphon.message_manager.destinations.directory import Destination
@@ -44,11 +48,15 @@ from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.sessions import NOBODY
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import ChannelState
+from antiphon.wire.primitives import Buffer
 
 __all__ = ["MessageManager", "MessageManagerSettings"]
 
 _NS_PER_MS: Final = 1_000_000
 _DATA: Final = int(EntryKind.DATA)
+
+_OF_BEFORE_MAX: Final = 256
+"""How many outcomes of before its claim a new primary tells unasked. The former one may have said them."""
 
 
 class MessageManager:
@@ -67,8 +75,13 @@ class MessageManager:
         self._fold = Fold()
         self._reader = BatchReader(payloads, self.settings.batches_kept)
         self._browsing = Browsing(self._reader, self.settings.deliver_bytes_max)
+        # Through which number we have said, in this term, what was applied.
         self._announced = 0
+        # Who missed something of that, and behind which number.
+        self._asked: dict[int, int] = {}
         self._now_ns = 0
+        # Another node's state, on its way to becoming ours.
+        self._opened: ChannelState | None = None
         # Who refers to the records of a segment that is being emptied.
         self._referrers: dict[Location, list[tuple[Destination, int]]] = {}
 
@@ -104,14 +117,19 @@ class MessageManager:
         payload: memoryview | None,
         location: Location | None,
     ) -> None:
-        """Take the next entry of the log. What there is to say about it, `flush` says."""
+        """Take the next entry of the log. What there is to say about it, `flush` says.
+
+        An envelope comes without its payload if that is lost for good and was declared void.
+        """
         state = self.state
         assert entry.first == state.applied + 1, f"number {entry.first} follows {state.applied}"
         self._now_ns = now_ns
         kind = entry.kind
         if kind == _DATA:
-            assert payload is not None and location is not None, "an envelope was applied without its bytes"
-            self._fold.apply(entry, payload, location)
+            if payload is None or location is None:
+                self._fold.apply_void(entry)
+            else:
+                self._fold.apply(entry, payload, location)
         elif kind == EntryKind.PRIMARY_CLAIM:
             self._on_primary_claim(entry)
         elif kind == EntryKind.PRODUCER_OPEN:
@@ -132,6 +150,7 @@ class MessageManager:
 
     def _begin_term(self) -> Primary:
         state, settings, now_ns = self.state, self.settings, self._now_ns
+        self._announced = state.outcomes.newest(_OF_BEFORE_MAX)
         delivery = Delivery(
             term=state.term,
             claimed_after=state.applied,
@@ -158,11 +177,14 @@ class MessageManager:
     def receive(self, now_ns: int, sender: int, message: BusMessage) -> None:
         """A client manager's word to the primary; if we are not, it will say it again to who is.
 
-        Only looking at messages is possible everywhere.
+        Looking at messages is possible everywhere, and so is asking what became of one's own.
         """
         self._now_ns = now_ns
         if isinstance(message, BrowseRequest):
             self._browsing.ask(sender, message)
+            return
+        if isinstance(message, AppliedGet):
+            self._asked[sender] = message.after
             return
         if self.primary is None:
             return
@@ -184,19 +206,35 @@ class MessageManager:
     def flush(self, now_ns: int, wall_ms: int) -> list[Effect]:
         """Once per wake-up: what the primary has to say about everything since the last time."""
         self._now_ns = now_ns
-        primary, state, exceptions = self.primary, self.state, self._fold.exceptions
+        primary, state = self.primary, self.state
         effects: list[Effect] = list(self._browsing.flush(state))
+        if self._asked:
+            effects += self._answer_asked()
         if primary is None:
             return effects
-        if state.applied > self._announced:
-            self._announced = state.applied
-            effects.append(Multicast(Applied(state.term, state.applied, tuple(exceptions))))
-            exceptions.clear()
+        while self._announced < state.applied:
+            applied = self._applied_after(self._announced)
+            self._announced = applied.upto
+            effects.append(Multicast(applied))
         sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)
         effects += sends
         effects += map(counted_return, returns)
         effects += primary.proposals.flush(now_ns, wall_ms, state.log_time_ms)
         return effects
+
+    def _answer_asked(self) -> list[Effect]:
+        """One page each: whoever misses more asks again. Who asks too early is left to ask another."""
+        asked, self._asked = self._asked, {}
+        return [
+            Send(sender, self._applied_after(after))
+            for sender, after in asked.items()
+            if after < self.state.applied
+        ]
+
+    def _applied_after(self, after: int) -> Applied:
+        state = self.state
+        after, upto, exceptions = state.outcomes.page(after, state.applied)
+        return Applied(state.term, upto, exceptions, after, state.outcomes.floor)
 
     def next_deadline_ns(self) -> int | None:
         """When to flush even if nothing happens."""
@@ -224,6 +262,43 @@ class MessageManager:
         """Begin with a checkpoint instead of an empty channel. Who is primary, the log will say."""
         assert self.state.applied == 0, "a state is restored before anything is applied"
         self._fold.state = ChannelState.restore(data)
+
+    def open_state(self, data: Buffer) -> tuple[bytes, tuple[Location, ...]]:
+        """Look at the state of another node: its digest, and where the records lie that it refers to.
+
+        It is kept aside. An empty digest: it cannot be read.
+        """
+        try:
+            self._opened = ChannelState.restore(data)
+        except FormatMismatch:
+            self._opened = None
+            return b"", ()
+        return self._opened.digest(), self._opened.records()
+
+    def move_state(self, moved: Mapping[Location, Location]) -> tuple[bytes, bytes, tuple[int, ...]]:
+        """The records of the opened state lie here now: what `capture` gives, but of that state."""
+        assert self._opened is not None, "no state is open"
+        self._opened.move_records(moved)
+        digest, data = self._opened.capture()
+        return digest, data, tuple(self._opened.directory.use.by_segment())
+
+    def install_state(self, now_ns: int, n: int, term_served: int = 0) -> None:
+        """The opened state is ours from now on. Consumers are gone, and clocks begin anew.
+
+        Our own claim may lie before n: then the node serves in the term of this state.
+        """
+        opened, self._opened = self._opened, None
+        assert opened is not None and opened.applied == n, f"the state after {n} is not the one that is open"
+        assert n > self.state.applied, f"a state after {n} takes the place of one after {self.state.applied}"
+        self._now_ns = now_ns
+        self._reader.let_go()
+        self._referrers = {}
+        self._fold.state = opened
+        self._fold.primary = self._begin_term() if term_served == opened.term else None
+
+    def drop_state(self) -> None:
+        """The opened state is not wanted any more."""
+        self._opened = None
 
     def live_bytes_by_segment(self) -> dict[int, int]:
         """Bytes of batches with a live message, by segment; those without any are not listed."""

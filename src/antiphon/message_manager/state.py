@@ -11,9 +11,11 @@ not only what is there, but all that led to it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
+from antiphon.bus.ports import Location
 from antiphon.errors import FormatMismatch, ProtocolError
 from antiphon.message_manager.destinations.directory import (
     KIND_QUEUE,
@@ -23,17 +25,18 @@ from antiphon.message_manager.destinations.directory import (
 )
 from antiphon.message_manager.destinations.queue import DIGEST_BYTES, Queue
 from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.outcomes import Outcomes
 from antiphon.message_manager.sessions import Session, Sessions
-from antiphon.wire.primitives import Reader, Writer
+from antiphon.wire.primitives import Buffer, Reader, Writer
 
-_MAGIC: Final = b"AMS1"
+_MAGIC: Final = b"AMS2"
 _HEAD = struct.Struct("<4sI")
 
 
 class ChannelState:
     """The fold of the log through number `applied`."""
 
-    __slots__ = ("applied", "directory", "log_time_ms", "primary", "sessions", "term")
+    __slots__ = ("applied", "directory", "log_time_ms", "outcomes", "primary", "sessions", "term")
 
     def __init__(self) -> None:
         self.applied = 0
@@ -41,6 +44,7 @@ class ChannelState:
         self.primary = 0
         self.log_time_ms = 0
         self.sessions = Sessions()
+        self.outcomes = Outcomes()
         self.directory = Directory()
 
     def digest(self) -> bytes:
@@ -56,6 +60,16 @@ class ChannelState:
         head = _HEAD.pack(_MAGIC, len(logical))
         return _digest_of(logical), b"".join((head, logical, *writer.parts))
 
+    def records(self) -> tuple[Location, ...]:
+        """Where the records lie that the state refers to, each once, in the order of the journal."""
+        found = {place: None for destination in self.directory for place in destination.index.records()}
+        return tuple(sorted(found))
+
+    def move_records(self, moved: Mapping[Location, Location]) -> None:
+        """The state came from another node: from now on it refers to copies in the journal of this one."""
+        for destination in self.directory:
+            destination.index.move_all(moved)
+
     def _logical(self) -> bytes:
         writer = Writer()
         writer.u64(self.applied)
@@ -65,6 +79,7 @@ class ChannelState:
         writer.count(len(self.sessions))
         for session in self.sessions:
             session.write(writer)
+        self.outcomes.write(writer)
         writer.count(len(self.directory))
         for destination in self.directory:
             writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
@@ -72,7 +87,7 @@ class ChannelState:
         return writer.join()
 
     @classmethod
-    def restore(cls, data: bytes | memoryview) -> ChannelState:
+    def restore(cls, data: Buffer) -> ChannelState:
         """What `capture` wrote; raises FormatMismatch if it was not this version that wrote it."""
         view = memoryview(data)
         if len(view) < _HEAD.size or bytes(view[:4]) != _MAGIC:
@@ -96,6 +111,7 @@ class ChannelState:
         self.log_time_ms = reader.i64()
         for _ in range(reader.count(1)):
             self.sessions.add(Session.read(reader))
+        self.outcomes = Outcomes.read(reader)
         for _ in range(reader.count(1)):
             self.directory.add(self._read_destination(reader.u8(), reader))
         reader.finish()

@@ -42,11 +42,12 @@ class EmbeddedSettings:
 def run_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
     """Run until a signal says stop; returns the exit code. `announce` gets the ready line as an object."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(settings, announce))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -84,7 +85,7 @@ async def _serve(
         disk, started.journal, started.found, started.counter, started.manager,
         tell=partial(runner.tell, channel), fail=runner.fail,
     )  # fmt: skip
-    stop = _stop_signal()
+    stop = stop_signal()
     try:
         runner.begin({channel: storage}, port)
         await runner.serving
@@ -109,7 +110,8 @@ async def _serve(
     return 0
 
 
-def _stop_signal() -> asyncio.Future[None]:
+def stop_signal() -> asyncio.Future[None]:
+    """Done when somebody wants this process to stop."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
 

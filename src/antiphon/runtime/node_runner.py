@@ -1,7 +1,7 @@
 """NodeRunner: lets one node live in an event loop, with a real disk, real sockets and a real clock.
 
 Where it sits
-    client port, sync thread, timers  ->  NODE RUNNER  ->  node  ->  NODE RUNNER  ->  disk, client port
+    client port, bus port, sync thread, timers  ->  NODE RUNNER  ->  node  ->  NODE RUNNER  ->  disk, ports
 
 What it promises
     P1  Whatever happens in one round of the event loop reaches the node in one step; what that step
@@ -17,38 +17,74 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from antiphon.bus import effects as bus
-from antiphon.node import InChannel, Node, NodeEvent
-from antiphon.runtime.network import ClientPort
+from antiphon.node import InChannel
 from antiphon.runtime.storage import ChannelStorage
+
+
+class Machines(Protocol):
+    """What can be driven: a `Node`, or a `Station` of a process that has no clients."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Has every channel begun?"""
+
+    def next_deadline_ns(self) -> int | None:
+        """When `step` must be called at the latest."""
+
+    def step(self, now_ns: int, wall_ms: int, events: Iterable[Any]) -> list[Any]:
+        """Take what happened, return what must be done, in order."""
+
+
+class Port(Protocol):
+    """Whoever is told what is of no channel: the client port."""
+
+    def carry_out(self, effect: Any) -> None:
+        """Do what a machine asked."""
 
 
 class NodeRunner:
     """Drives one node until it is stopped or fails."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Machines) -> None:
         self.node = node
         self.serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
-        self._storages: Mapping[str, ChannelStorage] = {}
-        self._port: ClientPort | None = None
-        self._events: list[NodeEvent] = []
+        self._carry_out_in: dict[str, Callable[[bus.Effect], None]] = {}
+        self._flushes: list[Callable[[], None]] = []
+        self._port: Port | None = None
+        self._events: list[Any] = []
         self._is_scheduled = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
 
-    def begin(self, storages: Mapping[str, ChannelStorage], port: ClientPort) -> None:
+    def begin(self, storages: Mapping[str, ChannelStorage], port: Port) -> None:
         """Take the first step: the node starts its epochs, and serves when they have begun."""
-        self._storages = storages
+        self.begin_in(
+            {channel: storage.carry_out for channel, storage in storages.items()},
+            [storage.flush for storage in storages.values()],
+            port,
+        )
+
+    def begin_in(
+        self,
+        carry_out: Mapping[str, Callable[[bus.Effect], None]],
+        flushes: Iterable[Callable[[], None]],
+        port: Port,
+    ) -> None:
+        """The same, where a channel has more than a disk; `flushes` are called at the end of each step."""
+        self._carry_out_in = dict(carry_out)
+        self._flushes = list(flushes)
         self._port = port
         self._schedule()
 
-    def take(self, events: Iterable[NodeEvent]) -> None:
-        """Something happened at the client port, which has gathered a whole round of the loop already."""
+    def take(self, events: Iterable[Any]) -> None:
+        """Something happened at a port, which has gathered a whole round of the loop already."""
         self._events.extend(events)
         self._step()
 
@@ -94,15 +130,15 @@ class NodeRunner:
             self.serving.set_result(None)
         self._arm_timer()
 
-    def _carry_out(self, events: list[NodeEvent]) -> None:
+    def _carry_out(self, events: list[Any]) -> None:
         assert self._port is not None, "a node that was not begun took a step"
         for effect in self.node.step(time.monotonic_ns(), time.time_ns() // 1_000_000, events):
             if isinstance(effect, InChannel):
-                self._storages[effect.channel].carry_out(effect.what)
+                self._carry_out_in[effect.channel](effect.what)
             else:
                 self._port.carry_out(effect)
-        for storage in self._storages.values():
-            storage.flush()
+        for flush in self._flushes:
+            flush()
 
     def _arm_timer(self) -> None:
         deadline_ns = self.node.next_deadline_ns()

@@ -1,12 +1,13 @@
 """Storage: carries out what a channel wants written, and tells it what is durable.
 
 Where it sits
-    node  ->  Append, WriteCheckpoint, ReleaseSpace  ->  STORAGE  ->  journal, sync thread  ->  Synced, …
+    node  ->  Append, WriteCheckpoint, ReleaseSpace …  ->  STORAGE  ->  journal, sync thread  ->  Synced, …
 
 What it promises
     P1  Records reach the journal in index order, also when the disk is full for a while: then they wait
         here, nothing behind them is written, and nobody is told that they are durable.
-    P2  A checkpoint is reported when its file and everything written before it are durable.
+    P2  A checkpoint is reported when its file and everything written before it are durable. What another
+        node is fetching of one stays as long as the bus says.
     P3  An fsync error is final: the directory is marked, and the node is told to end.
     P4  Room is low as soon as there is no segment for what comes after the present one, and tight when
         half of that is used. Both are told, so that publishing stops while acknowledgements and
@@ -27,10 +28,11 @@ from typing import Any, Final
 
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
-from antiphon.errors import NoSpace, StorageFailed
+from antiphon.errors import Damaged, NoSpace, StorageFailed
+from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.journal import Journal, SyncTicket
+from antiphon.journal.ports import RecordKeeper
 from antiphon.journal.recovery import Recovered
-from antiphon.message_manager.manager import MessageManager
 from antiphon.runtime.disk import FileDisk, SyncThread
 from antiphon.runtime.memory import give_back
 
@@ -59,7 +61,7 @@ class ChannelStorage:
         journal: Journal,
         found: Recovered,
         counter: JournalCounter,
-        manager: MessageManager,
+        manager: RecordKeeper,
         tell: Callable[[bus.Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -84,7 +86,12 @@ class ChannelStorage:
             for checkpoint in (found.checkpoint, found.older_checkpoint)
             if checkpoint is not None
         }
+        self._base = 0
         self._base_to_release: int | None = None
+        # Checkpoints from this number on are being fetched by another node; 0 if none is.
+        self._held_from = 0
+        # The one that is being fetched, read and verified once for all its pieces.
+        self._being_read: Checkpoint | None = None
         # The storage is closed or given up; what threads still report is nobody's business any more.
         self._is_over = False
         self._sync_failure: StorageFailed | None = None
@@ -105,6 +112,10 @@ class ChannelStorage:
                 self._append(effect)
             case bus.WriteCheckpoint():
                 self._write_checkpoint(effect)
+            case bus.ReadCheckpoint():
+                self._read_checkpoint(effect)
+            case bus.HoldCheckpoints(n=n):
+                self._hold(n)
             case bus.ReleaseSpace(base=base):
                 # Later in this step records may follow that have their index already; what is copied when
                 # space is released gets its index when all of them are written.
@@ -133,6 +144,8 @@ class ChannelStorage:
                 journal.append_order(index, body, highest, pinned=pinned)
             case bus.SuperblockRecord(promised, epoch_claimed):
                 journal.append_superblock(index, promised, epoch_claimed)
+            case bus.CopyRecord(mid, ts, count, digest, payload):
+                journal.append_copy(index, mid, ts, count, digest, payload)
 
     def _note_space(self, missing: NoSpace | None) -> None:
         """Whether there was room for the next segment (P4)."""
@@ -151,7 +164,7 @@ class ChannelStorage:
     def _tell_low(self) -> None:
         assert self._low is not None, "room was told to be low that is not"
         self._is_tight = self.is_full or self._journal.room < TIGHT_BELOW
-        self._tell(bus.SpaceChanged(True, self._is_tight, self._low.text))
+        self._tell(bus.SpaceChanged(True, self._is_tight, self._low.text, self.is_full))
 
     def _try_again(self) -> None:
         """Look for room once in a while; what is told makes the bus look for what it does not need."""
@@ -266,9 +279,9 @@ class ChannelStorage:
         done = self._loop.run_in_executor(self._workers, self._journal.write_checkpoint, *args)
 
         def after(future: asyncio.Future[None]) -> None:
-            if not future.cancelled() and isinstance(future.exception(), NoSpace):
-                # Nothing is lost without it, and the space it would free is needed.
-                self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._write_checkpoint, effect)
+            if not future.cancelled() and not self._is_over and isinstance(future.exception(), NoSpace):
+                # Nothing is lost without it. The bus tries again, for the space it would free is needed.
+                self._tell(bus.CheckpointFailed(effect.n))
             else:
                 self._after(future, lambda: self._note_checkpoint(effect, depends_on))
 
@@ -286,12 +299,42 @@ class ChannelStorage:
             n, _ = self._written_checkpoints.popleft()
             self._tell(bus.CheckpointWritten(n))
 
+    def _read_checkpoint(self, effect: bus.ReadCheckpoint) -> None:
+        """A piece of a checkpoint, for another node; read by the thread that also drops them."""
+        done = self._loop.run_in_executor(self._workers, self._read_piece, effect)
+        done.add_done_callback(lambda future: self._after(future, lambda: self._tell(future.result())))
+
+    def _read_piece(self, effect: bus.ReadCheckpoint) -> bus.CheckpointRead:
+        # In the worker thread.
+        if self._being_read is None or self._being_read.n != effect.n:
+            try:
+                self._being_read = self._journal.read_checkpoint(effect.n)
+            except Damaged as error:
+                log.error("%s", error)
+                return bus.CheckpointRead(effect.n, effect.offset, None, effect.to)
+        piece = memoryview(self._being_read.state)[effect.offset : effect.offset + effect.length]
+        return bus.CheckpointRead(effect.n, effect.offset, piece, effect.to)
+
+    def _hold(self, n: int) -> None:
+        self._held_from = n
+        if not n:
+            self._workers.submit(self._forget_read)
+        if self._base:
+            # What was kept for another node may go now.
+            self._base_to_release = self._base
+
+    def _forget_read(self) -> None:
+        # In the worker thread, behind the last reading.
+        self._being_read = None
+
     def _release(self, base: int) -> None:
         journal = self._journal
+        self._base = base
         journal.payloads.forget_through(base)
-        for n in [n for n in self._checkpoint_segments if n < base]:
+        oldest = min(base, self._held_from or base)
+        for n in [n for n in self._checkpoint_segments if n < oldest]:
             del self._checkpoint_segments[n]
-        dropped = self._loop.run_in_executor(self._workers, journal.drop_checkpoints_before, base)
+        dropped = self._loop.run_in_executor(self._workers, journal.drop_checkpoints_before, oldest)
         dropped.add_done_callback(lambda future: self._after(future, lambda: None))
         live = self._manager.live_bytes_by_segment()
         journal.release(base, set(live).union(*self._checkpoint_segments.values()))

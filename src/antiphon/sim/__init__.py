@@ -8,6 +8,7 @@ storage.py       the twin of runtime/storage.py: the real journal on that disk
 network.py       the twin of runtime/network.py: connections that cut bytes anywhere
 node_runner.py   the twin of runtime/node_runner.py: drives one node, life after life
 image.py         what the records on a disk say, read independently of the node
-workloads/       who acts: clients that publish and consume, and what goes wrong around them
+cluster/         a group of nodes at the level of the bus, the network between them and their disks
+workloads/       who acts: clients that publish and consume, nodes that submit, and what goes wrong
 checkers/        who watches: one promise of the design per object
 """

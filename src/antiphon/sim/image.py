@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from antiphon.bus.effects import DataRecord, OrderRecord, SuperblockRecord
-from antiphon.bus.messages import Entry
-from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, decode_order
+from antiphon.bus.messages import Entry, EntryKind
+from antiphon.bus.records import BaseMoved, EntriesAppended, EntriesStaged, EpochStarted, decode_order
 from antiphon.ids import Mid
 from antiphon.journal.recovery import Recovered
 
@@ -28,6 +28,9 @@ class Image:
     base: int = 0
     log: list[Entry] = field(default_factory=list)
     mids: set[Mid] = field(default_factory=set)
+    # Entries that mean nothing until the start of their epoch follows them.
+    staged: list[Entry] = field(default_factory=list)
+    staged_epoch: int = 0
 
     @classmethod
     def of(cls, found: Recovered) -> Image:
@@ -37,6 +40,11 @@ class Image:
             image.add_order(body)
         image.promised = max(found.promised, image.log_epoch)
         return image
+
+    @property
+    def has_config(self) -> bool:
+        """May the configuration have changed in this log, or before it?"""
+        return self.base > 0 or any(entry.kind is EntryKind.CONFIG for entry in self.log)
 
     @property
     def last(self) -> int:
@@ -59,13 +67,26 @@ class Image:
         match decode_order(body):
             case EntriesAppended(log_epoch=epoch, prev=prev, entries=entries):
                 self._put(epoch, prev, entries)
+            case EntriesStaged(epoch=epoch, prev=prev, entries=entries):
+                if epoch != self.staged_epoch or not self.staged or self.staged[-1].last != prev:
+                    self.staged, self.staged_epoch = [], epoch
+                self.staged += entries
             case EpochStarted(epoch=epoch, keep_through=keep_through, entries=entries):
+                if entries and entries[0].first > keep_through + 1 and epoch == self.staged_epoch:
+                    entries = (*self.staged, *entries)
                 self._put(epoch, keep_through, entries)
                 self.promised = max(self.promised, epoch)
             case BaseMoved(base=base, log_epoch=epoch):
-                self.base = max(self.base, base)
+                self._move_base(base)
                 self.log_epoch = max(self.log_epoch, epoch)
-                self.log = [entry for entry in self.log if entry.first > base]
+
+    def _move_base(self, base: int) -> None:
+        log = self.log
+        if log and log[0].first <= base < log[-1].last and not any(entry.last == base for entry in log):
+            # It came with a checkpoint of another node: what is here was not the committed order.
+            log.clear()
+        self.base = max(self.base, base)
+        self.log = [entry for entry in log if entry.first > base]
 
     def _put(self, epoch: int, prev: int, entries: Iterable[Entry]) -> None:
         self.log_epoch = epoch

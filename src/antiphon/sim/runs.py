@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
+from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.workloads.topic import TopicRun
 from antiphon.sim.world import Violation
 
-WORKLOADS: dict[str, type[BusRun]] = {"bus": BusRun, "topic": TopicRun}
+WORKLOADS: dict[str, type[BusRun] | type[NodeRun]] = {"bus": BusRun, "node": NodeRun, "topic": TopicRun}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Report:
     seed: int
     planted: str
     profile: str
+    nodes: int = 0
     violation: str
     events: int
     virtual_ms: float
@@ -45,6 +47,8 @@ class Report:
         words = f" --planted {self.planted}" if self.planted else ""
         if self.profile != self.planted:
             words += f" --profile {self.profile}"
+        if self.nodes:
+            words += f" --nodes {self.nodes}"
         return f"antiphon sim {self.workload} --seed {self.seed}{words} --trace"
 
 
@@ -55,12 +59,14 @@ def run(
     planted: str = "",
     profile: str | None = None,
     without: Sequence[str] = (),
+    nodes: int = 0,
     trace: Trace | None = None,
 ) -> Report:
     """Run one seed. The same seed gives the same report in every process.
 
     A planted bug brings the profile made for it; `profile` alone is that profile without the bug.
-    `without` names checkers that look away, to see what the others see.
+    `without` names checkers that look away, to see what the others see. `nodes` says how large the group
+    of the bus workload is, which the seed decides otherwise.
     """
     trace = trace or Trace()
     profile = planted if profile is None else profile
@@ -69,7 +75,7 @@ def run(
     collects = gc.isenabled()
     gc.disable()
     try:
-        acting = WORKLOADS[workload](seed, trace, planted, profile, without)
+        acting = _acting(workload, seed, trace, planted, profile, without, nodes)
         violation = ""
         try:
             acting.run()
@@ -87,6 +93,7 @@ def run(
             seed=seed,
             planted=planted,
             profile=profile,
+            nodes=nodes,
             violation=violation,
             events=acting.world.events,
             virtual_ms=acting.world.now_ns / 1e6,
@@ -97,3 +104,13 @@ def run(
     finally:
         if collects:
             gc.enable()
+
+
+def _acting(
+    workload: str, seed: int, trace: Trace, planted: str, profile: str, without: Sequence[str], nodes: int
+) -> BusRun | NodeRun:
+    kind = WORKLOADS[workload]
+    if issubclass(kind, BusRun):
+        return kind(seed, trace, planted, profile, without, nodes)
+    assert not nodes, f"the workload {workload} is about one node"
+    return kind(seed, trace, planted, profile, without)

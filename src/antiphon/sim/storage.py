@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
+from antiphon.errors import Damaged
 from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.memory_disk import Syncing
+from antiphon.journal.ports import RecordKeeper
 from antiphon.journal.recovery import Recovered
-from antiphon.message_manager.manager import MessageManager
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.world import MILLISECOND_NS, World
@@ -35,7 +36,7 @@ class ChannelStorage:
         journal: Journal,
         found: Recovered,
         counter: JournalCounter,
-        manager: MessageManager,
+        manager: RecordKeeper,
         watch: Watch,
         tell: Callable[[bus.Event], None],
         later: Callable[[int, Callable[[], None]], None],
@@ -54,7 +55,10 @@ class ChannelStorage:
         self._syncing: tuple[SyncTicket, Syncing] | None = None
         self._durable_index = 0
         self._is_idle_planned = False
+        self._base = 0
         self._base_to_release: int | None = None
+        # Checkpoints from this number on are being fetched by another node; 0 if none is.
+        self._held_from = 0
         self._written_checkpoints: deque[tuple[int, int]] = deque()
         self._checkpoint_segments = {
             checkpoint.n: frozenset(checkpoint.segments)
@@ -66,10 +70,16 @@ class ChannelStorage:
         """Do what a machine of the channel asked of the disk."""
         match effect:
             case bus.Append(index=index, record=record):
-                self._watch.on_appended(self._node, index, record)
+                if not isinstance(record, bus.CopyRecord):
+                    # A copy means nothing until a checkpoint refers to it.
+                    self._watch.on_appended(self._node, index, record)
                 self._append(index, record)
             case bus.WriteCheckpoint():
                 self._write_checkpoint(effect)
+            case bus.ReadCheckpoint():
+                self._later(self._disk.latency_ns(), lambda: self._read_checkpoint(effect))
+            case bus.HoldCheckpoints(n=n):
+                self._hold(n)
             case bus.ReleaseSpace(base=base):
                 # Not now: copying live records takes numbers of the journal, and this step may already have
                 # given out lower ones that are still to be written.
@@ -80,7 +90,11 @@ class ChannelStorage:
             case _:
                 raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
 
-    def _append(self, index: int, record: bus.DataRecord | bus.OrderRecord | bus.SuperblockRecord) -> None:
+    def _append(
+        self,
+        index: int,
+        record: bus.DataRecord | bus.OrderRecord | bus.SuperblockRecord | bus.CopyRecord,
+    ) -> None:
         match record:
             case bus.DataRecord(mid, ts, count, digest, payload):
                 self._journal.append_data(index, mid, ts, count, digest, payload)
@@ -88,6 +102,8 @@ class ChannelStorage:
                 self._journal.append_order(index, body, highest, pinned=pinned)
             case bus.SuperblockRecord(promised, epoch_claimed):
                 self._journal.append_superblock(index, promised, epoch_claimed)
+            case bus.CopyRecord(mid, ts, count, digest, payload):
+                self._journal.append_copy(index, mid, ts, count, digest, payload)
 
     # --- flushing and syncing ---
 
@@ -184,13 +200,32 @@ class ChannelStorage:
             n, _ = self._written_checkpoints.popleft()
             self._tell(bus.CheckpointWritten(n))
 
+    def _read_checkpoint(self, effect: bus.ReadCheckpoint) -> None:
+        """A piece of a checkpoint, for another node."""
+        self._world.probe("checkpoint.piece_read")
+        data: bytes | None = None
+        try:
+            state = self._journal.read_checkpoint(effect.n).state
+            data = state[effect.offset : effect.offset + effect.length]
+        except Damaged as error:
+            self._world.note(f"node {self._node}", f"cannot read a checkpoint: {error}")
+        self._tell(bus.CheckpointRead(effect.n, effect.offset, data, effect.to))
+
+    def _hold(self, n: int) -> None:
+        self._held_from = n
+        if self._base:
+            # What was kept for another node may go now.
+            self._base_to_release = self._base
+
     def _release(self, base: int) -> None:
         journal = self._journal
         self._world.probe("journal.base_moved")
+        self._base = base
         journal.payloads.forget_through(base)
-        for n in [n for n in self._checkpoint_segments if n < base]:
+        oldest = min(base, self._held_from or base)
+        for n in [n for n in self._checkpoint_segments if n < oldest]:
             del self._checkpoint_segments[n]
-        self._later(self._disk.latency_ns(), lambda: self._drop_checkpoints(base))
+        self._later(self._disk.latency_ns(), lambda: self._drop_checkpoints(oldest))
         live = self._manager.live_bytes_by_segment()
         freed = journal.release(base, set(live).union(*self._checkpoint_segments.values()))
         self._world.probe("journal.segments_freed", freed)

@@ -61,6 +61,8 @@ def summary(thing: Any) -> str:
         # What is not shown still counts for the digest.
         rest = crc32("".join(summary(item) for item in thing[_ITEMS_SHOWN:]).encode())
         return f"[{shown} and {len(thing) - _ITEMS_SHOWN} more {rest:08x}]"
+    if isinstance(thing, dict):
+        return f"{{{' '.join(f'{key}={summary(value)}' for key, value in thing.items())}}}"
     if hasattr(thing, "__iter__"):
         return f"{type(thing).__name__}({' '.join(str(item) for item in thing)})"
     return type(thing).__name__

@@ -127,6 +127,10 @@ class NodeClock:
         """Somebody set the wall clock, up to a minute either way."""
         self._wall_offset_ms += self._chance.randrange(-60_000, 60_001)
 
+    def leap(self, duration_ns: int) -> None:
+        """The monotonic clock goes on as if this had passed: the machine was suspended."""
+        self._offset_ns += duration_ns
+
     def now_ns(self) -> int:
         """The monotonic clock of the node."""
         return self._offset_ns + int(self._world.now_ns * self.rate)

@@ -123,7 +123,10 @@ def read_command(data: Buffer) -> tuple[CommandHeader, memoryview]:
 
 def count_of(data: Buffer) -> int:
     """How many sequence numbers the commands take together."""
-    return sum(header.count for header, _, _ in iterate_commands(data))
+    count = 0
+    for header, _, _ in iterate_commands(data):
+        count += header.count
+    return count
 
 
 def _fault_of(kind: int, flags: int, count: int, number: int, is_of_node: bool) -> str | None:

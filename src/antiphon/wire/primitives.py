@@ -11,7 +11,7 @@ format, since the values come from us.
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from antiphon.errors import ProtocolError
 
@@ -35,10 +35,10 @@ class Reader:
 
     __slots__ = ("_end", "_offset", "_view")
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: Buffer, offset: int = 0) -> None:
         view = memoryview(data)
         self._view = view if view.readonly else view.toreadonly()
-        self._offset = 0
+        self._offset = offset
         self._end = len(view)
 
     @property
@@ -108,8 +108,8 @@ class Reader:
             raise ProtocolError(f"{count} elements announced, {self._end - self._offset} bytes are left")
         return count
 
-    def numbers(self, layout: struct.Struct) -> tuple[int, ...]:
-        """Several numbers of fixed width at once."""
+    def numbers(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Several fields of fixed width at once."""
         start = self._offset
         stop = start + layout.size
         if stop > self._end:

@@ -5,7 +5,7 @@
 3. It gave the ids of the former life to new sessions. The channel knew those, and the node stopped:
    "an id was given twice".
 
-Found by: antiphon sim bus --seed 4
+Found by: antiphon sim node --seed 4
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import pytest
 
 from antiphon.sim.trace import Trace
-from antiphon.sim.workloads.bus import BusRun
+from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.world import MILLISECOND_NS
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_lives_within_one_second_give_different_ids(seed: int) -> None:
-    run = BusRun(seed, Trace())
+    run = NodeRun(seed, Trace())
     profile = run.profile
     profile.safety_ns = 300 * MILLISECOND_NS
     profile.crashes, profile.client_crashes, profile.clock_jumps = 6, 6, 6

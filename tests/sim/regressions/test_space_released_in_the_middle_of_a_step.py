@@ -6,19 +6,19 @@
 3. Then came the record of the same step, with the lower number it had got before: "record 108 was
    appended after record 109", and the node stopped.
 
-Found by: antiphon sim bus --seed 1
+Found by: antiphon sim node --seed 1
 """
 
 from __future__ import annotations
 
 from antiphon.sim.trace import Trace
-from antiphon.sim.workloads.bus import BusRun
+from antiphon.sim.workloads.node import NodeRun
 
 
 def test_records_keep_their_order_while_space_is_released() -> None:
     relocated = 0
     for seed in range(1, 11):
-        run = BusRun(seed, Trace())
+        run = NodeRun(seed, Trace())
         run.profile.node.checkpoint_entries = 10
         run.profile.clients.acknowledge_pause_ns *= 4
         run.run()

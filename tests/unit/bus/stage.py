@@ -14,6 +14,7 @@ from antiphon.bus.effects import (
     Append,
     Apply,
     CheckpointWritten,
+    CopyRecord,
     DataRecord,
     Effect,
     EnvelopeCommitted,
@@ -33,6 +34,7 @@ from antiphon.bus.effects import (
     WriteCheckpoint,
 )
 from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry, EntryKind, digest_of
 from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
@@ -41,7 +43,7 @@ from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.ids import Mid
 from antiphon.journal.checkpoints import Checkpoint
-from antiphon.journal.ports import Location
+from antiphon.journal.ports import Location, Record
 from antiphon.journal.recovery import Recovered, Stored
 from antiphon.wire.commands import CommandKind, LogTime, encode_command
 
@@ -72,6 +74,21 @@ def entry_of(data: m.Data, first: int) -> Entry:
     return Entry(first, data.count, EntryKind.DATA, data.mid, data.ts, data.digest)
 
 
+@dataclass
+class KnownLog:
+    """What a data server sees of the commit server beside it."""
+
+    log: CommitLog
+    committed_upto: int = 0
+    is_damaged: bool = False
+
+    def committed_from(self, first: int, most: int) -> m.FetchIdReply | None:
+        if self.is_damaged:
+            return None
+        entries = self.log.from_number(first, self.committed_upto, most)
+        return m.FetchIdReply(entries, self.committed_upto, self.log.base)
+
+
 class MemoryPayloads:
     """Payloads as the journal's index shows them: written, not necessarily durable."""
 
@@ -79,6 +96,7 @@ class MemoryPayloads:
         self.records: list[DataRecord] = []
         self.unplaced: dict[Mid, Location] = {}
         self.placed: dict[int, Location] = {}
+        self.copies: dict[int, Location] = {}
         self.reads = 0
 
     def write(self, record: DataRecord) -> None:
@@ -105,6 +123,20 @@ class MemoryPayloads:
 
     def discard(self, mid: Mid) -> None:
         self.unplaced.pop(mid, None)
+
+    def record(self, location: Location) -> Record:
+        found = self.records[location.offset]
+        return Record(found.mid, found.ts, found.count, found.digest, memoryview(found.payload))
+
+    def write_copy(self, index: int, copy: CopyRecord) -> None:
+        self.copies[index] = Location(1, len(self.records), len(copy.payload))
+        self.records.append(DataRecord(copy.mid, copy.ts, copy.count, copy.digest, copy.payload))
+
+    def copied(self, index: int) -> Location | None:
+        return self.copies.get(index)
+
+    def forget_copies(self) -> None:
+        self.copies.clear()
 
 
 @dataclass
@@ -278,7 +310,7 @@ class OneNode:
 
     def _route(self, message: m.BusMessage) -> None:
         event = Received(1, message)
-        if isinstance(message, m.Data | m.ProducerOpen | m.FetchId):
+        if isinstance(message, m.Data | m.ProducerOpen | m.ProducerStateGet | m.FetchId):
             self._for_replica.append(event)
         else:
             self._for_producer.append(event)

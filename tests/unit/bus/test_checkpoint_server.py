@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import CheckpointServer, CheckpointState
+from antiphon.bus.checkpoint_server import CheckpointServer, CheckpointState, Kept
 from antiphon.bus.effects import (
     Alarm,
+    CheckpointFailed,
     CheckpointWritten,
     Learned,
     Received,
@@ -18,7 +19,7 @@ from antiphon.bus.effects import (
     WriteCheckpoint,
 )
 from antiphon.bus.entries import StableDetail
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.errors import ProtocolError
@@ -115,3 +116,44 @@ def test_its_bytes_come_back_and_others_are_refused() -> None:
         CheckpointState.decode(STATE.encode() + b"x")
     with pytest.raises(ProtocolError):
         CheckpointState.decode(b"no checkpoint at all")
+
+
+def test_one_for_which_there_was_no_room_is_written_again_after_a_while() -> None:
+    server = a_server()
+    assert server.begin(8, LEDGER)
+    (write,) = step(server, StateCaptured(8, b"m" * 16, b"the queues", (3,)))
+    assert server.step(5 * MS, [CheckpointFailed(8)]) == []
+    assert not server.begin(9, LEDGER), "it is still under way"
+    assert server.next_deadline_ns() == 1_005 * MS
+    assert server.step(1_005 * MS, []) == [write]
+    assert len(step(server, CheckpointWritten(8))) == 1, "it is reported"
+    assert server.begin(9, LEDGER) and server.next_deadline_ns() is None
+
+
+def test_it_knows_the_newest_of_its_own_that_is_stable() -> None:
+    server = a_server()
+    assert server.stable is None
+    written(server)
+    assert server.stable is None
+    step(server, stable(8, STATE.digest))
+    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+    step(server, stable(20, b"of another node."))
+    assert server.stable is not None and server.stable.n == 8, "it has no newer one"
+
+
+def test_what_an_earlier_life_left_may_be_stable_though_the_newest_is_not() -> None:
+    older, newer = Kept(8, STATE.digest, 10), Kept(16, b"n" * 16, 10)
+    server = CheckpointServer(GroupConfig.of("main", (1,)), 1, (older, newer), 8)
+    assert server.stable == older
+    assert (server.newest_n, server.fallback_n) == (16, 8)
+    (report,) = step(server, beat())
+    assert isinstance(report, Send) and report.message == m.CheckpointReport(16, b"n" * 16, 10)
+    step(server, stable(16, b"n" * 16))
+    assert server.stable == newer
+
+
+def test_one_that_differs_from_the_stable_one_is_never_given() -> None:
+    server = a_server()
+    written(server)
+    step(server, stable(8, b"other digest 16."))
+    assert server.stable is None

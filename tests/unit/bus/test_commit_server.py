@@ -11,12 +11,14 @@ from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.effects import (
     Append,
+    Installed,
     Learned,
     OrderRecord,
     Received,
     ReleaseSpace,
     RoleEffect,
     Send,
+    SpaceChanged,
     SuperblockRecord,
     Synced,
 )
@@ -25,10 +27,14 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
+from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, decode_order
+from antiphon.bus.presence import PresenceKeeper
+from antiphon.bus.records import BaseMoved, EntriesAppended, EntriesStaged, EpochStarted, decode_order
+from antiphon.bus.recovery import recover
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import Mid, make_epoch
+from tests.unit.bus.stage import MemoryPayloads, StageDisk
 
 OLD = make_epoch(1, 1)
 NEW = make_epoch(2, 3)
@@ -45,16 +51,25 @@ def ticks(first: int, last: int, epoch: int = OLD) -> tuple[Entry, ...]:
 class Booth:
     """A commit server of node 2 whose log holds 1 … `last` of epoch OLD, durably."""
 
-    def __init__(self, last: int = 0, committed: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, last: int = 0, committed: int = 0, planted: frozenset[str] = NONE, **settings: Any
+    ) -> None:
         self.config = GroupConfig.of("main", (1, 2, 3), **settings)
-        self.superblock = Superblock(JournalCounter(), OLD if last else 0)
+        counter = JournalCounter()
+        self.superblock = Superblock(counter, OLD if last else 0)
+        self.presence = PresenceKeeper(self.config, 2)
+        self.checkpoints = CheckpointServer(self.config, 2)
+        self.checkpoints.fallback_n = 1 << 60
         self.server = CommitServer(
             self.config,
             2,
-            JournalCounter(),
+            counter,
             self.superblock,
             log=CommitLog(0, ticks(1, last)),
             log_epoch=OLD if last else 0,
+            checkpoint_server=self.checkpoints,
+            presence=self.presence,
+            planted=planted,
         )
         self.now_ns = 10_000 * MS
         self.written = 0
@@ -142,7 +157,7 @@ def test_a_sequencer_below_the_promise_is_fenced() -> None:
 def test_nothing_is_appended_to_a_log_of_another_epoch() -> None:
     booth = Booth(last=2, committed=1)
     effects = booth.hear(m.CommitSubmit(NEW, 2, ticks(3, 3, NEW), 0), 3)
-    assert effects == [Send(3, m.StartNeed(NEW, 1, 2))]
+    assert effects == [Send(3, m.StartNeed(NEW, 1, 2, OLD))]
 
 
 def test_a_submit_counts_only_from_the_node_of_its_epoch() -> None:
@@ -218,7 +233,7 @@ def test_an_epoch_with_a_shorter_log_cuts_ours() -> None:
 
 def test_only_the_committed_part_is_kept_unseen() -> None:
     booth = Booth(last=5, committed=2)
-    assert booth.hear(m.EpochStart(NEW, 5, ticks(5, 5), 2), 3) == [Send(3, m.StartNeed(NEW, 2, 5))]
+    assert booth.hear(m.EpochStart(NEW, 5, ticks(5, 5), 2), 3) == [Send(3, m.StartNeed(NEW, 2, 5, OLD))]
     assert booth.server.log_epoch == OLD
 
 
@@ -257,7 +272,7 @@ def test_a_heartbeat_is_answered_unless_a_higher_epoch_was_promised() -> None:
     beat = m.Heartbeat(OLD, 1, 0, 9, 0, True)
     assert booth.hear(beat, 1) == [Send(1, m.HeartbeatAck(OLD, 9))]
     booth.hear(m.Seal(NEW, 0), 3)
-    assert booth.hear(beat, 1) == []
+    assert booth.hear(beat, 1) == [Send(1, m.SealNack(NEW))], "also an idle sequencer hears that it is over"
 
 
 def test_a_candidate_is_encouraged_only_when_no_heartbeat_was_heard_for_long() -> None:
@@ -272,6 +287,130 @@ def test_only_committed_entries_are_handed_to_members() -> None:
     booth = Booth(last=5, committed=3)
     assert booth.hear(m.FetchId(2, 10), 3) == [Send(3, m.FetchIdReply(ticks(2, 3), 3, 0))]
     assert booth.hear(m.FetchId(4, 10), 3) == [Send(3, m.FetchIdReply((), 3, 0))]
+
+
+# -- keeping more, and in pages ---------------------------------------------------------------------
+
+
+def test_of_a_log_of_the_adopted_epoch_everything_may_be_kept_unseen() -> None:
+    booth = Booth(last=5, committed=2)
+    effects = booth.hear(m.EpochStart(NEW, 6, (), 2, OLD), 3)
+    assert order_in(effects) == [EpochStarted(NEW, 5, ())]
+    assert booth.server.log_epoch == NEW
+
+
+def test_what_the_adopted_log_of_our_epoch_lacks_is_cut_off() -> None:
+    booth = Booth(last=5, committed=2)
+    assert order_in(booth.hear(m.EpochStart(NEW, 5, (), 2, OLD), 3)) == [EpochStarted(NEW, 4, ())]
+
+
+def test_nothing_is_kept_that_we_do_not_have() -> None:
+    booth = Booth(last=5, committed=2)
+    assert booth.hear(m.EpochStart(NEW, 8, (), 2, OLD), 3) == [Send(3, m.StartNeed(NEW, 2, 5, OLD))]
+
+
+def test_a_start_in_pages_changes_nothing_before_the_last_of_them() -> None:
+    booth = Booth(last=3, committed=1)
+    page = m.EpochStart(NEW, 2, ticks(2, 3, NEW), 1, 7, through=6)
+    assert booth.hear(page, 3) == [Send(3, m.StartNeed(NEW, 3, 3))], "the next one, please"
+    assert booth.hear(page, 3) == [Send(3, m.StartNeed(NEW, 3, 3))], "it came twice"
+    assert booth.server.log_epoch == OLD and booth.server.log.between(0, 3) == ticks(1, 3)
+    effects = booth.hear(m.EpochStart(NEW, 4, ticks(4, 6, NEW), 1, 7), 3)
+    assert order_in(effects) == [EpochStarted(NEW, 1, ticks(2, 6, NEW))]
+    assert booth.sync() == [Send(3, m.CommitAcknowledge(NEW, 6))]
+
+
+def test_a_page_that_follows_nothing_is_answered_with_where_we_are() -> None:
+    booth = Booth(last=3, committed=1)
+    page = m.EpochStart(NEW, 5, ticks(5, 6, NEW), 1, 7, through=9)
+    assert booth.hear(page, 3) == [Send(3, m.StartNeed(NEW, 1, 3, OLD))]
+
+
+def test_what_differs_is_written_in_records_of_bounded_size_of_which_the_last_counts() -> None:
+    booth = Booth(last=1, committed=1, fetch_entries_max=2)
+    effects = booth.hear(m.EpochStart(NEW, 2, ticks(2, 6, NEW), 1), 3)
+    assert order_in(effects) == [
+        EntriesStaged(NEW, 1, ticks(2, 3, NEW)),
+        EntriesStaged(NEW, 3, ticks(4, 5, NEW)),
+        EpochStarted(NEW, 1, ticks(6, 6, NEW)),
+    ]
+    assert booth.step(Synced(2)) == []
+    assert booth.sync() == [Send(3, m.CommitAcknowledge(NEW, 6))]
+
+
+def test_a_heartbeat_of_an_epoch_that_never_reached_us_makes_us_ask_but_not_every_time() -> None:
+    booth = Booth(last=5, committed=2, retransmit_ms=100)
+    need = Send(3, m.StartNeed(NEW, 2, 5, OLD))
+    beat = m.Heartbeat(NEW, 5, 0, 1, 0, True)
+    ack = Send(3, m.HeartbeatAck(NEW, 1))
+    assert booth.hear(beat, 3) == [ack, need]
+    booth.now_ns += 50 * MS
+    assert booth.hear(beat, 3) == [ack]
+    booth.now_ns += 50 * MS
+    assert booth.hear(beat, 3) == [ack, need]
+
+
+def test_an_entry_that_only_one_log_can_have_proves_what_stands_before_it() -> None:
+    """A claim or a mark is made once. If it is committed and we have it, all before it is committed here."""
+    booth = Booth(last=5, committed=2)
+    booth.step(learned(tick(4)))
+    assert booth.server.committed_upto == 4
+    booth.step(learned(tick(5, NEW)))
+    assert booth.server.committed_upto == 4, "ours is another"
+
+
+# -- what a disk is good for ------------------------------------------------------------------------
+
+
+def test_a_server_without_room_promises_but_takes_nothing() -> None:
+    booth = Booth(last=2)
+    booth.step(SpaceChanged(True, True, "full", is_full=True))
+    told = Send(1, m.CommitAcknowledge(OLD, 0, ServerStatus.NO_SPACE))
+    assert booth.hear(m.CommitSubmit(OLD, 2, ticks(3, 3), 0), 1) == [told]
+    assert booth.hear(m.Heartbeat(OLD, 2, 0, 9, 0, True), 1) == [Send(1, m.HeartbeatAck(OLD, 9))]
+    booth.hear(m.Seal(NEW, 0), 3)
+    assert booth.sync() == [Send(3, m.SealOk(NEW, OLD, 0, 2, 2))]
+    told = Send(3, m.CommitAcknowledge(NEW, 0, ServerStatus.NO_SPACE))
+    assert booth.hear(m.EpochStart(NEW, 3, (), 2), 3) == [told]
+    booth.step(SpaceChanged(False))
+    assert order_in(booth.hear(m.EpochStart(NEW, 3, (), 2), 3)) == [EpochStarted(NEW, 2, ())]
+
+
+def test_a_server_that_is_merely_short_of_room_goes_on() -> None:
+    """What frees room is ordered, too."""
+    booth = Booth(last=2)
+    booth.step(SpaceChanged(True, True, "nearly full"))
+    assert booth.server.status is ServerStatus.OK
+
+
+@pytest.mark.parametrize("status", [ServerStatus.DAMAGED, ServerStatus.AMNESIA])
+def test_a_server_without_a_sound_disk_of_its_own_takes_no_part(status: ServerStatus) -> None:
+    booth = Booth(last=2)
+    booth.server.set_status(status)
+    assert booth.hear(m.Seal(NEW, 0), 3) == [Send(3, m.SealNack(OLD, status))]
+    beat = booth.hear(m.Heartbeat(OLD, 2, 0, 9, 0, True), 1)
+    assert not any(isinstance(one, Send) and isinstance(one.message, m.HeartbeatAck) for one in beat)
+    assert booth.hear(m.FetchLog(OLD, 1), 1) == [Send(1, m.SealNack(OLD, status))]
+    assert booth.hear(m.EpochStart(NEW, 1, (), 0), 3) == [Send(3, m.CommitAcknowledge(NEW, 0, status))]
+    booth.now_ns += 60_000 * MS
+    assert booth.hear(m.PreSeal(1), 3) == []
+    assert booth.hear(m.FetchId(9, 10), 1) == [], "it never says that it does not have something"
+    booth.step(SpaceChanged(False))
+    assert booth.server.status is status, "room does not mend it"
+
+
+# -- candidates that lag ----------------------------------------------------------------------------
+
+
+def test_a_candidate_far_behind_is_not_encouraged_until_nobody_led_for_long() -> None:
+    booth = Booth(last=1, suspicion_ms=500, leaderless_ms=10_000, lag_max=100)
+    booth.hear(m.Heartbeat(OLD, 1, 0, 9, 0, True), 1)
+    booth.presence.step(0, [Received(1, m.Presence("", "", 1_000, True, b"", 0))])
+    booth.now_ns += 9_999 * MS
+    assert booth.hear(m.PreSeal(7, 899), 3) == []
+    assert booth.hear(m.PreSeal(7, 900), 3) == [Send(3, m.PreSealOk(7))]
+    booth.now_ns += 1 * MS
+    assert booth.hear(m.PreSeal(8, 0), 3) == [Send(3, m.PreSealOk(8))]
 
 
 # -- the base ---------------------------------------------------------------------------------------
@@ -317,20 +456,9 @@ def test_the_base_waits_until_our_own_log_is_known_to_be_committed_so_far() -> N
 
 def test_the_base_never_moves_beyond_the_checkpoint_this_node_could_fall_back_on() -> None:
     booth = Booth(last=9, committed=9)
-    checkpoints = CheckpointServer(booth.config, 2)
-    booth.server = CommitServer(
-        booth.config,
-        2,
-        JournalCounter(),
-        booth.superblock,
-        log=CommitLog(0, ticks(1, 9)),
-        log_epoch=OLD,
-        checkpoint_server=checkpoints,
-    )
-    booth.server.committed_upto = 9
-    checkpoints.fallback_n = 3
+    booth.checkpoints.fallback_n = 3
     assert booth.step(learned(stable(5, 4), stable(9, 8))) == [], "it slept and lacks the checkpoint at 4"
-    checkpoints.fallback_n = 4
+    booth.checkpoints.fallback_n = 4
     assert len(booth.step(learned(tick(10)))) == 1
 
 
@@ -339,3 +467,136 @@ def test_a_stable_checkpoint_that_is_heard_of_again_changes_nothing() -> None:
     booth.step(learned(stable(5, 4), stable(9, 8)))
     booth.sync()
     assert booth.step(learned(stable(5, 4), stable(9, 8))) == []
+
+
+# -- a checkpoint takes the place of the log --------------------------------------------------------
+
+
+def test_a_base_beyond_the_log_leaves_it_empty_and_keeps_promise_and_epoch() -> None:
+    booth = Booth(last=3, committed=1)
+    effects = booth.step(Installed(9, b"ledger at 9"))
+    assert order_in(effects) == [BaseMoved(9, OLD, b"ledger at 9", bytes(16))]
+    server = booth.server
+    assert (server.log.base, server.log.last, server.committed_upto) == (9, 9, 9)
+    assert (server.log_epoch, server.promised, server.base_ledger) == (OLD, OLD, b"ledger at 9")
+    assert booth.hear(m.FetchId(1, 10), 3) == [], "a crash could still take it back"
+    assert booth.sync() == [ReleaseSpace(9)]
+    assert booth.hear(m.FetchId(1, 10), 3) == [Send(3, m.FetchIdReply((), 9, 9))]
+
+
+def test_a_base_within_the_log_keeps_what_follows_it() -> None:
+    booth = Booth(last=5, committed=1)
+    booth.step(Installed(3, b"ledger at 3"))
+    assert booth.server.log.between(3, 5) == ticks(4, 5)
+    assert booth.server.committed_upto == 3
+
+
+def test_a_base_that_cuts_an_entry_shows_that_our_log_was_another_order() -> None:
+    booth = Booth(last=2, committed=2)
+    wide = Entry(3, 4, EntryKind.TICK, Mid(1, OLD, 3), 0, NO_DIGEST)
+    booth.hear(m.CommitSubmit(OLD, 2, (wide,), 2), 1)
+    effects = booth.step(Installed(5, b"ledger at 5"))
+    assert order_in(effects) == [BaseMoved(5, OLD, b"ledger at 5", bytes(16))]
+    assert (booth.server.log.base, booth.server.log.last) == (5, 5)
+    assert booth.sync() == [ReleaseSpace(5)]
+
+
+def test_a_base_below_ours_changes_nothing() -> None:
+    booth = Booth()
+    booth.step(Installed(9, b"ledger at 9"))
+    assert booth.step(Installed(4, b"ledger at 4")) == []
+
+
+def test_a_start_goes_on_from_an_installed_base() -> None:
+    booth = Booth(last=3, committed=1)
+    booth.step(Installed(9, b"ledger at 9"))
+    booth.sync()
+    effects = booth.hear(m.Heartbeat(NEW, 9, 0, 1, 0, True), 3)
+    assert effects[-1] == Send(3, m.StartNeed(NEW, 9, 9, OLD))
+    effects = booth.hear(m.EpochStart(NEW, 10, ticks(10, 11, NEW), 9), 3)
+    assert order_in(effects) == [EpochStarted(NEW, 9, ticks(10, 11, NEW))]
+
+
+def test_a_base_is_acknowledged_to_a_sequencer_that_has_all_of_it_committed() -> None:
+    """1. We hold 1 … 3 of OLD. 2. NEW adopts and commits another order behind 3. 3. A checkpoint of that at 9
+    is installed here. 4. The sequencer of OLD, which knows of nothing, must not count us among those who
+    hold its own 4 … 9, nor append to what it does not have."""
+    booth = Booth(last=3, committed=1)
+    booth.step(Installed(9, b"ledger at 9"))
+    beat = m.Heartbeat(OLD, 9, 0, 1, 9, True)
+    acknowledged = Send(1, m.CommitAcknowledge(OLD, 9))
+    assert acknowledged not in booth.hear(beat, 1), "it is not durable"
+    assert acknowledged in booth.sync()
+    assert acknowledged not in booth.hear(beat, 1), "once is enough"
+
+
+def test_who_promised_a_later_epoch_acknowledges_no_base_to_an_earlier_one() -> None:
+    booth = Booth(last=3, committed=1)
+    booth.hear(m.Heartbeat(OLD, 9, 0, 1, 9, True), 1)
+    booth.hear(m.Seal(NEW, 1), 3)
+    booth.sync()
+    booth.step(Installed(9, b"ledger at 9"))
+    assert booth.sync() == [ReleaseSpace(9)]
+
+
+def test_a_sequencer_that_does_not_have_our_base_is_not_followed() -> None:
+    booth = Booth(last=3, committed=1)
+    booth.step(Installed(9, b"ledger at 9"))
+    booth.sync()
+    assert booth.hear(m.Heartbeat(OLD, 8, 0, 1, 8, True), 1) == [Send(1, m.HeartbeatAck(OLD, 1))]
+    refused = booth.hear(m.CommitSubmit(OLD, 9, ticks(10, 11), 8), 1)
+    assert refused == [Send(1, m.CommitAcknowledge(OLD, 3))]
+    assert order_in(booth.hear(m.CommitSubmit(OLD, 9, ticks(10, 11), 9), 1))
+
+
+def test_a_base_that_cuts_a_submit_takes_what_lies_behind_it() -> None:
+    booth = Booth(last=3, committed=3)
+    booth.step(Installed(9, b"ledger at 9"))
+    booth.sync()
+    effects = booth.hear(m.CommitSubmit(OLD, 5, ticks(6, 11), 9), 1)
+    assert order_in(effects) == [EntriesAppended(OLD, 9, ticks(10, 11))]
+    assert booth.sync() == [Send(1, m.CommitAcknowledge(OLD, 11))]
+
+
+def test_the_base_stays_behind_a_checkpoint_that_another_node_is_fetching() -> None:
+    booth = Booth(last=9, committed=9)
+    booth.checkpoints.held_n = 3
+    booth.step(learned(stable(5, 4), marks=((4, b"ledger at 4"),)))
+    assert booth.step(learned(stable(9, 8))) == []
+    booth.checkpoints.held_n = 0
+    assert order_in(booth.step(learned())) == [BaseMoved(4, OLD, b"ledger at 4", b"%016d" % 4)]
+
+
+def test_a_log_that_the_sequencers_does_not_reach_begins_at_our_own_checkpoint() -> None:
+    booth = Booth(last=9, committed=2)
+    booth.step(learned(marks=((8, b"ledger at 8"),)))
+    booth.checkpoints.newest_n = 8
+    booth.hear(m.Heartbeat(NEW, 12, 0, 1, 0, True), 3)
+    hint = m.FetchIdReply((), 12, 7)
+    assert booth.hear(hint, 3) == [], "nobody has said that a checkpoint so far is stable"
+    booth.step(learned(stable(12, 8)))
+    assert booth.hear(hint, 1) == [], "the word of another server: its log is not the one we need"
+    assert order_in(booth.hear(hint, 3)) == [BaseMoved(8, OLD, b"ledger at 8", bytes(16))]
+    assert booth.server.log.between(8, 9) == ticks(9, 9)
+
+
+def test_without_a_checkpoint_that_reaches_so_far_nothing_happens() -> None:
+    booth = Booth(last=9, committed=2)
+    booth.step(learned(marks=((8, b"ledger at 8"),)))
+    booth.checkpoints.newest_n = 8
+    booth.hear(m.Heartbeat(NEW, 12, 0, 1, 0, True), 3)
+    assert booth.hear(m.FetchIdReply((), 12, 9), 3) == []
+
+
+@pytest.mark.parametrize("records", [0, 1, 2, 3])
+def test_a_start_of_several_records_is_found_again_whole_or_not_at_all(records: int) -> None:
+    booth = Booth(fetch_entries_max=2)
+    first = booth.hear(m.EpochStart(OLD, 1, ticks(1, 2), 0), 1)
+    second = booth.hear(m.EpochStart(NEW, 1, ticks(1, 6, NEW), 0), 3)
+    appends = [effect for effect in (*first, *second) if isinstance(effect, Append)]
+    assert len(appends) == 4
+    found = recover(StageDisk(appends[: 1 + records]).found(), MemoryPayloads())
+    if records < 3:
+        assert (found.log_epoch, found.log.between(0, found.log.last)) == (OLD, ticks(1, 2))
+    else:
+        assert (found.log_epoch, found.log.between(0, found.log.last)) == (NEW, ticks(1, 6, NEW))

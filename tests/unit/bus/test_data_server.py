@@ -14,12 +14,14 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
+from antiphon.bus.planted import NEVER_REREPORT, NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.ports import Location
-from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of, item_of
+from antiphon.journal.recovery import Stored
+from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of, item_of
 
 EPOCH = make_epoch(1, 1)
 LATER = make_epoch(2, 3)
@@ -33,16 +35,24 @@ def opened(number: int, run: bytes) -> Entry:
 class Desk:
     """A data server of node 2 with its surroundings: it knows the order through number 1, an OPEN of 7."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, planted: frozenset[str] = NONE, **settings: Any) -> None:
         self.config = GroupConfig.of("main", (1, 2, 3, 7), **settings)
         self.payloads = MemoryPayloads()
         self.known = Prefix(1)
         self.ledger = Ledger()
         self.ledger.fold([opened(1, b"a" * 16)])
         self.log = CommitLog(0, [opened(1, b"a" * 16)])
+        self.order = KnownLog(self.log, 1)
         self.now_ns = 0
         self.server = DataServer(
-            self.config, 2, self.payloads, JournalCounter(), self.known, self.ledger, self.log
+            self.config,
+            2,
+            self.payloads,
+            JournalCounter(),
+            self.known,
+            self.ledger,
+            self.order,
+            planted=planted,
         )
 
     def step(self, *events: Any) -> list[RoleEffect]:
@@ -278,6 +288,20 @@ def test_a_payload_that_lay_in_a_buffer_is_read_from_the_journal() -> None:
     assert desk.payloads.reads == 1
 
 
+@pytest.mark.parametrize("commands", [1, 500])
+def test_a_payload_that_is_part_of_what_was_received_is_kept_small_ones_as_a_copy(commands: int) -> None:
+    desk = Desk()
+    data = data_of(mid(1), commands=commands)
+    received = b"before" + data.payload + b"behind"
+    view = memoryview(received)[6:-6]
+    desk.hear(m.Data(data.mid, data.ts, data.count, data.digest, view))
+    desk.step(Synced(1))
+    taken = desk.server.take(entry_of(data, 2), [])
+    assert taken is not None and taken[0] == data.payload
+    assert (taken[0].obj is received) == (commands > 1)
+    assert desk.payloads.reads == 0
+
+
 def test_memory_for_payloads_is_bounded() -> None:
     desk = Desk(cached_bytes_max=100)
     first, second = data_of(mid(1)), data_of(mid(2))
@@ -313,7 +337,7 @@ def test_a_damaged_payload_is_missed_and_may_be_fetched_again() -> None:
     desk = Desk(cached_bytes_max=0)
     broken = Broken()
     desk.payloads = broken
-    desk.server = DataServer(desk.config, 2, broken, JournalCounter(), desk.known, desk.ledger, desk.log)
+    desk.server = DataServer(desk.config, 2, broken, JournalCounter(), desk.known, desk.ledger, desk.order)
     data = data_of(mid(1))
     desk.hear(data)
     desk.step(Synced(1))
@@ -333,3 +357,168 @@ def test_payloads_are_handed_to_members_that_lack_them() -> None:
     desk.server.take(entry_of(placed, 2), [])
     (answer,) = desk.hear(m.FetchData((mid(1), mid(2), mid(3)), (2, 0, 0)), sender=3)
     assert answer == Send(3, m.FetchDataReply((placed, waiting), (mid(3),)))
+
+
+def test_an_envelope_that_was_written_when_its_run_ended_is_given_up_in_time() -> None:
+    desk = Desk(rereport_ms=200)
+    desk.lead()
+    desk.hear(data_of(mid(1)))
+    desk.learn(opened(2, b"b" * 16))
+    desk.step(Synced(1))
+    assert desk.payloads.has(mid(1)), "it became durable after the fence"
+    desk.now_ns += 200 * MS
+    assert desk.step() == [Send(7, m.ReportNack(EPOCH, mid(1), NackReason.FENCED, 2))]
+    assert not desk.payloads.has(mid(1)) and desk.server.unsettled == 0
+
+
+def test_what_the_order_wants_is_stored_beyond_any_quota() -> None:
+    desk = Desk(producer_quota_bytes=1_280)
+    desk.hear(data_of(mid(2)))
+    wanted = data_of(mid(1))
+    desk.learn(entry_of(wanted, 2))
+    assert list(desk.server.wanted) == [mid(1)]
+    (append,) = desk.hear(m.FetchDataReply((wanted,), ()), sender=3)
+    assert isinstance(append, Append)
+    assert not desk.server.wanted
+
+
+def test_a_fetched_copy_of_what_is_settled_is_no_word_to_its_producer() -> None:
+    desk = Desk()
+    data = data_of(mid(1))
+    desk.hear(data)
+    desk.step(Synced(1))
+    desk.learn(entry_of(data, 2))
+    desk.server.take(entry_of(data, 2), [])
+    assert desk.hear(m.FetchDataReply((data,), ()), sender=3) == []
+
+
+def test_what_was_found_after_a_restart_is_reported_to_the_first_sequencer_that_is_heard() -> None:
+    desk = Desk()
+    data = data_of(mid(1))
+    desk.payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
+    location = desk.payloads.locate(data.mid)
+    assert location is not None
+    stored = Stored(data.mid, data.ts, data.count, data.digest, location)
+    desk.server = DataServer(
+        desk.config,
+        2,
+        desk.payloads,
+        JournalCounter(),
+        desk.known,
+        desk.ledger,
+        desk.order,
+        recovered=(stored,),
+    )
+    assert reported(desk.lead()) == [[1]]
+    desk.now_ns += 1_000 * MS
+    assert reported(desk.step()) == [[1]]
+
+
+# -- order and payloads in one trip ----------------------------------------------------------------
+
+
+def shelf(**settings: Any) -> tuple[Desk, list[m.Data]]:
+    """A data server beside a log of five numbers behind the OPEN: the first three are placed."""
+    desk = Desk(**settings)
+    data = [data_of(mid(pseq)) for pseq in range(1, 6)]
+    for one in data[:3]:
+        desk.hear(one)
+    desk.step(Synced(3))
+    for number, one in enumerate(data, 2):
+        desk.log.append(entry_of(one, number))
+    desk.learn(*(entry_of(one, number) for number, one in enumerate(data, 2)))
+    for number, one in enumerate(data[:3], 2):
+        desk.server.take(entry_of(one, number), [])
+    desk.order.committed_upto = 6
+    return desk, data
+
+
+def fetch(desk: Desk, first: int, bytes_max: int = 1 << 20) -> m.FetchRangeReply:
+    (answer,) = desk.hear(m.FetchRange(first, bytes_max), sender=3)
+    assert isinstance(answer, Send) and isinstance(answer.message, m.FetchRangeReply)
+    return answer.message
+
+
+def test_a_range_is_answered_with_entries_and_the_payloads_that_are_here() -> None:
+    desk, data = shelf()
+    answer = fetch(desk, 2)
+    assert [entry.first for entry in answer.entries] == [2, 3, 4, 5, 6]
+    assert list(answer.items) == data[:3], "the others it does not have either"
+    assert (answer.committed_upto, answer.base) == (6, 0)
+
+
+def test_a_range_ends_where_the_commit_server_knows_no_further() -> None:
+    """Beyond that its log may hold what another epoch will give up."""
+    desk, _ = shelf()
+    desk.order.committed_upto = 3
+    assert [entry.first for entry in fetch(desk, 1).entries] == [1, 2, 3]
+
+
+def test_a_range_is_not_answered_from_a_damaged_log() -> None:
+    desk, _ = shelf()
+    desk.order.is_damaged = True
+    assert desk.hear(m.FetchRange(2, 1 << 20), sender=3) == []
+
+
+def test_a_range_is_bounded_by_bytes_and_brings_at_least_one_entry() -> None:
+    desk, data = shelf()
+    size = len(data[0].payload)
+    assert [entry.first for entry in fetch(desk, 2, 2 * size).entries] == [2, 3]
+    assert [entry.first for entry in fetch(desk, 2, 1).entries] == [2]
+    desk, _ = shelf(fetch_bytes_max=size)
+    assert len(fetch(desk, 2).items) == 1, "whatever the asker would take"
+
+
+def test_payloads_in_one_answer_are_bounded_by_bytes() -> None:
+    desk, data = shelf(fetch_bytes_max=2 * len(data_of(mid(1)).payload))
+    (answer,) = desk.hear(m.FetchData((mid(1), mid(2), mid(3)), (2, 3, 4)), sender=3)
+    assert answer == Send(3, m.FetchDataReply((data[0], data[1]), ()))
+
+
+def test_a_range_that_is_gone_from_the_log_is_told_by_its_base() -> None:
+    desk, _ = shelf()
+    desk.log.forget(4)
+    answer = fetch(desk, 2)
+    assert (answer.entries, answer.base) == ((), 4)
+
+
+# -- planted -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_reporting_only_once_is_seen(is_planted: bool) -> None:
+    desk = Desk(frozenset({NEVER_REREPORT}) if is_planted else NONE)
+    desk.lead()
+    desk.hear(data_of(mid(1)))
+    assert reported(desk.step(Synced(1))) == [[1]]
+    expected = [] if is_planted else [[1]]
+    assert reported(desk.lead(LATER)) == expected, "its producer may be dead, and the sequencer is new"
+    desk.now_ns += 1_000 * MS
+    assert reported(desk.step()) == expected
+
+
+def test_what_our_log_does_not_name_is_kept_for_others_until_the_base_has_passed_it() -> None:
+    """The order went on without our commit server: of what a checkpoint covers, others may lack a payload."""
+    desk = Desk()
+    data = data_of(Mid(7, 1, 1))
+    desk.payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
+    stored = Stored(data.mid, 0, 1, data.digest, desk.payloads.unplaced[data.mid])
+    desk.ledger.fold([entry_of(data, 2)])
+    desk.known = Prefix(2)
+    desk.server = DataServer(
+        desk.config,
+        2,
+        desk.payloads,
+        JournalCounter(),
+        desk.known,
+        desk.ledger,
+        desk.order,
+        recovered=(stored,),
+    )
+    assert reported(desk.lead()) == [] and desk.server.unsettled == 0, "it has its number"
+    desk.step(Learned((), (opened(3, b"b" * 16),), ()))
+    (reply,) = desk.hear(m.FetchData((data.mid,), (2,)), 3)
+    assert isinstance(reply, Send) and reply.message == m.FetchDataReply((data,), ())
+    desk.order.log = CommitLog(2)
+    desk.step(Learned((), (opened(4, b"c" * 16),), ()))
+    assert not desk.payloads.has(data.mid)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.entries import FenceDetail, OpenDetail
+from antiphon.bus.entries import FenceDetail, OpenDetail, QuantityDetail, StableDetail, VoidDetail
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
+from antiphon.errors import ProtocolError
 from antiphon.ids import Mid, make_epoch
 
 RUN_A, RUN_B = b"a" * 16, b"b" * 16
@@ -95,3 +96,46 @@ def test_its_bytes_do_not_depend_on_the_order_of_the_rows() -> None:
     other.rows = dict(reversed(other.rows.items()))
     assert one.encode() == other.encode()
     assert Ledger.decode(one.encode()).encode() == one.encode()
+
+
+def other(number: int, kind: EntryKind, detail: bytes = b"") -> Entry:
+    return Entry(number, 1, kind, Mid(1, EPOCH, number), 0, NO_DIGEST, detail)
+
+
+def test_a_configuration_and_a_quantity_hold_until_the_next() -> None:
+    ledger = a_ledger()
+    assert (ledger.config, ledger.data_quantity) == (b"", 0), "what the group began with"
+    ledger.fold([other(8, EntryKind.QUANTITY, QuantityDetail(1).encode())])
+    assert ledger.data_quantity == 1
+    ledger.fold([other(9, EntryKind.CONFIG, b"a whole configuration")])
+    assert (ledger.config, ledger.data_quantity) == (b"a whole configuration", 0), "it has its own"
+    again = Ledger.decode(ledger.encode())
+    assert (again.config, again.data_quantity) == (ledger.config, ledger.data_quantity)
+    assert again.encode() == ledger.encode()
+
+
+def test_ticks_checkpoints_and_voids_change_nothing_here() -> None:
+    ledger = a_ledger()
+    before = ledger.encode()
+    ledger.fold(
+        [
+            other(8, EntryKind.TICK),
+            other(9, EntryKind.CHECKPOINT_MARK),
+            other(10, EntryKind.CHECKPOINT_STABLE, StableDetail(9, NO_DIGEST, (1,)).encode()),
+            other(11, EntryKind.VOID, VoidDetail(3).encode()),
+        ]
+    )
+    assert ledger.encode() == before
+
+
+def test_a_ledger_cut_short_is_not_read() -> None:
+    encoded = a_ledger().encode()
+    for length in range(len(encoded)):
+        with pytest.raises(ProtocolError):
+            Ledger.decode(encoded[:length])
+
+
+def test_one_ledger_may_become_another_for_all_who_refer_to_it() -> None:
+    ledger = Ledger()
+    ledger.become(a_ledger())
+    assert ledger.encode() == a_ledger().encode()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
 from antiphon.bus.checkpoint_server import CheckpointServer
@@ -10,6 +14,7 @@ from antiphon.bus.effects import (
     Append,
     Apply,
     DataRecord,
+    Installed,
     Learned,
     PrimaryChanged,
     Received,
@@ -18,16 +23,17 @@ from antiphon.bus.effects import (
     Synced,
     TakeCheckpoint,
 )
-from antiphon.bus.entries import OpenDetail
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.entries import OpenDetail, VoidDetail
+from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.member import Member
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
+from antiphon.bus.planted import DELIVER_BEFORE_DURABLE, NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.ids import Mid, make_epoch
-from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
+from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of
 
 EPOCH = make_epoch(1, 1)
 
@@ -44,19 +50,36 @@ TWO = data_of(Mid(7, 1, 2))
 class Pew:
     """The member of node 2 with its data server."""
 
-    def __init__(self, nodes: tuple[int, ...] = (1, 2, 3, 7)) -> None:
-        self.config = GroupConfig.of("main", nodes)
+    def __init__(
+        self,
+        nodes: tuple[int, ...] = (1, 2, 3, 7),
+        planted: frozenset[str] = NONE,
+        seed: int = 1,
+        **settings: Any,
+    ) -> None:
+        self.config = GroupConfig.of("main", nodes, **settings)
         known, ledger = Prefix(), Ledger()
         self.payloads = MemoryPayloads()
         self.data_server = DataServer(
-            self.config, 2, self.payloads, JournalCounter(), known, ledger, CommitLog()
+            self.config,
+            2,
+            self.payloads,
+            JournalCounter(),
+            known,
+            ledger,
+            KnownLog(CommitLog()),
+            planted=planted,
         )
         self.checkpoints = CheckpointServer(self.config, 2)
-        self.member = Member(self.config, 2, known, ledger, self.data_server, self.checkpoints, Chance(1))
+        self.member = Member(self.config, 2, known, ledger, self.data_server, self.checkpoints, Chance(seed))
         self.now_ns = 0
 
     def step(self, *messages: m.BusMessage) -> list[RoleEffect]:
-        return self.member.step(self.now_ns, [Received(1, message) for message in messages])
+        effects = self.member.step(self.now_ns, [Received(1, message) for message in messages])
+        for learned in [effect for effect in effects if isinstance(effect, Learned)]:
+            self.data_server.step(self.now_ns, [learned])
+            effects += self.member.step(self.now_ns, [])
+        return effects
 
     def commit(self, *entries: Entry) -> list[RoleEffect]:
         return self.step(m.Commit(EPOCH, entries, entries[-1].last))
@@ -73,6 +96,13 @@ class Pew:
         assert deadline is not None
         self.now_ns = deadline
         return self.member.step(self.now_ns, [])
+
+    def asks(self) -> Send:
+        """What it asks for next."""
+        while True:
+            for effect in self.wait():
+                if isinstance(effect, Send):
+                    return effect
 
 
 def applied(effects: list[RoleEffect]) -> list[int]:
@@ -202,3 +232,185 @@ def test_a_commit_of_data_alone_that_is_applied_at_once_is_no_news_to_anybody() 
     pew.commit(OPENED)
     (only,) = pew.commit(entry_of(ONE, 2))
     assert isinstance(only, Apply)
+
+
+def test_a_payload_that_is_being_written_is_not_asked_for() -> None:
+    pew = Pew()
+    pew.store(ONE, durable=False)
+    pew.commit(OPENED, entry_of(ONE, 2))
+    assert pew.member.is_waiting
+    assert pew.member.next_deadline_ns() is None, "the disk will answer, nobody else need"
+
+
+def test_steady_traffic_does_not_keep_a_missing_payload_from_being_asked_for() -> None:
+    """Each COMMIT is news about the order, and none about the payload that is missing."""
+    pew = Pew()
+    pew.commit(OPENED, entry_of(ONE, 2))
+    asked = []
+    for at in range(4, 40):
+        pew.now_ns += 2 * MS
+        asked += [effect for effect in pew.commit(own(at, EntryKind.TICK)) if isinstance(effect, Send)]
+    assert any(effect.message == m.FetchData((ONE.mid,), (2,)) for effect in asked)
+
+
+def test_the_sequencer_is_asked_only_if_another_could_not_help() -> None:
+    for seed in range(20):
+        pew = Pew((1, 2, 3), seed=seed)
+        pew.commit(OPENED, entry_of(ONE, 2))
+        assert pew.asks().to == 3, "node 1 leads and node 2 is ourselves"
+    asked = [pew.asks().to for _ in range(20)]
+    assert set(asked) == {1, 3}
+
+
+def test_payloads_are_asked_for_a_page_at_a_time_and_the_next_page_at_once() -> None:
+    pew = Pew(fetch_mids_max=2)
+    data = [data_of(Mid(7, 1, pseq)) for pseq in range(1, 6)]
+    pew.commit(OPENED, *(entry_of(one, one.mid.pseq + 1) for one in data))
+    assert pew.asks().message == m.FetchData((data[0].mid, data[1].mid), (2, 3))
+    pew.store(data[1])
+    assert [effect for effect in pew.step() if isinstance(effect, Send)] == [], "half an answer"
+    pew.store(data[0])
+    (more,) = [effect for effect in pew.step() if isinstance(effect, Send)]
+    assert more.message == m.FetchData((data[2].mid, data[3].mid), (4, 5))
+
+
+def test_who_is_far_behind_asks_for_order_and_payloads_in_one_trip() -> None:
+    pew = Pew(fetch_entries_max=4)
+    pew.step(m.Heartbeat(EPOCH, 50, 0, 1, 0, True))
+    ask = pew.asks()
+    assert ask.message == m.FetchRange(1, pew.config.fetch_bytes_max) and ask.to not in (1, 2)
+    effects = pew.step(m.FetchRangeReply((OPENED, entry_of(ONE, 2)), (ONE,), 50, 0))
+    assert applied(effects) == [1]
+    questions = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert m.FetchRange(4, pew.config.fetch_bytes_max) in questions, "the next trip follows at once"
+
+
+def test_the_last_page_of_the_order_is_fetched_from_a_commit_server() -> None:
+    pew = Pew(fetch_entries_max=4)
+    pew.step(m.Heartbeat(EPOCH, 4, 0, 1, 0, True))
+    assert pew.asks().message == m.FetchId(1, 4)
+
+
+def test_while_nobody_leads_the_others_presence_tells_what_is_missing() -> None:
+    """It may be the very configuration that makes this node the one who is to lead."""
+    pew = Pew()
+    pew.step(m.Presence("n3", "full", 4, True, b"", 0))
+    assert pew.asks().message == m.FetchId(1, pew.config.fetch_entries_max)
+
+
+# -- a witness -----------------------------------------------------------------------------------
+
+
+def test_a_witness_learns_the_order_and_applies_nothing() -> None:
+    pew = Pew((1, 2, 3), data_servers=(1, 3), candidates=(1, 3), checkpoint_servers=(1, 3))
+    mark = own(5, EntryKind.CHECKPOINT_MARK)
+    effects = pew.commit(own(1, EntryKind.PRIMARY_CLAIM), opened_at(2), data_at(3, 2), mark)
+    assert applied(effects) == []
+    assert not pew.member.is_waiting, "payloads never come here: it must not wait for them"
+    assert (pew.member.known.upto, pew.member.applied) == (5, 5)
+    assert PrimaryChanged(EPOCH, 1) in effects
+    (learned,) = (effect for effect in effects if isinstance(effect, Learned))
+    assert learned.entries == () and [n for n, _ in learned.marks] == [5], "its base moves as any other's"
+
+
+def opened_at(number: int) -> Entry:
+    return own(number, EntryKind.PRODUCER_OPEN, OpenDetail(7, b"a" * 16).encode())
+
+
+def data_at(number: int, pe: int) -> Entry:
+    return entry_of(data_of(Mid(7, pe, 1), commands=2), number)
+
+
+# -- payloads that are lost for good ---------------------------------------------------------------
+
+
+def test_an_entry_declared_void_is_applied_without_its_payload() -> None:
+    pew = Pew()
+    pew.store(TWO)
+    pew.commit(OPENED, entry_of(ONE, 2), entry_of(TWO, 4))
+    void = own(5, EntryKind.VOID, VoidDetail(2).encode())
+    applies = [effect for effect in pew.commit(void) if isinstance(effect, Apply)]
+    assert [(one.entry.first, one.payload is None) for one in applies] == [(2, True), (4, False), (5, True)]
+    assert not pew.data_server.wanted, "and nobody is asked for it any more"
+    assert pew.member.applied == 5
+
+
+def test_a_payload_that_turns_up_after_it_was_declared_void_is_not_used() -> None:
+    pew = Pew()
+    pew.store(ONE, durable=False)
+    pew.commit(OPENED, entry_of(ONE, 2))
+    pew.data_server.step(0, [Synced(1)])
+    effects = pew.commit(own(4, EntryKind.VOID, VoidDetail(2).encode()))
+    (lost, _) = [effect for effect in effects if isinstance(effect, Apply)]
+    assert lost.payload is None, "or this node would differ from those that never had it"
+    assert not pew.payloads.has(ONE.mid)
+
+
+def test_void_says_nothing_about_any_other_entry() -> None:
+    pew = Pew()
+    pew.commit(OPENED, own(2, EntryKind.VOID, VoidDetail(1).encode()))
+    pew.commit(entry_of(ONE, 3))
+    assert pew.member.applied == 2
+
+
+# -- rows, and states of others ------------------------------------------------------------------
+
+
+def test_a_producer_is_told_what_the_known_order_says_about_it() -> None:
+    pew = Pew()
+    pew.commit(OPENED, entry_of(ONE, 2))
+    (answer,) = [e for e in pew.step(m.ProducerStateGet(7)) if isinstance(e, Send)]
+    assert answer.message == m.ProducerState(7, 3, 1, 1, 3, 0, 0, b"a" * 16)
+    (answer,) = [e for e in pew.step(m.ProducerStateGet(9)) if isinstance(e, Send)]
+    assert answer.message == m.ProducerState(9, 3, 0, 0, 0, 0, 0, bytes(16)), "it never opened"
+
+
+def ledger_through(*entries: Entry) -> bytes:
+    ledger = Ledger()
+    ledger.fold(entries)
+    return ledger.encode()
+
+
+def test_an_installed_state_is_where_the_member_goes_on() -> None:
+    pew = Pew()
+    pew.commit(OPENED, entry_of(ONE, 2))
+    pew.step(m.Heartbeat(EPOCH, 9, 0, 1, 9, True))
+    claim = own(4, EntryKind.PRIMARY_CLAIM)
+    installed = Installed(4, ledger_through(OPENED, entry_of(ONE, 2), claim))
+    assert PrimaryChanged(EPOCH, 1) in pew.member.step(0, [installed])
+    pew.data_server.step(0, [installed])
+    assert (pew.member.applied, pew.member.known.upto, pew.member.is_waiting) == (4, 4, False)
+    assert not pew.data_server.wanted
+    pew.store(TWO)
+    assert applied(pew.commit(entry_of(TWO, 5))) == [5]
+
+
+def test_what_was_known_beyond_an_installed_state_is_kept() -> None:
+    pew = Pew()
+    pew.commit(OPENED, entry_of(ONE, 2), entry_of(TWO, 4))
+    installed = Installed(3, ledger_through(OPENED, entry_of(ONE, 2)))
+    pew.member.step(0, [installed])
+    pew.data_server.step(0, [installed])
+    assert list(pew.data_server.wanted) == [TWO.mid]
+    pew.store(TWO)
+    assert applied(pew.step()) == [4]
+
+
+def test_what_an_installed_state_covers_need_not_be_held() -> None:
+    pew = Pew()
+    pew.store(ONE)
+    installed = Installed(3, ledger_through(OPENED, entry_of(ONE, 2)))
+    pew.member.step(0, [installed])
+    pew.data_server.step(0, [installed])
+    assert not pew.payloads.has(ONE.mid)
+
+
+# -- planted -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_applying_what_is_not_durable_here_is_seen(is_planted: bool) -> None:
+    pew = Pew(planted=frozenset({DELIVER_BEFORE_DURABLE}) if is_planted else NONE)
+    pew.store(ONE, durable=False)
+    effects = pew.commit(OPENED, entry_of(ONE, 2))
+    assert (2 in applied(effects)) == is_planted, "a crash now would lose what was applied"

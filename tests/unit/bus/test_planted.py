@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.effects import Received, Synced
+from antiphon.bus.effects import ConfigProposed, Received, Synced
+from antiphon.bus.messages import EntryKind, ServerStatus
 from antiphon.bus.planted import (
     ACKNOWLEDGE_BEFORE_FSYNC,
+    ADOPT_LONGEST,
     ALL,
+    CONFIG_BEFORE_COMMIT,
     DEDUP_OFF,
     FIFO_OFF,
+    KEEP_OWN_SUFFIX,
+    NEGATIVE_AFTER_DAMAGE,
+    NO_FENCE,
+    NO_RESUBMIT,
     NONE,
+    OWN_REPORT_NOT_REQUIRED,
+    RAISE_COMMITTED_FROM_ANY_EPOCH,
     RELEASE_BY_EARLIER_SYNC,
+    SEAL_QUANTITY_ONE,
+    TWO_CHANGES_AT_ONCE,
+    VOTE_AFTER_DAMAGE,
 )
-from antiphon.ids import Mid
+from antiphon.bus.sequencer import State
+from antiphon.ids import Mid, make_epoch
+from tests.unit.bus import test_commit_server as commit
+from tests.unit.bus import test_sequencer as sequence
 from tests.unit.bus.stage import OneNode, data_of, envelope, item_of
 
 
@@ -75,3 +92,128 @@ def test_the_ledger_is_the_second_line_of_defence(name: str) -> None:
     node.step(Received(1, m.DataReport(node.replica.epoch, (item_of(data_of(Mid(1, pe, pseq))),))))
     with pytest.raises(AssertionError, match="follows 1"):
         node.sync()
+
+
+# -- among several ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_candidate_content_with_one_promise_is_seen(is_planted: bool) -> None:
+    chair = sequence.Chair(nodes=(1, 2, 3), planted=plant(SEAL_QUANTITY_ONE, is_planted))
+    epoch = sequence.stand_among_three(chair)
+    effects = chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 1)
+    assert bool(effects) == is_planted, "a start without a seal quorum"
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_commit_server_without_a_fence_is_seen(is_planted: bool) -> None:
+    booth = commit.Booth(last=2, planted=plant(NO_FENCE, is_planted))
+    booth.hear(m.Seal(commit.NEW, 0), 3)
+    booth.hear(m.CommitSubmit(commit.OLD, 2, commit.ticks(3, 3), 0), 1)
+    assert (booth.server.log.last == 3) == is_planted, "it promised a higher epoch"
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_adopting_the_longest_log_is_seen(is_planted: bool) -> None:
+    chair = sequence.Chair(
+        nodes=(1, 2, 3),
+        entries=sequence.ticks(1, 9),
+        committed=2,
+        planted=plant(ADOPT_LONGEST, is_planted),
+    )
+    epoch = sequence.stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, make_epoch(6, 3), 0, 4, 3), 3)
+    (fetch,) = chair.hear(m.SealOk(epoch, sequence.OLD, 0, 9, 2), 1)
+    assert (getattr(fetch, "to", None) == 1) == is_planted, "the newest log is that of node 3"
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_counting_what_was_held_in_an_older_epoch_is_seen(is_planted: bool) -> None:
+    chair = sequence.Chair(
+        nodes=(1, 2, 3), entries=sequence.ticks(1, 2), planted=plant(NO_RESUBMIT, is_planted)
+    )
+    epoch = sequence.stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, sequence.OLD, 0, 2, 0), 2)
+    chair.hear(m.SealOk(epoch, sequence.OLD, 0, 2, 0), 1)
+    chair.hear(m.FetchLogReply(epoch, 1, sequence.ticks(1, 2), 2), 1)
+    assert (chair.sequencer.state is State.LEADING) == is_planted, "nobody holds it in the new epoch"
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_believing_any_epoch_about_what_is_committed_is_seen(is_planted: bool) -> None:
+    booth = commit.Booth(last=5, committed=2, planted=plant(RAISE_COMMITTED_FROM_ANY_EPOCH, is_planted))
+    booth.hear(m.Heartbeat(commit.NEW, 5, 0, 1, 0, True), 3)
+    assert (booth.server.committed_upto == 5) == is_planted, "our entries may be others"
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_keeping_ones_own_suffix_unseen_is_seen(is_planted: bool) -> None:
+    chair = sequence.Chair(
+        nodes=(1, 2, 3),
+        entries=sequence.ticks(1, 9),
+        committed=2,
+        planted=plant(KEEP_OWN_SUFFIX, is_planted),
+    )
+    epoch = sequence.stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, sequence.OLD, 0, 9, 2), 1)
+    (fetch,) = sequence.sent(chair.hear(m.SealOk(epoch, make_epoch(6, 3), 0, 9, 7), 3))
+    assert isinstance(fetch, m.FetchLog)
+    assert (fetch.start == 8) == is_planted, "3 to 7 of ours may be leftovers"
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_numbering_what_ones_own_data_server_lacks_is_seen(is_planted: bool) -> None:
+    chair = sequence.Chair(
+        nodes=(1, 2, 3),
+        commit_servers=(1,),
+        commit_quantity=1,
+        seal_quantity=1,
+        candidates=(1,),
+        planted=plant(OWN_REPORT_NOT_REQUIRED, is_planted),
+    )
+    chair.lead()
+    mid = Mid(1, chair.open(), 1)
+    chair.report(mid, server=2)
+    assert bool(sequence.numbered(chair.report(mid, server=3))) == is_planted
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_configuration_that_decides_about_itself_is_seen(is_planted: bool) -> None:
+    chair = sequence.lead_three(planted=plant(CONFIG_BEFORE_COMMIT, is_planted))
+    sequence.keep_leading(chair, 10)
+    smaller = replace(
+        chair.config,
+        config_id=2,
+        commit_servers=(1,),
+        candidates=(1,),
+        commit_quantity=1,
+        seal_quantity=1,
+    )
+    chair.step(ConfigProposed(smaller))
+    chair.acknowledge(2, 1)
+    assert (chair.sequencer.reign is None) == is_planted, "one of three holds it"
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_two_changes_of_the_configuration_at_once_are_seen(is_planted: bool) -> None:
+    chair = sequence.lead_three(planted=plant(TWO_CHANGES_AT_ONCE, is_planted))
+    chair.step(ConfigProposed(replace(chair.config, config_id=2)))
+    effects = chair.step(ConfigProposed(replace(chair.config, config_id=3)))
+    kinds = [kind for part in sequence.submitted(effects) for _, kind in part]
+    assert (kinds == [EntryKind.CONFIG]) == is_planted, "the first is not committed"
+
+
+@pytest.mark.parametrize("status", [ServerStatus.DAMAGED, ServerStatus.AMNESIA])
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_vote_after_damage_is_seen(is_planted: bool, status: ServerStatus) -> None:
+    booth = commit.Booth(last=2, planted=plant(VOTE_AFTER_DAMAGE, is_planted))
+    booth.server.set_status(status)
+    booth.hear(m.Seal(commit.NEW, 0), 3)
+    assert bool(booth.sync()) == is_planted
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_negative_answer_after_damage_is_seen(is_planted: bool) -> None:
+    booth = commit.Booth(last=2, planted=plant(NEGATIVE_AFTER_DAMAGE, is_planted))
+    booth.server.set_status(ServerStatus.DAMAGED)
+    assert bool(booth.hear(m.FetchId(9, 10), 1)) == is_planted

@@ -50,3 +50,14 @@ def test_an_entry_across_the_end_of_the_known_stops_the_node() -> None:
     known = Prefix(5)
     with pytest.raises(AssertionError, match="cuts the prefix"):
         known.learn((entry(5, 2),), 6)
+
+
+def test_a_part_that_is_known_by_other_means_is_skipped_and_what_follows_comes_out() -> None:
+    prefix = Prefix()
+    prefix.learn([entry(3), entry(5), entry(6)], 9)
+    assert prefix.skip(4) == [entry(5), entry(6)]
+    assert (prefix.upto, prefix.has_gap) == (6, True)
+    assert prefix.skip(20) == []
+    assert (prefix.upto, prefix.has_gap) == (20, False)
+    with pytest.raises(AssertionError, match="cannot go back"):
+        prefix.skip(19)

@@ -9,6 +9,7 @@ from antiphon.bus.effects import (
     Effect,
     EnvelopeCommitted,
     EnvelopeConfirmed,
+    EnvelopeUncertain,
     Multicast,
     Received,
     Send,
@@ -16,6 +17,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
+from antiphon.bus.planted import NONE, REFRESH_TS
 from antiphon.bus.producer import Producer
 from antiphon.ids import Mid, make_epoch
 from antiphon.wire.commands import Outcome, OutcomeCode
@@ -27,11 +29,14 @@ OTHER = b"run of a ghost.."
 
 
 class Door:
-    """The producer of node 7, which so far knows that number 3 is committed."""
+    """The producer of node 7, which has no replica and so far knows that number 3 is committed."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.config = GroupConfig.of("main", (1, 7), **settings)
-        self.producer = Producer(self.config, 7, RUN)
+    def __init__(self, planted: frozenset[str] = NONE, **settings: Any) -> None:
+        servers = dict.fromkeys(
+            ("commit_servers", "data_servers", "checkpoint_servers", "candidates"), (1, 2)
+        )
+        self.config = GroupConfig.of("main", (1, 2, 7), **{**servers, **settings})
+        self.producer = Producer(self.config, 7, RUN, planted=planted)
         self.now_ns = 0
         self.next = 4
         self.hear(m.Heartbeat(EPOCH, 3, 0, 1, 3, True))
@@ -65,6 +70,20 @@ class Door:
         self.submit(*tags)
         return sent(self.commit(self.opened()))
 
+    def numbered_in_vain(self, *data: m.Data) -> list[Entry]:
+        """These get their numbers, and the producer hears nothing of it."""
+        return [self.numbered(one) for one in data]
+
+    def lose_the_log(self) -> list[Effect]:
+        """A commit server says that its log begins behind everything so far; what is asked then."""
+        self.hear(m.FetchIdReply((), self.next - 1, self.next - 1))
+        return self.wait()
+
+    def state(
+        self, pe: int = 4, last: int = 0, previous: tuple[int, int] = (0, 0), run: bytes = RUN
+    ) -> m.ProducerState:
+        return m.ProducerState(7, self.next - 1, pe, last, 0, *previous, run)
+
     def wait(self) -> list[Effect]:
         deadline = self.producer.next_deadline_ns()
         assert deadline is not None
@@ -74,6 +93,18 @@ class Door:
 
 def sent(effects: list[Effect]) -> list[m.Data]:
     return [e.message for e in effects if isinstance(e, Multicast) and isinstance(e.message, m.Data)]
+
+
+def asked(effects: list[Effect]) -> list[m.BusMessage]:
+    return [e.message for e in effects if isinstance(e, Send)]
+
+
+def uncertain(effects: list[Effect]) -> list[int]:
+    return [e.tag for e in effects if isinstance(e, EnvelopeUncertain)]
+
+
+def confirmed(effects: list[Effect]) -> list[int]:
+    return [e.tag for e in effects if isinstance(e, EnvelopeConfirmed)]
 
 
 def opens(effects: list[Effect]) -> list[bytes]:
@@ -178,9 +209,10 @@ def test_a_fence_by_a_stale_open_makes_it_open_again_and_resend_what_is_not_in_t
     door = Door()
     one, two, three = door.open(1, 2, 3)
     effects = door.commit(door.numbered(one), door.opened(OTHER))
-    assert opens(effects) == [RUN], "the row names the other run now, so ours counts again"
+    (varied,) = opens(effects)
+    assert varied not in (RUN, OTHER), "so that no answer to the first OPEN can be taken for one to this"
     assert sent(effects) == []
-    again = sent(door.commit(door.opened(RUN)))
+    again = sent(door.commit(door.opened(varied)))
     assert [(data.mid, data.payload) for data in again] == [
         (Mid(7, 7, 1), two.payload),
         (Mid(7, 7, 2), three.payload),
@@ -189,11 +221,44 @@ def test_a_fence_by_a_stale_open_makes_it_open_again_and_resend_what_is_not_in_t
     assert [e.tag for e in effects if isinstance(e, EnvelopeCommitted)] == [2, 3]
 
 
-def test_a_fence_by_the_primary_is_a_fence_too() -> None:
+def fence_of(door: Door, pe: int) -> Entry:
+    return door.entry(EntryKind.PRODUCER_FENCE, FenceDetail(7, pe, EPOCH).encode())
+
+
+def test_a_fence_by_the_primary_makes_it_open_again() -> None:
+    door = Door()
+    one, two = door.open(1, 2)
+    (varied,) = opens(door.commit(door.numbered(one), fence_of(door, 4)))
+    assert varied != RUN
+    assert [data.payload for data in sent(door.commit(door.opened(varied)))] == [two.payload]
+
+
+def test_a_fence_that_is_void_ends_nothing_until_the_new_run_is_open() -> None:
+    """A former primary proposed it, so the run goes on, and what follows in the order counts."""
+    door = Door()
+    one, two = door.open(1, 2)
+    (varied,) = opens(door.commit(fence_of(door, 4)))
+    effects = door.commit(door.numbered(one), door.opened(varied))
+    assert [e.tag for e in effects if isinstance(e, EnvelopeCommitted)] == [1]
+    (again,) = sent(effects)
+    assert (again.payload, again.mid) == (two.payload, Mid(7, door.producer.pe, 1))
+
+
+def test_a_fence_while_nothing_is_on_the_way_opens_the_next_run_when_it_is_needed() -> None:
     door = Door()
     (data,) = door.open(1)
-    fence = door.entry(EntryKind.PRODUCER_FENCE, FenceDetail(7, data.mid.pe, EPOCH).encode())
-    assert opens(door.commit(fence)) == [RUN]
+    door.commit(door.numbered(data))
+    assert opens(door.commit(fence_of(door, 4))) == []
+    (varied,) = opens(door.submit(2))
+    assert varied != RUN, "were the fence void, an OPEN of the same id would give out ids a second time"
+
+
+def test_an_answer_to_an_open_of_before_is_not_one_to_the_present_open() -> None:
+    door = Door()
+    door.open(1, 2)
+    door.commit(door.opened(OTHER))
+    assert sent(door.hear(m.ProducerOpened(7, RUN, 4))) == [], "that run is over"
+    assert door.producer.pe == 0
 
 
 def test_an_expired_envelope_starts_a_run_of_its_own_fence() -> None:
@@ -241,3 +306,202 @@ def test_envelopes_are_confirmed_in_the_order_of_submission() -> None:
     effects = door.commit(*(door.numbered(one) for one in data))
     effects += door.hear(m.Applied(EPOCH, 12))
     assert [e.tag for e in effects if isinstance(e, EnvelopeConfirmed)] == list(range(1, 9))
+
+
+def test_a_duplicate_tells_of_a_commit_that_was_missed() -> None:
+    door = Door()
+    (data,) = door.open(1)
+    missed = door.numbered(data)
+    door.hear(m.ReportNack(EPOCH, data.mid, NackReason.DUPLICATE, missed.last))
+    assert asked(door.wait()) == [m.FetchId(missed.first, door.config.fetch_entries_max)]
+
+
+def test_who_hears_of_its_open_first_begins_there() -> None:
+    door = Door()
+    producer = Producer(door.config, 7, RUN)
+    producer.step(0, [envelope(1)])
+    (data,) = sent(producer.step(0, [Received(1, m.ProducerOpened(7, RUN, 9))]))
+    assert data.ts == 9, "with a ts of 0 it might be too old from the beginning"
+
+
+def test_a_window_that_is_full_reopens_though_the_last_commit_was_lost() -> None:
+    """Nothing else is on its way that could tell: only the clock of the sequencer does."""
+    door = Door(producer_window_bytes=2 * 1_280)
+    one, two = door.open(1, 2, 3)
+    missed = (door.numbered(one), door.numbered(two))
+    door.hear(m.Heartbeat(EPOCH, 6, 0, 2, 4, True))
+    assert asked(door.wait()) == [m.FetchId(5, door.config.fetch_entries_max)]
+    assert [data.mid.pseq for data in sent(door.hear(m.FetchIdReply(missed, 6, 0)))] == [3]
+
+
+# -- outcomes that were not heard ----------------------------------------------------------------
+
+
+def committed_one(door: Door) -> Entry:
+    """One envelope on its way, committed as number 5."""
+    (data,) = door.open(1)
+    entry = door.numbered(data)
+    door.commit(entry)
+    return entry
+
+
+def test_an_announcement_that_begins_behind_ours_confirms_nothing_and_the_rest_is_asked_for() -> None:
+    door = Door()
+    committed_one(door)
+    assert door.hear(m.Applied(EPOCH, 8, (), after=5)) == []
+    (ask,) = [effect for effect in door.wait() if isinstance(effect, Send)]
+    assert ask == Send(1, m.AppliedGet(4)), "the primary, about everything behind what concerns us"
+    refused = Outcome(5, 1, OutcomeCode.REFUSED, 0, "no")
+    assert door.hear(m.Applied(EPOCH, 8, (refused,), after=4)) == [EnvelopeConfirmed(1, 5, 1, (refused,))]
+    assert door.producer.next_deadline_ns() is None
+
+
+def test_a_heartbeat_is_enough_to_know_that_something_was_not_heard() -> None:
+    door = Door()
+    committed_one(door)
+    door.hear(m.Heartbeat(EPOCH, 5, 0, 2, 4, True))
+    assert door.producer.next_deadline_ns() is None, "it is not applied yet"
+    door.hear(m.Heartbeat(EPOCH, 5, 0, 3, 5, True))
+    assert asked(door.wait()) == [m.AppliedGet(4)]
+
+
+def test_a_primary_that_does_not_answer_is_not_the_only_one_who_knows() -> None:
+    door = Door()
+    committed_one(door)
+    door.hear(m.Heartbeat(EPOCH, 5, 0, 3, 5, True))
+    waits: list[int] = []
+    servers: list[int] = []
+    for _ in range(12):
+        before = door.now_ns
+        servers += [effect.to for effect in door.wait() if isinstance(effect, Send)]
+        waits.append(door.now_ns - before)
+    assert servers[0] == 1 and set(servers) == {1, 2}
+    assert waits[5] > waits[1], "less and less often"
+    assert max(waits) <= 2 * door.config.fetch_delay_ms_max * MS
+
+
+def test_an_announcement_heard_twice_tells_its_exceptions_once() -> None:
+    door = Door()
+    one, two = door.open(1, 2)
+    door.commit(door.numbered(one), door.numbered(two))
+    lost = Outcome(6, 1, OutcomeCode.ACK_LOST, 3)
+    first = m.Applied(EPOCH, 5, (), after=4)
+    both = m.Applied(EPOCH, 6, (lost,), after=0)
+    assert door.hear(first, both, first, both, both) == [
+        EnvelopeConfirmed(1, 5, 1, ()),
+        EnvelopeConfirmed(2, 6, 1, (lost,)),
+    ]
+
+
+def test_an_announcement_may_end_within_an_envelope() -> None:
+    door = Door()
+    door.submit(1, commands=3)
+    (data,) = sent(door.commit(door.opened()))
+    door.commit(door.numbered(data))
+    ends = [Outcome(5, 1, OutcomeCode.GAP), Outcome(7, 1, OutcomeCode.GAP)]
+    assert door.hear(m.Applied(EPOCH, 5, (ends[0],), after=4)) == []
+    assert door.hear(m.Applied(EPOCH, 7, (ends[1],), after=5)) == [EnvelopeConfirmed(1, 5, 3, tuple(ends))]
+
+
+def test_what_was_said_about_others_is_not_asked_for() -> None:
+    door = Door()
+    door.open(1)
+    door.hear(m.Applied(EPOCH, 90, (), after=80))
+    assert door.producer.next_deadline_ns() == door.now_ns + 400 * MS, "only the envelope itself"
+
+
+def test_an_envelope_whose_outcome_nobody_can_tell_any_more_is_ordered_once_more() -> None:
+    door = Door()
+    committed_one(door)
+    effects = door.hear(m.Applied(EPOCH, 90, (), after=80, floor=70))
+    assert uncertain(effects) == [1]
+    (again,) = sent(effects)
+    assert again.mid == Mid(7, 4, 2)
+    of_others = door.entry(EntryKind.DATA, mid=Mid(1, 2, 1), count=85)
+    entry = door.numbered(again)
+    assert entry.first == 91
+    duplicate = Outcome(91, 1, OutcomeCode.DUPLICATE, 5)
+    effects = door.commit(of_others, entry) + door.hear(
+        m.Applied(EPOCH, 91, (duplicate,), after=90, floor=70)
+    )
+    assert effects == [EnvelopeCommitted(1, 91, 1), EnvelopeConfirmed(1, 91, 1, (duplicate,))]
+
+
+# -- an order that is gone from the logs ---------------------------------------------------------
+
+
+def test_who_was_away_for_longer_than_the_logs_reach_asks_what_became_of_it() -> None:
+    door = Door()
+    door.numbered_in_vain(*door.open(1))
+    (ask,) = [effect for effect in door.lose_the_log() if isinstance(effect, Send)]
+    assert ask.message == m.ProducerStateGet(7) and ask.to in door.config.data_servers
+
+
+def test_while_the_run_goes_on_only_what_is_committed_is_ordered_again() -> None:
+    door = Door()
+    one, two, three = door.open(1, 2, 3)
+    door.numbered_in_vain(one, two)
+    door.lose_the_log()
+    effects = door.hear(door.state(last=2))
+    assert uncertain(effects) == [1, 2]
+    again = sent(effects)
+    assert [(data.mid.pseq, data.payload) for data in again] == [(4, one.payload), (5, two.payload)]
+    effects = door.commit(door.numbered(three), *(door.numbered(data) for data in again))
+    effects += door.hear(m.Applied(EPOCH, door.next - 1, (), after=3))
+    assert confirmed(effects) == [1, 2, 3], "in the order of submission, wherever they stand"
+
+
+def test_when_the_run_is_over_what_is_not_committed_is_simply_sent_again() -> None:
+    door = Door()
+    one, two, three = door.open(1, 2, 3)
+    door.numbered_in_vain(one)
+    door.opened(OTHER)
+    door.lose_the_log()
+    effects = door.hear(door.state(pe=6, previous=(4, 1), run=OTHER))
+    assert uncertain(effects) == [1]
+    (varied,) = opens(effects)
+    again = sent(door.commit(door.opened(varied)))
+    assert [data.payload for data in again] == [one.payload, two.payload, three.payload]
+
+
+def test_when_two_runs_have_followed_everything_is_in_doubt() -> None:
+    door = Door()
+    door.numbered_in_vain(door.open(1, 2)[0])
+    door.lose_the_log()
+    effects = door.hear(door.state(pe=90, previous=(80, 5), run=OTHER))
+    assert uncertain(effects) == [1, 2]
+    assert len(opens(effects)) == 1
+
+
+def test_an_open_that_is_gone_from_the_logs_is_told_by_the_row() -> None:
+    door = Door()
+    door.submit(1)
+    opened = door.opened()
+    door.lose_the_log()
+    (data,) = sent(door.hear(door.state(pe=opened.first)))
+    assert data.mid == Mid(7, opened.first, 1)
+
+
+def test_a_row_of_a_replica_that_knows_less_than_we_do_is_no_news() -> None:
+    door = Door()
+    (data,) = door.open(1)
+    door.numbered_in_vain(data)
+    stale = m.ProducerState(7, 4, 4, 0, 0, 0, 0, RUN)
+    door.lose_the_log()
+    assert door.hear(stale) == []
+    assert uncertain(door.hear(door.state(last=1))) == [1]
+
+
+# -- planted -------------------------------------------------------------------------------------
+
+
+def test_a_refreshed_ts_is_seen() -> None:
+    def ts_of_both(planted: frozenset[str]) -> tuple[int, int]:
+        door = Door(planted)
+        (first,) = door.open(1)
+        door.commit(door.entry(EntryKind.TICK))
+        (again,) = sent(door.wait())
+        return first.ts, again.ts
+
+    assert ts_of_both(NONE) == (4, 4)
+    assert ts_of_both(frozenset({REFRESH_TS})) == (4, 5), "an envelope that never grows old"

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.effects import DataRecord
-from antiphon.bus.entries import OpenDetail
+from antiphon.bus.entries import OpenDetail, StableDetail
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, OrderBody, encode_order
@@ -170,7 +170,7 @@ def test_the_checkpoint_is_where_applying_goes_on() -> None:
     assert (recovered.applied, recovered.base) == (3, 0)
     assert recovered.ledger.term == OLD
     assert recovered.manager_state == b"state" and recovered.manager_digest == b"m" * 16
-    assert recovered.checkpoint is not None and recovered.checkpoint[0] == 3
+    assert [kept.n for kept in recovered.checkpoints] == [3]
 
 
 def test_envelopes_are_sorted_into_placed_waiting_and_gone() -> None:
@@ -195,3 +195,94 @@ def test_envelopes_are_sorted_into_placed_waiting_and_gone() -> None:
     assert sorted(payloads.placed) == [2, 3], "the checkpoint covers them and the log still names them"
     assert [one.mid.pseq for one in recovered.envelopes] == [3, 4], "one numbered behind it, one waiting"
     assert not payloads.has(former.mid), "its run is over"
+
+
+def test_a_checkpoint_of_another_node_counts_before_its_base_is_on_record() -> None:
+    """The file is there whole, and the log ends far before it: what the log says proves nothing."""
+    opened = Entry(
+        1, 1, EntryKind.PRODUCER_OPEN, Mid(1, OLD, 1), 0, NO_DIGEST, OpenDetail(7, b"r" * 16).encode()
+    )
+    waiting = data_of(Mid(7, 1, 1))
+    payloads = MemoryPayloads()
+    payloads.write(DataRecord(waiting.mid, waiting.ts, waiting.count, waiting.digest, waiting.payload))
+    stored = Stored(waiting.mid, 0, 1, waiting.digest, Location(1, 0, len(waiting.payload)))
+    ledger = Ledger()
+    ledger.fold([opened])
+    recovered = recover(
+        found(
+            EntriesAppended(OLD, 0, (opened, entry_of(waiting, 2))), data=[stored], checkpoint=at(50, ledger)
+        ),
+        payloads,
+    )
+    assert (recovered.applied, recovered.base, recovered.log.last) == (50, 0, 2)
+    assert [one.mid for one in recovered.envelopes] == [waiting.mid], "its number was given up by the others"
+    assert payloads.placed == {}
+
+
+def test_what_is_committed_and_not_named_by_our_log_is_kept_for_others() -> None:
+    """The order went on without our commit server, and our checkpoint is not known to be stable."""
+    opened = Entry(
+        1, 1, EntryKind.PRODUCER_OPEN, Mid(1, OLD, 1), 0, NO_DIGEST, OpenDetail(7, b"r" * 16).encode()
+    )
+    data = data_of(Mid(7, 1, 1))
+    payloads = MemoryPayloads()
+    payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
+    stored = Stored(data.mid, 0, 1, data.digest, Location(1, 0, len(data.payload)))
+    ledger = Ledger()
+    ledger.fold([opened, entry_of(data, 2)])
+    lagging = EntriesAppended(OLD, 0, (opened,))
+    recovered = recover(found(lagging, data=[stored], checkpoint=at(2, ledger)), payloads)
+    assert [one.mid for one in recovered.envelopes] == [data.mid] and payloads.has(data.mid)
+    base = BaseMoved(2, OLD, ledger.encode(), bytes(16))
+    recovered = recover(found(lagging, base, data=[stored], checkpoint=at(2, ledger)), payloads)
+    assert recovered.envelopes == () and not payloads.has(data.mid), "the base has passed it"
+
+
+def test_a_log_of_another_order_below_the_checkpoint_proves_nothing() -> None:
+    ledger = Ledger()
+    ledger.term, ledger.primary = NEW, 2
+    cut = (*ticks(1, 3), tick(4, count=4), *ticks(8, 9))
+    recovered = recover(found(EntriesAppended(OLD, 0, cut), checkpoint=at(5, ledger)), MemoryPayloads())
+    assert (recovered.applied, recovered.log.last) == (5, 9)
+
+
+@pytest.mark.parametrize(
+    ("base", "left"),
+    [
+        pytest.param(20, (), id="beyond the log"),
+        pytest.param(5, (), id="within an entry"),
+        pytest.param(7, ticks(8, 9), id="at the end of an entry"),
+    ],
+)
+def test_a_base_from_another_node_leaves_what_follows_it(base: int, left: tuple[Entry, ...]) -> None:
+    log = (*ticks(1, 3), tick(4, count=4), *ticks(8, 9))
+    moved = BaseMoved(base, OLD, Ledger().encode(), bytes(16))
+    recovered = recover(found(EntriesAppended(OLD, 0, log), moved, checkpoint=at(base)), MemoryPayloads())
+    assert recovered.base == base
+    assert log_of(recovered) == left
+    behind = EntriesAppended(OLD, base, ticks(base + 1, base + 1))
+    if not left:
+        again = recover(
+            found(EntriesAppended(OLD, 0, log), moved, behind, checkpoint=at(base)), MemoryPayloads()
+        )
+        assert log_of(again) == behind.entries, "the log goes on from there"
+
+
+def test_what_is_known_to_be_stable_comes_back() -> None:
+    detail = StableDetail(2, bytes(16), (1, 2)).encode()
+    stable = Entry(4, 1, EntryKind.CHECKPOINT_STABLE, Mid(1, OLD, 4), 0, NO_DIGEST, detail)
+    log = EntriesAppended(OLD, 0, (*ticks(1, 3), stable, *ticks(5, 6)))
+    assert recover(found(log, checkpoint=at(6)), MemoryPayloads()).stable_n == 2
+    assert recover(found(log, checkpoint=at(3)), MemoryPayloads()).stable_n == 0, (
+        "not committed, for all we know"
+    )
+
+
+def test_a_witness_begins_at_its_base_and_has_no_state() -> None:
+    ledger = Ledger()
+    ledger.term, ledger.primary = OLD, 1
+    base = BaseMoved(6, OLD, ledger.encode(), bytes(16))
+    order = (EntriesAppended(OLD, 0, ticks(1, 8)), base)
+    recovered = recover(found(*order), MemoryPayloads(), keeps_state=False)
+    assert (recovered.applied, recovered.base, recovered.log.last) == (6, 6, 8)
+    assert recovered.ledger.term == OLD and recovered.manager_state is None

@@ -25,7 +25,7 @@ from antiphon.bus.effects import (
     SuperblockRecord,
     Synced,
 )
-from antiphon.bus.entries import OpenDetail, StableDetail
+from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
@@ -34,6 +34,7 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, Serve
 from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
+from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.sequencer import Sequencer, State
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import Mid, make_epoch
@@ -68,15 +69,23 @@ class Chair:
         self.superblock = Superblock(counter, OLD if entries else 0)
         log_epoch = OLD if entries else 0
         log = CommitLog(0, entries)
+        self.presence = PresenceKeeper(self.config, 1)
         self.commit_server = CommitServer(
             self.config, 1, counter, self.superblock, log=log, log_epoch=log_epoch
         )
         self.commit_server.committed_upto = committed
         known, ledger = Prefix(), Ledger()
-        data_server = DataServer(self.config, 1, MemoryPayloads(), counter, known, ledger, log)
+        data_server = DataServer(self.config, 1, MemoryPayloads(), counter, known, ledger, self.commit_server)
         self.member = Member(self.config, 1, known, ledger, data_server, None, Chance(1))
         self.sequencer = Sequencer(
-            self.config, 1, self.superblock, self.commit_server, self.member, Chance(2), planted=planted
+            self.config,
+            1,
+            self.superblock,
+            self.commit_server,
+            self.member,
+            Chance(2),
+            presence=self.presence,
+            planted=planted,
         )
         self.now_ns = 1_000 * MS
         self.epoch = 0
@@ -189,7 +198,7 @@ def test_an_adopted_log_is_fetched_in_pages_started_and_then_committed() -> None
     assert chair.hear(m.SealOk(epoch, OLD, 0, 5, 2)) == [Send(1, m.FetchLog(epoch, 3))]
     assert chair.hear(m.FetchLogReply(epoch, 3, ticks(3, 4), 5)) == [Send(1, m.FetchLog(epoch, 5))]
     start = chair.hear(m.FetchLogReply(epoch, 5, ticks(5, 5), 5))
-    assert start == [Send(1, m.EpochStart(epoch, 3, ticks(3, 5), 2))]
+    assert start == [Send(1, m.EpochStart(epoch, 6, (), 2, OLD))], "it is the log that the server has"
     assert chair.sequencer.state is State.STARTING
     effects = chair.acknowledge(5)
     assert effects[0] == Multicast(m.Commit(epoch, ticks(3, 5), 5))
@@ -254,8 +263,8 @@ def test_the_newest_log_is_adopted_not_the_longest() -> None:
     theirs = ticks(3, 4, newer)
     effects = chair.hear(m.FetchLogReply(epoch, 3, theirs, 4), 3)
     assert effects == [
-        Send(3, m.EpochStart(epoch, 4, theirs[1:], 3)),
-        Send(1, m.EpochStart(epoch, 3, theirs, 3)),
+        Send(3, m.EpochStart(epoch, 5, (), 3, newer)),
+        Send(1, m.EpochStart(epoch, 3, theirs, 3, newer)),
     ]
     assert chair.acknowledge(4, 1) == [], "one of three"
     effects = chair.acknowledge(4, 3)
@@ -277,8 +286,12 @@ def test_a_node_behind_the_base_of_the_best_log_does_not_lead() -> None:
     chair = Chair(nodes=(1, 2, 3), entries=ticks(1, 3), committed=2)
     epoch = stand_among_three(chair)
     chair.hear(m.SealOk(epoch, OLD, 0, 3, 2), 1)
-    assert chair.hear(m.SealOk(epoch, make_epoch(6, 3), 5, 9, 9), 3) == []
+    effects = chair.hear(m.SealOk(epoch, make_epoch(6, 3), 5, 9, 9), 3)
+    assert effects == [Send(1, m.FetchIdReply((), 5, 5))], "its own node hears where the order begins"
     assert chair.sequencer.state is State.FOLLOWER
+    assert chair.sequencer.needs_checkpoint == 5
+    chair.member.known.skip(5)
+    assert chair.sequencer.needs_checkpoint == 0
 
 
 def test_a_candidate_gives_way_to_a_higher_epoch() -> None:
@@ -304,6 +317,180 @@ def test_a_server_that_was_not_asked_is_started_when_it_needs_it() -> None:
     assert reign is not None
     assert sent(chair.hear(need)) == [m.EpochStart(chair.epoch, 1, reign.log.between(0, 1), 0)]
     assert sent(chair.hear(need)) == [], "not again at once"
+
+
+def test_a_server_with_a_log_of_the_adopted_epoch_is_sent_only_what_it_lacks() -> None:
+    chair = Chair(nodes=(1, 2, 3), entries=ticks(1, 9), committed=2)
+    epoch = stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, OLD, 0, 6, 1), 3)
+    chair.hear(m.SealOk(epoch, OLD, 0, 9, 2), 1)
+    effects = chair.hear(m.FetchLogReply(epoch, 3, ticks(3, 9), 9), 1)
+    assert sent(effects, 3) == [m.EpochStart(epoch, 7, ticks(7, 9), 2, OLD)]
+    assert sent(effects, 1) == [m.EpochStart(epoch, 10, (), 2, OLD)]
+    late = chair.hear(m.SealOk(epoch, OLD, 0, 12, 2), 2)
+    assert sent(late, 2) == [m.EpochStart(epoch, 10, (), 2, OLD)], "it has more than was adopted"
+
+
+def test_a_long_start_goes_out_in_pages() -> None:
+    chair = Chair(nodes=(1, 2, 3), entries=ticks(1, 5), fetch_entries_max=2)
+    epoch = stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, 7, 0, 1, 0), 3)
+    effects = chair.hear(m.SealOk(epoch, OLD, 0, 5, 0), 1)
+    while (fetch := sent(effects)[0]) and isinstance(fetch, m.FetchLog):
+        page = chair.commit_server.log.from_number(fetch.start, 5, 2)
+        effects = chair.hear(m.FetchLogReply(epoch, fetch.start, page, 5))
+    assert sent(effects, 3) == [m.EpochStart(epoch, 1, ticks(1, 2), 0, OLD, through=5)]
+    effects = chair.hear(m.StartNeed(epoch, 2, 2), 3)
+    assert sent(effects, 3) == [m.EpochStart(epoch, 3, ticks(3, 4), 0, OLD, through=5)]
+    again = [message for message in sent(chair.wait(), 3) if isinstance(message, m.EpochStart)]
+    assert again == [m.EpochStart(epoch, 3, ticks(3, 4), 0, OLD, through=5)], "from where it stands"
+    effects = chair.hear(m.StartNeed(epoch, 4, 4), 3)
+    assert sent(effects, 3) == [m.EpochStart(epoch, 5, ticks(5, 5), 0, OLD)]
+
+
+def lead_three(**settings: Any) -> Chair:
+    """Node 1 of three leads; node 2 has followed, of node 3 nothing was heard."""
+    chair = Chair(nodes=(1, 2, 3), **settings)
+    epoch = stand_among_three(chair)
+    here = m.Presence("", "", 0, True, b"", 0)
+    chair.presence.step(chair.now_ns, [Received(2, here), Received(3, here)])
+    chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 1)
+    chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 2)
+    chair.superblock.promised = epoch
+    chair.acknowledge(0, 1)
+    chair.acknowledge(0, 2)
+    assert chair.sequencer.state is State.LEADING
+    return chair
+
+
+def keep_leading(chair: Chair, ms: int) -> list[RoleEffect]:
+    """For so long nodes 1 and 2 answer whatever goes out."""
+    effects: list[RoleEffect] = []
+    until = chair.now_ns + ms * MS
+    while chair.now_ns < until:
+        reign = chair.sequencer.reign
+        assert reign is not None
+        for server in (1, 2):
+            chair.hear(m.HeartbeatAck(chair.epoch, 1 << 40), server)
+            chair.acknowledge(reign.log.last, server)
+        effects += chair.wait()
+    return effects
+
+
+def test_a_server_of_which_nothing_was_heard_is_asked_where_it_stands() -> None:
+    chair = lead_three(heartbeat_ms=50, retransmit_ms=100)
+    effects = keep_leading(chair, 200)
+    assert m.CommitSubmit(chair.epoch, 1, (), 1) in sent(effects, 3)
+
+
+def test_a_server_that_lags_gets_the_next_piece_when_it_has_the_one_before() -> None:
+    chair = lead_three(heartbeat_ms=50, retransmit_ms=100, submit_entries_max=2, data_quantity=1)
+    pe = chair.open()
+    for pseq in range(1, 6):
+        chair.report(Mid(1, pe, pseq))
+    chair.acknowledge(7, 1)
+    chair.acknowledge(7, 2)
+    chair.acknowledge(0, 3)
+    assert submitted(keep_leading(chair, 150), 3) == [
+        [(1, EntryKind.PRIMARY_CLAIM), (2, EntryKind.PRODUCER_OPEN)]
+    ]
+    assert submitted(chair.acknowledge(2, 3), 3) == [[(3, EntryKind.DATA), (4, EntryKind.DATA)]]
+    assert submitted(chair.acknowledge(4, 3), 3) == [[(5, EntryKind.DATA), (6, EntryKind.DATA)]]
+    assert submitted(chair.acknowledge(6, 3), 3) == [[(7, EntryKind.DATA)]]
+
+
+def test_a_server_below_our_base_is_told_where_it_is_and_a_checkpoint_is_called_for() -> None:
+    chair = lead_three()
+    chair.open()
+    keep_leading(chair, 10)
+    reign = chair.sequencer.reign
+    assert reign is not None
+    reign.log.forget(2)
+    effects = chair.hear(m.StartNeed(chair.epoch, 1, 1, 7), 3)
+    assert sent(effects, 3)[0] == m.FetchIdReply((), 2, 2)
+    assert submitted(effects) == [[(3, EntryKind.CHECKPOINT_MARK)]]
+
+
+def test_what_a_damaged_server_held_does_not_count_any_more() -> None:
+    chair = lead_three()
+    chair.acknowledge(1, 2)
+    chair.hear(m.CommitAcknowledge(chair.epoch, 0, ServerStatus.DAMAGED), 2)
+    assert chair.acknowledge(1, 1) == [], "one of three"
+    assert len(chair.acknowledge(1, 3)) == 1
+
+
+@pytest.mark.parametrize("status", [ServerStatus.NO_SPACE, ServerStatus.DAMAGED])
+def test_a_sequencer_whose_own_disk_is_not_fit_steps_down_and_does_not_stand(status: ServerStatus) -> None:
+    chair = lead_three()
+    chair.commit_server.set_status(status)
+    chair.step()
+    assert chair.sequencer.state is State.FOLLOWER
+    for _ in range(20):
+        assert chair.wait() == []
+
+
+# -- candidates that lag ----------------------------------------------------------------------------
+
+
+def test_a_node_far_behind_does_not_stand_until_nobody_led_for_long() -> None:
+    chair = Chair(nodes=(1, 2, 3), suspicion_ms=500, leaderless_ms=10_000, lag_max=100)
+    chair.presence.step(0, [Received(2, m.Presence("", "", 1_000, True, b"", 0))])
+    start = chair.now_ns
+    effects = chair.step()
+    while not effects:
+        effects = chair.wait()
+    assert chair.now_ns - start >= 10_000 * MS
+    assert sent(effects) == [m.PreSeal(1, 0)] * 3
+
+
+def test_a_node_that_is_close_enough_stands_and_says_how_far_it_is() -> None:
+    chair = Chair(nodes=(1, 2, 3), suspicion_ms=500, lag_max=100)
+    chair.presence.step(0, [Received(2, m.Presence("", "", 1_000, True, b"", 0))])
+    chair.member.applied = 900
+    chair.step()
+    assert sent(chair.wait()) == [m.PreSeal(1, 900)] * 3
+
+
+# -- fences -----------------------------------------------------------------------------------------
+
+
+def fences(effects: list[RoleEffect]) -> list[FenceDetail]:
+    return [
+        FenceDetail.decode(entry.detail)
+        for message in sent(effects, 1)
+        if isinstance(message, m.CommitSubmit)
+        for entry in message.entries
+        if entry.kind is EntryKind.PRODUCER_FENCE
+    ]
+
+
+def test_a_producer_whose_node_is_silent_is_fenced_once() -> None:
+    chair = lead_three(silence_ms=2_000)
+    pe = chair.open(3)
+    began = chair.now_ns
+    chair.presence.hear(began + 500 * MS, 3)
+    assert fences(keep_leading(chair, 2_450)) == []
+    (fence,) = fences(keep_leading(chair, 100))
+    assert fence == (3, pe, chair.epoch)
+    assert fences(keep_leading(chair, 5_000)) == [], "it is closed already"
+    assert refused(chair.report(Mid(3, pe, 1))) == [(1, NackReason.FENCED)]
+
+
+def test_a_silence_before_the_reign_does_not_count() -> None:
+    chair = Chair(nodes=(1, 2, 3), silence_ms=2_000)
+    chair.presence.hear(0, 3)
+    chair = lead_three(silence_ms=2_000)
+    chair.open(3)
+    assert fences(keep_leading(chair, 1_900)) == []
+
+
+def test_our_own_producer_and_those_that_are_heard_are_not_fenced() -> None:
+    chair = lead_three(silence_ms=2_000)
+    chair.open(1)
+    chair.open(2)
+    for _ in range(10):
+        chair.presence.hear(chair.now_ns, 2)
+        assert fences(keep_leading(chair, 1_000)) == []
 
 
 # -- losing the lead --------------------------------------------------------------------------------

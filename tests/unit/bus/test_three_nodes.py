@@ -41,7 +41,7 @@ from antiphon.bus.sequencer import State
 from tests.unit.bus.stage import MemoryPayloads, StageDisk, command
 
 SECOND = 1_000 * MS
-OF_PRODUCER = m.Data | m.ProducerOpen | m.FetchId
+OF_PRODUCER = m.Data | m.ProducerOpen | m.ProducerStateGet | m.FetchId
 
 
 class Life:

@@ -10,7 +10,7 @@ from antiphon.cli.main import main
 
 
 def test_seeds_without_a_fault_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "bus", "--seeds", "2", "--from", "5"]) == 0
+    assert main(["sim", "node", "--seeds", "2", "--from", "5"]) == 0
 
     said = capsys.readouterr().out
     assert "2 seeds in" in said
@@ -21,17 +21,17 @@ def test_seeds_without_a_fault_are_counted(capsys: pytest.CaptureFixture[str]) -
 def test_a_broken_promise_names_the_seed_the_promise_and_the_replay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["sim", "bus", "--seeds", "3", "--planted", "acknowledge-before-fsync"]) == 1
+    assert main(["sim", "node", "--seeds", "3", "--planted", "acknowledge-before-fsync"]) == 1
 
     said = capsys.readouterr().out
     assert "seed 1: I15 write before send: " in said
-    assert "replay: antiphon sim bus --seed 1 --planted acknowledge-before-fsync --trace" in said
+    assert "replay: antiphon sim node --seed 1 --planted acknowledge-before-fsync --trace" in said
 
 
 def test_one_seed_tells_its_digest_and_its_probes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "bus", "--seed", "3"]) == 0
+    assert main(["sim", "node", "--seed", "3"]) == 0
     once = capsys.readouterr().out
-    assert main(["sim", "bus", "--seed", "3"]) == 0
+    assert main(["sim", "node", "--seed", "3"]) == 0
 
     assert "trace digest " in once
     assert "journal.rolled_over" in once
@@ -39,7 +39,7 @@ def test_one_seed_tells_its_digest_and_its_probes(capsys: pytest.CaptureFixture[
 
 
 def test_a_trace_has_a_line_for_every_event(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "bus", "--seed", "3", "--trace"]) == 0
+    assert main(["sim", "node", "--seed", "3", "--trace"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert any("node 1     says CommitAcknowledge(epoch=65537 " in line for line in lines)
@@ -47,12 +47,47 @@ def test_a_trace_has_a_line_for_every_event(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_json_has_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "bus", "--seeds", "1", "--json"]) == 0
+    assert main(["sim", "node", "--seeds", "1", "--json"]) == 0
 
     said = json.loads(capsys.readouterr().out)
     assert said["seeds"] == 1
     assert said["violation"] is None
     assert said["figures"]["confirmed"] > 0
+
+
+def test_a_group_is_simulated_and_its_size_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "bus", "--seeds", "2", "--nodes", "5", "--json"]) == 0
+
+    said = json.loads(capsys.readouterr().out)
+    assert said["probes"]["shape.five"] == 2
+    assert said["figures"]["confirmed"] > 0
+
+
+def test_a_broken_promise_of_a_group_is_replayed_with_the_same_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["sim", "bus", "--planted", "dedup-off", "--nodes", "3"]
+    assert main([*words, "--seeds", "8"]) == 1
+
+    verdict, replay = capsys.readouterr().out.splitlines()[-2:]
+    assert replay.startswith("replay: antiphon sim bus --seed ")
+    seed = replay.split()[5]
+    assert main([*words, "--seed", seed]) == 1
+    assert verdict in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["node", "--planted", "adopt-longest"], "node has no profile for adopt-longest; it has: "),
+        (["topic", "--nodes", "3"], "--nodes is for the workload bus"),
+    ],
+)
+def test_what_does_not_fit_the_workload_is_refused(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", *words]) == 2
+    assert complaint in capsys.readouterr().err
 
 
 def test_an_unknown_workload_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed
+from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, EnvelopeUncertain
 from antiphon.client_manager.effects import PauseReading, ResumeReading, SubmitEnvelope
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
@@ -220,6 +220,23 @@ def test_an_outcome_told_again_changes_nothing() -> None:
     stage.tell(committed, confirmed)
     assert stage.tell(committed, confirmed) == []
     assert len(stage.heard_of(frames.Confirm)) == 1
+
+
+def test_an_envelope_that_the_bus_ordered_twice_is_told_with_the_numbers_of_the_first() -> None:
+    """Its own first time made the session known: that is no other session under the same id."""
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, publish(session, 1, [b"a"] * 2))
+    (envelope,) = stage.submitted
+    stage.tell(EnvelopeCommitted(envelope.tag, 10, 3), EnvelopeUncertain(envelope.tag))
+    stage.confirm(Outcome(0, 1, DUPLICATE), Outcome(1, 2, DUPLICATE, 11))
+    (confirm,) = stage.heard_of(frames.Confirm)
+    assert confirm.items == (ConfirmItem(1, 2, DUPLICATE, 11),)
+    stage.say(1, publish(session, 3))
+    stage.confirm()
+    assert len(stage.heard_of(frames.Confirm)) == 2, "the session goes on"
+    assert stage.tell(EnvelopeUncertain(envelope.tag)) == [], "about what is over there is nothing to say"
 
 
 # -- windows ---------------------------------------------------------------------------------------

@@ -94,3 +94,14 @@ def test_old_checkpoints_go_when_told_but_never_the_two_newest() -> None:
         checkpoint_name(30),
         checkpoint_name(40),
     ]
+
+
+def test_one_checkpoint_is_read_by_its_number() -> None:
+    desk = desk_with(3, 7)
+    assert desk.journal.read_checkpoint(3).state == b"state 3"
+    with pytest.raises(Damaged, match="the file is missing"):
+        desk.journal.read_checkpoint(5)
+    assert isinstance(desk.disk, MemoryDisk)
+    desk.disk.flip(checkpoint_name(7), 60)
+    with pytest.raises(Damaged):
+        desk.journal.read_checkpoint(7)

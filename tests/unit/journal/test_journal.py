@@ -506,3 +506,57 @@ def test_the_journal_and_the_bus_agree_on_the_digest() -> None:
     messages = pytest.importorskip("antiphon.bus.messages")
     payload = payload_of(1, 1000)
     assert payload_digest(mid_of(1), 5, 6, payload) == messages.digest_of(mid_of(1), 5, 6, payload)
+
+
+# -- copies of what lies in another journal ------------------------------------------------------------
+
+
+def write_copy(desk: Desk, number: int, size: int = 1_000) -> Location:
+    mid, payload = mid_of(number), payload_of(number, size)
+    desk.index += 1
+    digest = payload_digest(mid, number, 1, payload)
+    return desk.journal.append_copy(desk.index, mid, number, 1, digest, payload)
+
+
+def test_a_record_is_read_with_its_header() -> None:
+    desk = Desk.new()
+    location = desk.write_data()
+    desk.sync()
+    record = desk.journal.record(location)
+    assert (record.mid, record.ts, record.count) == (mid_of(1), 1, 1)
+    assert record.payload == payload_of(1, 1_000)
+    assert record.digest == payload_digest(mid_of(1), 1, 1, record.payload)
+    with pytest.raises(Damaged):
+        desk.journal.record(location._replace(offset=location.offset + 8))
+
+
+def test_a_copy_is_found_by_its_index_alone_and_after_a_crash_not_at_all() -> None:
+    desk = Desk.new()
+    location = write_copy(desk, 7)
+    assert desk.journal.payloads.copied(desk.index) == location
+    assert not desk.journal.payloads.has(mid_of(7))
+    desk.sync()
+    assert desk.journal.record(location).mid == mid_of(7)
+    again = reopen(desk)
+    assert again.recovered.data == [], "only a checkpoint that refers to it gives it a meaning"
+    assert again.journal.record(location).payload == payload_of(7, 1_000), "it lies there all the same"
+
+
+def test_copies_are_kept_until_a_checkpoint_refers_to_them() -> None:
+    desk = Desk.new()
+    location = write_copy(desk, 1)
+    desk.sync()
+    for _ in range(12):
+        desk.write_data(8_000)
+        desk.write_order(highest=5)
+        desk.sync()
+    for mid, _ in desk.journal.payloads.unplaced():
+        desk.journal.payloads.discard(mid)
+    desk.journal.release(5, ())
+    assert desk.journal.record(location).mid == mid_of(1)
+    desk.journal.payloads.forget_copies()
+    desk.journal.release(5, (location.segment,))
+    assert desk.journal.record(location).mid == mid_of(1), "a checkpoint lists its segment"
+    desk.journal.release(5, ())
+    with pytest.raises(Damaged):
+        desk.journal.record(location)

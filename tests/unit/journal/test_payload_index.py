@@ -62,3 +62,14 @@ def test_a_discarded_envelope_holds_no_segment() -> None:
 def test_reading_goes_to_the_journal() -> None:
     index = index_with(1)
     assert index.read(Location(1, 77, 2)) == b"77"
+
+
+def test_a_copy_is_found_by_its_index_and_holds_its_segment() -> None:
+    index = index_with(0)
+    index.add_copy(41, Location(2, 8, 100))
+    index.add_copy(42, Location(5, 8, 100))
+    assert index.copied(42) == Location(5, 8, 100) and index.copied(43) is None
+    assert not index.has(Mid(1, 1, 1))
+    assert index.oldest_segment == 2
+    index.forget_copies()
+    assert index.copied(42) is None and index.oldest_segment is None

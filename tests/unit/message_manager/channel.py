@@ -195,6 +195,12 @@ class Channel:
     def flush(self) -> list[Effect]:
         return self.manager.flush(self.now_ns, self.wall_ms)
 
+    def lose(self, count: int) -> int:
+        """The next envelope is applied without its payload; returns its first number."""
+        pe, pseq = self._runs[CM]
+        self._runs[CM] = (pe, pseq + 1)
+        return self._append(EntryKind.DATA, Mid(CM, pe, pseq + 1), count, None)
+
     def exceptions(self) -> list[Outcome]:
         """What the primary has to tell of everything since the last flush."""
         return [outcome for applied in applied_of(self.flush()) for outcome in applied.exceptions]

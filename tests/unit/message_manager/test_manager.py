@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.messages import Applied, Presence
+from antiphon.bus.effects import Send
+from antiphon.bus.messages import Applied, AppliedGet, Presence
 from antiphon.bus.ports import Location
 from antiphon.errors import FormatMismatch
-from antiphon.message_manager.fold import EXCEPTIONS_KEPT
+from antiphon.message_manager.fold import LOST
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
+from antiphon.message_manager.outcomes import OUTCOMES_MAX, PAGE_MAX
 from antiphon.wire.commands import CommandKind, ExpireSession, LogTime, Outcome, OutcomeCode, read_command
 from tests.unit.message_manager.channel import (
     AT_ONCE,
@@ -59,9 +61,9 @@ def test_the_primary_announces_what_it_applied_once(channel: Channel, client: Cl
     channel.order(client.publish(queue, bodies(5)))
     channel.order(client.publish(999, bodies(1)))
     last = channel.manager.applied
-    assert applied_of(channel.flush()) == [
-        Applied(channel.manager.term, last, (Outcome(last, 1, OutcomeCode.NO_DESTINATION),))
-    ]
+    [applied] = applied_of(channel.flush())
+    assert (applied.epoch, applied.upto) == (channel.manager.term, last)
+    assert applied.exceptions == (Outcome(last, 1, OutcomeCode.NO_DESTINATION),)
     assert applied_of(channel.flush()) == []
 
 
@@ -77,17 +79,87 @@ def test_a_new_primary_tells_outcomes_of_before_its_claim(client: Client) -> Non
     assert applied.upto == channel.manager.applied
 
 
-def test_a_backup_keeps_only_so_many_outcomes(client: Client) -> None:
+def test_an_announcement_goes_on_where_the_one_before_ended(channel: Channel, client: Client) -> None:
+    channel.flush()
+    before = channel.manager.applied
+    first = channel.order(client.publish(999, bodies(2)))
+    lost = Outcome(first, 2, OutcomeCode.NO_DESTINATION)
+    assert applied_of(channel.flush()) == [
+        Applied(channel.manager.term, channel.manager.applied, (lost,), after=before)
+    ]
+
+
+def test_a_new_primary_leaves_long_ago_to_those_who_ask(client: Client) -> None:
     channel = Channel(begin=False, records_per_segment=1)
     channel.claim(2)
     stranger = Client(session=0xBAD)
-    command = stranger.ack(1, (1, 2))
-    for _ in range(5):
-        channel.order(command * (EXCEPTIONS_KEPT // 2))
+    channel.order(stranger.ack(1, (1, 2)) * 1_000)
     channel.claim(1)
     [applied] = applied_of(channel.flush())
-    assert EXCEPTIONS_KEPT <= len(applied.exceptions) <= 2 * EXCEPTIONS_KEPT
-    assert applied.exceptions[-1].first == channel.manager.applied - 1
+    assert len(applied.exceptions) == 256
+    assert applied.after == applied.exceptions[0].first - 1
+    assert applied.upto == channel.manager.applied
+
+
+def test_many_outcomes_are_announced_in_several_messages(channel: Channel) -> None:
+    channel.flush()
+    before = channel.manager.applied
+    channel.order(Client(session=0xBAD).ack(1, (1, 2)) * (PAGE_MAX + 5))
+    first, second = applied_of(channel.flush())
+    assert (first.after, first.upto, second.after) == (before, before + PAGE_MAX, before + PAGE_MAX)
+    assert second.upto == channel.manager.applied
+    assert len(first.exceptions + second.exceptions) == PAGE_MAX + 5
+
+
+def ask(channel: Channel, after: int, sender: int = 9) -> list[Applied]:
+    channel.manager.receive(channel.now_ns, sender, AppliedGet(after))
+    effects = channel.flush()
+    return [effect.message for effect in effects if effect.__class__ is Send and effect.to == sender]
+
+
+def test_any_replica_answers_what_became_of_numbers(client: Client) -> None:
+    channel = Channel(begin=False)
+    channel.claim(2)
+    channel.order(client.open())
+    lost = channel.order(client.publish(999, bodies(1)))
+    assert not channel.manager.is_primary
+    applied, term = channel.manager.applied, channel.manager.term
+    outcome = Outcome(lost, 1, OutcomeCode.NO_DESTINATION)
+    assert ask(channel, lost - 1) == [Applied(term, applied, (outcome,), after=lost - 1)]
+    assert ask(channel, lost) == [], "it knows of nothing beyond"
+    assert ask(channel, 0) == [Applied(term, applied, (outcome,), after=0)]
+
+
+def test_a_replica_that_began_with_a_checkpoint_answers_the_same(client: Client) -> None:
+    channel = Channel()
+    channel.order(client.open())
+    first = channel.order(client.publish(999, bodies(1)))
+    channel.order(client.ack(1, (1, 2)) + client.ack(1, (1, 2)))
+    _, state, _ = channel.manager.capture(channel.manager.applied)
+    other = Channel(begin=False, node=3)
+    other.manager.restore(state)
+    assert ask(other, first - 1) == ask(channel, first - 1)
+    assert len(ask(other, first - 1)[0].exceptions) == 3
+
+
+def test_what_is_forgotten_is_said_to_be_so() -> None:
+    channel = Channel(records_per_segment=1)
+    for _ in range(3):
+        channel.order(Client(session=0xBAD).ack(1, (1, 2)) * (OUTCOMES_MAX // 2))
+    [answer] = ask(channel, 1)
+    assert answer.floor == answer.after > 1
+    assert answer.exceptions[0].first == answer.after + 1
+
+
+def test_an_envelope_whose_payload_is_lost_for_good_leaves_its_numbers_empty(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    channel.flush()
+    first = channel.lose(3)
+    assert channel.exceptions() == [Outcome(first, 3, OutcomeCode.REFUSED, 0, LOST)]
+    assert channel.manager.applied == first + 2
+    channel.order(client.publish(queue, bodies(1)))
+    assert channel.exceptions() == []
 
 
 def test_a_claim_of_an_earlier_term_is_void(channel: Channel) -> None:
@@ -278,7 +350,7 @@ def test_time_and_term_survive_in_a_checkpoint(channel: Channel, client: Client,
     assert again.state.log_time_ms == 4_711
 
 
-@pytest.mark.parametrize("damage", [b"", b"AMS9" + bytes(100), b"AMS1", b"AMS1" + b"\xff" * 100])
+@pytest.mark.parametrize("damage", [b"", b"AMS9" + bytes(100), b"AMS2", b"AMS2" + b"\xff" * 100])
 def test_a_state_of_another_format_is_refused(damage: bytes) -> None:
     with pytest.raises(FormatMismatch):
         MessageManager("main", 1, MemoryPayloads(), AT_ONCE).restore(damage)

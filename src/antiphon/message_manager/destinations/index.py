@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from antiphon.bus.ports import Location
@@ -281,6 +281,20 @@ class BatchIndex:
         for at, where in enumerate(self._segments):
             if where == segment:
                 yield self._row(at)
+
+    def records(self) -> Iterator[Location]:
+        """Where the records of the rows lie, for each row."""
+        return map(Location, self._segments, self._record_offsets, self._record_lengths)
+
+    def move_all(self, moved: Mapping[Location, Location]) -> None:
+        """Every record lies elsewhere now: in the journal of this node instead of another's."""
+        for at, old in enumerate(list(self.records())):
+            new = moved[old]
+            assert old.length == new.length, "a copied record has changed its length"
+            self._use.drop(old.segment, self._lengths[at])
+            self._use.add(new.segment, self._lengths[at])
+            self._segments[at] = new.segment
+            self._record_offsets[at] = new.offset
 
     def move(self, first: int, old: Location, new: Location, live: Ranges) -> None:
         """The record of the batch that begins at `first` was copied from `old` to `new`."""

@@ -24,6 +24,7 @@ class Order(Checker):
     """Watches what is committed and applied."""
 
     promise = "I1-I3, I5 one order"
+    hears = (Data, Commit)
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -44,15 +45,16 @@ class Order(Checker):
         return entry if number <= entry.last else None
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
-        if checkpoint:
-            entry = self.covering(checkpoint)
+        self.on_restored(node, checkpoint)
+
+    def on_restored(self, node: int, n: int) -> None:
+        if n:
+            entry = self.covering(n)
             if entry is None:
-                self.fail(
-                    f"node {node} starts from a checkpoint at {checkpoint}, where nothing was committed"
-                )
-            if entry.last != checkpoint:
-                self.fail(f"the checkpoint of node {node} at {checkpoint} cuts {_words(entry)}")
-        self._applied[node] = checkpoint
+                self.fail(f"node {node} starts from a checkpoint at {n}, where nothing was committed")
+            if entry.last != n:
+                self.fail(f"the checkpoint of node {node} at {n} cuts {_words(entry)}")
+        self._applied[node] = n
 
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, Data):

@@ -1,7 +1,8 @@
 """Watch: what checkers can see, and the fan-out from the drivers to all of them.
 
 The node runner tells what a node does, the workload tells what clients saw. A checker overrides
-the hooks it needs; the others cost nothing.
+the hooks it needs; the others cost nothing. A checker that names the kinds of message it hears is not
+asked about others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from antiphon.bus.messages import BusMessage, Entry
+from antiphon.bus.messages import BusMessage, Entry, ServerStatus
+from antiphon.ids import Mid
 from antiphon.ranges import Ranges
 from antiphon.sim.image import Image, Record
 from antiphon.sim.world import Violation, World
@@ -20,6 +22,8 @@ class Checker:
     """One promise, watched."""
 
     promise = ""
+    # The kinds of message that `on_sent` is told of; none means all.
+    hears: tuple[type[Any], ...] = ()
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -47,6 +51,43 @@ class Checker:
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
         """The member of the node handed an entry to its message manager."""
+
+    def on_restored(self, node: int, n: int) -> None:
+        """A node took over the state after number n from another, in the middle of a life."""
+
+    def on_discarded(self, node: int, mid: Mid) -> None:
+        """A data server gave up an envelope."""
+
+    def on_released(self, node: int, base: int) -> None:
+        """A node gave up what only numbers up to `base` needed."""
+
+    def on_status(self, node: int, status: ServerStatus) -> None:
+        """The commit server of a node found out what its disk is worth; a life begins with OK."""
+
+    # What is done to the disk of a node while it is down. The next life need not find what was there.
+
+    def on_damaged(self, node: int) -> None:
+        """Some of what the disk held is not readable any more, or says something else."""
+
+    def on_replaced(self, node: int) -> None:
+        """The node has another disk, an empty one."""
+
+    # What producers of a node are asked and what they say. No two envelopes of a run are alike.
+
+    def on_submitted(self, node: int, tag: int, payload: bytes) -> None:
+        """A part of the node wants an envelope ordered."""
+
+    def on_envelope_confirmed(self, node: int, tag: int, first: int, count: int) -> None:
+        """It learned that its envelope is committed and applied, and where."""
+
+    def on_envelope_uncertain(self, node: int, tag: int) -> None:
+        """It orders an envelope once more, because nobody can tell whether it is in the order."""
+
+    def on_told_failed(self, node: int, mid: Mid) -> None:
+        """It was told that an envelope is not in the order and never will be."""
+
+    def at_end(self, facts: dict[int, NodeFacts]) -> None:
+        """Nothing has failed for a while; `facts` is what every node that is up says of itself."""
 
     # What crosses the client port of the node, at the moment it leaves or enters the node.
 
@@ -89,6 +130,18 @@ class Holder:
     consumer: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """How one node stands at the end of a run."""
+
+    is_leading: bool
+    applied: int
+    # Of its state after `applied`.
+    digest: bytes
+    # How many envelopes were submitted in this life and are not confirmed.
+    waits_for: int
+
+
 _HOOKS = tuple(name for name in vars(Checker) if name.startswith(("on_", "at_")))
 
 
@@ -101,6 +154,17 @@ class Watch:
     on_appended: Callable[[int, int, Record], None]
     on_durable: Callable[[int, int], None]
     on_applied: Callable[[int, Entry, memoryview | None], None]
+    on_restored: Callable[[int, int], None]
+    on_discarded: Callable[[int, Mid], None]
+    on_released: Callable[[int, int], None]
+    on_status: Callable[[int, ServerStatus], None]
+    on_damaged: Callable[[int], None]
+    on_replaced: Callable[[int], None]
+    on_submitted: Callable[[int, int, bytes], None]
+    on_envelope_confirmed: Callable[[int, int, int, int], None]
+    on_envelope_uncertain: Callable[[int, int], None]
+    on_told_failed: Callable[[int, Mid], None]
+    at_end: Callable[[dict[int, NodeFacts]], None]
     on_handed_out: Callable[[int, Holder, int, int, int], None]
     on_holder_gone: Callable[[int, Holder], None]
     on_kept: Callable[[int, Holder, Ranges], None]
@@ -120,6 +184,9 @@ class Watch:
                 if getattr(type(checker), hook) is not getattr(Checker, hook)
             )
             setattr(self, hook, _fan_out(interested))
+        self.on_sent = _fan_out_by_kind(
+            [one for one in self.checkers if type(one).on_sent is not Checker.on_sent]
+        )
 
 
 def _fan_out(hooks: tuple[Callable[..., None], ...]) -> Callable[..., None]:
@@ -129,5 +196,20 @@ def _fan_out(hooks: tuple[Callable[..., None], ...]) -> Callable[..., None]:
     def tell(*seen: Any) -> None:
         for hook in hooks:
             hook(*seen)
+
+    return tell
+
+
+def _fan_out_by_kind(checkers: Sequence[Checker]) -> Callable[[int, BusMessage], None]:
+    by_kind: dict[type[Any], tuple[Callable[[int, BusMessage], None], ...]] = {}
+
+    def tell(node: int, message: BusMessage) -> None:
+        kind = type(message)
+        hooks = by_kind.get(kind)
+        if hooks is None:
+            hooks = tuple([one.on_sent for one in checkers if not one.hears or kind in one.hears])
+            by_kind[kind] = hooks
+        for hook in hooks:
+            hook(node, message)
 
     return tell

@@ -2,17 +2,27 @@
 
 A COMMIT_ACKNOWLEDGE, a SEAL_OK and a DATA_REPORT tell others to rely on this node's disk. At the
 moment one is sent, what it says must lie within the records that a finished sync has covered, a sync
-that began after they were written. And a node that comes back must find at least those records.
+that began after they were written. The same holds for an envelope that is applied. And a node that comes
+back must find at least those records.
 
 The image kept here is the commit server's log and the data server's ids as the disk would give them
-back if the power went now; it is made from the records alone, not from what the machines believe.
+back if the power went now; it is made from the records alone, not from what the machines believe. Other
+checkers read these images, so this one comes before them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from antiphon.bus.messages import BusMessage, CommitAcknowledge, DataReport, SealOk, ServerStatus
+from antiphon.bus.messages import (
+    BusMessage,
+    CommitAcknowledge,
+    DataReport,
+    Entry,
+    EntryKind,
+    SealOk,
+    ServerStatus,
+)
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image, Record
 from antiphon.sim.world import World
@@ -22,33 +32,42 @@ class WriteBeforeSend(Checker):
     """Holds every promise about the disk against the disk."""
 
     promise = "I15 write before send"
+    hears = (CommitAcknowledge, DataReport, SealOk)
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._images: dict[int, Image] = {}
+        self.images: dict[int, Image] = {}
+        # How many lives of each node have begun.
+        self.lives: dict[int, int] = {}
         self._written: dict[int, deque[tuple[int, Record]]] = {}
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
-        image = self._images.get(node)
+        self.lives[node] = self.lives.get(node, 0) + 1
+        image = self.images.get(node)
         if image is not None:
             self._compare(node, image, found)
-        self._images[node] = found
+        self.images[node] = found
         self._written[node] = deque()
 
     def on_crashed(self, node: int) -> None:
         self._written[node].clear()
 
+    def on_damaged(self, node: int) -> None:
+        self.images.pop(node, None)
+
+    on_replaced = on_damaged
+
     def on_appended(self, node: int, index: int, record: Record) -> None:
         self._written[node].append((index, record))
 
     def on_durable(self, node: int, index: int) -> None:
-        written, image = self._written[node], self._images[node]
+        written, image = self._written[node], self.images[node]
         while written and written[0][0] <= index:
             image.add(written.popleft()[1])
 
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, CommitAcknowledge):
-            image = self._images[node]
+            image = self.images[node]
             claims = message.status is ServerStatus.OK and message.last > 0
             if claims and (message.epoch != image.log_epoch or message.last > image.last):
                 self.fail(
@@ -56,19 +75,28 @@ class WriteBeforeSend(Checker):
                     f"holds epoch {image.log_epoch:#x} through {image.last}"
                 )
         elif isinstance(message, DataReport):
-            mids = self._images[node].mids
+            mids = self.images[node].mids
             for item in message.items:
                 if item.mid not in mids:
                     self.fail(f"node {node} reports envelope {tuple(item.mid)}, which its disk does not hold")
         elif isinstance(message, SealOk):
-            image = self._images[node]
+            image = self.images[node]
             if message.epoch > image.promised:
                 self.fail(f"node {node} promises epoch {message.epoch:#x}, its disk says {image.promised:#x}")
-            if message.log_epoch != image.log_epoch or message.last > image.last or message.base > image.base:
+            # A log of an epoch of a former configuration is told as one of none.
+            is_former = message.log_epoch == 0 and image.has_config
+            is_true = is_former or message.log_epoch == image.log_epoch
+            if not is_true or message.last > image.last or message.base > image.base:
                 self.fail(
                     f"node {node} seals a log of epoch {message.log_epoch:#x}, {message.base}.."
                     f"{message.last}; its disk holds epoch {image.log_epoch:#x}, {image.base}..{image.last}"
                 )
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        # What is applied is told to others as done, whether or not another node holds it, too.
+        is_kept = payload is None or entry.mid in self.images[node].mids
+        if entry.kind is EntryKind.DATA and not is_kept:
+            self.fail(f"node {node} applies envelope {tuple(entry.mid)}, which its disk does not hold")
 
     def _compare(self, node: int, image: Image, found: Image) -> None:
         """What was durable must be found again; more may be found, if the disk was lucky."""

@@ -53,7 +53,7 @@ def draw(chance: random.Random, made_for: str = "") -> Profile:
     _draw_faults(chance, profile)
     _draw_habits(chance, profile)
     if made_for:
-        _MADE_FOR[made_for](chance, profile)
+        MADE_FOR[made_for](chance, profile)
     return profile
 
 
@@ -134,7 +134,7 @@ def _for_numbering_out_of_order(chance: random.Random, profile: Profile) -> None
     profile.clients.batch_rows_max = 2
 
 
-_MADE_FOR: dict[str, Callable[[random.Random, Profile], None]] = {
+MADE_FOR: dict[str, Callable[[random.Random, Profile], None]] = {
     planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
     planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
     planted.DEDUP_OFF: _for_numbering_twice,

@@ -1,4 +1,4 @@
-"""The topic workload: subscribers with cursors of their own, under the same faults as the bus workload.
+"""The topic workload: subscribers with cursors of their own, under the same faults as the node workload.
 
 Some subscriptions are durable and are found again by their name, whatever became of the client; some
 end with their session. Now and then a subscriber unsubscribes and begins anew. In the end every
@@ -15,8 +15,8 @@ from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.total_topic import TotalTopic
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
-from antiphon.sim.workloads.bus import BusRun
 from antiphon.sim.workloads.client import ConsumerSession, Kept, ProducerSession, SimClient
+from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.workloads.process import ClientProcess
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, StartKind, Subscribe, Unsubscribe
 from antiphon.wire.frames import DestinationCreate, DestinationOpen, Failed
@@ -113,7 +113,7 @@ class SubscriberSession(ConsumerSession):
         return False
 
 
-class TopicRun(BusRun):
+class TopicRun(NodeRun):
     """One run of the workload."""
 
     total_kind = TotalTopic

@@ -1,0 +1,164 @@
+"""Holder: gives the newest stable checkpoint of its node to a node that needs it.
+
+Where it sits
+    joiner  ->  HOLDER  ->  checkpoint file, journal  ->  HOLDER  ->  joiner
+
+What it promises
+    P1  Only what is stable is given: a committed entry names its digest.
+    P2  While a joiner asks for a checkpoint, and for `checkpoint_hold_ms` after it last did, the file, the
+        records it refers to and the log behind it stay, whatever becomes stable meanwhile.
+    P3  A record that cannot be read is passed over, never given as something else. Nobody is told that it
+        does not exist.
+
+What it leaves to others
+    Files are the driver's: it reads a piece (`ReadCheckpoint`) and keeps what is held (`HoldCheckpoints`).
+    Whom to ask, and what to make of it, is the joiner's.
+
+A state names its records by places in the journal of its node. So a checkpoint and its records come from
+one holder; another's are other bytes with the same meaning.
+"""
+
+from __future__ import annotations
+
+from xxhash import xxh3_128_digest
+
+from antiphon.bus import messages as m
+from antiphon.bus.checkpoint_server import CheckpointServer, Kept
+from antiphon.bus.effects import (
+    Alarm,
+    CheckpointRead,
+    HoldCheckpoints,
+    ReadCheckpoint,
+    Received,
+    RoleEffect,
+    RoleEvent,
+    Send,
+    SpaceChanged,
+)
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.messages import NO_DIGEST
+from antiphon.bus.ports import Location, Payloads
+from antiphon.errors import Damaged
+
+
+class Holder:
+    """The giving end of one node for one channel."""
+
+    def __init__(
+        self, config: GroupConfig, node: int, payloads: Payloads, checkpoint_server: CheckpointServer
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._payloads = payloads
+        # Of this node. It is told what is held, so that the base stays behind it.
+        self._checkpoint_server = checkpoint_server
+        # What joiners are fetching, and until when it is held for them.
+        self._held: dict[int, Kept] = {}
+        self._until: dict[int, int] = {}
+        # Files that turned out not to be readable.
+        self._spoilt: list[int] = []
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration."""
+        self._config = config
+
+    def next_deadline_ns(self) -> int | None:
+        return min(self._until.values(), default=None)
+
+    def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
+        """Take what happened, return what must happen next."""
+        out: list[RoleEffect] = []
+        held_before = min(self._held, default=0)
+        for event in events:
+            match event:
+                case Received(sender, m.CheckpointGet() as asked):
+                    if sender in self._config.nodes:
+                        self._on_get(now_ns, sender, asked, out)
+                case Received(sender, m.StoredGet() as asked):
+                    if sender in self._config.nodes:
+                        self._on_stored_get(now_ns, sender, asked, out)
+                case CheckpointRead():
+                    self._on_read(event, out)
+                case SpaceChanged(is_tight=True):
+                    # What is kept for others is the first that goes; they can begin again.
+                    self._held.clear()
+                    self._until.clear()
+                case _:
+                    pass
+        for n in [n for n, until in self._until.items() if now_ns >= until]:
+            del self._held[n], self._until[n]
+        held = min(self._held, default=0)
+        if held != held_before:
+            self._checkpoint_server.held_n = held
+            # Before the reading: what is read must still be there then.
+            out.insert(0, HoldCheckpoints(held))
+        return out
+
+    # -- the checkpoint ----------------------------------------------------------------------------
+
+    def _offer(self) -> Kept | None:
+        stable = self._checkpoint_server.stable
+        return stable if stable is not None and stable.n not in self._spoilt else None
+
+    def _find(self, now_ns: int, n: int) -> Kept | None:
+        """The checkpoint at n, held from now on; None if it is not here any more."""
+        kept = self._held.get(n)
+        if kept is None:
+            kept = self._offer()
+            if kept is None or kept.n != n:
+                return None
+            self._held[n] = kept
+        self._until[n] = now_ns + self._config.checkpoint_hold_ms * MS
+        return kept
+
+    def _on_get(self, now_ns: int, sender: int, asked: m.CheckpointGet, out: list[RoleEffect]) -> None:
+        kept = self._find(now_ns, asked.n) if asked.n else None
+        if kept is None or asked.offset >= kept.size:
+            self._describe(sender, kept or self._offer(), out)
+            return
+        length = min(self._config.checkpoint_piece_bytes, kept.size - asked.offset)
+        out.append(ReadCheckpoint(kept.n, asked.offset, length, sender))
+
+    def _describe(self, to: int, kept: Kept | None, out: list[RoleEffect]) -> None:
+        """Tell what is here, without a piece of it."""
+        if kept is None:
+            out.append(Send(to, m.CheckpointChunk(0, NO_DIGEST, 0, 0, b"")))
+        else:
+            out.append(Send(to, m.CheckpointChunk(kept.n, kept.digest, kept.size, 0, b"")))
+
+    def _on_read(self, read: CheckpointRead, out: list[RoleEffect]) -> None:
+        kept = self._held.get(read.n)
+        if kept is None:
+            # It took longer than the joiner's patience.
+            return
+        if read.data is None:
+            out.append(Alarm(f"the checkpoint at {read.n} cannot be read, and is given to nobody"))
+            self._spoilt.append(read.n)
+            del self._held[read.n], self._until[read.n]
+            self._describe(read.to, self._offer(), out)
+            return
+        checksum = xxh3_128_digest(read.data)
+        chunk = m.CheckpointChunk(kept.n, kept.digest, kept.size, read.offset, read.data, checksum)
+        out.append(Send(read.to, chunk))
+
+    # -- the records it refers to ------------------------------------------------------------------
+
+    def _on_stored_get(self, now_ns: int, sender: int, asked: m.StoredGet, out: list[RoleEffect]) -> None:
+        if self._find(now_ns, asked.n) is None:
+            out.append(Send(sender, m.StoredReply(asked.n, (), (), is_gone=True)))
+            return
+        places: list[m.Place] = []
+        items: list[m.Data] = []
+        size = 0
+        for place in asked.places:
+            if items and size + place.length > self._config.stored_bytes_max:
+                break
+            try:
+                record = self._payloads.record(Location(*place))
+            except Damaged as error:
+                out.append(Alarm(f"a record of the checkpoint at {asked.n} cannot be read: {error}"))
+                continue
+            places.append(place)
+            items.append(m.Data(*record))
+            size += place.length
+        out.append(Send(sender, m.StoredReply(asked.n, tuple(places), tuple(items))))

@@ -1,0 +1,617 @@
+"""Joiner: brings a node that is new, wiped or far behind to a checkpoint of another, while the channel runs.
+
+Where it sits
+    holder of another node  ->  JOINER  ->  journal, message manager, checkpoint file  ->  member
+
+What it promises
+    P1  It begins only when the node cannot go on by itself: the others' logs do not reach back to what it
+        has applied, or what it waits for does not come.
+    P2  Nothing of another node is believed before all of it is here and verified: every piece by its
+        checksum, the checkpoint by its digest, the digest by the committed CHECKPOINT_STABLE that names it or
+        by as many holders as make one stable, the state by the message manager, every envelope by its own.
+    P3  A crash leaves the old state or the new one. Copies of envelopes mean nothing until a checkpoint
+        file refers to them; that file appears whole, when everything it refers to is durable, and not
+        before does the node stand behind it.
+    P4  It asks backups rather than the sequencer, one holder at a time, and goes on where it stopped. A
+        holder that dies, lacks a record or has moved on to a newer checkpoint costs time only.
+    P5  It speaks to its holder until the node has almost caught up, so that the holder keeps its log from the
+        checkpoint on: otherwise a busy channel could outrun every joiner.
+
+What it leaves to others
+    What follows the checkpoint is fetched by the member as ever, and the commit server begins its log there
+    (`Installed`). Keeping what is being fetched is the holder's.
+
+What a driver must carry out (beside what it did before), and what it answers
+
+    Append(index, CopyRecord)           write it like data; `Payloads.copied(index)` tells where it lies
+    ReadCheckpoint(n, offset, length, to)   ->  CheckpointRead(n, offset, data or None, to)
+    HoldCheckpoints(n)                  keep files and segments of checkpoints >= n until told again; 0: none
+    WriteCheckpoint(...)                ->  CheckpointWritten(n) or, for want of room, CheckpointFailed(n)
+    OpenState(n, state)                 ->  StateOpened(n, digest, places)             from the application
+    MoveState(n, ((old, new), ...))     ->  StateCaptured(n, digest, state, segments)  from the application
+    InstallState(n)                     the opened state is the state: applied = n, no consumers
+    DropState()                         forget the opened state
+
+An application whose state refers to no records answers `StateOpened` without places.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final
+
+from xxhash import xxh3_128_digest
+
+from antiphon.bus import messages as m
+from antiphon.bus.chance import Chance
+from antiphon.bus.checkpoint_server import CheckpointServer, CheckpointState
+from antiphon.bus.effects import (
+    Alarm,
+    Append,
+    CheckpointWritten,
+    CopyRecord,
+    DropState,
+    Installed,
+    InstallState,
+    MoveState,
+    OpenState,
+    Received,
+    RoleEffect,
+    RoleEvent,
+    Send,
+    StateOpened,
+    Synced,
+)
+from antiphon.bus.entries import StableDetail
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.ledger import Ledger
+from antiphon.bus.member import Member
+from antiphon.bus.messages import Entry, EntryKind, Place, digest_of
+from antiphon.bus.ports import JournalCounter, Location, Payloads
+from antiphon.errors import ProtocolError
+from antiphon.ids import Mid, epoch_node
+
+_PIECES_AT_ONCE: Final = 4
+_ANSWERS_AT_ONCE: Final = 2
+# In units of the longest delay between two questions of a member: when nothing is applied for so long,
+# though others have a checkpoint beyond, and when a holder is given up that brings nothing.
+_STALL: Final = 4
+_PATIENCE: Final = 4
+
+
+class Phase(Enum):
+    """How far a joiner has come."""
+
+    IDLE = "idle"
+    ASKING = "asking"
+    FETCHING = "fetching"
+    COPYING = "copying"
+    WRITING = "writing"
+    FOLLOWING = "following"
+
+
+class _Transfer:
+    """One checkpoint of one holder, as far as it is here."""
+
+    def __init__(self, holder: int, n: int, digest: bytes, size: int) -> None:
+        self.holder = holder
+        self.n = n
+        self.digest = digest
+        self.size = size
+        self.pieces: dict[int, bytes] = {}
+        # Known once all pieces are here, and opened by the message manager once it is vouched for.
+        self.state: CheckpointState | None = None
+        self.is_opened = False
+        # Places of the holder's journal that are still to be asked for, and the records that were copied.
+        self.wanted: deque[Place] = deque()
+        self.copies: dict[Place, int] = {}
+
+    def is_same(self, holder: int, chunk: m.CheckpointChunk) -> bool:
+        mine = (self.holder, self.n, self.digest, self.size)
+        return mine == (holder, chunk.n, chunk.digest, chunk.size)
+
+
+class Joiner:
+    """The receiving end of one node for one channel."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        node: int,
+        payloads: Payloads,
+        counter: JournalCounter,
+        member: Member,
+        checkpoint_server: CheckpointServer,
+        chance: Chance,
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._payloads = payloads
+        self._counter = counter
+        # Of this node. The member is only looked at; the checkpoint server writes what has come.
+        self._member = member
+        self._checkpoint_server = checkpoint_server
+        self._chance = chance
+        # A witness keeps the order and no state: it needs the ledger only.
+        self._keeps_state = node in config.checkpoint_servers
+        self.phase = Phase.IDLE
+        self._epoch = 0
+        # Where the logs of others begin, as they last said, and the newest checkpoint told to be stable.
+        self._bases: dict[int, int] = {}
+        self._stable_told = 0
+        # Since when nothing was applied.
+        self._applied = member.applied
+        self._moved_at: int | None = None
+        # Who is asked; those who could not help in this round.
+        self._holder = 0
+        self._tried: list[int] = []
+        self._transfer: _Transfer | None = None
+        # Questions without an answer, and when they were last asked: offsets, and lists of places.
+        self._pieces_asked: dict[int, int] = {}
+        self._places_asked: dict[tuple[Place, ...], int] = {}
+        # When to look after them, since when the holder has brought nothing, and how long it usually takes.
+        self._look_at = 0
+        self._brought_at = 0
+        self._answer_ns = self._delay_ns
+        self._is_opened = False
+        # Checkpoints that the committed order calls stable, and who has one with which digest.
+        self._stables: dict[int, bytes] = {}
+        self._offers: dict[int, tuple[int, bytes]] = {}
+        self._search_from = 0
+        # Copies that are written, by envelope: another holder's places may name the same ones.
+        self._copied: dict[Mid, int] = {}
+        self._copy_index = 0
+        self._synced = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a checkpoint on its way here?"""
+        return self.phase is not Phase.IDLE
+
+    @property
+    def is_writing(self) -> bool:
+        """Does a copy here wait for the disk?"""
+        return self._copy_index > self._synced
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration."""
+        self._config = config
+        self._keeps_state = self._node in config.checkpoint_servers
+        self._bases = {node: base for node, base in self._bases.items() if node in config.commit_servers}
+
+    def next_deadline_ns(self) -> int | None:
+        return self._begins_at() if self.phase is Phase.IDLE else self._look_at
+
+    @property
+    def _delay_ns(self) -> int:
+        return self._config.fetch_delay_ms_max * MS
+
+    @property
+    def _again_ns(self) -> int:
+        """After how long a question is asked again."""
+        return max(min(4 * self._answer_ns, self._delay_ns // 2), self._config.heartbeat_ms * MS)
+
+    def _note_answer(self, now_ns: int, asked_at: int) -> None:
+        self._answer_ns = (3 * self._answer_ns + now_ns - asked_at) // 4
+        self._brought_at = now_ns
+
+    def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
+        """Take what happened, return what must happen next."""
+        out: list[RoleEffect] = []
+        for event in events:
+            match event:
+                case Received():
+                    self._on_received(now_ns, event.sender, event.message, out)
+                case Synced(index):
+                    self._synced = max(self._synced, index)
+                case StateOpened():
+                    self._on_opened(now_ns, event, out)
+                case CheckpointWritten(n):
+                    self._on_written(n, out)
+                case _:
+                    pass
+        self._watch(now_ns)
+        if self.phase is Phase.IDLE:
+            begins_at = self._begins_at()
+            if begins_at is not None and now_ns >= begins_at:
+                self._ask_next(now_ns, out)
+        else:
+            self._go_on(now_ns, out)
+        return out
+
+    # -- is a checkpoint needed? -------------------------------------------------------------------
+
+    def _watch(self, now_ns: int) -> None:
+        applied = self._member.applied
+        if applied > self._applied or self._moved_at is None:
+            self._applied, self._moved_at = applied, now_ns
+
+    def _begins_at(self) -> int | None:
+        """When to begin, if nothing is applied until then (P1)."""
+        if self._moved_at is None:
+            return None
+        beyond = [base > self._applied for base in self._bases.values()]
+        if beyond and all(beyond):
+            # Another's log may reach further back; by then the member has asked several.
+            return self._moved_at + self._config.suspicion_ms * MS
+        if any(beyond) or self._stable_told > self._applied:
+            return self._moved_at + _STALL * self._delay_ns
+        return None
+
+    @property
+    def _needed(self) -> int:
+        """A checkpoint before this number would not help: no log goes on from there."""
+        bases = [base for base in self._bases.values() if base > self._applied]
+        return max(min(bases, default=0), self._applied + 1)
+
+    # -- what is heard -----------------------------------------------------------------------------
+
+    def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
+        match message:
+            case m.Heartbeat():
+                self._epoch = max(self._epoch, message.epoch)
+                self._stable_told = max(self._stable_told, message.stable_checkpoint)
+            case m.FetchIdReply(entries, committed_upto, base):
+                self._on_order(sender, base, entries)
+                if self.is_busy and entries and entries[-1].last < committed_upto:
+                    self._search(sender, entries, out)
+            case m.FetchRangeReply(entries=entries, base=base):
+                self._on_order(sender, base, entries)
+            case m.SealOk(base=base):
+                self._on_order(sender, base, ())
+            case m.CheckpointChunk():
+                if sender in self._config.checkpoint_servers:
+                    self._on_chunk(now_ns, sender, message, out)
+            case m.StoredReply():
+                if self._transfer is not None and sender == self._transfer.holder:
+                    self._on_stored(now_ns, self._transfer, message, out)
+            case _:
+                pass
+
+    def _on_order(self, sender: int, base: int, entries: tuple[Entry, ...]) -> None:
+        if sender != self._node and sender in self._config.commit_servers:
+            self._bases[sender] = base
+        if self.is_busy:
+            for entry in entries:
+                if entry.kind is EntryKind.CHECKPOINT_STABLE:
+                    stable = StableDetail.decode(entry.detail)
+                    self._stables[stable.n] = stable.digest
+
+    # -- whom to ask -------------------------------------------------------------------------------
+
+    def _ask_next(self, now_ns: int, out: list[RoleEffect]) -> None:
+        """Ask another holder what it has; the sequencer last (P4)."""
+        self.phase = Phase.ASKING
+        self._pieces_asked.clear()
+        if self._transfer is not None:
+            for places in reversed(self._places_asked):
+                self._transfer.wanted.extendleft(reversed(places))
+        self._places_asked.clear()
+        self._brought_at = now_ns
+        self._look_at = now_ns + self._again_ns
+        leader = epoch_node(self._epoch)
+        others = [server for server in self._config.checkpoint_servers if server != self._node]
+        left = [server for server in others if server not in self._tried]
+        backups = tuple([server for server in left if server != leader])
+        if not left:
+            # Nobody could help. Before the next round there is a pause.
+            self._tried.clear()
+            self._holder = 0
+            return
+        self._holder = self._chance.one_of(backups or tuple(left))
+        out.append(Send(self._holder, m.CheckpointGet(0, 0)))
+
+    def _give_up_on(self, holder: int, now_ns: int, out: list[RoleEffect]) -> None:
+        self._tried.append(holder)
+        self._ask_next(now_ns, out)
+
+    def _rest(self, out: list[RoleEffect]) -> None:
+        """Nothing is needed any more."""
+        if self._is_opened:
+            self._is_opened = False
+            out.append(DropState())
+        self.phase = Phase.IDLE
+        self._transfer = None
+        self._tried.clear()
+        self._pieces_asked.clear()
+        self._places_asked.clear()
+        self._stables.clear()
+        self._offers.clear()
+        self._copied.clear()
+        self._copy_index = 0
+        self._payloads.forget_copies()
+
+    # -- the checkpoint ----------------------------------------------------------------------------
+
+    def _on_chunk(self, now_ns: int, sender: int, chunk: m.CheckpointChunk, out: list[RoleEffect]) -> None:
+        if not self.is_busy:
+            return
+        if chunk.n:
+            self._offers[sender] = (chunk.n, chunk.digest)
+        if sender != self._holder or self.phase not in (Phase.ASKING, Phase.FETCHING):
+            return
+        transfer = self._transfer
+        if chunk.data and transfer is not None and transfer.is_same(sender, chunk):
+            self._take_piece(now_ns, transfer, chunk)
+        elif not chunk.data and (
+            self.phase is Phase.ASKING or (transfer is not None and transfer.n != chunk.n)
+        ):
+            self._on_offer(now_ns, sender, chunk, out)
+
+    def _on_offer(self, now_ns: int, sender: int, chunk: m.CheckpointChunk, out: list[RoleEffect]) -> None:
+        if chunk.n < self._needed or not chunk.size:
+            self._give_up_on(sender, now_ns, out)
+            return
+        if self._transfer is None or not self._transfer.is_same(sender, chunk):
+            self._transfer = _Transfer(sender, chunk.n, chunk.digest, chunk.size)
+        self._search_from = chunk.n + 1
+        self._pieces_asked.clear()
+        self._brought_at = now_ns
+        self.phase = Phase.FETCHING
+
+    def _take_piece(self, now_ns: int, transfer: _Transfer, chunk: m.CheckpointChunk) -> None:
+        length = min(self._config.checkpoint_piece_bytes, transfer.size - chunk.offset)
+        if chunk.offset not in self._pieces_asked or len(chunk.data) != length:
+            return
+        # Either way it may be asked for again at once: if it is not what was sent, it is not kept.
+        asked_at = self._pieces_asked.pop(chunk.offset)
+        if xxh3_128_digest(chunk.data) == chunk.checksum:
+            transfer.pieces[chunk.offset] = bytes(chunk.data)
+            self._note_answer(now_ns, asked_at)
+
+    def _fetch(self, now_ns: int, transfer: _Transfer, out: list[RoleEffect]) -> None:
+        """Keep a few questions on their way; when all pieces are here, see what they are."""
+        for offset in range(0, transfer.size, self._config.checkpoint_piece_bytes):
+            if len(self._pieces_asked) == _PIECES_AT_ONCE:
+                return
+            if offset not in transfer.pieces and offset not in self._pieces_asked:
+                self._pieces_asked[offset] = now_ns
+                out.append(Send(transfer.holder, m.CheckpointGet(transfer.n, offset)))
+        if self._pieces_asked:
+            return
+        if transfer.state is None:
+            transfer.state = _read(transfer)
+            if transfer.state is None:
+                text = f"node {transfer.holder} gave a checkpoint at {transfer.n} that is none"
+                self._refuse(now_ns, transfer, text, out)
+                return
+            self._look_for_proof(out)
+        known = self._stables.get(transfer.n)
+        if known is not None and known != transfer.digest:
+            text = f"DIVERGENCE: node {transfer.holder} holds another state after {transfer.n} than is stable"
+            self._refuse(now_ns, transfer, text, out)
+        elif known is None and not self._has_enough_offers(transfer):
+            return
+        elif not self._keeps_state:
+            self._stand_behind(transfer, out)
+        else:
+            self.phase = Phase.COPYING
+            if not transfer.is_opened:
+                self._is_opened = True
+                out.append(OpenState(transfer.n, transfer.state.manager_state))
+
+    def _refuse(self, now_ns: int, transfer: _Transfer, text: str, out: list[RoleEffect]) -> None:
+        out.append(Alarm(f"{text}; it is not taken"))
+        self._transfer = None
+        self._give_up_on(transfer.holder, now_ns, out)
+
+    # -- is it the stable one? ---------------------------------------------------------------------
+
+    def _look_for_proof(self, out: list[RoleEffect]) -> None:
+        """Ask commit servers for what follows it, where it is called stable, and others for theirs (P2)."""
+        assert self._transfer is not None, "nothing is to be proved"
+        config, n = self._config, self._transfer.n
+        servers = tuple([server for server in config.commit_servers if server != self._node])
+        if n not in self._stables and servers:
+            question = m.FetchId(self._search_from, config.fetch_entries_max)
+            out.append(Send(self._chance.one_of(servers), question))
+        for server in config.checkpoint_servers:
+            if server not in (self._node, self._transfer.holder):
+                out.append(Send(server, m.CheckpointGet(n, self._transfer.size)))
+
+    def _search(self, sender: int, entries: tuple[Entry, ...], out: list[RoleEffect]) -> None:
+        """The proof may stand further on: turn the page."""
+        transfer = self._transfer
+        if transfer is None or transfer.state is None or transfer.n in self._stables:
+            return
+        if entries[0].first <= self._search_from <= entries[-1].last:
+            self._search_from = entries[-1].last + 1
+            out.append(Send(sender, m.FetchId(self._search_from, self._config.fetch_entries_max)))
+
+    def _has_enough_offers(self, transfer: _Transfer) -> bool:
+        same = [offer for offer in self._offers.values() if offer == (transfer.n, transfer.digest)]
+        return len(same) >= self._config.checkpoint_quantity
+
+    # -- the envelopes it refers to ----------------------------------------------------------------
+
+    def _on_opened(self, now_ns: int, opened: StateOpened, out: list[RoleEffect]) -> None:
+        transfer = self._transfer
+        if transfer is None or transfer.n != opened.n or transfer.state is None:
+            return
+        if opened.digest != transfer.state.manager_digest:
+            text = f"DIVERGENCE: the state after {opened.n} from node {transfer.holder} is not what it says"
+            self._refuse(now_ns, transfer, text, out)
+            return
+        transfer.is_opened = True
+        transfer.wanted = deque(Place(*place) for place in sorted(opened.places))
+
+    def _copy(self, now_ns: int, transfer: _Transfer, out: list[RoleEffect]) -> None:
+        """Fetch the envelopes, a few answers at a time; when all are durable here, write the checkpoint."""
+        if not transfer.is_opened:
+            return
+        while transfer.wanted and len(self._places_asked) < _ANSWERS_AT_ONCE:
+            places: list[Place] = []
+            size = 0
+            while transfer.wanted and (not places or size < self._config.stored_bytes_max):
+                place = transfer.wanted.popleft()
+                places.append(place)
+                size += place.length
+            self._places_asked[tuple(places)] = now_ns
+            out.append(Send(transfer.holder, m.StoredGet(transfer.n, tuple(places))))
+        if not self._places_asked and not self.is_writing:
+            self._write(transfer, out)
+
+    def _on_stored(
+        self, now_ns: int, transfer: _Transfer, reply: m.StoredReply, out: list[RoleEffect]
+    ) -> None:
+        if self.phase is not Phase.COPYING or reply.n != transfer.n:
+            return
+        if reply.is_gone:
+            # The holder went on to a newer one, or began a new life: start again with what it has now.
+            self._transfer = None
+            self._ask_next(now_ns, out)
+            return
+        asked = self._asked_for(reply.places)
+        if asked is None:
+            return
+        asked_at = self._places_asked.pop(asked)
+        for place, item in zip(reply.places, reply.items, strict=False):
+            if not self._take_copy(transfer, place, item, out):
+                self._refuse(now_ns, transfer, f"node {transfer.holder} gave a wrong envelope", out)
+                return
+        answered = asked.index(reply.places[-1]) + 1 if reply.places else 1
+        if len(reply.places) < answered:
+            # It passed over what it cannot read. Another holder may.
+            self._transfer = None
+            self._give_up_on(transfer.holder, now_ns, out)
+            return
+        transfer.wanted.extendleft(reversed(asked[answered:]))
+        self._note_answer(now_ns, asked_at)
+
+    def _asked_for(self, places: tuple[Place, ...]) -> tuple[Place, ...] | None:
+        """Which question this answers. An empty answer says so of the only question, or of the first."""
+        if not places:
+            return next(iter(self._places_asked), None)
+        return next((asked for asked in self._places_asked if places[-1] in asked), None)
+
+    def _take_copy(self, transfer: _Transfer, place: Place, item: m.Data, out: list[RoleEffect]) -> bool:
+        if len(item.payload) != place.length:
+            return False
+        index = self._copied.get(item.mid)
+        if index is None:
+            if digest_of(item.mid, item.ts, item.count, item.payload) != item.digest:
+                return False
+            index = self._copy_index = self._copied[item.mid] = self._counter.next()
+            record = CopyRecord(item.mid, item.ts, item.count, item.digest, item.payload)
+            out.append(Append(index, record))
+        transfer.copies[place] = index
+        return True
+
+    # -- our own checkpoint, and the jump ----------------------------------------------------------
+
+    def _write(self, transfer: _Transfer, out: list[RoleEffect]) -> None:
+        assert transfer.state is not None, "a checkpoint is to be written that is not here"
+        if not self._checkpoint_server.begin(transfer.n, transfer.state.ledger):
+            # Ours may be under way. If it is there already, at this number or beyond, we shall stand there.
+            return
+        moved = tuple([(Location(*place), self._lies_at(index)) for place, index in transfer.copies.items()])
+        self.phase = Phase.WRITING
+        out.append(MoveState(transfer.n, moved))
+
+    def _lies_at(self, index: int) -> Location:
+        location = self._payloads.copied(index)
+        assert location is not None, f"copy {index} is durable and cannot be found"
+        return location
+
+    def _on_written(self, n: int, out: list[RoleEffect]) -> None:
+        """The file is durable, and all it refers to was before it: from now on we stand there (P3)."""
+        transfer = self._transfer
+        if self.phase is not Phase.WRITING or transfer is None or transfer.n != n:
+            return
+        assert transfer.state is not None, "a checkpoint was written that is not here"
+        if self._member.applied >= n:
+            self._rest(out)
+            return
+        is_ours = self._checkpoint_server.note_stable(n, transfer.digest)
+        assert is_ours, f"the state after {n} was moved here and is another now"
+        self._is_opened = False
+        out.append(InstallState(n))
+        self._stand_behind(transfer, out)
+
+    def _stand_behind(self, transfer: _Transfer, out: list[RoleEffect]) -> None:
+        assert transfer.state is not None, "nothing is here to stand behind"
+        out.append(Installed(transfer.n, transfer.state.ledger))
+        self._rest(out)
+        transfer.pieces.clear()
+        transfer.state = None
+        self._transfer = transfer
+        self.phase = Phase.FOLLOWING
+
+    def _follow(self, now_ns: int, transfer: _Transfer, out: list[RoleEffect]) -> None:
+        """The member fetches what comes behind the checkpoint; the holder is not to forget it (P5)."""
+        behind = self._member.known.told_upto - self._member.applied
+        begins_at = self._begins_at()
+        if behind <= self._config.fetch_entries_max:
+            self._rest(out)
+        elif begins_at is not None and now_ns >= begins_at:
+            self._transfer = None
+            self._ask_next(now_ns, out)
+        else:
+            out.append(Send(transfer.holder, m.CheckpointGet(transfer.n, transfer.size)))
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _go_on(self, now_ns: int, out: list[RoleEffect]) -> None:
+        transfer = self._transfer
+        is_due = now_ns >= self._look_at
+        if is_due:
+            self._look_at = now_ns + self._again_ns
+        if self.phase is Phase.WRITING:
+            # It comes to its end: a file for which there is no room is tried again and again.
+            return
+        if self.phase is Phase.FOLLOWING:
+            if is_due and transfer is not None:
+                self._follow(now_ns, transfer, out)
+            return
+        if transfer is not None and self._member.applied >= transfer.n:
+            # Somebody's log did reach back to us.
+            self._rest(out)
+            return
+        if is_due:
+            self._ask_again(now_ns, out)
+        if self.phase is Phase.FETCHING and self._transfer is not None:
+            self._fetch(now_ns, self._transfer, out)
+        if self.phase is Phase.COPYING and self._transfer is not None:
+            self._copy(now_ns, self._transfer, out)
+
+    def _ask_again(self, now_ns: int, out: list[RoleEffect]) -> None:
+        """Some time has passed: what was not answered is asked again, and in the end another holder."""
+        if not self._holder:
+            if self._begins_at() is None:
+                self._rest(out)
+            else:
+                self._ask_next(now_ns, out)
+            return
+        if self.phase is Phase.COPYING and self.is_writing and not self._places_asked:
+            # Our own disk is slow, or full. That is no holder's fault.
+            self._brought_at = now_ns
+        if now_ns - self._brought_at >= _PATIENCE * self._delay_ns:
+            self._give_up_on(self._holder, now_ns, out)
+            return
+        transfer = self._transfer
+        if self.phase is Phase.ASKING or transfer is None:
+            out.append(Send(self._holder, m.CheckpointGet(0, 0)))
+            return
+        asked_before = now_ns - self._again_ns
+        for offset, asked_at in self._pieces_asked.items():
+            if asked_at <= asked_before:
+                self._pieces_asked[offset] = now_ns
+                out.append(Send(transfer.holder, m.CheckpointGet(transfer.n, offset)))
+        for places, asked_at in self._places_asked.items():
+            if asked_at <= asked_before:
+                self._places_asked[places] = now_ns
+                out.append(Send(transfer.holder, m.StoredGet(transfer.n, places)))
+        if self.phase is Phase.FETCHING and transfer.state is not None:
+            self._look_for_proof(out)
+
+
+def _read(transfer: _Transfer) -> CheckpointState | None:
+    """The checkpoint that the pieces make, if it is the one that was promised."""
+    joined = b"".join([transfer.pieces[offset] for offset in sorted(transfer.pieces)])
+    try:
+        state = CheckpointState.decode(joined)
+        Ledger.decode(state.ledger)
+    except ProtocolError:
+        return None
+    return state if (state.n, state.digest) == (transfer.n, transfer.digest) else None

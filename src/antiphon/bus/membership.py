@@ -1,0 +1,52 @@
+"""Membership: which configuration is in force, as far as the order of this node tells.
+
+Where it sits
+    recovery  ->  MEMBERSHIP  ->  replica
+
+What it promises
+    P1  A configuration counts only when the entry that orders it is known to be committed: it is in a ledger,
+        or another entry follows it, for nothing is numbered behind it before it is committed.
+
+What it leaves to others
+    Ordering a configuration is the reign's, going over to it the replica's.
+
+A configuration owns a closed part of the order. Its sequencer numbers CONFIG and nothing behind it; once that
+is committed, the configuration is over, and a candidate of the next one seals the next one's commit servers,
+in an epoch of its own. Each of them answers only if it holds the CONFIG as committed: so whatever quorum
+answers, the order it goes on from is complete.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.ledger import Ledger
+from antiphon.bus.log import CommitLog
+from antiphon.bus.messages import EntryKind
+
+
+class InForce(NamedTuple):
+    """A configuration, and behind which number a log must be committed to take part in it."""
+
+    config: GroupConfig
+    at: int
+
+
+def in_force(first: GroupConfig, base_ledger: bytes, log: CommitLog, ledger: Ledger, applied: int) -> InForce:
+    """What a node begins with: `first`, unless its log or the ledger after `applied` knows of a later one."""
+    assert first.config_id == 1, "a later configuration than the first is an entry of the order"
+    best = InForce(first, 0)
+    best = _later(best, Ledger.decode(base_ledger).config, 0)
+    for entry in log.between(log.base, log.last):
+        if entry.kind is EntryKind.CONFIG and (entry.last < log.last or entry.detail == ledger.config):
+            best = _later(best, entry.detail, entry.last)
+    return _later(best, ledger.config, applied)
+
+
+def _later(known: InForce, encoded: bytes, at: int) -> InForce:
+    if not encoded:
+        return known
+    config = GroupConfig.decode(encoded)
+    rank = (config.generation, config.config_id)
+    return InForce(config, at) if rank > (known.config.generation, known.config.config_id) else known

@@ -1,0 +1,59 @@
+"""Pages: the log with which an epoch starts, from a sequencer to a commit server, piece by piece.
+
+Where it sits
+    candidacy, reign  ->  PAGES  ->  commit_server
+
+What it promises
+    P1  A server is sent only what it lacks: everything behind what it knows to be committed; or, if its log
+        is of the epoch of the adopted one, behind the end of the shorter of the two, for one of them is a
+        prefix of the other.
+    P2  A page holds at most `fetch_entries_max` entries, and so does a record that is made of them. All of
+        them together are what the server lacks: at most the log behind the sequencer's base.
+
+What it leaves to others
+    When to send one, and when all of them may take the place of the server's log.
+"""
+
+from __future__ import annotations
+
+from antiphon.bus import messages as m
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.log import CommitLog
+from antiphon.bus.messages import Entry
+
+
+def kept_through(adopted_last: int, adopted_epoch: int, server: m.SealOk | m.StartNeed) -> int:
+    """How much of its own log a server may keep when one of `adopted_epoch` takes its place (P1)."""
+    if server.log_epoch != adopted_epoch or not adopted_epoch:
+        return server.committed_upto
+    return max(server.committed_upto, min(server.last, adopted_last))
+
+
+def start_page(
+    config: GroupConfig, log: CommitLog, log_epoch: int, epoch: int, kept: int, committed_upto: int
+) -> m.EpochStart | None:
+    """The next page behind what a server has; None if our log begins later."""
+    if not log.base <= kept <= log.last:
+        return None
+    entries = log.between(kept, log.last, config.fetch_entries_max)
+    through = log.last if entries and entries[-1].last < log.last else 0
+    return m.EpochStart(epoch, kept + 1, entries, committed_upto, log_epoch, config.config_id, through)
+
+
+class Pages:
+    """What has come of a start: entries behind number `after`."""
+
+    __slots__ = ("after", "entries", "epoch", "last")
+
+    def __init__(self, epoch: int, after: int) -> None:
+        self.epoch = epoch
+        self.after = after
+        self.last = after
+        self.entries: list[Entry] = []
+
+    def add(self, page: tuple[Entry, ...]) -> None:
+        """A page; what it repeats is the same, for an epoch has one log."""
+        for entry in page:
+            if entry.first == self.last + 1:
+                self.entries.append(entry)
+                self.last = entry.last

@@ -1,0 +1,134 @@
+"""Presence keeper: says that this node is there, and remembers when the others were last heard.
+
+Where it sits
+    replica, or a client manager without one  ->  PRESENCE  ->  all;   PRESENCE  ->  sequencer, commit server
+
+What it promises
+    P1  A node that lives is heard: every `presence_ms`, and sooner when its role changes or it has caught
+        up or fallen behind.
+    P2  It speaks of liveness and drift only. No vote, no number and no confirmation rests on it.
+    P3  A group of one node has nobody to tell, and is told nothing.
+
+What it leaves to others
+    What follows from a silence: the sequencer fences the producer of a node that is silent for long, as an
+    entry of the order. A time-out alone decides nothing.
+
+Whoever owns a keeper says how the node stands (`role`, `applied`, `is_synchronized`, `load`), and either
+steps it with everything that was received, or tells it who was heard (`hear`) and hands on the presences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.bus import messages as m
+from antiphon.bus.effects import Multicast, Received, RoleEffect, RoleEvent
+from antiphon.bus.group import MS, GroupConfig
+
+
+class Seen:
+    """What is known about another node."""
+
+    __slots__ = ("applied", "config_digest", "config_id", "disk_id", "heard_at", "is_synchronized", "role")
+
+    def __init__(self, heard_at: int) -> None:
+        self.heard_at = heard_at
+        self.role = ""
+        self.applied = 0
+        self.is_synchronized = False
+        self.config_id = 0
+        self.config_digest = b""
+        self.disk_id = b""
+
+
+class PresenceKeeper:
+    """Who is there, of one channel, as one node hears it."""
+
+    def __init__(self, config: GroupConfig, node: int, name: str = "", role: str = "") -> None:
+        self._node = node
+        self._name = name
+        # How this node stands; its owner keeps these true.
+        self.role = role
+        self.applied = 0
+        self.is_synchronized = False
+        self.load = 0
+        self._seen: dict[int, Seen] = {}
+        self._said: tuple[str, bool] | None = None
+        self._said_at = 0
+        self.reconfigure(config)
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration."""
+        self._config = config
+        self._digest = config.digest
+        self._is_alone = config.nodes == (self._node,)
+        self._seen = {node: seen for node, seen in self._seen.items() if node in config.nodes}
+        self._said = None
+
+    # -- what others may ask -----------------------------------------------------------------------
+
+    def seen(self, node: int) -> Seen | None:
+        """What is known about a node; None if it was never heard."""
+        return self._seen.get(node)
+
+    def is_silent(self, node: int, since_ns: int, now_ns: int) -> bool:
+        """Was nothing heard of this node for `silence_ms`, counted from `since_ns` at the earliest?"""
+        seen = self._seen.get(node)
+        heard_at = since_ns if seen is None else max(since_ns, seen.heard_at)
+        return now_ns - heard_at >= self._config.silence_ms * MS
+
+    @property
+    def applied_max(self) -> int:
+        """The highest number that another node said to have applied."""
+        return max([seen.applied for seen in self._seen.values()], default=0)
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def hear(self, now_ns: int, sender: int) -> None:
+        """Something came from this node: it lives."""
+        seen = self._seen.get(sender)
+        if seen is not None:
+            seen.heard_at = now_ns
+        elif sender != self._node and sender in self._config.nodes:
+            self._seen[sender] = Seen(now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        if self._is_alone:
+            return None
+        interval_ms = self._config.presence_ms
+        if self._said != (self.role, self.is_synchronized):
+            # A change is told at once, but one that comes and goes is not told more often than a heartbeat.
+            interval_ms = min(interval_ms, self._config.heartbeat_ms)
+        return self._said_at + interval_ms * MS
+
+    def step(self, now_ns: int, events: Sequence[RoleEvent]) -> list[RoleEffect]:
+        """Take what was heard; say that we are here when it is time."""
+        for event in events:
+            if type(event) is Received:
+                self.hear(now_ns, event.sender)
+                if type(event.message) is m.Presence:
+                    self._note(event.sender, event.message, event.disk_id)
+        deadline = self.next_deadline_ns()
+        if deadline is None or now_ns < deadline:
+            return []
+        self._said, self._said_at = (self.role, self.is_synchronized), now_ns
+        presence = m.Presence(
+            self._name,
+            self.role,
+            self.applied,
+            self.is_synchronized,
+            self._digest,
+            self.load,
+            self._config.config_id,
+        )
+        return [Multicast(presence)]
+
+    def _note(self, sender: int, presence: m.Presence, disk_id: bytes) -> None:
+        seen = self._seen.get(sender)
+        if seen is not None:
+            seen.role = presence.role
+            seen.applied = presence.applied
+            seen.is_synchronized = presence.synchronized
+            seen.config_id = presence.config_id
+            seen.config_digest = presence.config_digest
+            seen.disk_id = disk_id

@@ -1,0 +1,111 @@
+"""Tally: the smallest application of a channel, where only the bus is of interest.
+
+Where it sits
+    member  ->  TALLY  ->  producers, who hear how far it has applied
+
+It stands in for the message manager in the simulator, in tests of real processes and in the bench. Every
+entry is folded into a running digest, so that two nodes that applied the same order are equal and two that
+did not are not. Like the message manager it answers for a checkpoint, and the primary tells how far it has
+applied.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from xxhash import xxh3_128_digest
+
+from antiphon.bus.effects import Multicast, Send
+from antiphon.bus.messages import Applied, AppliedGet, Entry, EntryKind
+from antiphon.journal.ports import Buffer, Location
+
+_STATE = Struct("<QQH16s")
+_ENTRY = Struct("<QIBHQQ16s")
+
+
+class Tally:
+    """The state of one replica: how far it applied, and a digest of what."""
+
+    def __init__(self, node: int) -> None:
+        self._node = node
+        self.applied = 0
+        self.term = 0
+        self.primary = 0
+        self.digest = bytes(16)
+        self.is_primary = False
+        self._announced = 0
+        self._asked: dict[int, int] = {}
+        self._opened = b""
+
+    def apply(self, entry: Entry, payload: memoryview | None) -> None:
+        """Take the next entry of the order."""
+        assert entry.first == self.applied + 1, f"number {entry.first} follows {self.applied}"
+        head = _ENTRY.pack(entry.first, entry.count, entry.kind, *entry.mid, entry.digest)
+        self.digest = xxh3_128_digest(self.digest + head + entry.detail + xxh3_128_digest(payload or b""))
+        if entry.kind is EntryKind.PRIMARY_CLAIM and entry.mid.pe > self.term:
+            self.term, self.primary = entry.mid.pe, entry.mid.pid
+            self.is_primary = self.primary == self._node
+        self.applied = entry.last
+
+    def ask(self, sender: int, asked: AppliedGet) -> None:
+        """Somebody missed what was said. Outcomes are a function of the order: any replica may tell them."""
+        self._asked[sender] = asked.after
+
+    def flush(self) -> list[Multicast | Send]:
+        """What the primary has to say since the last time, and answers to those who missed it."""
+        asked, self._asked = self._asked, {}
+        effects: list[Multicast | Send] = [
+            Send(sender, self._applied_after(after))
+            for sender, after in asked.items()
+            if after < self.applied
+        ]
+        if self.is_primary and self._announced < self.applied:
+            effects.append(Multicast(self._applied_after(self._announced)))
+            self._announced = self.applied
+        return effects
+
+    def _applied_after(self, after: int) -> Applied:
+        return Applied(self.term, self.applied, (), after)
+
+    # Checkpoints.
+
+    def capture(self, n: int) -> tuple[bytes, bytes]:
+        """Digest and bytes of the state after number n."""
+        assert n == self.applied, f"a checkpoint at {n}, but {self.applied} is applied"
+        return self.digest, _STATE.pack(self.applied, self.term, self.primary, self.digest)
+
+    def restore(self, state: Buffer) -> None:
+        """Begin with a checkpoint."""
+        self.applied, self.term, self.primary, self.digest = _STATE.unpack(state)
+
+    def open_state(self, state: Buffer) -> tuple[bytes, tuple[Location, ...]]:
+        """Look at the state of another node: its digest, and the records it refers to."""
+        self._opened = bytes(state)
+        digest: bytes = _STATE.unpack(self._opened)[3]
+        return digest, ()
+
+    def move_state(self) -> tuple[bytes, bytes]:
+        """What `capture` gives, but of the opened state."""
+        digest: bytes = _STATE.unpack(self._opened)[3]
+        return digest, self._opened
+
+    def install_state(self, n: int, term_served: int) -> None:
+        """The opened state is ours from now on."""
+        assert n > self.applied, f"a state after {n} takes the place of one after {self.applied}"
+        self.restore(self._opened)
+        assert self.applied == n, f"the state after {n} is not the one that is open"
+        self.is_primary = term_served == self.term
+        self._opened = b""
+
+    # What the journal asks: nothing here refers to a payload once it was folded.
+
+    def live_bytes_by_segment(self) -> dict[int, int]:
+        """No segment is needed."""
+        return {}
+
+    def records_in(self, segment: int) -> list[Location]:
+        """No record is needed."""
+        return []
+
+    def relocated(self, old: Location, new: Location) -> None:
+        """Never told, as no record is needed."""

@@ -1,0 +1,202 @@
+"""BusDesk: takes commands for a bus member by lines of text, submits load, and answers in JSON.
+
+    status                                              how the member stands
+    load seconds=2 messages=220 size=256                submit envelopes, as fast as they are confirmed
+    load envelopes=500 messages=1 size=256 rate=100     so many, and so many a second
+    load … list=1                                       answer with the places too: [number, first, count]
+    wait applied=1234 epoch=7                           answer when all of these have been reached
+
+Each answer is one line, with the number of the line that it answers as `to`; answers may overtake each
+other. For tests and the bench.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from antiphon.bus import effects as bus
+from antiphon.wire.commands import publish_buffers
+
+AHEAD_BYTES: Final = 4 << 20
+"""What waits at most: the producer's window, and enough behind it that it never runs dry."""
+
+WEIGHT_MIN: Final = 1_280
+PACE_SECONDS: Final = 0.005
+
+
+class Load:
+    """Envelopes that are submitted one after the other, and what became of them."""
+
+    def __init__(self, to: int, options: dict[str, int], now_ns: int) -> None:
+        self.to = to
+        self.messages = options.get("messages", 1)
+        self.size = options.get("size", 256)
+        self.rate = options.get("rate", 0)
+        self.begun_ns = now_ns
+        self.end_ns = now_ns + options["seconds"] * 1_000_000_000 if "seconds" in options else None
+        self.left = options.get("envelopes", 1 << 62)
+        self.submitted = 0
+        self.sent_ns: dict[int, int] = {}
+        """Of what is not confirmed, by tag: when it was submitted."""
+        self.numbers: dict[int, int] = {}
+        self.delays_ns: list[int] = []
+        self.confirmed_ns = now_ns
+        self.uncertain = 0
+        self.places: list[tuple[int, int, int]] | None = [] if options.get("list") else None
+        weight = max(WEIGHT_MIN, self.messages * self.size)
+        self._ahead = max(2, AHEAD_BYTES // weight)
+
+    def due(self, now_ns: int) -> int:
+        """How many to submit now."""
+        if self.end_ns is not None and now_ns >= self.end_ns:
+            self.left = 0
+        due = min(self.left, self._ahead - len(self.sent_ns))
+        if self.rate:
+            due = min(due, (now_ns - self.begun_ns) * self.rate // 1_000_000_000 - self.submitted)
+        return max(0, due)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.left and not self.sent_ns
+
+    def result(self) -> dict[str, Any]:
+        seconds = max(1e-9, (self.confirmed_ns - self.begun_ns) / 1e9)
+        delays = sorted(self.delays_ns)
+        result: dict[str, Any] = {
+            "envelopes": len(delays),
+            "messages": len(delays) * self.messages,
+            "seconds": seconds,
+            "rate": len(delays) * self.messages / seconds,
+            "uncertain": self.uncertain,
+        }
+        if delays:
+            result["latency_ms"] = {
+                "p50": delays[len(delays) // 2] / 1e6,
+                "p99": delays[len(delays) * 99 // 100] / 1e6,
+                "max": delays[-1] / 1e6,
+            }
+        if self.places is not None:
+            result["places"] = self.places
+        return result
+
+
+class BusDesk:
+    """Whoever asks for something to be ordered, and is told when it is."""
+
+    def __init__(
+        self,
+        node: int,
+        submit: Callable[[list[bus.Submitted]], None],
+        status: Callable[[], dict[str, Any]],
+        figures: Callable[[], dict[str, int]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._submit = submit
+        self._status = status
+        self._figures = figures
+        self._say = say
+        self._loop = asyncio.get_running_loop()
+        chance = random.Random()
+        self._session = node << 64 | chance.getrandbits(48)
+        self._bodies = chance.randbytes(1 << 16)
+        self._lines = 0
+        self._tags = 0
+        self._number = 1
+        self._loads: list[Load] = []
+        self._of_tag: dict[int, Load] = {}
+        self._waiting: list[tuple[int, dict[str, int]]] = []
+        self._is_scheduled = False
+        self._pacing: asyncio.TimerHandle | None = None
+
+    @property
+    def session(self) -> int:
+        """All that is submitted here is of this session, under running numbers."""
+        return self._session
+
+    def take_line(self, line: str) -> None:
+        """One command; what makes no sense is answered with an error."""
+        self._lines += 1
+        try:
+            word, *options = line.split()
+            given = {name: int(value) for name, _, value in (one.partition("=") for one in options)}
+            if word == "status":
+                self._answer(self._lines, "status", self._status())
+            elif word == "wait":
+                self._waiting.append((self._lines, given))
+                self.look()
+            elif word == "load" and ("seconds" in given or "envelopes" in given):
+                self._loads.append(Load(self._lines, given, time.monotonic_ns()))
+                self._go_on()
+            else:
+                raise ValueError(f"{line.strip()!r} is no command")
+        except ValueError as error:
+            self._answer(self._lines, "error", str(error))
+
+    def carry_out(self, effect: bus.Effect) -> None:
+        """The producer says what became of an envelope."""
+        assert isinstance(effect, bus.EnvelopeConfirmed | bus.EnvelopeCommitted | bus.EnvelopeUncertain)
+        load = self._of_tag[effect.tag]
+        if isinstance(effect, bus.EnvelopeConfirmed):
+            load.confirmed_ns = now_ns = time.monotonic_ns()
+            load.delays_ns.append(now_ns - load.sent_ns.pop(effect.tag))
+            number = load.numbers.pop(effect.tag)
+            if load.places is not None:
+                load.places.append((number, effect.first, effect.count))
+            del self._of_tag[effect.tag]
+            if not self._is_scheduled:
+                # Not in the middle of a step.
+                self._is_scheduled = True
+                self._loop.call_soon(self._go_on)
+        elif isinstance(effect, bus.EnvelopeUncertain):
+            load.uncertain += 1
+
+    def look(self) -> None:
+        """A step is over: has something been reached for which somebody waits?"""
+        if self._waiting:
+            figures = self._figures()
+            for one in list(self._waiting):
+                to, wanted = one
+                if all(figures[name] >= least for name, least in wanted.items()):
+                    self._waiting.remove(one)
+                    self._answer(to, "reached", {name: figures[name] for name in wanted})
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        now_ns = time.monotonic_ns()
+        events: list[bus.Submitted] = []
+        for load in list(self._loads):
+            for _ in range(load.due(now_ns)):
+                events.append(self._envelope(load, now_ns))
+            if load.is_over:
+                self._loads.remove(load)
+                self._answer(load.to, "load", load.result())
+        if events:
+            self._submit(events)
+        if self._pacing is None and any(load.rate or load.end_ns for load in self._loads):
+            self._pacing = self._loop.call_later(PACE_SECONDS, self._on_pace)
+
+    def _on_pace(self) -> None:
+        self._pacing = None
+        self._go_on()
+
+    def _envelope(self, load: Load, now_ns: int) -> bus.Submitted:
+        self._tags += 1
+        tag, number = self._tags, self._number
+        self._number += load.messages
+        size = load.messages * load.size
+        body = self._bodies[:size] if size <= len(self._bodies) else bytes(size)
+        command = publish_buffers(self._session, 1, number, 0, 1, 1, [body], load.messages)
+        load.left -= 1
+        load.submitted += 1
+        load.sent_ns[tag] = now_ns
+        load.numbers[tag] = number
+        self._of_tag[tag] = load
+        return bus.Submitted(tag, b"".join(command), load.messages)
+
+    def _answer(self, to: int, word: str, what: Any) -> None:
+        self._say(json.dumps({"to": to, word: what}))

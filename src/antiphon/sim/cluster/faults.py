@@ -1,0 +1,212 @@
+"""Faults: what goes wrong around a group, and when.
+
+Everything is planned when a run begins, but whom it strikes is decided at the moment: half of the time
+it is whoever leads, because that is where most can be broken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from antiphon.bus.effects import ConfigProposed
+from antiphon.bus.sequencer import State
+from antiphon.sim.cluster.disks import JournalDisk
+from antiphon.sim.cluster.links import Pair
+from antiphon.sim.cluster.profile import BusProfile
+from antiphon.sim.cluster.runner import BusRunner, Hall
+from antiphon.sim.world import MILLISECOND_NS
+
+_MUTE_LOOK_NS = 10 * MILLISECOND_NS
+
+
+class Faults:
+    """Plans the faults of a run and carries them out."""
+
+    def __init__(self, hall: Hall, profile: BusProfile) -> None:
+        self._hall = hall
+        self._profile = profile
+        self._world = hall.world
+        self._chance: random.Random = hall.world.random("faults")
+        self._is_over = False
+
+    def plan(self) -> None:
+        """Lay out what will happen until the safety phase ends."""
+        profile = self._profile
+        for times, fault in (
+            (profile.crashes, self._crash),
+            (profile.power_cuts, self._cut_power_soon),
+            (profile.blackouts, self._black_out),
+            (profile.wipes, self._wipe),
+            (profile.changes, self._change),
+            (profile.pauses, self._pause),
+            (profile.partitions, self._part),
+            (profile.clogs, self._clog),
+            (profile.hold_backs, self._hold_back),
+            (profile.leaps, self._leap),
+            (profile.producer_deaths, self._kill_producer),
+        ):
+            for _ in range(times):
+                self._plan(fault)
+        if profile.mute_probability:
+            self._world.after(_MUTE_LOOK_NS, self._mute_or_not)
+
+    def _plan(self, fault: Callable[[], None]) -> None:
+        def strike() -> None:
+            if not self._is_over:
+                fault()
+
+        self._world.after(self._chance.randrange(self._profile.safety_ns), strike)
+
+    def end(self) -> None:
+        """Nothing fails any more, and whoever is down comes back, but for producers that are gone."""
+        self._is_over = True
+        self._hall.links.heal()
+        for runner in self._hall.runners.values():
+            runner.heal()
+
+    # Whom it strikes.
+
+    def leader(self) -> BusRunner | None:
+        """Who leads, or believes it; the last to be elected if there are several."""
+        leading = [
+            runner
+            for runner in self._hall.runners.values()
+            if runner.replica is not None and runner.replica.state is State.LEADING
+        ]
+        return max(leading, key=lambda runner: runner.replica.epoch, default=None)  # type: ignore[union-attr]
+
+    def _victim(self, among: Sequence[BusRunner] | None = None) -> BusRunner:
+        leader = self.leader()
+        if leader is not None and self._chance.random() < 0.5:
+            return leader
+        return self._chance.choice(among or list(self._hall.runners.values()))
+
+    def _servers(self) -> list[BusRunner]:
+        return [runner for runner in self._hall.runners.values() if runner.disk is not None]
+
+    # Processes and disks.
+
+    def _crash(self) -> None:
+        self._victim(self._servers()).crash()
+
+    def _black_out(self) -> None:
+        self._world.probe("faults.blackout")
+        for runner in self._servers():
+            runner.crash()
+
+    def _wipe(self) -> None:
+        self._victim(self._servers()).wipe()
+
+    def _change(self) -> None:
+        """Somebody wants three others of the servers to keep the channel."""
+        leader = self.leader()
+        if leader is None or leader.replica is None:
+            return
+        now = leader.replica.config
+        chosen = tuple(sorted(self._chance.sample(self._profile.servers, len(now.commit_servers))))
+        wanted = replace(
+            now,
+            config_id=now.config_id + 1,
+            commit_servers=chosen,
+            data_servers=chosen,
+            checkpoint_servers=chosen,
+            candidates=chosen,
+        )
+        self._world.probe("faults.change_proposed")
+        leader.take(ConfigProposed(wanted))
+
+    def _cut_power_soon(self) -> None:
+        victim = self._victim(self._servers())
+        if isinstance(victim.disk, JournalDisk):
+            victim.disk.disk.cut_after = self._chance.randrange(30)
+        else:
+            victim.crash()
+
+    def _pause(self) -> None:
+        self._world.probe("faults.paused")
+        self._victim().pause(self._chance.randrange(50 * MILLISECOND_NS, self._profile.pause_ns_max))
+
+    def _leap(self) -> None:
+        self._world.probe("faults.clock_leapt")
+        victim = self._victim()
+        victim.clock.leap(self._chance.randrange(800) * MILLISECOND_NS)
+        victim.wake()
+
+    def _kill_producer(self) -> None:
+        """A producer reaches some data servers with its next envelope, and is gone."""
+        producers = [runner for runner in self._hall.runners.values() if runner.disk is None]
+        keepers = self._hall.config.data_servers
+        if not producers:
+            return
+        victim = self._chance.choice(producers)
+        reached = self._profile.reached_max or self._chance.randint(1, len(keepers))
+        victim.last_words = tuple(sorted(self._chance.sample(keepers, reached)))
+        if self._chance.random() < self._profile.return_probability:
+            self._world.after(self._chance.randrange(1_000 * MILLISECOND_NS), lambda: self._return(victim))
+
+    def _return(self, producer: BusRunner) -> None:
+        if not self._is_over:
+            producer.come_back()
+
+    # The network.
+
+    def _part(self) -> None:
+        nodes = list(self._hall.config.nodes)
+        if len(nodes) < 2:
+            return
+        kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "ring", "bridge"))
+        self._world.probe(f"faults.partition_{kind}")
+        pairs = self._pairs(kind, nodes)
+        duration = self._chance.randrange(20 * MILLISECOND_NS, self._profile.partition_ns_max)
+        self._world.note("world", f"partition {kind} for {duration // MILLISECOND_NS} ms: {pairs}")
+        self._hall.links.cut(pairs, duration)
+
+    def _pairs(self, kind: str, nodes: list[int]) -> list[Pair]:
+        every = [(a, b) for a in nodes for b in nodes if a != b]
+        one = self._victim().node
+        if kind == "one":
+            return [pair for pair in every if one in pair]
+        if kind == "deaf":
+            return [pair for pair in every if pair[1] == one]
+        if kind == "mute":
+            return [pair for pair in every if pair[0] == one]
+        self._chance.shuffle(nodes)
+        if kind == "ring":
+            at = {node: place for place, node in enumerate(nodes)}
+            return [(a, b) for a, b in every if abs(at[a] - at[b]) not in (1, len(nodes) - 1)]
+        left = set(nodes[: len(nodes) // 2])
+        apart = [(a, b) for a, b in every if (a in left) != (b in left)]
+        return apart if kind == "halves" else [pair for pair in apart if nodes[0] not in pair]
+
+    def _clog(self) -> None:
+        nodes = self._hall.config.nodes
+        if len(nodes) < 2:
+            return
+        self._world.probe("faults.clogged")
+        sender, to = self._chance.sample(nodes, 2)
+        self._hall.links.clog((sender, to), self._chance.randrange(500 * MILLISECOND_NS))
+
+    def _hold_back(self) -> None:
+        """Whatever the sequencer says is late, and comes all at once."""
+        victim = self._victim()
+        self._world.probe("faults.held_back")
+        duration = self._chance.randrange(20 * MILLISECOND_NS, 600 * MILLISECOND_NS)
+        for node in self._hall.config.nodes:
+            if node != victim.node:
+                self._hall.links.clog((victim.node, node), duration)
+
+    def _mute_or_not(self) -> None:
+        """Cut some of what the current sequencer says, and nothing of what it hears."""
+        if self._is_over:
+            return
+        self._world.after(_MUTE_LOOK_NS, self._mute_or_not)
+        leader = self.leader()
+        if leader is None:
+            return
+        for node in self._hall.config.nodes:
+            if node != leader.node and self._chance.random() < self._profile.mute_probability:
+                self._world.probe("faults.sequencer_muted")
+                duration = self._chance.randrange(10 * MILLISECOND_NS, self._profile.mute_ns_max)
+                self._hall.links.cut([(leader.node, node)], duration)

@@ -1,0 +1,381 @@
+"""BusRunner: lets one node of the group live, die, sleep and live again.
+
+Whatever happens within one tick reaches the node in one step. A life ends when the power goes; the next
+one has the same disk, another run id, and nothing else. A node that sleeps takes no step: its timers and
+everything that arrived for it are late. Every node has a clock of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from antiphon.bus import effects as bus
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.effects import Received, Submitted
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import BusMessage, Data, ServerStatus
+from antiphon.bus.planted import NONE
+from antiphon.bus.ports import JournalCounter
+from antiphon.bus.producer import Producer
+from antiphon.bus.recovery import recover
+from antiphon.bus.replica import Replica
+from antiphon.bus.sequencer import State
+from antiphon.bus.station import Station
+from antiphon.bus.tally import Tally
+from antiphon.sim.checkers.watch import NodeFacts, Watch
+from antiphon.sim.cluster.carrier import Carrier
+from antiphon.sim.cluster.disks import NodeDisk, Storage
+from antiphon.sim.cluster.links import LinkHabits, Links
+from antiphon.sim.disk import PowerLost
+from antiphon.sim.image import Image
+from antiphon.sim.trace import summary
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, World
+
+
+class Hall:
+    """What all nodes of a run have in common."""
+
+    def __init__(self, world: World, config: GroupConfig, habits: LinkHabits, watch: Watch) -> None:
+        self.world = world
+        self.config = config
+        self.watch = watch
+        self.planted: frozenset[str] = NONE
+        self.links = Links(world, habits, self._arrive)
+        self.tick_ns = 20 * MICROSECOND_NS
+        self.restart_ns = 500 * MILLISECOND_NS
+        self.runners: dict[int, BusRunner] = {}
+        # The highest number that anybody has applied.
+        self.applied_upto = 0
+
+    def _arrive(self, to: int, event: Received) -> None:
+        self.runners[to].take(event)
+
+
+class BusRunner:
+    """Drives one node through its lives. Without a disk it is no server, and only produces."""
+
+    def __init__(self, hall: Hall, node: int, new_disk: Callable[[], NodeDisk] | None) -> None:
+        world = hall.world
+        self.hall = hall
+        self.node = node
+        self.disk = new_disk() if new_disk is not None else None
+        self._new_disk = new_disk
+        self.life = 0
+        self.clock = NodeClock(world, world.random(f"clock/{node}"))
+        # Set before a life that is to end with its next envelope: who alone will receive that one.
+        self.last_words: tuple[int, ...] | None = None
+        # A node that is gone does not come back by itself.
+        self.is_gone = False
+        self.open_tags: dict[int, bytes] = {}
+        self.machines: Station | None = None
+        self._name = f"node {node}"
+        self._chance: random.Random = world.random(f"node/{node}")
+        self._storage: Storage | None = None
+        self._events: list[bus.Event] = []
+        self._step_timer: Timer | None = None
+        self._deadline_timer: Timer | None = None
+        self._deadline_at_ns = -1
+        self._paused_until_ns = 0
+        self._tags = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Is there a process?"""
+        return self.machines is not None
+
+    @property
+    def replica(self) -> Replica | None:
+        """The roles of the current life."""
+        return self.machines.replica if self.machines is not None else None
+
+    @property
+    def application(self) -> Tally | None:
+        """The state of the current life."""
+        return self.machines.application if self.machines is not None else None
+
+    def facts(self) -> NodeFacts | None:
+        """How this node stands; None while it is down."""
+        if self.machines is None:
+            return None
+        replica, application = self.replica, self.application
+        return NodeFacts(
+            is_leading=replica is not None and replica.state is State.LEADING,
+            applied=application.applied if application is not None else 0,
+            digest=application.digest if application is not None else b"",
+            waits_for=len(self.open_tags),
+        )
+
+    # Living and dying.
+
+    def start(self) -> None:
+        """Begin a life with what is on the disk."""
+        if self.is_up:
+            return
+        self.life += 1
+        self.hall.world.note(self._name, f"starts life {self.life}")
+        try:
+            self._begin()
+        except PowerLost as cut:
+            self.hall.world.probe("node.power_lost_while_starting")
+            self._end(str(cut))
+
+    def _begin(self) -> None:
+        hall, node, disk = self.hall, self.node, self.disk
+        run_id = self._chance.randbytes(16)
+        disk_id = disk.disk_id if disk is not None else NO_DISK
+        carrier = Carrier(hall.world, hall.watch, hall.config, node, run_id, disk_id)
+        producer = Producer(hall.config, node, run_id, planted=hall.planted)
+        if disk is None:
+            machines = Station(hall.config, node, producer, disk_id=disk_id, carry=carrier.carry)
+        else:
+            opened = disk.open()
+            image = Image.of(opened.found)
+            counter = JournalCounter()
+            keeps_state = node in hall.config.checkpoint_servers
+            recovered = recover(opened.found, opened.payloads, keeps_state=keeps_state)
+            application = Tally(node)
+            if recovered.manager_state is not None:
+                application.restore(recovered.manager_state)
+                assert application.digest == recovered.manager_digest, "the checkpoint gives another state"
+                hall.world.probe("recovery.from_checkpoint")
+            replica = Replica(
+                hall.config,
+                node,
+                run_id,
+                opened.payloads,
+                counter,
+                recovered,
+                disk_id=disk_id,
+                planted=hall.planted,
+            )
+            # The order may know of a later configuration.
+            producer.reconfigure(replica.config)
+            machines = Station(
+                hall.config, node, producer, replica, application, disk_id=disk_id, carry=carrier.carry
+            )
+            machines.on_applied = self._on_applied
+            machines.on_restored = self._on_restored
+            life = self.life
+            self._storage = opened.serve(
+                counter, application, self._tell, lambda delay, action: self._later(life, delay, action)
+            )
+            hall.watch.on_started(node, image, application.applied)
+            if replica.is_amnesiac:
+                hall.watch.on_status(node, ServerStatus.AMNESIA)
+        self.machines = machines
+        self._plan_step()
+
+    def crash(self) -> None:
+        """The power goes."""
+        if self.is_up:
+            self.hall.world.probe("node.crashed")
+            self._end("crash")
+
+    def wipe(self) -> None:
+        """The node loses its disk, and gets an empty one with another id."""
+        assert self._new_disk is not None, "this node has no disk to lose"
+        if self.is_up:
+            self.hall.world.probe("node.disk_replaced")
+            self._end("its disk is replaced")
+            self.disk = self._new_disk()
+            self.hall.watch.on_replaced(self.node)
+
+    def leave(self) -> None:
+        """The node goes and does not come back by itself."""
+        self.is_gone = True
+        if self.is_up:
+            self._end("gone")
+
+    def _end(self, why: str) -> None:
+        hall = self.hall
+        hall.world.note(self._name, f"ends life {self.life}: {why}")
+        if self.disk is not None:
+            if self.is_up:
+                hall.watch.on_crashed(self.node)
+            self.disk.lose_power()
+        for timer in (self._step_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._step_timer = self._deadline_timer = None
+        self._events.clear()
+        self.open_tags.clear()
+        self.machines = self._storage = None
+        self._paused_until_ns = 0
+        self.last_words = None
+        if not self.is_gone:
+            hall.world.after(self._chance.randrange(MILLISECOND_NS, hall.restart_ns), self.start)
+
+    def come_back(self) -> None:
+        """A node that was gone lives again."""
+        if self.is_gone:
+            self.is_gone = False
+            self.start()
+
+    def pause(self, duration_ns: int) -> None:
+        """The process is not given the processor for a while."""
+        if self.is_up:
+            self.hall.world.note(self._name, f"sleeps for {duration_ns // MILLISECOND_NS} ms")
+            self._paused_until_ns = max(self._paused_until_ns, self.hall.world.now_ns + duration_ns)
+            if self._step_timer is not None:
+                self._step_timer.cancel()
+                self._step_timer = None
+                self._plan_step()
+
+    def wake(self) -> None:
+        """Look at the clock."""
+        if self.is_up:
+            self._plan_step()
+
+    def heal(self) -> None:
+        """Nothing fails from now on."""
+        self.last_words = None
+        if self._paused_until_ns > self.hall.world.now_ns:
+            self._paused_until_ns = 0
+            if self._step_timer is not None:
+                self._step_timer.cancel()
+                self._step_timer = None
+                self._plan_step()
+
+    # Events in.
+
+    def submit(self, payload: bytes, count: int) -> None:
+        """A part of this node wants an envelope ordered."""
+        self._tags += 1
+        tag = self.node << 32 | self._tags
+        self.open_tags[tag] = payload
+        self.hall.watch.on_submitted(self.node, tag, payload)
+        self._tell(Submitted(tag, payload, count))
+
+    def take(self, event: bus.Event) -> None:
+        """Something arrived."""
+        if self.machines is not None:
+            self._events.append(event)
+            if self._step_timer is None:
+                self._plan_step()
+
+    _tell = take
+
+    def _later(self, life: int, delay_ns: int, action: Callable[[], None]) -> None:
+        def act() -> None:
+            if self.is_up and self.life == life:
+                self._guard(action)
+
+        self.hall.world.after(delay_ns, act)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except PowerLost as cut:
+            self.hall.world.probe("node.power_lost_in_a_call")
+            self._end(str(cut))
+
+    # Steps.
+
+    def _plan_step(self) -> None:
+        if self._step_timer is None:
+            world = self.hall.world
+            delay = 1 + int(self._chance.random() * self.hall.tick_ns)
+            delay = max(delay, self._paused_until_ns - world.now_ns)
+            self._step_timer = world.after(delay, self._guarded_step)
+
+    def _guarded_step(self) -> None:
+        self._guard(self._step)
+
+    def _step(self) -> None:
+        machines, world = self.machines, self.hall.world
+        assert machines is not None, "a node that is down took a step"
+        self._step_timer = None
+        events, self._events = self._events, []
+        if world.trace.is_on:
+            for event in events:
+                world.note(self._name, f"takes {summary(event)}")
+        for effect in machines.step(self.clock.now_ns(), events):
+            self._carry_out(effect)
+            if self.machines is not machines:
+                return
+        if self._storage is not None:
+            self._storage.flush()
+        self._arm()
+
+    def _carry_out(self, effect: bus.Effect) -> None:
+        kind = type(effect)
+        if kind is bus.Send:
+            self._send(effect.to, effect.message)  # type: ignore[union-attr]
+        elif kind is bus.Multicast:
+            self._multicast(effect.message)  # type: ignore[union-attr]
+        elif kind is bus.EnvelopeConfirmed:
+            self._on_confirmed(effect)  # type: ignore[arg-type]
+        elif kind is bus.EnvelopeUncertain:
+            self.hall.world.probe("producer.uncertain")
+            self.hall.watch.on_envelope_uncertain(self.node, effect.tag)  # type: ignore[union-attr]
+        elif kind is bus.Reconfigured:
+            self.hall.world.probe("node.reconfigured")
+            replica = self.replica
+            if replica is not None and not replica.is_amnesiac:
+                # A disk that is new is listed now, and counts from here on.
+                self.hall.watch.on_status(self.node, ServerStatus.OK)
+            self.hall.world.note(self._name, f"goes over to {summary(effect)}")
+        elif kind is not bus.EnvelopeCommitted:
+            assert self._storage is not None, f"{kind.__name__} on a node without a disk"
+            if self.hall.world.trace.is_on:
+                self.hall.world.note(self._name, f"does {summary(effect)}")
+            self._storage.carry_out(effect)
+
+    def _send(self, to: int, message: BusMessage) -> None:
+        disk_id = self.disk.disk_id if self.disk is not None else NO_DISK
+        self.hall.links.send(self.node, to, Received(self.node, message, disk_id))
+
+    def _multicast(self, message: BusMessage) -> None:
+        disk_id = self.disk.disk_id if self.disk is not None else NO_DISK
+        event = Received(self.node, message, disk_id)
+        receivers = self.hall.config.nodes
+        if self.last_words is not None and type(message) is Data:
+            self.hall.world.probe("producer.last_words")
+            receivers = self.last_words
+        for to in receivers:
+            if to != self.node:
+                self.hall.links.send(self.node, to, event)
+        if receivers is self.last_words:
+            self.leave()
+
+    def _on_applied(self, apply: bus.Apply) -> None:
+        if self.hall.world.trace.is_on:
+            self.hall.world.note(self._name, f"applies {summary(apply.entry)}")
+        self.hall.watch.on_applied(self.node, apply.entry, apply.payload)
+        if apply.entry.last > self.hall.applied_upto:
+            self.hall.applied_upto = apply.entry.last
+            self.hall.world.probe(f"order.{apply.entry.kind.name}")
+
+    def _on_restored(self, n: int) -> None:
+        self.hall.world.probe("node.took_over_a_checkpoint")
+        self.hall.world.note(self._name, f"goes on behind {n} with a checkpoint of another")
+        self.hall.watch.on_restored(self.node, n)
+
+    def _on_confirmed(self, confirmed: bus.EnvelopeConfirmed) -> None:
+        if self.hall.world.trace.is_on:
+            self.hall.world.note(self._name, f"is told {summary(confirmed)}")
+        self.hall.world.probe("producer.confirmed")
+        self.hall.watch.on_envelope_confirmed(self.node, confirmed.tag, confirmed.first, confirmed.count)
+        self.open_tags.pop(confirmed.tag)
+
+    def _arm(self) -> None:
+        machines = self.machines
+        assert machines is not None, "a node that is down set its timer"
+        deadline_ns = machines.next_deadline_ns()
+        if deadline_ns is None:
+            if self._deadline_timer is not None:
+                self._deadline_timer.cancel()
+                self._deadline_timer = None
+            return
+        if self._deadline_timer is not None:
+            if deadline_ns == self._deadline_at_ns:
+                return
+            self._deadline_timer.cancel()
+        self._deadline_at_ns = deadline_ns
+        delay = max(self.clock.delay_until(deadline_ns), self.hall.tick_ns)
+        self._deadline_timer = self.hall.world.after(delay, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._deadline_timer = None
+        self._plan_step()

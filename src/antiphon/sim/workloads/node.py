@@ -1,0 +1,210 @@
+"""The node workload: clients publish and consume through one node that crashes and comes back.
+
+Act one, safety: clients work while the node loses its power, its process is paused, connections
+break, clients die and disks stall, as the run's profile says. Whatever arrives must keep the promises.
+Act two, liveness: nothing fails any more and the disk is quick. Everything that is not given up must be
+confirmed or refused, and the queues must be drained to the last message; only then can the history be
+judged.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from antiphon.bus.planted import NONE
+from antiphon.sim.checkers.acknowledgement import Acknowledgements
+from antiphon.sim.checkers.checkpoint import Checkpoints
+from antiphon.sim.checkers.durability import Durability
+from antiphon.sim.checkers.monotone import Monotone
+from antiphon.sim.checkers.order import Order
+from antiphon.sim.checkers.queue import Queues
+from antiphon.sim.checkers.total_queue import TotalQueue
+from antiphon.sim.checkers.watch import Checker, Watch
+from antiphon.sim.checkers.write_before_send import WriteBeforeSend
+from antiphon.sim.disk import SimDisk
+from antiphon.sim.network import Network
+from antiphon.sim.node_runner import NodeRunner
+from antiphon.sim.trace import Trace, summary
+from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
+from antiphon.sim.workloads.library import LibraryClient
+from antiphon.sim.workloads.process import ClientProcess, Hall
+from antiphon.sim.workloads.profile import MADE_FOR, draw
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, NodeClock, Violation, World
+
+_NODE = 1
+_LIVENESS_NS = 60 * SECOND_NS
+_LOOK_NS = 5 * MILLISECOND_NS
+
+
+class NodeRun:
+    """One run of the workload."""
+
+    total_kind: type[TotalQueue] = TotalQueue
+    profiles = tuple(MADE_FOR)
+
+    def __init__(
+        self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
+    ) -> None:
+        self.world = World(seed, trace)
+        self._chance: random.Random = self.world.random("workload")
+        self.profile = draw(self._chance, profile)
+        self._total = self.total_kind(self.world)
+        self._watch = Watch([one for one in self._checkers() if type(one).__name__ not in without])
+        self._clock = NodeClock(self.world, self.world.random("clock"))
+        if self.profile.is_clock_unsteady:
+            self._clock.make_unsteady()
+        self._network = Network(self.world)
+        self._network.habits = self.profile.network
+        disk = SimDisk(self.world)
+        disk.habits = self.profile.disk
+        self.node = NodeRunner(
+            self.world,
+            _NODE,
+            disk,
+            self._clock,
+            self._watch,
+            self.profile.node,
+            frozenset([planted]) if planted else NONE,
+        )
+        self._hall = Hall(self.world, self._network, self._watch, self.node.port_if_serving)
+        self._clients = [*self._producers(), *self._consumers()]
+
+    def _checkers(self) -> list[Checker]:
+        # `Durability` reads what `Order` and `Queues` have seen: those two cannot be left out.
+        order, queues = Order(self.world), Queues(self.world)
+        return [
+            order,
+            queues,
+            Durability(self.world, order, queues),
+            Monotone(self.world),
+            WriteBeforeSend(self.world),
+            Checkpoints(self.world),
+            Acknowledgements(self.world),
+            self._total,
+        ]
+
+    def figures(self) -> dict[str, int]:
+        """How much happened."""
+        return self._total.figures
+
+    def run(self) -> None:
+        """Both acts; raises `Violation` when a promise is broken."""
+        if self.world.trace.is_on:
+            self.world.note("profile", summary(self.profile))
+        self.node.start()
+        for client in self._clients:
+            client.connect_later()
+        self._plan_faults()
+        self.world.run(self.profile.safety_ns)
+        self._heal()
+        self._run_until_quiet()
+        self._watch.at_quiet(self.node.facts())
+
+    # Who acts.
+
+    def _queue(self, number: int) -> str:
+        return f"queue:q{number % self.profile.queues}"
+
+    def _producers(self) -> list[ClientProcess]:
+        share = self.profile.messages // self.profile.producers + 1
+        return [self._producer(number, share) for number in range(self.profile.producers)]
+
+    def _producer(self, number: int, share: int) -> ClientProcess:
+        name, queue = f"producer{number}", self._queue(number)
+        if self._chance.random() < self.profile.library_share:
+            return LibraryClient(name, self._hall, self.profile.clients, queue, share)
+        client = SimClient(name, self._hall, self.profile.clients)
+        sessions = self._chance.choice((1, 1, 2))
+        for session in range(sessions):
+            queue = self._queue(number + session)
+            client.sessions.append(ProducerSession(client, queue, f"{name}/{session}", share // sessions + 1))
+        return client
+
+    def _consumers(self) -> list[ClientProcess]:
+        # Every queue has a consumer, or it could not be drained.
+        count = max(self.profile.consumers, self.profile.queues)
+        return [self._consumer(number) for number in range(count)]
+
+    def _consumer(self, number: int) -> ClientProcess:
+        name, queue = f"consumer{number}", self._queue(number)
+        if self._chance.random() < self.profile.library_share:
+            return LibraryClient(name, self._hall, self.profile.clients, queue)
+        client = SimClient(name, self._hall, self.profile.clients)
+        client.sessions.append(ConsumerSession(client, queue))
+        return client
+
+    # What goes wrong.
+
+    def _plan_faults(self) -> None:
+        profile = self.profile
+        for times, fault in (
+            (profile.crashes, self.node.crash),
+            (profile.stops, self.node.stop),
+            (profile.power_cuts, self._cut_power_soon),
+            (profile.pauses, self._pause),
+            (profile.breaks, self._break),
+            (profile.client_crashes, self._crash_client),
+            (profile.moves, self._move_client),
+            (profile.clock_jumps, self._clock.jump),
+        ):
+            for _ in range(times):
+                self._plan(fault)
+
+    def _plan(self, fault: Callable[[], None]) -> None:
+        self.world.after(self._chance.randrange(self.profile.safety_ns), fault)
+
+    def _cut_power_soon(self) -> None:
+        self.node.disk.cut_after = self._chance.randrange(30)
+
+    def _pause(self) -> None:
+        self.world.probe("node.paused")
+        self.node.pause(self._chance.randint(5, 100) * MILLISECOND_NS)
+
+    def _break(self) -> None:
+        connected = [client.connection for client in self._clients if client.connection is not None]
+        if connected:
+            self.world.probe("network.connection_broken")
+            self._chance.choice(connected).break_off()
+
+    def _crash_client(self) -> None:
+        self._chance.choice(self._clients).crash()
+
+    def _move_client(self) -> None:
+        self._chance.choice(self._clients).move()
+
+    # Act two.
+
+    def _heal(self) -> None:
+        profile = self.profile
+        profile.disk.sync_ns = 100 * MICROSECOND_NS
+        profile.disk.stall_probability = 0.0
+        profile.network.stall_probability = 0.0
+        profile.clients.return_probability = 0.0
+        profile.clients.reopen_probability = 0.0
+        profile.clients.publish_pause_ns = min(profile.clients.publish_pause_ns, 2 * MILLISECOND_NS)
+        profile.clients.take_pause_ns = MILLISECOND_NS
+        self.node.heal()
+        self.world.note("world", "heals")
+
+    def _run_until_quiet(self) -> None:
+        deadline = self.world.now_ns + _LIVENESS_NS
+        while self.world.now_ns < deadline:
+            self.world.run(self.world.now_ns + _LOOK_NS)
+            if self._is_quiet():
+                return
+        raise Violation(f"I17 liveness: {self._what_is_open()}")
+
+    def _is_quiet(self) -> bool:
+        if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):
+            return False
+        return not any(self.node.facts().values())
+
+    def _what_is_open(self) -> str:
+        words = [f"the node is {'up' if self.node.is_up else 'down'}"]
+        words += [
+            f"{client.name} waits for {client.waits_for}" for client in self._clients if not client.is_idle
+        ]
+        if self.node.is_up:
+            words += [f"queue {queue} holds {live}" for queue, live in self.node.facts().items() if live]
+        return "; ".join(words)

@@ -1,0 +1,184 @@
+"""Driver: lets a link live in an event loop; what `udp` and `tcp` have in common.
+
+Where it sits
+    node  ->  DRIVER  ->  link  ->  DRIVER  ->  sockets
+
+What it promises
+    P1  Frames that arrive in one wake-up are delivered in one call; frames that are sent in one round of
+        the event loop leave together, at the latest at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from antiphon.errors import NodeError
+from antiphon.transport.fault_file import LOOK_SECONDS, FaultFile
+from antiphon.transport.faults import FaultLayer
+from antiphon.transport.interface import Counters, Deliver, Lane, TransportSettings, drop_all
+from antiphon.transport.keys import GroupKeys
+from antiphon.transport.link import Link, Out
+from antiphon.transport.sealing import LANE, UNICAST
+from antiphon.wire.primitives import Buffer
+
+
+class Driver(ABC):
+    """A transport but for its sockets."""
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        deliver: Deliver = drop_all,
+        *,
+        is_repairing: bool,
+        datagram_bytes: int,
+        faults: FaultLayer | None = None,
+        fault_file: Path | None = None,
+    ) -> None:
+        if not settings.keys.by_id:
+            raise NodeError("nodes of a cluster need a group key; an embedded system needs no transport")
+        self.settings = settings
+        self.deliver = deliver
+        if fault_file is not None and faults is None:
+            faults = FaultLayer(settings.node)
+        self._faults = faults
+        self._fault_file = FaultFile(fault_file, faults) if fault_file is not None and faults else None
+        self._link = Link(
+            settings,
+            secret=secrets.token_bytes(32),
+            is_repairing=is_repairing,
+            datagram_bytes=datagram_bytes,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._is_open = False
+        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ns = 0
+        self._look_timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Open the sockets and tell the others that we are there."""
+        await self._open()
+        self._is_open = True
+        if self._fault_file is not None:
+            self._look_at_fault_file()
+        self._link.start(time.monotonic_ns())
+        self._end_wake_up()
+
+    async def close(self) -> None:
+        """Send what waits, and close the sockets."""
+        if not self._is_open:
+            return
+        self.flush()
+        self._is_open = False
+        for timer in (self._timer, self._look_timer):
+            if timer is not None:
+                timer.cancel()
+        await self._close()
+
+    def send(self, to: int, buffers: Sequence[Buffer]) -> None:
+        """A frame for one other member."""
+        self._say(UNICAST + to, buffers)
+
+    def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
+        """A frame for all other members that listen to this lane."""
+        self._say(LANE + lane, buffers)
+
+    def _say(self, stream: int, buffers: Sequence[Buffer]) -> None:
+        if not self._is_open:
+            return
+        if not self._has_room(stream):
+            self._link.counters[self._whose(stream)].dropped += 1
+            return
+        self._link.send(stream, buffers)
+        self._schedule()
+
+    def flush(self) -> None:
+        """What was said goes out now."""
+        if self._is_open:
+            self._transmit(self._link.flush(time.monotonic_ns()))
+
+    def use_keys(self, keys: GroupKeys) -> None:
+        """The group key is being changed."""
+        self._link.use_keys(keys)
+
+    def counters(self) -> Mapping[int | None, Counters]:
+        """What happened so far, by member."""
+        return self._link.read_counters()
+
+    def _whose(self, destination: int) -> int:
+        """The member whose counters speak of a destination."""
+        return destination - UNICAST if destination >= UNICAST else self.settings.node
+
+    # -- what the sockets do ---------------------------------------------------
+
+    @abstractmethod
+    async def _open(self) -> None: ...
+
+    @abstractmethod
+    async def _close(self) -> None: ...
+
+    @abstractmethod
+    def _has_room(self, stream: int) -> bool:
+        """May more be said, or does too much wait already?"""
+
+    @abstractmethod
+    def _transmit(self, outgoing: list[Out]) -> None: ...
+
+    @abstractmethod
+    def _take_late(self, now_ns: int) -> None:
+        """Hand the link what the fault layer held back until now."""
+
+    # -- time ------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._on_scheduled)
+
+    def _on_scheduled(self) -> None:
+        self._is_scheduled = False
+        if self._is_open:
+            self._end_wake_up()
+
+    def _end_wake_up(self) -> None:
+        """Deliver what has come, send what was answered, and see when to wake next."""
+        link = self._link
+        if link.arrived:
+            arrived, link.arrived = link.arrived, []
+            self.deliver(arrived)
+        self.flush()
+        self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        deadline_ns = self._link.deadline_ns
+        if self._faults is not None and self._faults.next_ns is not None:
+            deadline_ns = min(deadline_ns or self._faults.next_ns, self._faults.next_ns)
+        if deadline_ns is None or (self._timer is not None and self._timer_at_ns <= deadline_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ns = deadline_ns
+        delay_s = max(0, deadline_ns - time.monotonic_ns()) / 1e9
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._is_open:
+            return
+        now_ns = time.monotonic_ns()
+        if self._faults is not None and self._faults.next_ns is not None:
+            self._take_late(now_ns)
+        if self._link.deadline_ns is not None and self._link.deadline_ns <= now_ns:
+            self._link.on_timer(now_ns)
+        self._end_wake_up()
+
+    def _look_at_fault_file(self) -> None:
+        assert self._fault_file is not None
+        self._fault_file.look()
+        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look_at_fault_file)

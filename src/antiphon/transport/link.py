@@ -1,0 +1,508 @@
+"""Link: frames of this node into sealed datagrams, datagrams of the others into frames.
+
+Where it sits
+    node  ->  LINK( packing, sealing, members, replay, reassembly, repair )  ->  sockets
+
+What it promises
+    P1  A frame comes out at most once for each time it was sent, whole, and only of a run that has proved
+        to be alive.
+    P2  Where `is_repairing`, what is lost is asked for until it comes or `give_up_ms` are over. Senders say
+        how far their streams are, soon after the last datagram and then less and less often, so that the
+        loss of the last one is noticed too.
+    P3  What is not genuine, not fresh, or not for us changes a counter and nothing else.
+
+What it leaves to others
+    Sockets, the clock, chance. `outgoing` holds what is to be sent, each datagram with its destination:
+    a lane, or `UNICAST` + a member. `deadline_ns` says when `on_timer` wants to be called.
+
+A stream that is met in its middle is taken up a little before: a node that restarts asks for the last
+few datagrams, and one that was there all the time loses none of a new run's first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from antiphon.bus.chance import Chance
+from antiphon.errors import ProtocolError
+from antiphon.transport import oddities as odd
+from antiphon.transport import packing as p
+from antiphon.transport.interface import ALL_LANES, NOBODY, Arrived, Counters, Lane, TransportSettings
+from antiphon.transport.keys import GroupKeys
+from antiphon.transport.members import Incoming, Member, Run, challenge_for
+from antiphon.transport.oddities import Oddities
+from antiphon.transport.reassembly import Assembler
+from antiphon.transport.repair import MS, Gaps, Sealed, Span, Store
+from antiphon.transport.replay import ReplayWindow
+from antiphon.transport.sealing import (
+    HEAD,
+    LANE,
+    LANE_TALK,
+    MAGIC,
+    OVERHEAD_BYTES,
+    UNICAST,
+    UNICAST_TALK,
+    VERSION,
+    Opener,
+    SealedStream,
+    Sealer,
+    talk_of,
+)
+from antiphon.wire.primitives import Buffer
+
+HEADS_NS: Final = 20 * MS
+HEADS_NS_MAX: Final = 1_000 * MS
+REACH_BACK: Final = 64
+SPANS_PER_ASK: Final = 80
+ASKS_AT_ONCE: Final = 8
+
+Out = tuple[int, Sealed]
+"""Destination and datagram."""
+
+
+class _Outgoing:
+    """One stream of ours: what waits to be sealed, what was sent, and when to say how far it is."""
+
+    __slots__ = (
+        "counters",
+        "heads_at_ns",
+        "heads_interval_ns",
+        "is_dirty",
+        "packer",
+        "sealed",
+        "store",
+        "talk",
+    )
+
+    def __init__(
+        self,
+        sealed: SealedStream,
+        talk: SealedStream,
+        packer: p.Packer,
+        store: Store | None,
+        counters: Counters,
+    ) -> None:
+        self.sealed = sealed
+        self.talk = talk
+        self.packer = packer
+        self.store = store
+        self.counters = counters
+        self.is_dirty = False
+        self.heads_at_ns: int | None = None
+        self.heads_interval_ns = HEADS_NS
+
+    @property
+    def destination(self) -> int:
+        return self.sealed.stream
+
+    @property
+    def is_unicast(self) -> bool:
+        return self.sealed.stream >= UNICAST
+
+
+class Link:
+    """The transport of one node without its sockets."""
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        *,
+        secret: bytes,
+        is_repairing: bool,
+        datagram_bytes: int,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        """`secret` is random and known to nobody else; it need not outlive the process."""
+        self.settings = settings
+        self.node = settings.node
+        self.counters: dict[int | None, Counters] = {node: Counters() for node in settings.peers}
+        self.counters[NOBODY] = Counters()
+        self.arrived: list[Arrived] = []
+        self.outgoing: list[Out] = []
+        self.deadline_ns: int | None = None
+        self._keys = settings.keys
+        self._secret = secret
+        self._is_repairing = is_repairing
+        self._give_up_ns = settings.give_up_ms * MS
+        self._odd = Oddities(self.counters, log) if log is not None else Oddities(self.counters)
+        self._chance = Chance.of(b"link", settings.run_id)
+        self._members = {node: Member(node) for node in settings.others}
+        self._sealer = Sealer(settings.keys, settings.cluster_id, settings.node, settings.run_id)
+        room = datagram_bytes - OVERHEAD_BYTES
+        self._streams: dict[int, _Outgoing] = {}
+        for stream in [*(LANE + lane for lane in Lane), *(UNICAST + node for node in settings.others)]:
+            self._begin(stream, room)
+        self._dirty: list[_Outgoing] = []
+        # What we listen to: frames and talk for us alone, and those of our lanes.
+        lanes = settings.peers[settings.node].lanes & ALL_LANES
+        self._frame_streams = {UNICAST + self.node, *(LANE + lane for lane in lanes)}
+        self._talk_streams = {UNICAST_TALK + self.node, *(LANE_TALK + lane for lane in lanes)}
+
+    def _begin(self, stream: int, room: int) -> None:
+        store = None
+        if self._is_repairing:
+            store = Store(bytes_max=self.settings.repair_bytes_max, keep_ns=self._give_up_ns)
+        self._streams[stream] = _Outgoing(
+            self._sealer.stream(stream),
+            self._sealer.stream(talk_of(stream)),
+            p.Packer(room, self.settings.frame_bytes_max),
+            store,
+            self.counters[stream - UNICAST if stream >= UNICAST else self.node],
+        )
+
+    # -- sending ---------------------------------------------------------------
+
+    def start(self, now_ns: int) -> None:
+        """Tell everybody that we are there."""
+        for node in self._members:
+            self.greet(now_ns, node)
+
+    def greet(self, now_ns: int, node: int) -> None:
+        """A connection to this member has begun: tell it who speaks."""
+        out = self._streams[UNICAST + node]
+        out.heads_interval_ns = HEADS_NS
+        self._say_heads(now_ns, out)
+
+    def send(self, stream: int, buffers: Sequence[Buffer]) -> None:
+        """A frame for one stream: a lane, or `UNICAST` + a member."""
+        out = self._streams[stream]
+        out.packer.add(buffers)
+        out.counters.frames_sent += 1
+        if not out.is_dirty:
+            out.is_dirty = True
+            self._dirty.append(out)
+
+    def flush(self, now_ns: int) -> list[Out]:
+        """Seal what waits, and return everything that is to be sent."""
+        if self._dirty:
+            for out in self._dirty:
+                self._seal(now_ns, out)
+            self._dirty = []
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing
+
+    def _seal(self, now_ns: int, out: _Outgoing) -> None:
+        out.is_dirty = False
+        sealed, store, counters = out.sealed, out.store, out.counters
+        destination = sealed.stream
+        for body in out.packer.take():
+            number = sealed.next
+            datagram = Sealed(*sealed.seal(body))
+            if store is not None:
+                store.keep(now_ns, number, datagram)
+            counters.datagrams_sent += 1
+            counters.bytes_sent += len(body) + OVERHEAD_BYTES
+            self.outgoing.append((destination, datagram))
+        if store is not None:
+            out.heads_interval_ns = HEADS_NS
+            if out.heads_at_ns is None or out.heads_at_ns > now_ns + HEADS_NS:
+                out.heads_at_ns = now_ns + HEADS_NS
+                self._wake(out.heads_at_ns)
+
+    def _talk(self, out: _Outgoing, body: bytes) -> None:
+        out.counters.datagrams_sent += 1
+        out.counters.bytes_sent += len(body) + OVERHEAD_BYTES
+        self.outgoing.append((out.destination, Sealed(*out.talk.seal(body))))
+
+    def use_keys(self, keys: GroupKeys) -> None:
+        """The key file has changed."""
+        self._keys = keys
+        self._sealer.use(keys)
+        for member in self._members.values():
+            for run in member.runs():
+                run.opener.forget()
+
+    # -- receiving -------------------------------------------------------------
+
+    def receive(self, now_ns: int, datagram: Buffer) -> Run | None:
+        """Something came. Returns who said it, if it was genuine and we have not had it before."""
+        if len(datagram) <= OVERHEAD_BYTES:
+            self.note_garbage()
+            return None
+        magic, version, key_id, sender, cluster_id, run_id, stream, counter = HEAD.unpack_from(datagram)
+        if magic != MAGIC or version != VERSION:
+            self.note_garbage()
+            return None
+        member = self._members.get(sender)
+        if cluster_id != self.settings.cluster_id or member is None:
+            self._note_stranger(sender, cluster_id, run_id)
+            return None
+        run = member.current
+        if run is None or run.run_id != run_id:
+            run = self._other_run(member, run_id)
+            if run is None:
+                return None
+        incoming = run.streams.get(stream)
+        if incoming is not None and not incoming.window.is_fresh(counter):
+            self.counters[sender].replays += 1
+            return None
+        if not run.is_proven and run.is_full and stream in self._frame_streams:
+            # It is as if it had been lost: it is asked for when the run has proved itself.
+            return None
+        body = run.opener.open(self._keys, key_id, datagram)
+        if body is None:
+            self._odd.note(odd.WRONG_KEY, sender)
+            return None
+        if incoming is None:
+            incoming = self._meet(now_ns, member, run, stream, counter)
+            if incoming is None:
+                return None
+        if incoming.gaps is not None and counter > incoming.window.next:
+            self._expect(now_ns, incoming.gaps, counter)
+        incoming.window.take(counter)
+        run.heard_ns = now_ns
+        counters = self.counters[sender]
+        counters.datagrams += 1
+        counters.bytes += len(datagram)
+        try:
+            self._on_body(now_ns, run, stream, counter, body)
+        except ProtocolError:
+            self._odd.note(odd.GARBAGE, sender, "a datagram of a member makes no sense; another version?")
+            return None
+        return run
+
+    def note_garbage(self) -> None:
+        """Something came that cannot even be a datagram."""
+        self._odd.note(odd.GARBAGE, NOBODY)
+
+    def _note_stranger(self, sender: int, cluster_id: bytes, run_id: bytes) -> None:
+        if cluster_id != self.settings.cluster_id:
+            self._odd.note(odd.OTHER_CLUSTER, NOBODY)
+        elif sender != self.node:
+            self._odd.note(odd.GARBAGE, NOBODY, "a datagram names a sender that is no member")
+        elif run_id != self.settings.run_id:
+            self._odd.note(odd.GARBAGE, NOBODY, "somebody else speaks as this member; are there two of us?")
+        # Else it is the echo of our own multicast.
+
+    def _other_run(self, member: Member, run_id: bytes) -> Run | None:
+        """A run that is not the member's current one; None if it is over."""
+        run = member.unproven.get(run_id)
+        if run is None and member.is_retired(run_id):
+            self.counters[member.node].replays += 1
+            return None
+        return run or Run(
+            member.node,
+            run_id,
+            Opener(self.settings.cluster_id, member.node, run_id),
+            Assembler(
+                bytes_max=self.settings.partial_bytes_max,
+                frame_bytes_max=self.settings.frame_bytes_max,
+                keep_ns=self._give_up_ns,
+            ),
+        )
+
+    def _meet(self, now_ns: int, member: Member, run: Run, stream: int, counter: int) -> Incoming | None:
+        """The first datagram of a stream, perhaps of a run; None if it is not for us."""
+        if stream not in self._frame_streams and stream not in self._talk_streams:
+            return None
+        if not run.is_proven and run.run_id not in member.unproven:
+            member.met(run)
+            self._challenge(now_ns, run)
+        if stream in self._talk_streams:
+            incoming = run.streams[stream] = Incoming(ReplayWindow(counter), None)
+            return incoming
+        return self._begin_incoming(run, stream, counter, 0)
+
+    def _begin_incoming(self, run: Run, stream: int, head: int, oldest: int) -> Incoming:
+        if self._is_repairing:
+            gaps = Gaps(
+                max(oldest, head - REACH_BACK, 0),
+                give_up_ns=self._give_up_ns,
+                is_shared=stream < UNICAST,
+                chance=self._chance,
+            )
+            incoming = Incoming(gaps.window, gaps)
+        else:
+            incoming = Incoming(ReplayWindow(head), None)
+        run.streams[stream] = incoming
+        return incoming
+
+    def _expect(self, now_ns: int, gaps: Gaps, head: int) -> None:
+        gaps.expect(now_ns, head)
+        if gaps.next_ns is not None:
+            self._wake(gaps.next_ns)
+
+    def _on_body(self, now_ns: int, run: Run, stream: int, counter: int, body: bytes) -> None:
+        kind = body[0]
+        if kind == p.FRAMES:
+            for frame in p.unpack_frames(body):
+                self._arrive(run, frame)
+        elif kind == p.PART:
+            index, count, piece = p.unpack_part(body)
+            self.counters[run.sender].fragments += 1
+            whole = run.assembler.add(now_ns, (stream, counter - index), index, count, piece)
+            if whole is not None:
+                self._arrive(run, whole)
+        elif kind == p.HEADS:
+            self._on_heads(now_ns, run, p.unpack_heads(body))
+        elif kind == p.ASK:
+            self._on_ask(now_ns, run, *p.unpack_ask(body))
+        elif kind == p.CHALLENGE:
+            self._on_challenge(now_ns, run, p.unpack_nonce(body))
+        elif kind == p.ECHO:
+            self._on_echo(now_ns, run, p.unpack_nonce(body))
+        else:
+            raise ProtocolError(f"a body of kind {kind}")
+
+    def _arrive(self, run: Run, frame: bytes | memoryview) -> None:
+        arrived = Arrived(run.sender, run.run_id, frame)
+        if run.is_proven:
+            self.counters[run.sender].frames += 1
+            self.arrived.append(arrived)
+        else:
+            run.held.append(arrived)
+            run.held_bytes += len(frame)
+
+    # -- proving that one is alive ---------------------------------------------
+
+    def _challenge(self, now_ns: int, run: Run) -> None:
+        run.challenged(now_ns)
+        self._wake(run.challenge_at_ns)
+        nonce = challenge_for(self._secret, run.sender, run.run_id)
+        self._talk(self._streams[UNICAST + run.sender], p.pack_nonce(p.CHALLENGE, nonce))
+
+    def _on_challenge(self, now_ns: int, run: Run, nonce: bytes) -> None:
+        out = self._streams[UNICAST + run.sender]
+        self._talk(out, p.pack_nonce(p.ECHO, nonce))
+        # It begins to listen now, so it should know where we are: from here on it notices what it misses.
+        self._say_heads(now_ns, out)
+
+    def _on_echo(self, now_ns: int, run: Run, nonce: bytes) -> None:
+        if run.is_proven or nonce != challenge_for(self._secret, run.sender, run.run_id):
+            return
+        self._members[run.sender].proved(run)
+        self.counters[run.sender].frames += len(run.held)
+        self.arrived += run.held
+        run.held, run.held_bytes = [], 0
+        for incoming in run.streams.values():
+            if incoming.gaps is not None and incoming.gaps.next_ns is not None:
+                self._wake(incoming.gaps.next_ns)
+
+    # -- repairing -------------------------------------------------------------
+
+    def _on_heads(self, now_ns: int, run: Run, heads: list[tuple[int, int, int]]) -> None:
+        """How far some streams of the sender are, and from where on they can still be had."""
+        if not self._is_repairing:
+            return
+        for stream, oldest, head in heads:
+            if stream not in self._frame_streams:
+                continue
+            incoming = run.streams.get(stream)
+            if incoming is None:
+                incoming = self._begin_incoming(run, stream, head, oldest)
+            assert incoming.gaps is not None, "a stream of frames is not repaired"
+            self._expect(now_ns, incoming.gaps, head)
+            incoming.window.give_up_below(oldest)
+
+    def _on_ask(self, now_ns: int, run: Run, whom: int, stream: int, spans: list[Span]) -> None:
+        if not run.is_proven or not self._is_repairing:
+            return
+        if whom == self.node:
+            self._repair(now_ns, run, stream, spans)
+        elif whom in self._members:
+            asked = self._members[whom].current
+            incoming = asked.streams.get(stream) if asked is not None else None
+            if incoming is not None and incoming.gaps is not None:
+                incoming.gaps.overheard(now_ns, spans)
+
+    def _repair(self, now_ns: int, run: Run, stream: int, spans: list[Span]) -> None:
+        if stream >= UNICAST and stream != UNICAST + run.sender:
+            return
+        out = self._streams.get(stream)
+        if out is None or out.store is None:
+            return
+        given = out.store.give(now_ns, spans)
+        self.counters[run.sender].repairs_given += len(given)
+        self.outgoing += [(stream, datagram) for datagram in given]
+        if spans and spans[0][0] < out.store.oldest:
+            # It waits for something that is gone; better that it knows.
+            self._say_heads(now_ns, out)
+
+    def _say_heads(self, now_ns: int, out: _Outgoing) -> None:
+        """Say how far a stream is, and when to say it again."""
+        heads = []
+        if out.store is not None:
+            heads.append((out.destination, out.store.oldest, out.sealed.next))
+            if out.is_unicast:
+                heads += self._quiet_heads(out.destination - UNICAST)
+        self._talk(out, p.pack_heads(heads))
+        out.heads_at_ns = now_ns + out.heads_interval_ns
+        out.heads_interval_ns = min(2 * out.heads_interval_ns, HEADS_NS_MAX)
+        self._wake(out.heads_at_ns)
+
+    def _quiet_heads(self, node: int) -> list[tuple[int, int, int]]:
+        """How far the lanes are that this member listens to and in which nothing is under way.
+
+        So it knows where a lane begins before anything is said in it, and learns of what it has missed for
+        good. Of a lane in use nothing is said here: this could be heard before what waits in its socket.
+        """
+        lanes = [self._streams[LANE + lane] for lane in sorted(self.settings.peers[node].lanes)]
+        return [(lane.destination, lane.sealed.next, lane.sealed.next) for lane in lanes if not lane.store]
+
+    # -- time ------------------------------------------------------------------
+
+    def _wake(self, at_ns: int) -> None:
+        if self.deadline_ns is None or at_ns < self.deadline_ns:
+            self.deadline_ns = at_ns
+
+    def on_timer(self, now_ns: int) -> None:
+        """Do what is due, and find out what is next."""
+        self.deadline_ns = None
+        for out in self._streams.values():
+            self._look_at_stream(now_ns, out)
+        for member in self._members.values():
+            self._look_at_member(now_ns, member)
+
+    def _look_at_stream(self, now_ns: int, out: _Outgoing) -> None:
+        if out.heads_at_ns is None:
+            return
+        if out.heads_at_ns > now_ns:
+            self._wake(out.heads_at_ns)
+            return
+        if out.store is not None:
+            out.store.expire(now_ns)
+        if out.is_unicast or out.store:
+            self._say_heads(now_ns, out)
+        else:
+            # Whatever was sent to all is too old to be asked for.
+            out.heads_at_ns = None
+
+    def _look_at_member(self, now_ns: int, member: Member) -> None:
+        member.forget_silent(now_ns)
+        for run in member.unproven.values():
+            if run.challenge_at_ns <= now_ns:
+                self._challenge(now_ns, run)
+            else:
+                self._wake(run.challenge_at_ns)
+        current = member.current
+        if current is None:
+            return
+        if current.assembler:
+            current.assembler.expire(now_ns)
+            self._wake(now_ns + self._give_up_ns)
+        for stream, incoming in current.streams.items():
+            gaps = incoming.gaps
+            if gaps is None or gaps.next_ns is None:
+                continue
+            if gaps.next_ns <= now_ns:
+                self._ask(current.sender, stream, gaps.due(now_ns))
+            if gaps.next_ns is not None:
+                self._wake(gaps.next_ns)
+
+    def _ask(self, whom: int, stream: int, spans: list[Span]) -> None:
+        # What was said to all is asked for before all, so that others need not; unless whoever said it
+        # does not listen there.
+        is_shared = stream < UNICAST and stream - LANE in self.settings.peers[whom].lanes
+        out = self._streams[stream if is_shared else UNICAST + whom]
+        for at in range(0, min(len(spans), SPANS_PER_ASK * ASKS_AT_ONCE), SPANS_PER_ASK):
+            asked = spans[at : at + SPANS_PER_ASK]
+            self.counters[whom].repairs_asked += sum(count for _, count in asked)
+            self._talk(out, p.pack_ask(whom, stream, asked))
+
+    def read_counters(self) -> dict[int | None, Counters]:
+        """The counters, with what is known only by adding up."""
+        for node, member in self._members.items():
+            lost = sum(run.given_up for run in member.runs() if run.is_proven)
+            self.counters[node].gave_up = member.gave_up_before + lost
+        return self.counters

@@ -1,0 +1,140 @@
+"""MemoryTransport: members of one process, joined by queues.
+
+For tests, and for several nodes in one process. What is delivered and when is as with the other
+transports: whole frames, once per wake-up, and never to the sender itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from antiphon.errors import NodeError
+from antiphon.transport.faults import FaultLayer
+from antiphon.transport.interface import (
+    NOBODY,
+    Arrived,
+    Counters,
+    Deliver,
+    Lane,
+    TransportSettings,
+    drop_all,
+)
+from antiphon.wire.primitives import Buffer
+
+
+class MemoryNetwork:
+    """What connects the members: whoever has started is reached."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, MemoryTransport] = {}
+
+
+class MemoryTransport:
+    """Frames through a queue."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        settings: TransportSettings,
+        deliver: Deliver = drop_all,
+        *,
+        faults: FaultLayer | None = None,
+    ) -> None:
+        self.settings = settings
+        self.deliver = deliver
+        self._network = network
+        self._faults = faults
+        self._loop = asyncio.get_running_loop()
+        self._arrived: list[Arrived] = []
+        self._arrived_bytes = 0
+        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._counters: dict[int | None, Counters] = {node: Counters() for node in settings.peers}
+        self._counters[NOBODY] = Counters()
+
+    @property
+    def window_bytes(self) -> int:
+        """What may wait for a member before it is dropped."""
+        return self.settings.queue_bytes_max
+
+    async def start(self) -> None:
+        """Take our place among the members."""
+        if self.settings.node in self._network.members:
+            raise NodeError(f"member {self.settings.node} is there already")
+        self._network.members[self.settings.node] = self
+
+    async def close(self) -> None:
+        """Leave it; what has not been delivered is gone."""
+        self._network.members.pop(self.settings.node, None)
+        self._arrived = []
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def send(self, to: int, buffers: Sequence[Buffer]) -> None:
+        """A frame for one other member."""
+        self._counters[to].frames_sent += 1
+        self._hand_over(to, b"".join(buffers))
+
+    def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
+        """A frame for all other members that listen to this lane."""
+        self._counters[self.settings.node].frames_sent += 1
+        frame = b"".join(buffers)
+        for node in self.settings.others:
+            if lane in self.settings.peers[node].lanes:
+                self._hand_over(node, frame)
+
+    def flush(self) -> None:
+        """Nothing waits here: what was sent is with the others already."""
+
+    def counters(self) -> Mapping[int | None, Counters]:
+        """What happened so far, by member."""
+        return self._counters
+
+    def _hand_over(self, to: int, frame: bytes) -> None:
+        other = self._network.members.get(to)
+        if other is not None and self._network.members.get(self.settings.node) is self:
+            other._take(self.settings.node, self.settings.run_id, frame)
+
+    def _take(self, sender: int, run_id: bytes, frame: bytes) -> None:
+        if self._faults is None:
+            self._arrive(Arrived(sender, run_id, frame))
+            return
+        # Held back together with the run that said it.
+        for data in self._faults.arrive(time.monotonic_ns(), sender, run_id + frame):
+            self._arrive(Arrived(sender, data[:16], data[16:]))
+        self._arm_timer()
+
+    def _arrive(self, arrived: Arrived) -> None:
+        counters = self._counters[arrived.sender]
+        if self._arrived_bytes > self.settings.queue_bytes_max:
+            counters.dropped += 1
+            return
+        counters.frames += 1
+        counters.bytes += len(arrived.frame)
+        self._arrived.append(arrived)
+        self._arrived_bytes += len(arrived.frame)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._on_scheduled)
+
+    def _on_scheduled(self) -> None:
+        self._is_scheduled = False
+        arrived, self._arrived = self._arrived, []
+        self._arrived_bytes = 0
+        if arrived:
+            self.deliver(arrived)
+
+    def _arm_timer(self) -> None:
+        assert self._faults is not None
+        if self._faults.next_ns is not None and self._timer is None:
+            delay_s = max(0, self._faults.next_ns - time.monotonic_ns()) / 1e9
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        assert self._faults is not None
+        for sender, data in self._faults.due(time.monotonic_ns()):
+            self._arrive(Arrived(sender, data[:16], data[16:]))
+        self._arm_timer()

@@ -1,0 +1,160 @@
+"""Packing: frames into the bodies of datagrams, and out again.
+
+    FRAMES      u8 1, then for each frame u32 size and its bytes
+    PART        u8 2, index u32, count u32, and a piece of a frame that is too large for one datagram
+
+    HEADS       u8 3, then for each stream u32 stream, u64 oldest, u64 next
+    ASK         u8 4, u16 whom, u32 stream, then for each run of numbers u64 first, u32 count
+    CHALLENGE   u8 5, 16 bytes
+    ECHO        u8 6, 16 bytes
+
+Small frames for the same receivers share a datagram: most of what a datagram costs it costs whatever
+its size. The parts of a frame take consecutive numbers of their stream, so that number and index say
+which frame they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+
+from antiphon.errors import ProtocolError
+from antiphon.transport.repair import Span
+from antiphon.wire.primitives import Buffer
+
+FRAMES: Final = 1
+PART: Final = 2
+HEADS: Final = 3
+ASK: Final = 4
+CHALLENGE: Final = 5
+ECHO: Final = 6
+
+NONCE_BYTES: Final = 16
+
+_SIZE = Struct("<I")
+_PART = Struct("<BII")
+_HEAD = Struct("<IQQ")
+_ASK = Struct("<BHI")
+_SPAN = Struct("<QI")
+_FRAMES: Final = bytes([FRAMES])
+
+PARTS_MAX: Final = 65_536
+
+
+class Packer:
+    """Frames for the same receivers, gathered into bodies of at most `capacity` bytes."""
+
+    __slots__ = ("_bodies", "_capacity", "_frame_bytes_max", "_pieces", "_size")
+
+    def __init__(self, capacity: int, frame_bytes_max: int) -> None:
+        assert capacity > 64, f"{capacity} bytes are no room for frames"
+        self._capacity = capacity
+        self._frame_bytes_max = frame_bytes_max
+        self._bodies: list[bytes] = []
+        self._pieces: list[Buffer] = [_FRAMES]
+        self._size = 1
+
+    def add(self, buffers: Sequence[Buffer]) -> None:
+        """One frame. Its buffers must not change before `take`."""
+        size = sum(map(len, buffers))
+        taken = self._size + _SIZE.size + size
+        if taken > self._capacity:
+            self._close()
+            taken = self._size + _SIZE.size + size
+            if taken > self._capacity:
+                self._cut(buffers, size)
+                return
+        self._pieces.append(_SIZE.pack(size))
+        self._pieces += buffers
+        self._size = taken
+
+    def take(self) -> list[bytes]:
+        """The bodies to be sent, in this order."""
+        self._close()
+        bodies, self._bodies = self._bodies, []
+        return bodies
+
+    def _close(self) -> None:
+        if self._size > 1:
+            self._bodies.append(b"".join(self._pieces))
+            self._pieces = [_FRAMES]
+            self._size = 1
+
+    def _cut(self, buffers: Sequence[Buffer], size: int) -> None:
+        room = self._capacity - _PART.size
+        count = -(-size // room)
+        if size > self._frame_bytes_max or count > PARTS_MAX:
+            raise ValueError(f"a frame of {size} bytes; allowed are {self._frame_bytes_max}")
+        whole = memoryview(b"".join(buffers))
+        self._bodies += [
+            b"".join((_PART.pack(PART, index, count), whole[index * room : (index + 1) * room]))
+            for index in range(count)
+        ]
+
+
+def unpack_frames(body: bytes) -> list[memoryview]:
+    """The frames in a FRAMES body, as views of it."""
+    view = memoryview(body)
+    frames = []
+    at, end = 1, len(body)
+    while at < end:
+        if end - at < _SIZE.size:
+            raise ProtocolError("a body ends in the middle of a frame's size")
+        (size,) = _SIZE.unpack_from(body, at)
+        at += _SIZE.size
+        if size > end - at:
+            raise ProtocolError("a body ends in the middle of a frame")
+        frames.append(view[at : at + size])
+        at += size
+    return frames
+
+
+def unpack_part(body: bytes) -> tuple[int, int, memoryview]:
+    """Index, count and piece of a PART body."""
+    if len(body) <= _PART.size:
+        raise ProtocolError("a part of a frame without bytes")
+    _, index, count = _PART.unpack_from(body)
+    if not 0 <= index < count <= PARTS_MAX:
+        raise ProtocolError(f"part {index} of {count} of a frame")
+    return index, count, memoryview(body)[_PART.size :]
+
+
+def pack_heads(heads: Iterable[tuple[int, int, int]]) -> bytes:
+    """How far each of these streams is: (stream, oldest number to be had, next number)."""
+    return b"".join((bytes([HEADS]), *(_HEAD.pack(*head) for head in heads)))
+
+
+def unpack_heads(body: bytes) -> list[tuple[int, int, int]]:
+    return [(stream, oldest, head) for stream, oldest, head in _unpack_list(_HEAD, body, 1)]
+
+
+def pack_ask(whom: int, stream: int, spans: Iterable[Span]) -> bytes:
+    """Please send these again."""
+    return b"".join((_ASK.pack(ASK, whom, stream), *(_SPAN.pack(*span) for span in spans)))
+
+
+def unpack_ask(body: bytes) -> tuple[int, int, list[Span]]:
+    if len(body) < _ASK.size:
+        raise ProtocolError("a question without a stream")
+    _, whom, stream = _ASK.unpack_from(body)
+    return whom, stream, [(first, count) for first, count in _unpack_list(_SPAN, body, _ASK.size)]
+
+
+def pack_nonce(kind: int, nonce: bytes) -> bytes:
+    assert len(nonce) == NONCE_BYTES
+    return bytes([kind]) + nonce
+
+
+def unpack_nonce(body: bytes) -> bytes:
+    if len(body) != 1 + NONCE_BYTES:
+        raise ProtocolError("a challenge of another size")
+    return body[1:]
+
+
+def _unpack_list(row: Struct, body: bytes, at: int) -> Iterable[tuple[int, ...]]:
+    try:
+        return row.iter_unpack(memoryview(body)[at:])
+    except StructError:
+        raise ProtocolError("a list ends in the middle of a row") from None

@@ -1,0 +1,299 @@
+"""TcpTransport: the same frames over streams, where there is no multicast.
+
+Where it sits
+    driver and link  ->  TCP  ->  the network
+
+What it promises
+    P1  One connection per pair of members: the one with the higher number calls, and calls again, less and
+        less often, while nobody answers.
+    P2  A connection belongs to a member once that has sealed something fresh over it. Until then it may
+        say little, and not for long.
+    P3  A member that does not read loses what is beyond its queue; the others do not wait for it.
+
+What it leaves to others
+    What was on its way when a connection broke is lost; the roles of the bus ask for what they need.
+
+A record is `[u32 length][u8 0]` and a sealed datagram of up to 64 KiB, as it would be sent over UDP: what is
+said to all is sealed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Final, cast
+
+from antiphon.errors import NodeError, ProtocolError
+from antiphon.transport.driver import Driver
+from antiphon.transport.faults import FaultLayer
+from antiphon.transport.interface import Deliver, Lane, TransportSettings, drop_all
+from antiphon.transport.link import Out
+from antiphon.transport.sealing import LANE, UNICAST, claimed_sender
+from antiphon.wire.buffer import FrameBuffer
+from antiphon.wire.primitives import Buffer
+
+RECORD_BYTES: Final = 64 * 1024
+_RECORD_HEAD = Struct("<IB")
+_RECORD_PARTS: Final = 3
+_LENGTH_MAX: Final = RECORD_BYTES + 1
+
+CALL_SECONDS: Final = 0.05
+CALL_SECONDS_MAX: Final = 2.0
+CONNECT_SECONDS: Final = 5.0
+SILENCE_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 1.0
+UNKNOWN_MAX: Final = 64
+"""Connections of whom nobody knows who they are."""
+
+
+_logger = logging.getLogger("antiphon.transport")
+
+
+class _Connection(asyncio.Protocol):
+    """One stream to, perhaps, a member."""
+
+    def __init__(self, owner: TcpTransport, expected: int | None) -> None:
+        self.owner = owner
+        self.node: int | None = None
+        """Whose it is, once that is known (P2)."""
+        self.expected = expected
+        """Whom we called, or who the other side says it is."""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.heard_s = time.monotonic()
+        self.transport: asyncio.Transport
+        self._buffer = FrameBuffer(_LENGTH_MAX)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A TCP connection's is one, also uvloop's, whose class does not say so.
+        self.transport = cast(asyncio.Transport, transport)
+        self.owner.began(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for _, record in self._buffer.feed(data):
+                self.owner.received(self, record)
+        except ProtocolError:
+            self.owner.spoke_nonsense(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.owner.ended(self)
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+class TcpTransport(Driver):
+    """Frames over TCP."""
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        deliver: Deliver = drop_all,
+        *,
+        faults: FaultLayer | None = None,
+        fault_file: Path | None = None,
+    ) -> None:
+        super().__init__(
+            settings,
+            deliver,
+            is_repairing=False,
+            datagram_bytes=RECORD_BYTES,
+            faults=faults,
+            fault_file=fault_file,
+        )
+        self._listeners = {
+            LANE + lane: [node for node in settings.others if lane in settings.peers[node].lanes]
+            for lane in Lane
+        }
+        self._is_closed = False
+        self._bound: dict[int, _Connection] = {}
+        self._unknown: list[_Connection] = []
+        self._callers: list[asyncio.Task[None]] = []
+        self._look_again: asyncio.TimerHandle | None = None
+
+    @property
+    def window_bytes(self) -> int:
+        """What may wait for a member that does not read."""
+        return self.settings.queue_bytes_max
+
+    async def _open(self) -> None:
+        own = self.settings.peers[self.settings.node]
+        try:
+            self._server = await self._loop.create_server(
+                lambda: _Connection(self, None), own.host, own.port, reuse_address=True
+            )
+        except OSError as error:
+            raise NodeError(f"cannot listen on tcp {own.host}:{own.port}: {error.strerror}") from None
+        lower = [node for node in self.settings.others if node < self.settings.node]
+        self._callers = [self._loop.create_task(self._keep_calling(node)) for node in lower]
+        self._look_again = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    async def _close(self) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._is_closed = True
+        self._server.close()
+        for caller in self._callers:
+            caller.cancel()
+        connections = list(self._connections())
+        for connection in connections:
+            connection.transport.close()
+        await asyncio.gather(*self._callers, return_exceptions=True)
+        if connections:
+            await asyncio.wait([connection.over for connection in connections], timeout=LOOK_SECONDS)
+        for connection in list(self._connections()):
+            connection.transport.abort()
+
+    def _connections(self) -> Iterator[_Connection]:
+        yield from list(self._bound.values())
+        yield from list(self._unknown)
+
+    # -- connections -----------------------------------------------------------
+
+    async def _keep_calling(self, node: int) -> None:
+        """Have a connection to this member, again and again (P1)."""
+        peer = self.settings.peers[node]
+        pause_s = CALL_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    _, connection = await self._loop.create_connection(
+                        lambda: _Connection(self, node), peer.host, peer.port
+                    )
+            except OSError:
+                pass
+            else:
+                await connection.over
+                if connection.node is not None:
+                    pause_s = CALL_SECONDS
+            # Not all at once when a member comes back.
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, CALL_SECONDS_MAX)
+
+    def began(self, connection: _Connection) -> None:
+        """A connection is made; nobody knows yet with whom."""
+        if self._is_closed:
+            connection.transport.abort()
+            return
+        self._unknown.append(connection)
+        if connection.expected is not None:
+            self._link.greet(time.monotonic_ns(), connection.expected)
+            self._schedule()
+        elif len(self._unknown) > UNKNOWN_MAX:
+            self._unknown[0].transport.abort()
+
+    def ended(self, connection: _Connection) -> None:
+        """A connection is no more."""
+        if connection in self._unknown:
+            self._unknown.remove(connection)
+        if connection.node is not None and self._bound.get(connection.node) is connection:
+            del self._bound[connection.node]
+
+    def spoke_nonsense(self, connection: _Connection) -> None:
+        """A record has an impossible length: this is no member."""
+        self._link.note_garbage()
+        connection.transport.abort()
+
+    def _bind(self, connection: _Connection, node: int) -> None:
+        """This is that member's connection, and the only one (P2)."""
+        self._unknown.remove(connection)
+        former = self._bound.get(node)
+        self._bound[node] = connection
+        connection.node = node
+        if former is not None:
+            former.transport.abort()
+        # It may not know us yet, and only we know that it is worth telling.
+        self._link.greet(time.monotonic_ns(), node)
+
+    def _route(self, node: int) -> _Connection | None:
+        connection = self._bound.get(node)
+        if connection is None:
+            connection = next((one for one in reversed(self._unknown) if one.expected == node), None)
+        return connection
+
+    def _look(self) -> None:
+        """End connections over which nothing is heard, or nothing that tells whose they are."""
+        self._look_again = self._loop.call_later(LOOK_SECONDS, self._look)
+        limit_s = time.monotonic() - SILENCE_SECONDS
+        for connection in self._connections():
+            if connection.heard_s < limit_s:
+                connection.transport.abort()
+
+    # -- records ---------------------------------------------------------------
+
+    def received(self, connection: _Connection, record: memoryview) -> None:
+        """A whole record came over a connection."""
+        now_ns = time.monotonic_ns()
+        if self._faults is None:
+            self._take(now_ns, connection, record)
+        else:
+            for arrived in self._faults.arrive(now_ns, claimed_sender(record), bytes(record)):
+                self._take(now_ns, connection, arrived)
+        self._schedule()
+
+    def _take(self, now_ns: int, connection: _Connection | None, record: Buffer) -> None:
+        link = self._link
+        answers_from = len(link.outgoing)
+        run = link.receive(now_ns, record)
+        if run is None or connection is None:
+            return
+        if connection.node is None:
+            connection.expected = run.sender
+            if run.is_proven:
+                self._bind(connection, run.sender)
+        elif connection.node != run.sender:
+            return
+        connection.heard_s = time.monotonic()
+        # An answer goes where the question came from: the member may have another, dying connection.
+        answers = link.outgoing[answers_from:]
+        if answers:
+            mine = [datagram for destination, datagram in answers if destination == UNICAST + run.sender]
+            link.outgoing[answers_from:] = [out for out in answers if out[0] != UNICAST + run.sender]
+            for datagram in mine:
+                self._write(connection, run.sender, _record(datagram))
+
+    def _take_late(self, now_ns: int) -> None:
+        assert self._faults is not None
+        for sender, record in self._faults.due(now_ns):
+            self._take(now_ns, self._route(sender), record)
+
+    def _has_room(self, stream: int) -> bool:
+        if stream >= UNICAST:
+            return self._takes_more(self._route(stream - UNICAST))
+        # What is said to all is said if only one hears it; the others miss it.
+        for node in self._listeners[stream]:
+            if not self._takes_more(self._route(node)):
+                self._link.counters[node].dropped += 1
+        return True
+
+    def _takes_more(self, connection: _Connection | None) -> bool:
+        if connection is None or connection.transport.is_closing():
+            return False
+        return connection.transport.get_write_buffer_size() <= self.settings.queue_bytes_max
+
+    def _transmit(self, outgoing: list[Out]) -> None:
+        gathered: dict[int, list[bytes]] = {}
+        for destination, datagram in outgoing:
+            record = _record(datagram)
+            nodes = self._listeners[destination] if destination < UNICAST else [destination - UNICAST]
+            for node in nodes:
+                gathered.setdefault(node, []).extend(record)
+        for node, parts in gathered.items():
+            self._write(self._route(node), node, parts)
+
+    def _write(self, connection: _Connection | None, node: int, parts: list[bytes]) -> None:
+        if self._takes_more(connection):
+            assert connection is not None
+            connection.transport.writelines(parts)
+        elif connection is not None:
+            # It has filled up since the step began; frames for nobody were counted when they were said.
+            self._link.counters[node].dropped += len(parts) // _RECORD_PARTS
+
+
+def _record(datagram: tuple[bytes, bytes]) -> list[bytes]:
+    head, rest = datagram
+    return [_RECORD_HEAD.pack(1 + len(head) + len(rest), 0), head, rest]

@@ -1,0 +1,561 @@
+"""Configurations that change while the channel runs, disks that are replaced, and nodes with few roles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from antiphon.bus import messages as m
+from antiphon.bus.effects import ConfigProposed, Received
+from antiphon.bus.entries import QuantityDetail
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.ledger import Ledger
+from antiphon.bus.log import CommitLog
+from antiphon.bus.membership import in_force
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
+from antiphon.bus.records import EpochStarted
+from antiphon.ids import Mid, make_epoch
+from tests.unit.bus.cluster import Cluster, disk_id
+from tests.unit.bus.test_commit_server import OLD, Booth, learned, order_in, ticks
+from tests.unit.bus.test_sequencer import keep_leading, lead_three, sent, stand_among_three, submitted
+
+
+def grown(config: GroupConfig, **changes: Any) -> GroupConfig:
+    return replace(config, config_id=config.config_id + 1, **changes)
+
+
+def config_entry(number: int, config: GroupConfig, epoch: int = OLD) -> Entry:
+    return Entry(number, 1, EntryKind.CONFIG, Mid(1, epoch, 99), 0, NO_DIGEST, config.encode())
+
+
+# -- which configuration is in force ----------------------------------------------------------------
+
+FIRST = GroupConfig.of("main", (1, 2, 3))
+SECOND = grown(FIRST, commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+THIRD = grown(SECOND)
+
+
+def ledger_of(config: GroupConfig | None) -> Ledger:
+    ledger = Ledger()
+    ledger.config = b"" if config is None else config.encode()
+    return ledger
+
+
+def test_without_any_entry_the_first_configuration_holds() -> None:
+    assert in_force(FIRST, Ledger().encode(), CommitLog(), Ledger(), 0) == (FIRST, 0)
+
+
+def test_a_configuration_below_the_base_is_in_the_ledger_of_the_base() -> None:
+    assert in_force(FIRST, ledger_of(SECOND).encode(), CommitLog(9), ledger_of(SECOND), 9) == (SECOND, 0)
+
+
+def test_a_configuration_at_the_end_of_the_log_may_not_be_committed() -> None:
+    log = CommitLog(0, [*ticks(1, 2), config_entry(3, SECOND)])
+    assert in_force(FIRST, Ledger().encode(), log, Ledger(), 0) == (FIRST, 0)
+
+
+def test_a_configuration_that_is_followed_by_something_is_committed() -> None:
+    log = CommitLog(0, [*ticks(1, 2), config_entry(3, SECOND), *ticks(4, 4)])
+    assert in_force(FIRST, Ledger().encode(), log, Ledger(), 0) == (SECOND, 3)
+
+
+def test_a_configuration_that_the_checkpoint_knows_is_committed() -> None:
+    log = CommitLog(0, [*ticks(1, 2), config_entry(3, SECOND)])
+    assert in_force(FIRST, Ledger().encode(), log, ledger_of(SECOND), 3) == (SECOND, 3)
+    assert in_force(FIRST, Ledger().encode(), log, ledger_of(THIRD), 7) == (THIRD, 7), "the log lacks it"
+
+
+# -- the reign --------------------------------------------------------------------------------------
+
+
+def test_behind_a_configuration_nothing_is_numbered() -> None:
+    chair = lead_three(checkpoint_entries=1)
+    effects = chair.step(ConfigProposed(grown(chair.config)))
+    assert [kind for part in submitted(effects) for _, kind in part] == [EntryKind.CONFIG]
+    assert chair.hear(m.ProducerOpen(2, b"r" * 16), 2) == []
+    assert chair.step(ConfigProposed(grown(grown(chair.config)))) == [], "one change at a time"
+
+
+def test_when_the_configuration_is_committed_the_reign_is_over() -> None:
+    chair = lead_three()
+    chair.step(ConfigProposed(grown(chair.config)))
+    chair.acknowledge(2, 1)
+    assert chair.sequencer.reign is not None
+    effects = chair.acknowledge(2, 2)
+    assert chair.sequencer.reign is None
+    told = [effect.message for effect in effects if hasattr(effect, "message")]
+    assert any(isinstance(one, m.Commit) and one.committed_upto == 2 for one in told)
+    assert any(isinstance(one, m.Heartbeat) and one.committed_upto == 2 for one in told)
+
+
+def test_a_configuration_whose_servers_are_not_there_is_not_begun() -> None:
+    chair = lead_three(silence_ms=2_000)
+    keep_leading(chair, 2_500)
+    wanted = grown(chair.config)
+    assert submitted(chair.step(ConfigProposed(wanted))) == []
+    lagging = m.Presence("", "", 0, False, b"", 0)
+    chair.presence.step(chair.now_ns, [Received(2, lagging)])
+    assert submitted(chair.step(ConfigProposed(wanted))) == []
+    chair.presence.step(chair.now_ns, [Received(2, replace(lagging, synchronized=True))])
+    assert len(submitted(chair.step(ConfigProposed(wanted)))) == 1, "two of three will do"
+
+
+@pytest.mark.parametrize("config_id", [1, 3])
+def test_a_configuration_must_follow_the_present_one(config_id: int) -> None:
+    chair = lead_three()
+    assert submitted(chair.step(ConfigProposed(replace(chair.config, config_id=config_id)))) == []
+
+
+def test_a_candidate_that_finds_a_configuration_commits_it_and_does_not_lead() -> None:
+    from tests.unit.bus.test_sequencer import OLD as THEIRS
+    from tests.unit.bus.test_sequencer import Chair
+    from tests.unit.bus.test_sequencer import ticks as theirs
+
+    entry = config_entry(3, grown(GroupConfig.of("main", (1, 2, 3))), THEIRS)
+    chair = Chair(nodes=(1, 2, 3), entries=[*theirs(1, 2), entry])
+    epoch = stand_among_three(chair)
+    chair.hear(m.SealOk(epoch, THEIRS, 0, 3, 0), 2)
+    chair.hear(m.SealOk(epoch, THEIRS, 0, 3, 0), 1)
+    chair.hear(m.FetchLogReply(epoch, 1, (*theirs(1, 2), entry), 3))
+    chair.acknowledge(3, 1)
+    effects = chair.acknowledge(3, 2)
+    assert chair.sequencer.reign is None
+    assert submitted(effects) == [], "no claim"
+    commits = [effect.message for effect in effects if hasattr(effect, "message")]
+    assert any(isinstance(one, m.Commit) and one.entries[-1] == entry for one in commits)
+
+
+# -- commit servers ---------------------------------------------------------------------------------
+
+
+def test_a_server_that_knows_the_next_configuration_names_it_to_a_candidate_of_the_last() -> None:
+    booth = Booth(last=3, committed=3)
+    second = grown(booth.config)
+    booth.server.reconfigure(second, 3, None)
+    nack = m.SealNack(OLD, ServerStatus.RETIRED, second.encode())
+    assert sent(booth.hear(m.Seal(make_epoch(7, 3), 0, 1), 3)) == [nack]
+    assert sent(booth.hear(m.EpochStart(make_epoch(7, 3), 4, (), 3, config_id=1), 3)) == [nack]
+    assert booth.server.promised == OLD
+
+
+def test_a_server_votes_in_a_configuration_only_with_its_beginning_committed() -> None:
+    booth = Booth(last=3, committed=2)
+    second = grown(booth.config)
+    booth.server.reconfigure(second, 3, None)
+    seal = m.Seal(make_epoch(7, 3), 0, 2)
+    assert sent(booth.hear(seal, 3)) == [m.FetchId(3, 1_024)], "it asks for what it lacks"
+    booth.step(learned(ticks(3, 3)[0]))
+    booth.hear(seal, 3)
+    assert sent(booth.sync()) == [m.SealOk(make_epoch(7, 3), 0, 0, 3, 3)], "no epoch of this one wrote it"
+
+
+def test_a_log_of_the_last_configuration_ranks_below_all_of_this_one_whatever_its_epoch() -> None:
+    """1. A candidate of the old configuration starts node 2 in epoch 100. 2. In the new one epoch 50 has
+    committed more. If node 2 told its log as one of epoch 100, it would be adopted, and that would be lost.
+    """
+    booth = Booth(last=3, committed=3)
+    booth.hear(m.EpochStart(make_epoch(100, 3), 4, (), 3), 3)
+    booth.sync()
+    booth.server.reconfigure(grown(booth.config), 3, None)
+    booth.hear(m.Seal(make_epoch(101, 1), 0, 2), 1)
+    assert sent(booth.sync()) == [m.SealOk(make_epoch(101, 1), 0, 0, 3, 3)]
+    booth.hear(m.EpochStart(make_epoch(101, 1), 4, (), 3, config_id=2), 1)
+    booth.sync()
+    booth.hear(m.Seal(make_epoch(102, 3), 0, 2), 3)
+    assert sent(booth.sync()) == [m.SealOk(make_epoch(102, 3), make_epoch(101, 1), 0, 3, 3)]
+
+
+def test_a_sequencer_of_the_last_configuration_appends_nothing_any_more() -> None:
+    booth = Booth(last=3, committed=3)
+    booth.server.reconfigure(grown(booth.config), 3, None)
+    (nack,) = sent(booth.hear(m.CommitSubmit(OLD, 3, ticks(4, 4), 3), 1))
+    assert isinstance(nack, m.SealNack) and nack.status is ServerStatus.RETIRED
+    assert booth.server.log.last == 3
+
+
+def test_what_a_former_voter_has_that_came_to_nothing_is_cut_off_when_it_learns() -> None:
+    booth = Booth(last=5, committed=2)
+    booth.server.reconfigure(
+        grown(booth.config, commit_servers=(1, 3), candidates=(1, 3), commit_quantity=2), 4, None
+    )
+    theirs = (*ticks(3, 3), *ticks(4, 6, make_epoch(9, 1)))
+    effects = booth.hear(m.FetchIdReply(theirs, 6, 0), 1)
+    assert order_in(effects) == [EpochStarted(OLD, 3, theirs[1:])]
+    assert booth.server.log.between(0, 6) == (*ticks(1, 3), *theirs[1:])
+    assert booth.server.committed_upto == 6
+
+
+def test_a_server_that_does_not_know_a_configuration_does_not_vote_in_it() -> None:
+    booth = Booth(last=3, committed=3)
+    assert booth.hear(m.Seal(make_epoch(7, 3), 0, 2), 3) == []
+    assert booth.hear(m.EpochStart(make_epoch(7, 3), 4, (), 3, config_id=2), 3) == []
+
+
+def learner() -> Booth:
+    return Booth(commit_servers=(1, 3), candidates=(1,), commit_quantity=2, seal_quantity=2)
+
+
+def test_a_learner_writes_down_what_is_committed_and_nothing_is_missing() -> None:
+    booth = learner()
+    booth.hear(m.Commit(OLD, ticks(1, 2), 2), 1)
+    assert (booth.server.log.last, booth.server.committed_upto, booth.server.log_epoch) == (2, 2, 0)
+    assert booth.hear(m.Commit(OLD, ticks(5, 6), 6), 1) == [], "a gap"
+    (fetch,) = booth.hear(m.Heartbeat(OLD, 6, 0, 1, 0, True), 1)
+    assert sent([fetch]) == [m.FetchId(3, booth.config.fetch_entries_max)]
+    booth.hear(m.FetchIdReply(ticks(3, 6), 6, 0), 3)
+    assert booth.server.log.between(0, 6) == ticks(1, 6)
+
+
+def test_a_learner_asks_on_as_long_as_pages_come() -> None:
+    booth = learner()
+    booth.hear(m.Heartbeat(OLD, 9, 0, 1, 0, True), 1)
+    effects = booth.hear(m.FetchIdReply(ticks(1, 4), 9, 0), 3)
+    assert sent(effects) == [m.FetchId(5, booth.config.fetch_entries_max)]
+
+
+def test_a_learner_that_becomes_a_voter_votes_with_all_it_has_as_committed() -> None:
+    booth = learner()
+    booth.hear(m.Commit(OLD, ticks(1, 3), 3), 1)
+    epoch = make_epoch(7, 3)
+    assert booth.hear(m.Seal(epoch, 0), 3) == []
+    booth.server.reconfigure(GroupConfig.of("main", (1, 2, 3), config_id=2), 3, None)
+    booth.hear(m.Seal(epoch, 0, 2), 3)
+    assert sent(booth.sync()) == [m.SealOk(epoch, 0, 0, 3, 3)]
+
+
+# -- the whole --------------------------------------------------------------------------------------
+
+
+def disks(*nodes: int) -> tuple[bytes, ...]:
+    return tuple(disk_id(node) for node in nodes)
+
+
+def alone(nodes: tuple[int, ...], **settings: Any) -> GroupConfig:
+    """Node 1 does everything; the others store and follow."""
+    return GroupConfig.of(
+        "main",
+        nodes,
+        commit_servers=(1,),
+        candidates=(1,),
+        commit_quantity=1,
+        seal_quantity=1,
+        data_quantity=1,
+        checkpoint_quantity=1,
+        **settings,
+    )
+
+
+def all_of(config: GroupConfig, nodes: tuple[int, ...]) -> GroupConfig:
+    whole = GroupConfig.of("main", nodes)
+    return grown(
+        config,
+        nodes=nodes,
+        commit_servers=nodes,
+        candidates=nodes,
+        data_servers=nodes,
+        checkpoint_servers=nodes,
+        commit_quantity=whole.commit_quantity,
+        seal_quantity=whole.seal_quantity,
+        data_quantity=whole.data_quantity,
+        checkpoint_quantity=whole.checkpoint_quantity,
+        disk_ids=(),
+    )
+
+
+def test_one_node_becomes_three_and_then_survives_the_first() -> None:
+    cluster = Cluster(alone((1, 2, 3)))
+    cluster.submit(1, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    cluster.propose(all_of(cluster.config, (1, 2, 3)))
+    cluster.submit(2, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    assert [node.replica.config.config_id for node in cluster.nodes.values()] == [2, 2, 2]
+    cluster.crash(1)
+    cluster.submit(3, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    assert cluster.leader.node in (2, 3)
+
+
+def test_a_change_of_configuration_is_over_within_a_blink() -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
+    cluster.run_until(lambda: cluster.is_calm)
+    before, start = cluster.leader.replica.epoch, cluster.now_ns
+    cluster.propose(grown(cluster.config))
+    cluster.run_until(lambda: cluster.has_leader and cluster.leader.replica.epoch > before)
+    assert cluster.now_ns - start < 100_000_000, "who led stands at once, and nobody waits for it"
+
+
+def test_all_servers_are_replaced() -> None:
+    nodes = (1, 2, 3, 4, 5, 6)
+    first = GroupConfig.of("main", nodes)
+    old, new = (1, 2, 3), (4, 5, 6)
+    first = replace(
+        first,
+        commit_servers=old,
+        candidates=old,
+        commit_quantity=2,
+        seal_quantity=2,
+        checkpoint_servers=nodes,
+    )
+    cluster = Cluster(first)
+    cluster.submit(5, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    cluster.propose(grown(first, commit_servers=new, candidates=new))
+    cluster.run_until(lambda: cluster.is_calm and cluster.leader.node in new)
+    for node in old:
+        cluster.crash(node)
+    cluster.submit(4, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+
+
+def test_after_a_power_cut_the_second_configuration_holds() -> None:
+    cluster = Cluster(alone((1, 2, 3)))
+    cluster.run_until(lambda: cluster.is_calm)
+    cluster.propose(all_of(cluster.config, (1, 2, 3)))
+    cluster.submit(2, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+    for node in (1, 2, 3):
+        cluster.crash(node)
+    for node in (2, 3):
+        cluster.start(node)
+    cluster.submit(3, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+    assert cluster.leader.replica.config.config_id == 2
+
+
+@pytest.mark.parametrize("after_ms", [0, 1, 2, 3, 4, 5, 7, 9])
+def test_a_sequencer_that_dies_in_the_middle_of_a_change_leaves_one_configuration(after_ms: int) -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3, 4, 5), data_quantity=2))
+    cluster.submit(2, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    leader = cluster.leader.node
+    rest = tuple(node for node in (1, 2, 3, 4, 5) if node != leader)
+    cluster.propose(
+        grown(cluster.config, commit_servers=rest, candidates=rest, commit_quantity=3, seal_quantity=2)
+    )
+    cluster.run(after_ms)
+    cluster.crash(leader)
+    cluster.submit(rest[0], 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    configs = {node.replica.config.config_id for node in cluster.nodes.values() if node.is_alive}
+    assert len(configs) == 1
+    cluster.start(leader)
+    cluster.run_until(lambda: cluster.is_calm)
+
+
+# -- disks ------------------------------------------------------------------------------------------
+
+
+def test_a_wiped_disk_is_a_new_server_and_joins_by_itself() -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3), disk_ids=disks(1, 2, 3)))
+    cluster.submit(1, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    leader = cluster.leader.node
+    lost = next(node for node in (1, 2, 3) if node != leader)
+    wiped = cluster.restart(lost, is_wiped=True)
+    assert wiped.replica.is_amnesiac
+    cluster.submit(leader, 5)
+    cluster.run_until(lambda: cluster.is_calm and not wiped.replica.is_amnesiac)
+    config = cluster.leader.replica.config
+    assert config.config_id == 2 and config.disk_of(lost) == disk_id(lost, 1)
+    other = next(node for node in (1, 2, 3) if node not in (leader, lost))
+    cluster.crash(other)
+    cluster.submit(lost, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+
+
+def test_a_wiped_disk_has_no_vote_before_it_is_listed() -> None:
+    """Of three one is gone, and one is wiped: the survivor must not make a quorum with it."""
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3), disk_ids=disks(1, 2, 3)))
+    cluster.submit(1, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+    cluster.crash(1)
+    wiped = cluster.restart(2, is_wiped=True)
+    cluster.sent.clear()
+    cluster.run(5_000)
+    assert not cluster.nodes[3].is_leading and not wiped.is_leading
+    for vote in (m.SealOk, m.PreSealOk, m.CommitAcknowledge, m.HeartbeatAck, m.DataReport):
+        assert cluster.said(vote, by=2) == []
+    cluster.start(1)
+    cluster.run_until(lambda: cluster.is_calm and not wiped.replica.is_amnesiac)
+
+
+def test_what_comes_from_another_disk_than_the_listed_one_does_not_count() -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3), disk_ids=disks(1, 2, 3)))
+    cluster.run_until(lambda: cluster.is_calm)
+    leader = cluster.leader
+    lost = next(node for node in (1, 2, 3) if node != leader.node)
+    cluster.nodes[lost].disk_number = 7
+    cluster.run(200)
+    assert leader.replica.votes_dropped > 0
+
+
+# -- nodes with few roles ---------------------------------------------------------------------------
+
+
+def with_witness(**settings: Any) -> GroupConfig:
+    """Two nodes with everything, and a third that only votes."""
+    return GroupConfig.of(
+        "main",
+        (1, 2, 3),
+        data_servers=(1, 2),
+        checkpoint_servers=(1, 2),
+        candidates=(1, 2),
+        **settings,
+    )
+
+
+def quantities(cluster: Cluster) -> list[int]:
+    entries = [entry for entry in cluster.order.values() if entry.kind is EntryKind.QUANTITY]
+    return [QuantityDetail.decode(entry.detail).data_quantity for entry in entries]
+
+
+def test_a_witness_holds_the_order_and_no_state_and_never_leads() -> None:
+    cluster = Cluster(with_witness())
+    cluster.submit(3, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    witness = cluster.nodes[3]
+    assert witness.applied == [] and witness.replica.last == cluster.leader.replica.last
+    assert witness.replica.applied == cluster.leader.replica.applied
+    cluster.restart(3)
+    cluster.crash(cluster.leader.node)
+    cluster.run_until(lambda: cluster.has_leader)
+    assert cluster.leader.node in (1, 2)
+
+
+def test_with_a_witness_one_copy_will_do_while_the_other_is_away_and_no_longer() -> None:
+    cluster = Cluster(with_witness(min_copies=1))
+    cluster.run_until(lambda: cluster.is_calm)
+    leader = cluster.leader.node
+    other = 3 - leader
+    cluster.crash(other)
+    cluster.submit(leader, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+    assert quantities(cluster) == [1]
+    cluster.start(other)
+    cluster.run_until(lambda: len(quantities(cluster)) == 2)
+    assert quantities(cluster) == [1, 2]
+    cluster.submit(other, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+
+
+def test_without_leave_to_go_on_with_one_copy_numbering_waits() -> None:
+    cluster = Cluster(with_witness())
+    cluster.run_until(lambda: cluster.is_calm)
+    leader = cluster.leader.node
+    cluster.crash(3 - leader)
+    cluster.submit(leader, 3)
+    cluster.run(5_000)
+    assert cluster.has_leader and cluster.leader.unconfirmed
+    cluster.start(3 - leader)
+    cluster.run_until(lambda: cluster.is_calm)
+
+
+def test_a_node_that_only_stores_follows_and_never_votes() -> None:
+    config = GroupConfig.of(
+        "main",
+        (1, 2, 3, 4),
+        commit_servers=(1, 2, 3),
+        candidates=(1, 2, 3),
+        commit_quantity=2,
+        seal_quantity=2,
+    )
+    cluster = Cluster(config)
+    cluster.submit(4, 5)
+    cluster.run_until(lambda: cluster.is_calm)
+    backup = cluster.nodes[4]
+    assert backup.applied == cluster.leader.applied
+    assert backup.replica.last == cluster.leader.replica.last, "it keeps the order, too"
+    assert cluster.said(m.DataReport, by=4)
+    for vote in (m.SealOk, m.PreSealOk, m.CommitAcknowledge, m.HeartbeatAck, m.Seal):
+        assert cluster.said(vote, by=4) == []
+
+
+# -- everything at once -----------------------------------------------------------------------------
+
+
+class Trouble:
+    """Crashes, cuts, loss, new disks and new configurations, drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        nodes = (1, 2, 3, 4, 5)
+        voters = (1, 2, 3)
+        config = GroupConfig.of("main", nodes, disk_ids=disks(*nodes), tick_ms=300, fetch_entries_max=3)
+        config = replace(config, commit_servers=voters, candidates=voters, commit_quantity=2, seal_quantity=2)
+        self.cluster = Cluster(config, seed=seed)
+        self.chance = self.cluster.random
+        self.cluster.loss = self.chance.choice([0.0, 0.03, 0.1])
+        # With one voter there is one disk, and whoever wipes that loses everything.
+        self.wipes = self.chance.choice([True, False])
+        self.sizes = [3, 3, 5] if self.wipes else [1, 3, 3, 5]
+
+    def once(self) -> None:
+        cluster, chance = self.cluster, self.chance
+        node = chance.choice((1, 2, 3, 4, 5))
+        living = [one for one in cluster.nodes.values() if one.is_alive]
+        what = chance.choice(
+            ["submit", "submit", "submit", "crash", "start", "cut", "heal", "wipe", "change"]
+        )
+        if what == "submit" and cluster.nodes[node].is_alive:
+            cluster.submit(node, chance.randint(1, 3))
+        elif what == "crash" and len(living) > 4:
+            cluster.crash(node)
+        elif what == "start":
+            self.start_all()
+        elif what == "cut":
+            cluster.cut_off = (node,)
+        elif what == "heal":
+            cluster.cut_off = ()
+        elif what == "wipe" and self.wipes and len(living) == 5 and self._may_wipe():
+            cluster.restart(node, is_wiped=True)
+        elif what == "change":
+            self._change()
+
+    def _may_wipe(self) -> bool:
+        """One disk at a time, and nothing that only it has: nobody lags."""
+        lags = len({one.replica.applied for one in self.cluster.nodes.values()}) > 1
+        return (
+            not lags
+            and self.cluster.has_leader
+            and not any(one.replica.is_amnesiac for one in self.cluster.nodes.values())
+        )
+
+    def _change(self) -> None:
+        leaders = [one for one in self.cluster.nodes.values() if one.is_leading]
+        for leader in leaders:
+            config = leader.replica.config
+            size = self.chance.choice(self.sizes)
+            voters = tuple(sorted(self.chance.sample((1, 2, 3, 4, 5), size)))
+            quorum = size // 2 + 1
+            leader.take(
+                ConfigProposed(
+                    grown(
+                        config,
+                        commit_servers=voters,
+                        candidates=voters,
+                        commit_quantity=quorum,
+                        seal_quantity=quorum,
+                    )
+                )
+            )
+
+    def start_all(self) -> None:
+        for number, one in list(self.cluster.nodes.items()):
+            if not one.is_alive:
+                self.cluster.start(number)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_configurations_disks_and_crashes_leave_one_order(seed: int) -> None:
+    trouble = Trouble(seed)
+    cluster = trouble.cluster
+    for _ in range(60):
+        trouble.once()
+        cluster.run(trouble.chance.choice([1, 5, 50, 400]))
+    cluster.loss, cluster.cut_off = 0.0, ()
+    trouble.start_all()
+    replicas = [one.replica for one in cluster.nodes.values()]
+    cluster.run_until(lambda: cluster.is_calm and not any(one.is_amnesiac for one in replicas), 60_000)
+    cluster.run_until(lambda: cluster.is_calm and len({one.config for one in replicas}) == 1)
