@@ -112,7 +112,7 @@ def print_sender(kind: str, servers: int, cost: dict[str, float]) -> None:
 
 
 def cluster(folder: Path, kind: str, servers: int) -> BusCluster:
-    return BusCluster(folder, kind=kind, servers=servers, producers=1, journal={}, keeps_history=False)
+    return BusCluster(folder, kind=kind, servers=servers, producers=1, journal={}, is_for_bench=True)
 
 
 def data_folder() -> tempfile.TemporaryDirectory[str]:

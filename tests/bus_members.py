@@ -145,8 +145,9 @@ class BusCluster:
         network: dict[str, Any] | None = None,
         hosts: dict[int, str] | None = None,
         wrappers: dict[int, Sequence[str]] | None = None,
-        keeps_history: bool = True,
+        is_for_bench: bool = False,
     ) -> None:
+        """For the bench there are no faults and no histories, which would cost something."""
         self.folder = folder
         self.kind = kind
         self.servers = list(range(1, servers + 1))
@@ -180,7 +181,7 @@ class BusCluster:
             **(group or {}),
         }
         self.journal = journal if journal is not None else SMALL_SEGMENTS
-        self._keeps_history = keeps_history
+        self._is_for_bench = is_for_bench
         self.members: dict[int, MemberProcess] = {}
         self._lives = itertools.count(1)
         self._histories: list[Path] = []
@@ -190,8 +191,6 @@ class BusCluster:
         life = next(self._lives)
         history = self.folder / f"history-{node}-{life}"
         network = {**self.network, **changes.pop("network", {})}
-        if (own := (changes.pop("interface", None))) is not None:
-            network["interface"] = own
         config = {
             "node": node,
             "group": self.group,
@@ -200,8 +199,8 @@ class BusCluster:
             "key_file": str(self.key_file),
             "data": str(self.folder / f"data-{node}") if node in self.servers else None,
             "journal": self.journal,
-            "fault_file": str(self.fault_file),
-            "history": str(history) if self._keeps_history and node in self.servers else None,
+            "fault_file": None if self._is_for_bench else str(self.fault_file),
+            "history": str(history) if node in self.servers and not self._is_for_bench else None,
             **changes,
         }
         path = self.folder / f"config-{node}-{life}.json"

@@ -127,6 +127,8 @@ class BusDesk:
             if word == "status":
                 self._answer(self._lines, "status", self._status())
             elif word == "wait":
+                if unknown := sorted(set(given) - set(self._figures())):
+                    raise ValueError(f"nobody here knows of {', '.join(unknown)}")
                 self._waiting.append((self._lines, given))
                 self.look()
             elif word == "load" and ("seconds" in given or "envelopes" in given):

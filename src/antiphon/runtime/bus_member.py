@@ -158,7 +158,7 @@ class BusMember:
         if not Journal.is_formatted(disk):
             Journal.format(disk, settings.journal, secrets.token_bytes(16), node, group.group)
         journal, found = Journal.open(disk, settings.journal)
-        recovered = recover(found, journal.payloads)
+        recovered = recover(found, journal.payloads, group=group)
         tally = Tally(node)
         if recovered.manager_state is not None:
             tally.restore(recovered.manager_state)

@@ -56,18 +56,18 @@ class BusPort:
         """Carries out effects of this channel from now on: what is not for the network goes `otherwise`."""
         transport, node, run_id = self._transport, self._node, self._run_id
         self._channels[config.group] = config.group
-        head = (config.group, config.config_id, node, run_id, disk_id)
+        encoder = codec.Encoder(codec.Header(config.group, config.config_id, node, run_id, disk_id))
         last: said.BusMessage | None = None
         parts: Sequence[Buffer] = ()
 
         def encode(message: said.BusMessage) -> Sequence[Buffer]:
             nonlocal last, parts
             if message is not last:
-                last, parts = message, codec.encode_parts(message, *head)
+                last, parts = message, encoder.encode_parts(message)
             return parts
 
         def carry_out(effect: bus.Effect) -> None:
-            nonlocal head
+            nonlocal encoder
             kind = type(effect)
             if kind is bus.Multicast:
                 message = effect.message  # type: ignore[union-attr]
@@ -75,7 +75,8 @@ class BusPort:
             elif kind is bus.Send:
                 transport.send(effect.to, encode(effect.message))  # type: ignore[union-attr]
             elif kind is bus.Reconfigured:
-                head = (config.group, effect.config.config_id, node, run_id, disk_id)  # type: ignore[union-attr]
+                config_id = effect.config.config_id  # type: ignore[union-attr]
+                encoder = codec.Encoder(codec.Header(config.group, config_id, node, run_id, disk_id))
             else:
                 otherwise(effect)
 

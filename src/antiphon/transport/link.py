@@ -326,14 +326,13 @@ class Link:
     def _on_body(self, now_ns: int, run: Run, stream: int, counter: int, body: bytes) -> None:
         kind = body[0]
         if kind == p.FRAMES:
-            for frame in p.unpack_frames(body):
-                self._arrive(run, frame)
+            self._arrive(run, p.unpack_frames(body))
         elif kind == p.PART:
             index, count, piece = p.unpack_part(body)
             self.counters[run.sender].fragments += 1
             whole = run.assembler.add(now_ns, (stream, counter - index), index, count, piece)
             if whole is not None:
-                self._arrive(run, whole)
+                self._arrive(run, [whole])
         elif kind == p.HEADS:
             self._on_heads(now_ns, run, p.unpack_heads(body))
         elif kind == p.ASK:
@@ -345,14 +344,15 @@ class Link:
         else:
             raise ProtocolError(f"a body of kind {kind}")
 
-    def _arrive(self, run: Run, frame: bytes | memoryview) -> None:
-        arrived = Arrived(run.sender, run.run_id, frame)
+    def _arrive(self, run: Run, frames: Sequence[bytes | memoryview]) -> None:
+        sender, run_id = run.sender, run.run_id
+        arrived = [Arrived(sender, run_id, frame) for frame in frames]
         if run.is_proven:
-            self.counters[run.sender].frames += 1
-            self.arrived.append(arrived)
+            self.counters[sender].frames += len(arrived)
+            self.arrived += arrived
         else:
-            run.held.append(arrived)
-            run.held_bytes += len(frame)
+            run.held += arrived
+            run.held_bytes += sum(map(len, frames))
 
     # -- proving that one is alive ---------------------------------------------
 

@@ -15,7 +15,7 @@ from antiphon.errors import Damaged, DataDirectoryLocked, NoSpace, StorageFailed
 from antiphon.journal.format import PAGE, segment_name
 from antiphon.journal.journal import SyncTicket
 from antiphon.journal.ports import Location, Position
-from antiphon.runtime.disk import POISONED, FileDisk, SyncThread
+from antiphon.runtime.disk import POISONED, RESERVE, FileDisk, SyncThread
 from tests.journals import Desk, payload_of
 
 
@@ -65,6 +65,23 @@ def test_a_poisoned_directory_is_not_opened_in_the_same_boot(tmp_path: Path) -> 
     assert accepted.read("a", 0, 9) == b"text"
     accepted.close()
     FileDisk(tmp_path, this_boot="boot 1").close()
+
+
+def test_with_peers_a_poisoned_directory_is_opened_but_not_trusted(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path, this_boot="boot 1")
+    disk.mark_poisoned("segment-00000001 could not be synced")
+    disk.close()
+    for _ in range(2):
+        # Until its files are put aside, it stays so.
+        disk = FileDisk(tmp_path, this_boot="boot 1", has_peers=True)
+        assert "segment-00000001 could not be synced" in disk.distrusted
+        disk.close()
+    disk = FileDisk(tmp_path, this_boot="boot 1", has_peers=True)
+    disk.trust()
+    disk.close()
+    disk = FileDisk(tmp_path, this_boot="boot 1", has_peers=True)
+    assert disk.distrusted == ""
+    disk.close()
 
 
 def test_a_reboot_takes_the_poison_away(tmp_path: Path) -> None:
@@ -120,9 +137,9 @@ def test_a_file_keeps_its_bytes_under_a_new_name(disk: FileDisk) -> None:
     assert disk.read("a", 0, 4) == bytes(4)
     assert disk.read("lost+found/a", 0, 4) == b"text"
     assert view == b"text"
-    assert disk.list_files() == ["LOCK", "a"]
+    assert disk.list_files() == ["LOCK", "a", RESERVE]
     disk.remove("a")
-    assert disk.list_files() == ["LOCK"]
+    assert disk.list_files() == ["LOCK", RESERVE]
 
 
 def test_a_view_in_use_is_told(disk: FileDisk) -> None:

@@ -1,0 +1,156 @@
+"""The port between the channels of a node and its transport, with a transport that only notes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from antiphon.bus import messages as m
+from antiphon.bus.codec import decode, encode
+from antiphon.bus.effects import Alarm, Effect, Multicast, Received, Reconfigured, Send
+from antiphon.bus.group import GroupConfig
+from antiphon.ids import Mid
+from antiphon.node import InChannel
+from antiphon.runtime.bus_port import BusPort, CarryOut
+from antiphon.transport.interface import Arrived, Lane, Peer, Transport, TransportSettings
+from antiphon.transport.memory import MemoryNetwork, MemoryTransport
+from antiphon.wire.primitives import Buffer
+
+CONFIG = GroupConfig.of("a", (1, 2, 3))
+RUN = b"this run of ours"
+OTHER_RUN = b"a run of another"
+DISK = b"the disk of ours"
+HEARTBEAT = m.Heartbeat(1, 2, 3, 4, 5, True)
+DATA = m.Data(Mid(1, 2, 3), 4, 1, b"d" * 16, b"payload")
+ACK = m.HeartbeatAck(1, 4)
+
+
+class NotingTransport:
+    def __init__(self) -> None:
+        self.sent: list[tuple[int | Lane, Sequence[Buffer]]] = []
+        self.flushes = 0
+        self.deliver: Any = None
+
+    def send(self, to: int, buffers: Sequence[Buffer]) -> None:
+        self.sent.append((to, buffers))
+
+    def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
+        self.sent.append((lane, buffers))
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+class Desk:
+    """A port, and whoever is on its two sides."""
+
+    def __init__(self) -> None:
+        self.transport = NotingTransport()
+        self.taken: list[list[InChannel]] = []
+        self.others: list[Effect] = []
+        self.port = BusPort(cast(Transport, self.transport), 1, RUN, self.taken.append)
+        self.carry_out: CarryOut = self.port.join(CONFIG, DISK, self.others.append)
+
+    def arrive(self, *frames: bytes, sender: int = 2, run_id: bytes = OTHER_RUN) -> None:
+        self.transport.deliver([Arrived(sender, run_id, memoryview(frame)) for frame in frames])
+
+
+def said_by(sender: int, message: m.BusMessage, *, group: str = "a", run_id: bytes = OTHER_RUN) -> bytes:
+    return encode(message, group, 1, sender, run_id, DISK)
+
+
+def test_each_message_takes_its_lane() -> None:
+    desk = Desk()
+    deliver = m.Deliver(1, 1, 1, 1, 1, ())
+    for message in (DATA, HEARTBEAT, deliver):
+        desk.carry_out(Multicast(message))
+    desk.carry_out(Send(3, ACK))
+    assert [to for to, _ in desk.transport.sent] == [Lane.DATA, Lane.CONTROL, Lane.DELIVERIES, 3]
+    for (_, parts), message in zip(desk.transport.sent, (DATA, HEARTBEAT, deliver, ACK), strict=True):
+        header, decoded = decode(b"".join(parts))
+        assert decoded == message
+        assert (header.group, header.sender, header.run_id, header.disk_id) == ("a", 1, RUN, DISK)
+
+
+def test_a_message_to_several_is_encoded_once_and_payloads_are_not_copied() -> None:
+    desk = Desk()
+    desk.carry_out(Send(2, DATA))
+    desk.carry_out(Send(3, DATA))
+    (_, first), (_, second) = desk.transport.sent
+    assert first is second
+    assert any(part is DATA.payload for part in first)
+
+
+def test_what_is_not_for_the_network_goes_its_own_way() -> None:
+    desk = Desk()
+    alarm = Alarm("the disk is on fire")
+    desk.carry_out(alarm)
+    assert desk.others == [alarm] and desk.transport.sent == []
+
+
+def test_what_came_in_one_wake_up_reaches_the_node_in_one_call() -> None:
+    desk = Desk()
+    desk.arrive(said_by(2, HEARTBEAT), said_by(2, ACK))
+    desk.arrive(said_by(2, DATA))
+    assert desk.taken == [
+        [InChannel("a", Received(2, HEARTBEAT, DISK)), InChannel("a", Received(2, ACK, DISK))],
+        [InChannel("a", Received(2, DATA, DISK))],
+    ]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"no message at all, but rather long for something that means nothing",
+        said_by(2, HEARTBEAT)[:-1],
+        said_by(2, HEARTBEAT) + b"!",
+        said_by(2, HEARTBEAT, group="b"),
+        said_by(3, HEARTBEAT),
+        said_by(2, HEARTBEAT, run_id=RUN),
+        said_by(2, HEARTBEAT).replace(b"\x71\xa9\x02", b"\x71\xa9\x03"),
+    ],
+    ids=["nothing", "noise", "short", "long", "group", "sender", "run", "version"],
+)
+def test_a_frame_that_is_not_in_order_is_counted_and_the_others_are_taken(frame: bytes) -> None:
+    desk = Desk()
+    # Also when the member is well known.
+    desk.arrive(said_by(2, ACK))
+    desk.arrive(frame, said_by(2, HEARTBEAT))
+    assert desk.taken[1:] == [[InChannel("a", Received(2, HEARTBEAT, DISK))]]
+    assert desk.port.refused == 1
+    desk.arrive(frame)
+    assert len(desk.taken) == 2, "a wake-up that brought nothing is not told"
+
+
+def test_after_a_change_of_the_configuration_headers_name_the_new_one() -> None:
+    desk = Desk()
+    desk.carry_out(Reconfigured(replace(CONFIG, config_id=7)))
+    desk.carry_out(Send(2, ACK))
+    header, _ = decode(b"".join(desk.transport.sent[0][1]))
+    assert header.config_id == 7 and desk.others == []
+
+
+def test_two_nodes_hear_each_other_through_a_transport() -> None:
+    async def story() -> None:
+        network = MemoryNetwork()
+        peers = {node: Peer("memory", node) for node in (1, 2)}
+        heard: asyncio.Queue[list[InChannel]] = asyncio.Queue()
+        ways: dict[int, CarryOut] = {}
+        for node, run_id in ((1, RUN), (2, OTHER_RUN)):
+            settings = TransportSettings(node=node, cluster_id=b"c" * 16, run_id=run_id, peers=peers)
+            transport = MemoryTransport(network, settings)
+            await transport.start()
+            port = BusPort(transport, node, run_id, heard.put_nowait)
+            ways[node] = port.join(CONFIG, DISK, lambda effect: None)
+        ways[1](Multicast(DATA))
+        ways[2](Send(1, ACK))
+        async with asyncio.timeout(10):
+            told = [await heard.get(), await heard.get()]
+        assert told == [[InChannel("a", Received(1, DATA, DISK))], [InChannel("a", Received(2, ACK, DISK))]]
+
+    asyncio.run(story())
