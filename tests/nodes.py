@@ -23,7 +23,7 @@ from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.world import MILLISECOND_NS, World
-from antiphon.startup import CHANNEL, CLUSTER, Identity, StartSettings, start_node
+from antiphon.startup import CHANNEL, CLUSTER, Identity, StartSettings, start
 
 SEGMENTS = Settings(segment_bytes=160 * 1024, order_blocks=8, spares_max=2)
 
@@ -31,18 +31,21 @@ SEGMENTS = Settings(segment_bytes=160 * 1024, order_blocks=8, spares_max=2)
 class Life:
     """One life of one node."""
 
-    def __init__(self, cluster: Cluster, node_id: int, disk: SimDisk, run_id: bytes) -> None:
+    def __init__(
+        self, cluster: Cluster, node_id: int, disk: SimDisk, run_id: bytes, distrusted: str = ""
+    ) -> None:
         self.cluster, self.node_id, self.disk = cluster, node_id, disk
-        if not Journal.is_formatted(disk):
-            Journal.format(disk, SEGMENTS, cluster.chance.randbytes(16), node_id, CLUSTER)
-        journal, found = Journal.open(disk, SEGMENTS)
-        identity = Identity(disk_id=found.disk_id, run_id=run_id, start_s=1)
-        started = start_node(journal, found, identity, StartSettings(group=cluster.config))
+        identity = Identity(disk_id=cluster.chance.randbytes(16), run_id=run_id, start_s=1)
+        settings = StartSettings(group=cluster.config)
+        started = start(disk, SEGMENTS, identity, settings, node_id, distrusted=distrusted)
+        journal, found = started.journal, started.found
         self.journal, self.node, self.manager = journal, started.node, started.manager
+        self.disk_id = found.disk_id
+        self.notes = started.notes
         self.parts = self.node.channels[CHANNEL]
         self.replica = self.parts.replica
         self.is_alive = True
-        self.alarms: list[str] = []
+        self.alarms: list[str] = list(started.alarms)
         self._tags = count(1)
         self._events: list[NodeEvent] = []
         self._is_planned = False
@@ -93,6 +96,9 @@ class Life:
                             self.cluster.carry(self, to, message)
                 case bus.Alarm(text=text):
                     self.alarms.append(text)
+                case bus.Reconfigured():
+                    # The nodes stay the same.
+                    pass
                 case what:
                     self._storage.carry_out(what)
         self._storage.flush()
@@ -104,10 +110,11 @@ class Life:
 class Cluster:
     """Nodes 1, 2, 3 … of one channel, and what happens between them."""
 
-    def __init__(self, seed: int, nodes: int = 3, **settings: int) -> None:
+    def __init__(self, seed: int, nodes: int = 3, *, lists_disks: bool = False, **settings: int) -> None:
         self.world = World(seed)
         self.chance: random.Random = self.world.random("cluster")
-        self.config = GroupConfig.of(CHANNEL, tuple(range(1, nodes + 1)), **settings)
+        ids = tuple([self.chance.randbytes(16) for _ in range(nodes)]) if lists_disks else ()
+        self.config = GroupConfig.of(CHANNEL, tuple(range(1, nodes + 1)), disk_ids=ids, **settings)
         self.loss = 0.0
         self.heard: list[tuple[int, int, m.BusMessage]] = []
         self.on_said: Callable[[int, int, m.BusMessage], None] = lambda sender, to, message: None
@@ -115,13 +122,16 @@ class Cluster:
         self._runs = 0
         self.lives: dict[int, Life] = {}
         for node_id in self.config.nodes:
-            self._disks[node_id] = SimDisk(self.world, f"disk/{node_id}")
+            disk = self._disks[node_id] = SimDisk(self.world, f"disk/{node_id}")
+            if lists_disks:
+                # Only the very first time: whoever comes with another disk is another.
+                Journal.format(disk, SEGMENTS, self.config.disk_of(node_id), node_id, CLUSTER)
             self.start(node_id)
 
-    def start(self, node_id: int) -> Life:
+    def start(self, node_id: int, distrusted: str = "") -> Life:
         self._runs += 1
-        life = Life(self, node_id, self._disks[node_id], b"node%02d, life%04d" % (node_id, self._runs))
-        self.lives[node_id] = life
+        run_id = b"node%02d, life%04d" % (node_id, self._runs)
+        life = self.lives[node_id] = Life(self, node_id, self._disks[node_id], run_id, distrusted)
         return life
 
     def stop(self, node_id: int, *, wipes: bool = False) -> None:
@@ -132,17 +142,21 @@ class Cluster:
         if wipes:
             self._disks[node_id] = SimDisk(self.world, f"disk/{node_id}/{self._runs}")
 
+    def disk_of(self, node_id: int) -> SimDisk:
+        return self._disks[node_id]
+
     def carry(self, sender: Life, to: int, message: m.BusMessage) -> None:
         self.on_said(sender.node_id, to, message)
         if self.chance.random() < self.loss:
             return
-        header = (CHANNEL, self.config.config_id, sender.node_id, bytes(16))
+        header = (CHANNEL, self.config.config_id, sender.node_id, bytes(16), sender.disk_id)
         data = codec.encode(message, *header)
 
         def arrive() -> None:
             life = self.lives.get(to)
             if life is not None:
-                life.take(bus.Received(sender.node_id, codec.decode(data)[1]))
+                found, message = codec.decode(data)
+                life.take(bus.Received(sender.node_id, message, found.disk_id))
 
         self.world.after(self.chance.randint(MILLISECOND_NS // 20, 2 * MILLISECOND_NS), arrive)
 

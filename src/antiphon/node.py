@@ -39,6 +39,8 @@ FOR_MESSAGE_MANAGER = (
     said.SessionDetached,
     said.BrowseRequest,
     said.AppliedGet,
+    said.BatchGet,
+    said.BatchReply,
 )
 FOR_CLIENT_MANAGER = (said.Registered, said.Deliver, said.ConsumerEnded, said.BrowseReply)
 
@@ -77,8 +79,13 @@ class ChannelParts:
     for_producer: list[bus.Event] = field(default_factory=list)
     manager_heard: bool = False
     proposals: int = 0
+    # Is there anybody else? What was said before a configuration began goes to those of the one before.
+    is_alone: bool = field(init=False)
     # Room on the disk is low: nothing more is published for now.
     is_blocked: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_alone = len(self.replica.config.nodes) == 1
 
     @property
     def is_busy(self) -> bool:
@@ -244,6 +251,12 @@ class Node:
                 self._for_client_manager.append(door.ChannelEvent(parts.name, effect))
             case bus.Reconfigured(config=config):
                 parts.producer.reconfigure(config)
+                parts.manager.reconfigure(config.data_servers)
+                parts.is_alone = len(config.nodes) == 1
+                self._effects.append(InChannel(parts.name, effect))
+            case bus.Spoilt(place=place, error=error):
+                parts.manager.damaged(place, error)
+                parts.manager_heard = True
             case _:
                 self._effects.append(InChannel(parts.name, effect))
 
@@ -281,7 +294,7 @@ class Node:
 
     def _multicast(self, parts: ChannelParts, message: said.BusMessage) -> None:
         self._route(parts, self.node_id, message)
-        if len(parts.replica.config.nodes) > 1:
+        if not parts.is_alone:
             self._effects.append(InChannel(parts.name, bus.Multicast(message)))
 
     # --- questions ---------------------------------------------------------------------------------

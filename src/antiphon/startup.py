@@ -4,12 +4,17 @@ Where it sits
     disk  ->  journal/recovery  ->  bus/recovery  ->  START-UP  ->  node
 
 What it promises
-    S1  An empty directory is formatted; one that holds anything is read, and damage is an error that
-        names file and offset, before anything was changed.
+    S1  An empty directory is formatted, with the disk id that was drawn; one that holds anything is read,
+        and damage is an error that names file and offset, before anything was changed.
     S2  The message manager begins with the state of a checkpoint whose digest was verified. What was
         ordered behind it comes again through the bus, under a new epoch.
     S3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
         the rest when they are read.
+    S4  A node of a group that lists its disks does not need its own: if its order or its superblock is
+        damaged, no checkpoint can be used and the order does not reach back, or a sync has failed, all files
+        are put aside (`lost+found`), and it begins anew under another disk id. So it has no vote until the
+        group has listed that one: what the old disk promised and held may have been counted.
+    S5  A payload that is damaged costs such a node nothing but asking the others for it.
 
 What it leaves to others
     Chance and time come in as data (`Identity`): `runtime` draws them, `sim` invents them.
@@ -18,8 +23,7 @@ What it leaves to others
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 
@@ -30,12 +34,13 @@ from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
-from antiphon.errors import Damaged
+from antiphon.errors import Damaged, FormatMismatch, StorageFailed
 from antiphon.ids import IdSource
+from antiphon.journal import quarantine
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.format import checkpoint_name
 from antiphon.journal.journal import Journal
-from antiphon.journal.ports import Disk, Location
+from antiphon.journal.ports import Disk
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
 from antiphon.node import ChannelParts, Node
@@ -80,7 +85,7 @@ class StartSettings:
 
     def config_digest(self) -> str:
         """Two nodes whose digests differ were set up differently."""
-        essential = {"cluster": self.cluster, "group": asdict(self.group)}
+        essential = {"cluster": self.cluster, "group": self.group.digest.hex()}
         text = json.dumps(essential, sort_keys=True, separators=(",", ":"))
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -97,23 +102,93 @@ class StartedNode:
     manager: MessageManager
     # For the operator: what was repaired, cut off or passed over.
     notes: list[str]
+    # What was lost here, and must come from other nodes.
+    alarms: list[str] = field(default_factory=list)
 
 
-def open_journal(disk: Disk, settings: JournalSettings, identity: Identity) -> tuple[Journal, Recovered]:
+def start(
+    disk: Disk,
+    journal: JournalSettings,
+    identity: Identity,
+    settings: StartSettings,
+    node_id: int = EMBEDDED_NODE_ID,
+    *,
+    distrusted: str = "",
+) -> StartedNode:
+    """Open the data directory of a node and compose its machines.
+
+    `distrusted` says why the files that are there must not be used, though they look well; a sync failed.
+    """
+    group = settings.group
+    if not _can_do_without_disk(group, node_id):
+        if distrusted:
+            raise StorageFailed(distrusted)
+        return _start(disk, journal, identity, settings, node_id)
+    try:
+        if distrusted:
+            raise Damaged("data directory", 0, distrusted)
+        return _start(disk, journal, identity, settings, node_id)
+    except Damaged as damage:
+        alarm = _put_aside(disk, identity, group, node_id, damage)
+    started = _start(disk, journal, identity, settings, node_id)
+    started.alarms.insert(0, alarm)
+    return started
+
+
+def _can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
+    """Do others have all that is here, and would they know a new disk for a new one?"""
+    return len(group.data_servers) > 1 and bool(group.disk_of(node_id))
+
+
+def _put_aside(disk: Disk, identity: Identity, group: GroupConfig, node_id: int, damage: Damaged) -> str:
+    assert identity.disk_id != group.disk_of(node_id), "a new disk is given the id of the one that is lost"
+    mark = identity.disk_id.hex()[:12]
+    moved = quarantine.put_aside(disk, mark, damage.text)
+    return (
+        f"{damage.text}. Its {len(moved)} files were moved to lost+found/{mark}-*; the node begins anew, as "
+        f"disk {identity.disk_id.hex()}, learns from the others, and has no vote until they have listed it"
+    )
+
+
+def _start(
+    disk: Disk, journal: JournalSettings, identity: Identity, settings: StartSettings, node_id: int
+) -> StartedNode:
+    has_peers = _can_do_without_disk(settings.group, node_id)
+    opened, found = open_journal(
+        disk, journal, identity, node_id=node_id, cluster=settings.cluster, has_peers=has_peers
+    )
+    return start_node(opened, found, identity, settings)
+
+
+def open_journal(
+    disk: Disk,
+    settings: JournalSettings,
+    identity: Identity,
+    *,
+    node_id: int = EMBEDDED_NODE_ID,
+    cluster: str = CLUSTER,
+    has_peers: bool = False,
+) -> tuple[Journal, Recovered]:
     """Open the journal of a data directory, making one if there is none."""
     if not Journal.is_formatted(disk):
-        Journal.format(disk, settings, identity.disk_id, EMBEDDED_NODE_ID, CLUSTER)
-    return Journal.open(disk, settings)
+        Journal.format(disk, settings, identity.disk_id, node_id, cluster)
+    journal, found = Journal.open(disk, settings, has_peers=has_peers)
+    if (found.node_id, found.cluster) != (node_id, cluster):
+        raise FormatMismatch(
+            f"the data directory belongs to node {found.node_id} of {found.cluster!r}, and this is node "
+            f"{node_id} of {cluster!r}: nothing was lost; give each node its own directory"
+        )
+    return journal, found
 
 
 def start_node(
     journal: Journal, found: Recovered, identity: Identity, settings: StartSettings
 ) -> StartedNode:
-    """Compose the machines of the embedded node from what the journal found."""
+    """Compose the machines of a node from what the journal found."""
     group, payloads = settings.group, journal.payloads
     node_id = found.node_id
     recovered = recover(found, payloads, keeps_state=node_id in group.checkpoint_servers)
-    manager = MessageManager(group.group, node_id, payloads, settings.message_manager)
+    manager = MessageManager(group.group, node_id, payloads, settings.message_manager, group.data_servers)
     if recovered.manager_state is not None:
         _restore(manager, recovered)
         _verify(journal, manager)
@@ -161,6 +236,7 @@ def start_node(
         counter=counter,
         manager=manager,
         notes=notes,
+        alarms=list(found.lost),
     )
 
 
@@ -182,11 +258,17 @@ def _restore(manager: MessageManager, recovered: RecoveredReplica) -> None:
 
 
 def _verify(journal: Journal, manager: MessageManager) -> None:
-    """Read what the checkpoint refers to, newest segment first; the tail was verified by the journal."""
+    """Read what the checkpoint refers to, newest segment first; the tail was verified by the journal.
+
+    What is damaged is for the message manager to get from another replica, or to refuse.
+    """
     budget = VERIFIED_BYTES_MAX
     for segment in sorted(manager.live_bytes_by_segment(), reverse=True):
-        locations: Sequence[Location] = manager.records_in(segment)
-        if budget <= 0:
-            return
-        journal.verify(locations, budget)
-        budget -= sum(location.length for location in locations)
+        for location in manager.records_in(segment):
+            if budget <= 0:
+                return
+            try:
+                journal.verify(location)
+            except Damaged as error:
+                manager.damaged(location, error)
+            budget -= location.length

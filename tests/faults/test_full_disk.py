@@ -7,6 +7,7 @@ without, these tests are skipped and say so.
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import antiphon
+from antiphon.errors import NoSpace
+from antiphon.runtime.disk import RESERVE, RESERVE_BYTES, FileDisk
 from tests.processes import Server
 
 QUEUE = "queue:flood"
@@ -109,3 +112,25 @@ def test_a_producer_waits_while_the_disk_is_full_and_goes_on_when_it_was_emptied
     with Server(small_disk / "data") as server:
         assert asyncio.run(count_stored(server.url)) == stored
         assert server.stop() == 0
+
+
+def test_the_reserve_is_there_for_a_checkpoint_and_comes_back_with_room(small_disk: Path) -> None:
+    disk = FileDisk(small_disk / "data")
+    disk.create("segment-00000001", 1 << 20)
+    assert disk.size(RESERVE) == RESERVE_BYTES
+    other = small_disk / "somebody else's"
+    with other.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, disk.free_bytes() - (1 << 20))
+    with pytest.raises(NoSpace):
+        disk.create("segment-00000002", 4 << 20)
+    assert RESERVE in disk.list_files(), "it is not for segments"
+    checkpoint = bytes(RESERVE_BYTES // 2)
+    disk.write_whole("checkpoint", [checkpoint])
+    assert disk.read("checkpoint", 0, len(checkpoint)) == checkpoint
+    assert RESERVE not in disk.list_files()
+    with pytest.raises(NoSpace):
+        disk.write_whole("another", [checkpoint, checkpoint])
+    other.unlink()
+    disk.create("segment-00000002", 4 << 20)
+    assert disk.size(RESERVE) == RESERVE_BYTES
+    disk.close()

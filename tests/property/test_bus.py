@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
-from antiphon.bus.codec import decode, encode
+from antiphon.bus.codec import Decoder, decode, encode
 from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.effects import Append, Learned, OrderRecord, Received, RoleEvent, Synced
 from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
@@ -77,6 +77,7 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "mids": st.lists(mids, max_size=3).map(tuple),
     "unknown": st.lists(mids, max_size=3).map(tuple),
     "firsts": st.lists(u64, max_size=3).map(tuple),
+    "destinations": st.lists(u64, max_size=3).map(tuple),
     "entries": entry_lists(),
     "digest": ids,
     "checksum": ids,
@@ -113,10 +114,13 @@ items_of = {
     m.FetchDataReply: st.lists(datas, max_size=3),
     m.FetchRangeReply: st.lists(datas, max_size=3),
     m.StoredReply: st.lists(datas, max_size=3),
+    m.BatchReply: st.lists(datas, max_size=3),
 }
 
 
 def strategy_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    if kind is m.Data:
+        return datas
     parts = {}
     for field in fields(kind):
         if field.name == "items":
@@ -134,6 +138,8 @@ messages = st.one_of([strategy_of(kind) for kind in MESSAGES])
 
 def comparable(message: Any) -> Any:
     """A piece may be cut into buffers in any way; only their bytes count."""
+    if isinstance(message, m.Data):
+        return message
     values = {field.name: getattr(message, field.name) for field in fields(message)}
     if "pieces" in values:
         values["pieces"] = [(*piece[:3], b"".join(piece.buffers)) for piece in message.pieces]
@@ -178,6 +184,26 @@ def test_a_message_with_a_wrong_byte_or_length_is_a_message_or_a_protocol_error(
         decode(bytes(data))
     except ProtocolError:
         pass
+
+
+@given(messages, messages, st.integers(0, 60), st.integers(0, 255), st.integers(-5, 5))
+def test_who_remembers_headers_decodes_the_same(
+    known: m.BusMessage, message: m.BusMessage, where: int, value: int, longer: int
+) -> None:
+    decoder = Decoder()
+    decoder.decode(encode(known, "main", 1, 1, RUN))
+    good = encode(message, "main", 1, 1, RUN)
+    bad = bytearray(good)
+    bad[where % len(bad)] = value
+    for data in (good, bytes(bad), good[:longer] if longer < 0 else good + bytes(longer)):
+        try:
+            header, expected = decode(data)
+        except ProtocolError:
+            with pytest.raises(ProtocolError):
+                decoder.decode(data)
+        else:
+            told, back = decoder.decode(memoryview(data))
+            assert told == header and comparable(back) == comparable(expected)
 
 
 # -- records ----------------------------------------------------------------------------------------

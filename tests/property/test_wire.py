@@ -30,6 +30,7 @@ from antiphon.wire.commands import (
     RangesToEnd,
     StartKind,
     StartKindField,
+    count_of,
     decode_payload,
     encode_command,
     iterate_commands,
@@ -211,9 +212,13 @@ def test_a_payload_decodes_to_itself(cls: type[Any], data: st.DataObject) -> Non
     assert type(decoded) is cls
 
 
+def joined(commands: list[tuple[dict[str, Any], bytes]]) -> bytes:
+    return b"".join(command for _, command in commands)
+
+
 @given(st.lists(any_command(), max_size=5))
 def test_an_envelope_gives_back_its_commands(commands: list[tuple[dict[str, Any], bytes]]) -> None:
-    envelope = b"".join(command for _, command in commands)
+    envelope = joined(commands)
     walked = list(iterate_commands(envelope))
     assert len(walked) == len(commands)
     for (header, payload, offset), (expected, command) in zip(walked, commands, strict=True):
@@ -241,6 +246,17 @@ def test_any_bytes_are_commands_or_are_refused(data: bytes) -> None:
     except ProtocolError:
         return
     assert again == data
+
+
+@given(st.one_of(st.binary(max_size=120), damaged(st.lists(any_command(), max_size=4).map(joined))))
+def test_counting_commands_agrees_with_walking_over_them(data: bytes) -> None:
+    try:
+        expected = sum(header.count for header, _, _ in iterate_commands(data))
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            count_of(data)
+    else:
+        assert count_of(data) == expected
 
 
 @given(st.lists(outcomes, max_size=8))

@@ -36,6 +36,7 @@ from antiphon.bus.effects import (
     EnvelopeConfirmed,
     Event,
     InstallState,
+    LogDamaged,
     MoveState,
     Multicast,
     OpenState,
@@ -50,7 +51,7 @@ from antiphon.bus.effects import (
     WriteCheckpoint,
 )
 from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.messages import Entry, ServerStatus
+from antiphon.bus.messages import Entry
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import RecoveredReplica, recover
@@ -433,8 +434,8 @@ class Stage:
 
     def damage(self, name: str) -> None:
         """The node finds that its log is not what was written."""
-        self[name].replica._commit_server.set_status(ServerStatus.DAMAGED)
         self.tell(name, "finds its log damaged")
+        self[name].take(LogDamaged())
 
     def stall(self, name: str) -> None:
         """The disk takes writes and does not sync them."""

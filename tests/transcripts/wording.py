@@ -15,6 +15,7 @@ from antiphon.bus.entries import FenceDetail, OpenDetail, QuantityDetail, Stable
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import Entry, EntryKind, ServerStatus
 from antiphon.bus.records import BaseMoved, EntriesAppended, EntriesStaged, EpochStarted, decode_order
+from antiphon.bus.sequencer import EPOCHS_PER_CONFIG
 from antiphon.ids import Mid, epoch_counter, epoch_node
 
 ENTRIES_SHOWN = 5
@@ -30,7 +31,12 @@ def letters(nodes: Sequence[int], group: Sequence[int] = ()) -> str:
 
 
 def epoch_name(epoch: int) -> str:
-    return f"{epoch_counter(epoch)}.{letter(epoch_node(epoch))}" if epoch else "no epoch"
+    """The third epoch of configuration 1, claimed by A, is 3.A; that of configuration 2 is 2/3.A."""
+    if not epoch:
+        return "no epoch"
+    former, number = divmod(epoch_counter(epoch), EPOCHS_PER_CONFIG)
+    config = f"{former + 1}/" if former else ""
+    return f"{config}{number}.{letter(epoch_node(epoch))}"
 
 
 def kind_name(message: m.BusMessage) -> str:

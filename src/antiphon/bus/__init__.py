@@ -4,11 +4,13 @@ In the order in which an envelope meets them:
 
     producer           gets the envelopes of a node into the order, once each
     data_server        keeps them durably and reports what it holds
-    sequencer          leads or follows; candidacy: how it comes to lead; reign: what it does then
+    sequencer          leads or follows; candidacy: how it comes to lead; reign: what it does then;
+                       laggards: whom it waits for
     commit_server      makes the order durable, for one epoch at a time
     member             hands committed envelopes to the message manager
     checkpoint_server  makes the state after an agreed number durable
     holder, joining    gives it to a node that needs it; takes it from one that has it
+    presence           who is there, and how far
     replica            all of these on one node, and the queue between them
     recovery           what a crash left, turned into what they begin with
 

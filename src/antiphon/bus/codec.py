@@ -33,7 +33,7 @@ from antiphon.ids import MID_STRUCT, Mid
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import Outcome, read_outcomes, write_outcomes
 from antiphon.wire.layout import Field, list_of
-from antiphon.wire.primitives import Buffer, Reader, Writer, pack
+from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, pack
 
 MAGIC: Final = 0xA971
 VERSION: Final = 2
@@ -43,6 +43,7 @@ _START: Final = pack(Struct("<HB"), MAGIC, VERSION)
 _HEADERS_MAX: Final = 1_024
 _ITEM = Struct("<HQQQII16s")
 _DATA = Struct("<HQQQI16s")
+_DATA_SIZED = Struct(_DATA.format + "I")
 _PIECE = Struct("<QII")
 _PLACE = Struct("<III")
 
@@ -106,8 +107,8 @@ def _read_item(reader: Reader) -> m.ReportItem:
 
 
 def _write_data(writer: Writer, data: m.Data) -> None:
-    writer.raw(pack(_DATA, *data.mid, data.ts, data.count, data.digest))
-    writer.bytes_(data.payload)
+    payload = data.payload
+    writer.parts += (pack(_DATA_SIZED, *data.mid, data.ts, data.count, data.digest, len(payload)), payload)
 
 
 def _read_data(reader: Reader) -> m.Data:
@@ -212,6 +213,8 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (43, m.CheckpointChunk, (_U64, _ID, _U64, _U64, _VIEW, _ID)),
     (44, m.StoredGet, (_U64, _PLACES)),
     (45, m.StoredReply, (_U64, _PLACES, _DATAS, _BOOL)),
+    (46, m.BatchGet, (_NUMBERS, _NUMBERS)),
+    (47, m.BatchReply, (_NUMBERS, _NUMBERS, _DATAS)),
 )
 
 _Write = Callable[[Writer, Any], None]
@@ -253,13 +256,18 @@ def encode_parts(
 ) -> list[Buffer]:
     """The message as buffers to be sent one after the other; payloads are not copied."""
     number, write = _WRITERS[type(message)]
-    if len(run_id) != 16 or len(disk_id) != 16:
-        raise ValueError(f"ids have 16 bytes, not {len(run_id)} and {len(disk_id)}")
     writer = Writer()
-    writer.raw(pack(_HEAD, MAGIC, VERSION, number, config_id, sender, run_id, disk_id))
-    writer.text(group)
+    writer.raw(_encode_head(number, Header(group, config_id, sender, run_id, disk_id)))
     write(writer, message)
     return writer.parts
+
+
+def _encode_head(number: int, header: Header) -> bytes:
+    group, config_id, sender, run_id, disk_id = header
+    if len(run_id) != 16 or len(disk_id) != 16:
+        raise ValueError(f"ids have 16 bytes, not {len(run_id)} and {len(disk_id)}")
+    fixed = pack(_HEAD, MAGIC, VERSION, number, config_id, sender, run_id, disk_id)
+    return fixed + encode_text(group)
 
 
 def encode(
@@ -272,6 +280,25 @@ def encode(
 ) -> bytes:
     """The message as one byte string."""
     return b"".join(encode_parts(message, group, config_id, sender, run_id, disk_id))
+
+
+class Encoder:
+    """`encode_parts` for who has always the same to say in the header: it is written once."""
+
+    __slots__ = ("_kinds",)
+
+    def __init__(self, header: Header) -> None:
+        self._kinds = {
+            kind: (_encode_head(number, header), write) for kind, (number, write) in _WRITERS.items()
+        }
+
+    def encode_parts(self, message: m.BusMessage) -> list[Buffer]:
+        """The message as buffers to be sent one after the other; payloads are not copied."""
+        head, write = self._kinds[type(message)]
+        writer = Writer()
+        writer.parts.append(head)
+        write(writer, message)
+        return writer.parts
 
 
 class Decoder:

@@ -29,19 +29,11 @@ What may be kept at the start of an epoch
     that of ours, and so both agree up to the end of the shorter one. Keeping our entries through
     min(our last, adopted last) therefore keeps adopted entries only, whether we knew them committed or not.
 
-What a base at n may replace
-    Everything through n is committed. If our log has no entry that ends at n, it ends before n, and nothing
-    is lost; or it differs from the order below n. Then a later epoch committed what it differs from, at
-    servers that every seal quorum meets, with logs of that epoch or a later one: ours is never adopted, and
-    no entry of it behind the difference is committed or ever will be. Otherwise what follows n stays.
-
-Learners, and logs of epoch 0
+Learners, and logs of epoch 0 (see docs/design/configuration.md)
     A node that does not vote, whose disk is not yet listed, or whose log does not hold the entry that began
-    its configuration, writes down what it hears to be committed and cuts off what differs: as a learner it
-    is ready when it may vote. What was never written by a sequencer of the configuration is thus committed
-    order and nothing else, since under the one before nothing stands behind the entry that ended it. Such a
-    log is told as one of epoch 0. It ranks below every log that the configuration has written, whatever the
-    numbers of the epochs are: a candidate of the former configuration may have used a higher one.
+    its configuration, writes down what it hears to be committed and cuts off what differs. From its first
+    learned entry on such a log is of epoch 0, and so is told every log of a former configuration: it is
+    committed order and nothing else, and ranks below every log that the configuration has written.
 """
 
 from __future__ import annotations
@@ -51,6 +43,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from antiphon.bus import messages as m
+from antiphon.bus.acknowledgements import merge_acknowledgements
 from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.effects import (
     Append,
@@ -67,12 +60,13 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.entries import StableDetail
 from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.ledger import Ledger
+from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry, EntryKind, ServerStatus
 from antiphon.bus.pages import Pages
 from antiphon.bus.planted import (
     ACKNOWLEDGE_BEFORE_FSYNC,
+    GARBAGE_BEFORE_STABLE,
     NEGATIVE_AFTER_DAMAGE,
     NO_FENCE,
     NONE,
@@ -83,6 +77,7 @@ from antiphon.bus.planted import (
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.records import (
+    LEARNED,
     BaseMoved,
     EntriesStaged,
     EpochStarted,
@@ -143,7 +138,7 @@ class CommitServer:
         self._durable_last = self.log.last
         self._held: deque[tuple[int, Send | _BaseMove]] = deque()
         self._promise_index = 0
-        self._synced = 0
+        self._synced = self._written = 0
         # What the sequencer of our log's epoch said is committed, whether we have it or not.
         self._committed_told = 0
         # A base that came with a checkpoint, and that this sequencer does not know us to have.
@@ -174,6 +169,10 @@ class CommitServer:
     def is_writing(self) -> bool:
         """Does anything here wait for the disk?"""
         return bool(self._held)
+
+    def is_recorded(self, synced: int) -> bool:
+        """Do our records tell a later life, from this index on, which configuration is in force?"""
+        return max(self.log.base + 1, self.log.last) > self._config_at and self._written <= synced
 
     def next_deadline_ns(self) -> int | None:
         # Whoever leads makes us ask. Only without what we lack nobody may come to lead.
@@ -208,8 +207,12 @@ class CommitServer:
 
     def set_status(self, status: ServerStatus) -> None:
         """What the disk is good for; what was found damaged stays so until the node begins again."""
-        if self.status not in _NO_VOTE or status in _NO_VOTE:
+        may_change = self.status is not ServerStatus.DAMAGED
+        if may_change and (self.status not in _NO_VOTE or status in _NO_VOTE):
             self.status = status
+        if status is ServerStatus.DAMAGED:
+            # What waits for the disk speaks of a log that is gone, or would delete what may be needed.
+            self._held.clear()
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
         """Take what happened, return what must happen next."""
@@ -230,7 +233,7 @@ class CommitServer:
                 self._on_space_changed(event)
         if self.committed_upto < self._config_at:
             self._fetch_order(now_ns, self._config_at, out)
-        return _merge_acknowledgements(out)
+        return merge_acknowledgements(out)
 
     def _on_space_changed(self, changed: SpaceChanged) -> None:
         # Alone, nobody else could go on: what is to be written waits for room.
@@ -506,11 +509,15 @@ class CommitServer:
         self.committed_upto = entries[-1].last
         if not new:
             return
-        body = encode_appended(self.log_epoch, keep_through, new)
-        if keep_through < log.last:
-            # What we have there dates from when we voted, and came to nothing.
+        if self._log_config == LEARNED and keep_through == log.last:
+            body = encode_appended(self._recorded_epoch, keep_through, new)
+        else:
+            # What we have behind it dates from when we voted, and came to nothing.
             log.truncate(keep_through)
-            body = encode_order(EpochStarted(self.log_epoch, keep_through, new, self._log_config))
+            self.log_epoch, self._log_config = 0, LEARNED
+            self._durable_last = self._committed_told = self._base_unsaid = 0
+            self._held = deque(item for item in self._held if isinstance(item[1], _BaseMove))
+            body = encode_order(EpochStarted(self._recorded_epoch, keep_through, new, LEARNED))
         log.extend(new)
         self._append(OrderRecord(body, log.last), out)
 
@@ -537,8 +544,13 @@ class CommitServer:
 
     # -- write before send -------------------------------------------------------------------------
 
+    @property
+    def _recorded_epoch(self) -> int:
+        """What records say of the epoch. The record that made a promise may go, so later ones repeat it."""
+        return self.promised if self._log_config == LEARNED else self.log_epoch
+
     def _append(self, record: OrderRecord, out: list[RoleEffect]) -> int:
-        index = self._counter.next()
+        index = self._written = self._counter.next()
         out.append(Append(index, record))
         return index
 
@@ -576,6 +588,9 @@ class CommitServer:
                 # An entry that a sequencer made is made once, behind one log: whoever has it has that log
                 # before it. So this much of ours is the committed order, whichever epoch says so.
                 self.committed_upto = entry.last
+            is_marked = entry.kind is EntryKind.CHECKPOINT_MARK and self.log.base < entry.last
+            if is_marked and GARBAGE_BEFORE_STABLE in self._planted and entry.last <= self.committed_upto:
+                self._write_base(entry.last, _NO_DIGEST, out)  # planted: whoever has the mark is content
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 stable = StableDetail.decode(entry.detail)
                 if stable.n > self._stable[0]:
@@ -583,7 +598,8 @@ class CommitServer:
                     self._stable = (stable.n, stable.digest)
                     self._begin_at_checkpoint(out)
         target = self._base_target
-        if target is not None and self.log.base < target[0] <= self._base_max():
+        is_whole = self.status is not ServerStatus.DAMAGED
+        if target is not None and is_whole and self.log.base < target[0] <= self._base_max():
             self._base_target = None
             self._write_base(*target, out)
 
@@ -599,10 +615,8 @@ class CommitServer:
         ledger = self._marks.get(base)
         if ledger is None:
             # The mark was passed in an earlier life, before the checkpoint that this one began with.
-            folded = Ledger.decode(self.base_ledger)
-            folded.fold(self.log.between(self.log.base, base))
-            ledger = folded.encode()
-        body = encode_order(BaseMoved(base, self.log_epoch, ledger, digest, self._log_config))
+            ledger = folded(self.base_ledger, self.log.between(self.log.base, base))
+        body = encode_order(BaseMoved(base, self._recorded_epoch, ledger, digest, self._log_config))
         index = self._append(OrderRecord(body, base, pinned=True), out)
         # In memory the base moves when it has moved on disk: nobody may hear of a base that goes back.
         self._held.append((index, _BaseMove(base, ledger)))
@@ -639,21 +653,26 @@ class CommitServer:
 
     def _on_base_elsewhere(self, base: int, out: list[RoleEffect]) -> None:
         """Others' logs begin only there. If a checkpoint of ours reaches so far, ours begins behind it."""
-        if base <= self.committed_upto or self._checkpoint_server is None:
+        server = self._checkpoint_server
+        if base <= self.committed_upto or server is None:
             return
-        n = self._checkpoint_server.newest_n
-        if n >= base:
-            self._install_own(n, out)
+        if base > self._stable[0]:
+            # A base moves to what is stable only.
+            self._stable = (base, _NO_DIGEST)
+        for n in (server.newest_n, server.fallback_n):
+            if n >= base:
+                self._install_own(n, out)
 
     def install_base(self, n: int, ledger: bytes, out: list[RoleEffect], digest: bytes = _NO_DIGEST) -> None:
         """This node has the state after n, durably, which is committed: the log begins there at the latest.
 
-        The promise and the epoch of the log stay what they are.
+        The promise and the epoch of the log stay what they are. See docs/design/checkpoints.md.
         """
         log = self.log
         if n <= log.base:
             return
-        if n <= log.last and log.is_end(n) and self.committed_upto >= self._config_at:
+        is_ours = n <= self.committed_upto or self.committed_upto >= self._config_at
+        if n <= log.last and log.is_end(n) and is_ours:
             log.forget(n)
         else:
             # It ended before n, or was another order from somewhere below n on, or was written under another
@@ -666,7 +685,7 @@ class CommitServer:
         self._base_target = None
         if n > self._stable[0]:
             self._stable = (n, digest)
-        body = encode_order(BaseMoved(n, self.log_epoch, ledger, digest, self._log_config))
+        body = encode_order(BaseMoved(n, self._recorded_epoch, ledger, digest, self._log_config))
         index = self._append(OrderRecord(body, n, pinned=True), out)
         self._install_index = index
         self._held.append((index, _BaseMove(n, ledger)))
@@ -678,23 +697,3 @@ class _BaseMove(NamedTuple):
 
     base: int
     ledger: bytes
-
-
-def _merge_acknowledgements(effects: list[RoleEffect]) -> list[RoleEffect]:
-    """Acknowledgements are cumulative: of those to one sequencer in one epoch the highest says it all."""
-    if len(effects) < 2:
-        return effects
-    highest: dict[tuple[int, int], tuple[int, int]] = {}
-    dropped: set[int] = set()
-    for at, effect in enumerate(effects):
-        if type(effect) is Send and type(effect.message) is m.CommitAcknowledge:
-            key = (effect.to, effect.message.epoch)
-            last, other = highest.get(key, (-1, -1))
-            if effect.message.last >= last:
-                highest[key] = (effect.message.last, at)
-                dropped.add(other)
-            else:
-                dropped.add(at)
-    if dropped <= {-1}:
-        return effects
-    return [effect for at, effect in enumerate(effects) if at not in dropped]

@@ -11,7 +11,9 @@ What it promises
     P3  An envelope without a number is given up only when it can never get one: its producer's run is
         over, or the order has passed ts + L. Both are facts of the committed order, not of a clock.
     P4  What does not verify is not stored: size, digest, and the count against the command headers.
-    P5  A committed envelope that never arrived is wanted until it does, or until the order says that it
+    P5  What our own sequencer does not number for long is passed on to another data server: it may lack
+        copies, and its producer may be dead.
+    P6  A committed envelope that never arrived is wanted until it does, or until the order says that it
         is lost for good.
 
 What it leaves to others
@@ -34,6 +36,7 @@ from antiphon.bus.effects import (
     RoleEffect,
     RoleEvent,
     Send,
+    Spoilt,
     Synced,
 )
 from antiphon.bus.entries import COUNT_MAX
@@ -59,6 +62,10 @@ WEIGHT_MIN = 1_280
 
 
 _COPIED_BYTES = 16_384
+
+# So many rounds of reports an envelope may take before it is passed on. Meanwhile a living producer sends
+# it again.
+_ROUNDS = 3
 
 _FENCES = (EntryKind.PRODUCER_OPEN, EntryKind.PRODUCER_FENCE)
 
@@ -127,6 +134,10 @@ class DataServer:
         self._weights: dict[int, int] = {}
         self._cached_bytes = 0
         self._due: list[_Held] = []
+        # How many rounds of reports what has no number has seen.
+        self._rounds: dict[Mid, int] = {}
+        # Of each producer, through which envelope of which run a sequencer called it committed.
+        self._told: dict[int, Mid] = {}
         self._is_new_epoch = False
         self._rereport_at: int | None = None
         self.dropped = 0
@@ -209,7 +220,8 @@ class DataServer:
         if held is not None:
             if held.item.digest != data.digest:
                 out.append(Alarm(f"{mid} came with two contents; the second is dropped"))
-            elif held.is_durable and not held.is_settled:
+            elif is_first_hand and held.is_durable and not held.is_settled:
+                # Its producer misses a word about it; perhaps our report was lost.
                 self.rereported += 1
                 self._due.append(held)
             return
@@ -302,12 +314,19 @@ class DataServer:
         interval = self._config.rereport_ms * MS
         self._rereport_at = now_ns + interval
         is_all, self._is_new_epoch = self._is_new_epoch, False
+        rounds: dict[Mid, int] = {}
         over: list[m.ReportNack] = []
         covered: list[Mid] = []
         for held in self._held.values():
             if not held.is_durable or held.is_settled:
                 continue
+            mid = held.item.mid
             verdict = self._verdict(held.item)
+            told = self._told.get(mid.pid)
+            if verdict is None and told is not None and mid.pe == told.pe and mid.pseq <= told.pseq:
+                # It is committed, and its number is on its way to us.
+                continue
+            rounds[mid] = self._rounds.get(mid, 0) + 1
             if type(verdict) is m.ReportNack:
                 over.append(verdict)
             elif verdict is not None:
@@ -324,6 +343,26 @@ class DataServer:
             # Its run is over, or rule X: no sequencer may number it any more, and it has no number (P3).
             self._give_up(nack.mid)
             out.append(Send(nack.mid.pid, nack))
+        self._rounds = rounds
+        self._pass_on(out)
+
+    def _pass_on(self, out: list[RoleEffect]) -> None:
+        """Of each run, what is next to be numbered and is not: each time to another data server (P5)."""
+        config, rows = self._config, self._ledger.rows
+        others = [server for server in config.data_servers if server != self._node]
+        quantity = self._ledger.data_quantity or config.data_quantity
+        if epoch_node(self._epoch) != self._node or quantity == 1 or not others:
+            return
+        expected: dict[int, tuple[int, int]] = {pid: (row.pe, row.last_pseq + 1) for pid, row in rows.items()}
+        room = config.fetch_bytes_max
+        for mid in sorted([mid for mid, rounds in self._rounds.items() if rounds >= _ROUNDS]):
+            if expected.get(mid.pid) != (mid.pe, mid.pseq) or mid not in self._held or room <= 0:
+                continue
+            expected[mid.pid] = (mid.pe, mid.pseq + 1)
+            found = self._find(mid, 0, out)
+            if found is not None:
+                room -= len(found.payload)
+                out.append(Send(others[self._rounds[mid] % len(others)], found))
 
     def _report(self, now_ns: int, out: list[RoleEffect]) -> None:
         if not self._epoch:
@@ -348,6 +387,9 @@ class DataServer:
         held = self._held.get(nack.mid)
         if held is None or held.is_settled:
             return
+        if nack.reason is NackReason.DUPLICATE:
+            # That something is committed is true for ever, and of all before it in its run as well.
+            self._told[nack.mid.pid] = max(nack.mid, self._told.get(nack.mid.pid, nack.mid))
         # A refusal is the word of one sequencer, whose log may yet be given up. The envelope stays here
         # until the committed order has decided; only the producer is told.
         out.append(Send(nack.mid.pid, nack))
@@ -500,6 +542,9 @@ class DataServer:
         except Damaged as error:
             # "I do not know it" makes the asker try another; "it does not exist" would be a lie.
             out.append(Alarm(f"{mid} cannot be read: {error}"))
+            location = self._payloads.location_of(first)
+            if location is not None:
+                out.append(Spoilt(location, error))
             return None
 
     def _found_waiting(self, mid: Mid) -> m.Data | None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, Entry
+from antiphon.errors import Damaged
 from antiphon.ids import Mid
 from antiphon.journal.ports import Location
 from antiphon.wire.commands import Outcome
@@ -172,6 +173,26 @@ class DropState:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """The record that lies there is damaged, and this is what it was: write it anew, elsewhere.
+
+    The message manager is told where (`RecordKeeper.relocated`). If there is no room, nothing happens, and it
+    will be wanted again.
+    """
+
+    place: Location
+    record: CopyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    """A record here cannot be read; told to the message manager, whose state may refer to it."""
+
+    place: Location
+    error: Damaged
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseSpace:
     """The base moved: what only numbers up to `base` needed may go."""
 
@@ -240,6 +261,8 @@ Effect = (
     | MoveState
     | InstallState
     | DropState
+    | Mend
+    | Spoilt
     | ReleaseSpace
     | EnvelopeCommitted
     | EnvelopeConfirmed
@@ -292,6 +315,15 @@ class ConfigProposed:
     """
 
     config: GroupConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LogDamaged:
+    """Of what this node wrote about the order, something cannot be read any more.
+
+    From now on its commit server does not vote and tells nobody what is committed, for it cannot know what it
+    lost. That ends with this life.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +421,7 @@ Event = (
     | CheckpointRead
     | SpaceChanged
     | ConfigProposed
+    | LogDamaged
 )
 
 RoleEvent = Event | Learned | Installed

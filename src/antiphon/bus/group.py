@@ -80,9 +80,10 @@ class GroupConfig:
     presence_ms: int = 200
     silence_ms: int = 2_000
     # How many numbers a candidate may lag behind the highest it heard of; after a while without any
-    # sequencer nobody is refused for lagging.
+    # sequencer nobody is refused for lagging. A replica that lags more is waited for, for so long at most.
     lag_max: int = 262_144
     leaderless_ms: int = 10_000
+    laggard_wait_ms: int = 2_000
 
     # L: an envelope whose ts is further back than so many numbers will never be numbered.
     lifetime: int = 1 << 40

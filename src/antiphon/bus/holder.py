@@ -34,6 +34,7 @@ from antiphon.bus.effects import (
     RoleEvent,
     Send,
     SpaceChanged,
+    Spoilt,
 )
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import NO_DIGEST
@@ -157,6 +158,7 @@ class Holder:
                 record = self._payloads.record(Location(*place))
             except Damaged as error:
                 out.append(Alarm(f"a record of the checkpoint at {asked.n} cannot be read: {error}"))
+                out.append(Spoilt(Location(*place), error))
                 continue
             places.append(place)
             items.append(m.Data(*record))

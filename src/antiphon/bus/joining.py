@@ -7,8 +7,9 @@ What it promises
     P1  It begins only when the node cannot go on by itself: the others' logs do not reach back to what it
         has applied, or what it waits for does not come.
     P2  Nothing of another node is believed before all of it is here and verified: every piece by its
-        checksum, the checkpoint by its digest, the digest by the committed CHECKPOINT_STABLE that names it or
-        by as many holders as make one stable, the state by the message manager, every envelope by its own.
+        checksum, the checkpoint by its digest, the digest by the committed CHECKPOINT_STABLE that names it,
+        by as many holders as make one stable or by a holder whose own log begins there, the state by the
+        message manager, every envelope by its own.
     P3  A crash leaves the old state or the new one. Copies of envelopes mean nothing until a checkpoint
         file refers to them; that file appears whole, when everything it refers to is durable, and not
         before does the node stand behind it.
@@ -381,7 +382,7 @@ class Joiner:
         if known is not None and known != transfer.digest:
             text = f"DIVERGENCE: node {transfer.holder} holds another state after {transfer.n} than is stable"
             self._refuse(now_ns, transfer, text, out)
-        elif known is None and not self._has_enough_offers(transfer):
+        elif known is None and not self._is_vouched_for(transfer):
             return
         elif not self._keeps_state:
             self._stand_behind(transfer, out)
@@ -419,7 +420,13 @@ class Joiner:
             self._search_from = entries[-1].last + 1
             out.append(Send(sender, m.FetchId(self._search_from, self._config.fetch_entries_max)))
 
-    def _has_enough_offers(self, transfer: _Transfer) -> bool:
+    def _is_vouched_for(self, transfer: _Transfer) -> bool:
+        """Enough hold the same; or the holder's own log begins there, and a base is always stable.
+
+        The second is what helps a group in which nobody leads because we lag, and the order is silent.
+        """
+        if self._bases.get(transfer.holder, 0) >= transfer.n:
+            return True
         same = [offer for offer in self._offers.values() if offer == (transfer.n, transfer.digest)]
         return len(same) >= self._config.checkpoint_quantity
 

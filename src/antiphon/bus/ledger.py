@@ -172,3 +172,10 @@ class Ledger:
             ledger.rows[pid] = Row(pe, last_pseq, last_seq, previous_pe, previous_last, run_id)
         reader.finish()
         return ledger
+
+
+def folded(encoded: bytes, entries: Iterable[Entry]) -> bytes:
+    """An encoded ledger after the entries that follow it."""
+    ledger = Ledger.decode(encoded)
+    ledger.fold(entries)
+    return ledger.encode()

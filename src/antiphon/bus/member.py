@@ -96,12 +96,16 @@ class Member:
     def reconfigure(self, config: GroupConfig, checkpoint_server: CheckpointServer | None) -> None:
         """The channel has another configuration. A witness that is to keep state has to begin anew."""
         self._config = config
+        if self._node not in config.data_servers:
+            self.delivers = False
         self._checkpoint_server = checkpoint_server
         self._informed = 0
 
     def next_deadline_ns(self) -> int | None:
-        times = (self._for_order.at, self._for_payloads.at)
-        return min([at for at in times if at is not None], default=None)
+        order_at, payloads_at = self._for_order.at, self._for_payloads.at
+        if order_at is None or payloads_at is None:
+            return payloads_at if order_at is None else order_at
+        return min(order_at, payloads_at)
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
         """Take what happened, return what must happen next."""
@@ -257,7 +261,7 @@ class Member:
     def _fetch_payloads(self, now_ns: int, has_moved: bool, out: list[RoleEffect]) -> None:
         """What is committed and did not come. What came and is being written needs no question."""
         wanted, config = self._data_server.wanted, self._config
-        if not wanted:
+        if not wanted or not self.delivers:
             self._for_payloads.rest()
             self._asked = ()
             return

@@ -4,8 +4,9 @@ Where it sits
     recovery  ->  MEMBERSHIP  ->  replica
 
 What it promises
-    P1  A configuration counts only when the entry that orders it is known to be committed: it is in a ledger,
-        or another entry follows it, for nothing is numbered behind it before it is committed.
+    P1  A configuration counts only when the entry that orders it is known to be committed: it is in a ledger;
+        or another entry follows it, for nothing is numbered behind it before it is committed; or an epoch of
+        that configuration has written the log; or the log is of no epoch, which holds only what is committed.
 
 What it leaves to others
     Ordering a configuration is the reign's, going over to it the replica's.
@@ -24,6 +25,7 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import EntryKind
+from antiphon.bus.records import LEARNED
 
 
 class InForce(NamedTuple):
@@ -33,14 +35,26 @@ class InForce(NamedTuple):
     at: int
 
 
-def in_force(first: GroupConfig, base_ledger: bytes, log: CommitLog, ledger: Ledger, applied: int) -> InForce:
-    """What a node begins with: `first`, unless its log or the ledger after `applied` knows of a later one."""
+def in_force(
+    first: GroupConfig,
+    base_ledger: bytes,
+    log: CommitLog,
+    ledger: Ledger,
+    applied: int,
+    log_config: int = 1,
+) -> InForce:
+    """What a node begins with: `first`, unless its log or the ledger after `applied` knows of a later one.
+
+    `log_config` is the configuration that wrote the log.
+    """
     assert first.config_id == 1, "a later configuration than the first is an entry of the order"
     best = InForce(first, 0)
     best = _later(best, Ledger.decode(base_ledger).config, 0)
     for entry in log.between(log.base, log.last):
-        if entry.kind is EntryKind.CONFIG and (entry.last < log.last or entry.detail == ledger.config):
-            best = _later(best, entry.detail, entry.last)
+        if entry.kind is EntryKind.CONFIG:
+            is_known = entry.last < log.last or entry.detail == ledger.config or log_config == LEARNED
+            if is_known or log_config >= GroupConfig.decode(entry.detail).config_id:
+                best = _later(best, entry.detail, entry.last)
     return _later(best, ledger.config, applied)
 
 

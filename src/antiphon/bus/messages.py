@@ -99,13 +99,15 @@ class ReportItem(NamedTuple):
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """An envelope, from its producer to all data servers."""
+class Data(NamedTuple):
+    """An envelope, from its producer to all data servers.
+
+    A tuple and not a dataclass like its neighbours: it is made for every envelope that passes.
+    """
 
     mid: Mid
     ts: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
     digest: bytes
     payload: bytes | memoryview
 
@@ -429,6 +431,26 @@ class StoredReply:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchGet:
+    """A replica asks another for the envelopes that stored batches came in: some of its own are damaged.
+
+    A batch is named by its destination and its first number, which are the same on all replicas.
+    """
+
+    destinations: tuple[int, ...]
+    firsts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReply:
+    """Of the batches that were asked for, those that are stored here and can be read, as many as fit."""
+
+    destinations: tuple[int, ...]
+    firsts: tuple[int, ...]
+    items: tuple[Data, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointReport:
     """A checkpoint server: my checkpoint after number n is durable and has this digest."""
 
@@ -626,6 +648,8 @@ BusMessage = (
     | CheckpointChunk
     | StoredGet
     | StoredReply
+    | BatchGet
+    | BatchReply
     | Presence
     | Applied
     | AppliedGet

@@ -62,6 +62,9 @@ VOTE_AFTER_DAMAGE: Final = "vote-after-damage"
 NEGATIVE_AFTER_DAMAGE: Final = "negative-after-damage"
 """A damaged commit server answers that it does not have an entry."""
 
+GARBAGE_BEFORE_STABLE: Final = "garbage-before-stable"
+"""The base moves, and space is released, before a checkpoint is known to be stable."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -79,6 +82,7 @@ ALL: Final = (
     TWO_CHANGES_AT_ONCE,
     VOTE_AFTER_DAMAGE,
     NEGATIVE_AFTER_DAMAGE,
+    GARBAGE_BEFORE_STABLE,
     NEVER_REREPORT,
     DELIVER_BEFORE_DURABLE,
     REFRESH_TS,

@@ -137,13 +137,23 @@ class Producer:
         """How many envelopes have been submitted and not confirmed."""
         return len(self._unconfirmed)
 
+    @property
+    def config(self) -> GroupConfig:
+        """The configuration we go by."""
+        return self._config
+
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration."""
-        self._config = config
+        """The channel has another configuration: told by a replica of this node, or read in the order."""
+        ours = self._config
+        if (config.generation, config.config_id) > (ours.generation, ours.config_id):
+            self._config = config
 
     def next_deadline_ns(self) -> int | None:
-        times = (self._open_at, self._retry_at, self._fetching.at, self._asking.at)
-        return min([at for at in times if at is not None], default=None)
+        earliest = self._retry_at
+        for at in (self._open_at, self._fetching.at, self._asking.at):
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
 
     def step(self, now_ns: int, events: list[Event]) -> list[Effect]:
         """Take what happened, return what must happen next."""
@@ -163,11 +173,12 @@ class Producer:
                 else:
                     self._on_received(message, out)
                     is_answered = is_answered or type(message) in _ANSWERS
-        if self._unconfirmed:
+        if self._unconfirmed and (0 < self._unconfirmed[0].first <= self._applied_upto or self._exceptions):
             self._confirm(out)
         if self._waiting:
             self._send(now_ns, out)
-        self._keep_time(now_ns, out)
+        if self._open_at is not None or self._retry_at is not None:
+            self._keep_time(now_ns, out)
         known = self._known
         if known is not None and (known.upto < known.told_upto or self._fetching.at is not None):
             has_moved = known.upto > known_before
@@ -195,14 +206,19 @@ class Producer:
                 if message.pid == self._node:
                     self._on_state(message, out)
             case m.ReportNack():
-                if message.mid.pid == self._node and message.mid.pe == self._pe:
+                if message.mid.pid == self._node:
                     self._on_nack(message)
             case _:
                 pass
 
     def _on_nack(self, nack: m.ReportNack) -> None:
         """A refusal is the word of one server; what became of an envelope, only the order tells."""
-        if nack.reason is NackReason.EXPIRED and nack.mid.pseq in self._sent:
+        if nack.mid.pe != self._pe:
+            if nack.reason is NackReason.GAP and nack.mid.pe > self._pe and not self._is_opening:
+                # Of a former life: what is missing there is lost. A run of ours, though we have nothing to
+                # send, is the fence behind it: until then servers keep the rest, and report it.
+                self._start_opening()
+        elif nack.reason is NackReason.EXPIRED and nack.mid.pseq in self._sent:
             # It will never be numbered, nor anything of this run behind it. A fence of our own makes
             # sure which ones are in the order; the rest starts again in a new run (P3).
             self._fence_ourselves()
@@ -348,6 +364,8 @@ class Producer:
                 opened = OpenDetail.decode(entry.detail)
                 if opened.pid == node:
                     self._on_opened(opened.run_id, entry.first)
+            elif entry.kind is EntryKind.CONFIG:
+                self.reconfigure(GroupConfig.decode(entry.detail))
             elif entry.kind is EntryKind.PRODUCER_FENCE:
                 fence = FenceDetail.decode(entry.detail)
                 if fence.pid == node and fence.pe == self._pe:
@@ -394,6 +412,9 @@ class Producer:
         """What the order through `state.upto` made of us, without the order itself."""
         known = self._known
         if known is None or state.upto <= known.upto or self._base <= known.upto:
+            return
+        if state.upto < self._pe:
+            # Told by one who has not come to the beginning of our run: that says nothing about it.
             return
         following = known.skip(state.upto)
         if self._pe and state.pe == self._pe:

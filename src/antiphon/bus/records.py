@@ -35,6 +35,10 @@ _HEAD = Struct("<BQQI")
 # The same of a start, with the id of the configuration before the number of entries.
 _START = Struct("<BQQII")
 
+LEARNED: Final = 0
+"""The configuration of a log that no sequencer wrote: its server had no vote and wrote down what it heard to
+be committed. The epoch that stands beside it is no more than a promise that must not be forgotten."""
+
 
 @dataclass(frozen=True, slots=True)
 class EntriesAppended:

@@ -10,7 +10,9 @@ What it promises
         committed again under the next epoch before it is applied again.
     P3  An envelope comes back as waiting unless the checkpoint's ledger decides about it: then it is
         committed and covered, or of a run that is over, and its space may go.
-    P4  A checkpoint that lies there whole counts, also one that came from another node and whose base is
+    P4  In a group what a node was last may be another part than it has now: the order tells. Who is to keep
+        state and has none that reaches its log begins with an empty one, and joins.
+    P5  A checkpoint that lies there whole counts, also one that came from another node and whose base is
         not on record yet: everything it refers to was durable before it was. The log below it may then
         be an old one, of an epoch that others have overruled; nothing is concluded from it.
 
@@ -25,14 +27,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from antiphon.bus.checkpoint_server import CheckpointState, Kept
 from antiphon.bus.entries import StableDetail
-from antiphon.bus.ledger import Ledger
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.log import CommitLog
+from antiphon.bus.membership import in_force
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.ports import Payloads
-from antiphon.bus.records import BaseMoved, EntriesAppended, EntriesStaged, decode_order
+from antiphon.bus.records import LEARNED, BaseMoved, EntriesAppended, EntriesStaged, decode_order
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.format import checkpoint_name
@@ -52,8 +57,8 @@ class RecoveredReplica:
     epoch_claimed: int
     log: CommitLog
     log_epoch: int
-    # Under which configuration the epoch of the log wrote it.
-    log_config: int = 1
+    # Under which configuration the epoch of the log wrote it; what was learned is of no epoch.
+    log_config: int = LEARNED
     base_ledger: bytes
     applied: int
     ledger: Ledger
@@ -94,8 +99,9 @@ class _Replay:
     def __init__(self) -> None:
         self.base = 0
         self.base_ledger = Ledger().encode()
+        # The highest epoch of any record; it wrote the log unless that was learned.
         self.log_epoch = 0
-        self.log_config = 1
+        self.log_config = LEARNED
         self._start = 0
         self._entries: list[Entry] = []
         self._staged: tuple[int, list[Entry]] = (0, [])
@@ -161,8 +167,13 @@ class _Replay:
         return CommitLog(self.base, [entry for entry in self._entries if entry.last > self.base])
 
 
-def recover(found: Recovered, payloads: Payloads, *, keeps_state: bool = True) -> RecoveredReplica:
+def recover(
+    found: Recovered, payloads: Payloads, *, keeps_state: bool = True, group: GroupConfig | None = None
+) -> RecoveredReplica:
     """Turn what the journal found into what the roles begin with; raises `Damaged`.
+
+    `group` is the first configuration of a node that is not alone: whether it keeps state is then told by the
+    order, and if it has none others can give it one.
 
     Also tells `payloads` which of the envelopes it found are numbered and covered by the checkpoint. A
     witness keeps the order and no state: it begins at its base.
@@ -174,17 +185,14 @@ def recover(found: Recovered, payloads: Payloads, *, keeps_state: bool = True) -
         except ProtocolError as error:
             raise Damaged("order", 0, f"a record that verifies cannot be read: {error}") from None
     log = replay.log()
-    state = _read_checkpoint(found.checkpoint, log.base) if keeps_state else None
-    ledger, applied = Ledger.decode(replay.base_ledger), log.base
-    if state is not None:
-        ledger, applied = Ledger.decode(state.ledger), state.n
+    applied, ledger, state = _begin(found, log, replay, keeps_state, group)
     covered = _covered(log, replay.base_ledger, applied, ledger)
     is_named = bool(covered) or applied == log.base
     return RecoveredReplica(
         promised=max(found.promised, replay.log_epoch),
         epoch_claimed=found.epoch_claimed,
         log=log,
-        log_epoch=replay.log_epoch,
+        log_epoch=replay.log_epoch if replay.log_config != LEARNED else 0,
         log_config=replay.log_config,
         base_ledger=replay.base_ledger,
         applied=applied,
@@ -195,7 +203,7 @@ def recover(found: Recovered, payloads: Payloads, *, keeps_state: bool = True) -
             [
                 Kept(one.n, one.digest, len(one.state))
                 for one in (found.older_checkpoint, found.checkpoint)
-                if one is not None
+                if one is not None and applied
             ]
         ),
         stable_n=max([log.base, *(n for entry in covered if (n := _stable_n(entry)))]),
@@ -203,14 +211,45 @@ def recover(found: Recovered, payloads: Payloads, *, keeps_state: bool = True) -
     )
 
 
+class _Beginning(NamedTuple):
+    """Behind which number the member begins, with which ledger and which state of its application."""
+
+    applied: int
+    ledger: Ledger
+    state: CheckpointState | None
+
+
+def _begin(
+    found: Recovered, log: CommitLog, replay: _Replay, keeps_state: bool, group: GroupConfig | None
+) -> _Beginning:
+    checkpoint, base = found.checkpoint, log.base
+    if group is not None and checkpoint is not None and checkpoint.n < base:
+        # It dates from when this node last kept state.
+        checkpoint = None
+    at_base = _Beginning(base, Ledger.decode(replay.base_ledger), None)
+    begins = at_base
+    if checkpoint is not None or (keeps_state and group is None):
+        state = _read_checkpoint(checkpoint, base)
+        if state is not None:
+            begins = _Beginning(state.n, Ledger.decode(state.ledger), state)
+    if group is not None:
+        ledger, applied = begins.ledger, begins.applied
+        config = in_force(group, replay.base_ledger, log, ledger, applied, replay.log_config).config
+        keeps_state = found.node_id in config.checkpoint_servers
+    if not keeps_state:
+        return at_base
+    if begins.state is None and base:
+        # The base is no state to go on from (P4).
+        return _Beginning(0, Ledger(), None)
+    return begins
+
+
 def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -> tuple[Entry, ...]:
-    """The entries of the log that the checkpoint covers, if it is they that led to its ledger (P4)."""
+    """The entries of the log that the checkpoint covers, if it is they that led to its ledger (P5)."""
     if not log.base < applied <= log.last or not log.is_end(applied):
         return ()
     entries = log.between(log.base, applied)
-    folded = Ledger.decode(base_ledger)
-    folded.fold(entries)
-    return entries if folded.encode() == ledger.encode() else ()
+    return entries if folded(base_ledger, entries) == ledger.encode() else ()
 
 
 def _stable_n(entry: Entry) -> int:

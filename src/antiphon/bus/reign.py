@@ -9,7 +9,8 @@ What it promises
     P3  Only what enough data servers hold durably is numbered, this node's own among them, and only
         while its number is at most ts + L (rule X).
     P4  An entry is called committed when commit_quantity commit servers hold it durably in this epoch.
-    P5  At most WINDOW entries are numbered and not committed.
+    P5  At most WINDOW entries are numbered and not committed, and none while a replica that fell behind is
+        waited for (`laggards`).
     P6  A producer's run is fenced once its node was silent for long, counted from the beginning of the reign
         at the earliest; it is an entry of the order, valid because the claim of this reign precedes it.
 
@@ -33,6 +34,7 @@ from antiphon.bus.chance import Chance
 from antiphon.bus.effects import Alarm, Multicast, RoleEffect, Send
 from antiphon.bus.entries import ENTRY_BYTES_MIN, FenceDetail, OpenDetail, QuantityDetail, StableDetail
 from antiphon.bus.group import KIB, MS, GroupConfig
+from antiphon.bus.laggards import Laggards
 from antiphon.bus.ledger import Ledger, Row
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ReportItem, ServerStatus
@@ -96,6 +98,7 @@ class Reign:
         self._adopted_epoch, self._adopted_last = adopted_epoch, log.last
         self._began_at = now_ns
         self._presence = presence
+        self._laggards = Laggards(node, presence, now_ns)
         self._chance = chance
         self._planted = planted
         self.log = log
@@ -180,6 +183,8 @@ class Reign:
             return
         rows = self._ledger.rows
         lifetime = self._config.lifetime
+        # One word about the last duplicate of a producer says it for all before it.
+        duplicates: dict[int, Mid] = {}
         for item in report.items:
             pid, pe, pseq = item.mid
             row = rows.get(pid)
@@ -188,16 +193,24 @@ class Reign:
                 self._refuse(server, item.mid, NackReason.NOT_OPEN, 0, out)
                 self._has_refused = True
             elif pe < row.pe:
-                self._refuse(server, item.mid, NackReason.FENCED, row.pe, out)
+                if self._ledger.is_committed(item.mid):
+                    duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
+                else:
+                    self._refuse(server, item.mid, NackReason.FENCED, row.pe, out)
             elif pseq <= row.last_pseq:
                 if DEDUP_OFF in self._planted:  # planted: numbered again
                     self._number_data(item, row)
-                elif row.last_seq <= self.committed_upto:
-                    self._refuse(server, item.mid, NackReason.DUPLICATE, row.last_seq, out)
+                else:
+                    duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
             elif item.ts + lifetime < self.log.last + 1:
                 self._refuse(server, item.mid, NackReason.EXPIRED, 0, out)
+                # Its data server gives it up when the order has passed ts + L, so that has to come about.
+                self._has_refused = self._has_refused or item.ts + lifetime >= self.committed_upto
             else:
                 self._note(now_ns, server, item, row, out)
+        for pid, mid in duplicates.items():
+            if rows[pid].last_seq <= self.committed_upto:
+                self._refuse(server, mid, NackReason.DUPLICATE, rows[pid].last_seq, out)
 
     def _note(self, now_ns: int, server: int, item: ReportItem, row: Row, out: list[RoleEffect]) -> None:
         pid, _, pseq = item.mid
@@ -235,7 +248,7 @@ class Reign:
                 not report.is_ours and OWN_REPORT_NOT_REQUIRED not in self._planted
             ):  # planted: others' will do
                 return
-            if self._uncommitted >= self._config.window_entries:
+            if self._uncommitted >= self._config.window_entries or self._laggards.holds_back:
                 self._is_blocked = True
                 return
             del waiting[pseq]
@@ -364,6 +377,10 @@ class Reign:
                 self.stable_checkpoint = StableDetail.decode(entry.detail).n
             elif entry.kind is EntryKind.CONFIG:
                 self.is_over = True
+        self._assign_blocked(out)
+
+    def _assign_blocked(self, out: list[RoleEffect]) -> None:
+        """There is room in the window again, or nobody is waited for any more."""
         if self._is_blocked:
             self._is_blocked = False
             for pid, waiting in self._waiting.items():
@@ -401,7 +418,9 @@ class Reign:
         out.append(Multicast(beat))
         self._retransmit(now_ns, out)
         self._fetch_lacking(now_ns, out)
+        self._laggards.look(now_ns, config, self.log.last, self._match, out)
         if not self.is_closed:
+            self._assign_blocked(out)
             self._fence_silent(now_ns)
             self._tick_if_stuck(now_ns, out)
             self._adjust_quantity(now_ns, out)
@@ -456,10 +475,14 @@ class Reign:
     def _tell_base(self, server: int, out: list[RoleEffect]) -> None:
         """Our log does not reach back to where this server's ends: it needs a checkpoint.
 
-        If its node is up to date but for the log, its own next one will do, so there shall be one.
+        If its node is up to date but for the log, its own next one will do, so there shall be one. A node
+        that lags behind gets one of others: a mark would only let the base run away from it.
         """
         out.append(Send(server, m.FetchIdReply((), self.committed_upto, self.log.base)))
-        self.mark_for_space()
+        seen = self._presence.seen(server) if self._presence is not None else None
+        has_applied = seen is None or seen.applied >= self.log.base
+        if has_applied and self._marks[1] <= self._data_last:
+            self.mark_for_space()
 
     def _fetch_lacking(self, now_ns: int, out: list[RoleEffect]) -> None:
         """What others hold and our own data server lacks, we fetch: its producer may be dead."""
@@ -468,7 +491,10 @@ class Reign:
             for report in waiting.values():
                 if not report.is_ours and report.fetch_at <= now_ns:
                     report.fetch_at = now_ns + self._config.retransmit_ms * MS
-                    wanted.setdefault(report.holders[0], []).append(report.item.mid)
+                    # One after the other: whoever reported first may be dead by now.
+                    holder = report.holders.pop(0)
+                    report.holders.append(holder)
+                    wanted.setdefault(holder, []).append(report.item.mid)
         for server, mids in wanted.items():
             mids = mids[: self._config.fetch_mids_max]
             out.append(Send(server, m.FetchData(tuple(mids), (0,) * len(mids))))
@@ -494,6 +520,16 @@ class Reign:
         if self._has_refused or any(self._waiting.values()):
             self._number(EntryKind.TICK)
             self._drop_expired(out)
+            self._tell_gaps(out)
+
+    def _tell_gaps(self, out: list[RoleEffect]) -> None:
+        """Tell each producer for what we wait. If its run is that of a former life, it has to end it."""
+        for pid, waiting in self._waiting.items():
+            expected = self._ledger.rows[pid].last_pseq + 1
+            if waiting and expected not in waiting:
+                first = waiting[min(waiting)]
+                for server in first.holders:
+                    self._refuse(server, first.item.mid, NackReason.GAP, expected, out)
 
     def _drop_expired(self, out: list[RoleEffect]) -> None:
         oldest_ts = self.log.last + 1 - self._config.lifetime

@@ -42,6 +42,9 @@ from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.effects import (
+    Alarm,
+    Append,
+    Apply,
     CheckpointFailed,
     CheckpointRead,
     CheckpointWritten,
@@ -50,6 +53,7 @@ from antiphon.bus.effects import (
     Event,
     Installed,
     Learned,
+    LogDamaged,
     Multicast,
     Received,
     Reconfigured,
@@ -97,13 +101,14 @@ class _Role(Protocol):
 
 
 class _Seat:
-    """A role and what waits for it."""
+    """A role, what waits for it, and when it wants to be stepped, as it said after its last step."""
 
-    __slots__ = ("inbox", "role")
+    __slots__ = ("deadline", "inbox", "role")
 
     def __init__(self, role: _Role) -> None:
         self.role = role
         self.inbox: list[RoleEvent] = []
+        self.deadline = role.next_deadline_ns()
 
 
 _Seats: TypeAlias = tuple[_Seat, ...]
@@ -126,7 +131,9 @@ class Replica:
         planted: frozenset[str] = NONE,
     ) -> None:
         found = recovered or RecoveredReplica.empty()
-        config, config_at = in_force(config, found.base_ledger, found.log, found.ledger, found.applied)
+        config, config_at = in_force(
+            config, found.base_ledger, found.log, found.ledger, found.applied, found.log_config
+        )
         self.config = config
         self.node = node
         self._disk_id = disk_id
@@ -138,6 +145,10 @@ class Replica:
         # How many words of nodes with other disks than the listed ones were not heard.
         self.votes_dropped = 0
         self._next_config: tuple[GroupConfig, int] | None = None
+        # The node has passed over data, and is to keep data now. Only a new life can be given a state: this
+        # one goes on as a witness, until the order on its disk tells the next one what it is.
+        self._lacks_state = False
+        self._synced = 0
         self._epoch_told = 0
         # Until the first step was taken, it is due.
         self._deadline: int | None = 0
@@ -176,6 +187,8 @@ class Replica:
             config_at=config_at,
             planted=planted,
         )
+        # Of a log that was only learned all is committed, and while nobody leads only we may know.
+        known.learn((), self._commit_server.committed_upto)
         self._data_server = DataServer(
             config,
             node,
@@ -229,7 +242,7 @@ class Replica:
         # Only the first COMMIT of an epoch is news to the others. The commit server hears how far all is
         # committed from submits and heartbeats, which come soon enough.
         self._news = (*stores, self._sequencer_seat, *folds)
-        self._events: dict[type[Any], tuple[_Seat, ...]] = {
+        self._events: dict[type[Any], _Seats] = {
             Learned: (*stores, self._commit_seat, *folds),
             Installed: (self._member_seat, *stores, self._commit_seat),
             StateCaptured: folds,
@@ -240,15 +253,30 @@ class Replica:
             SpaceChanged: (self._sequencer_seat, self._commit_seat, *holds),
             ConfigProposed: (self._sequencer_seat,),
         }
-        self._lay_routes(stores, folds, holds, others)
+        self._routes = self._lay_routes(stores, folds, holds, others)
+        if self._lacks_state:
+            self._seats = (self._member_seat, self._commit_seat, *others)
+            self._news = ()
+            self._events = {kind: self._taken(seats) for kind, seats in self._events.items()}
+            self._routes = {kind: self._taken(seats) for kind, seats in self._routes.items()}
+        # Those that are stepped for every envelope, and those that are not.
+        self._busy_seats = self._taken(
+            (self._member_seat, self._data_seat, self._sequencer_seat, self._commit_seat)
+        )
+        self._other_seats = tuple([seat for seat in self._seats if seat not in self._busy_seats])
 
-    def _lay_routes(self, stores: _Seats, folds: _Seats, holds: _Seats, others: _Seats) -> None:
+    def _taken(self, seats: _Seats) -> _Seats:
+        return tuple([seat for seat in seats if seat in self._seats])
+
+    def _lay_routes(
+        self, stores: _Seats, folds: _Seats, holds: _Seats, others: _Seats
+    ) -> dict[type[Any], _Seats]:
         member, sequencer, commit = self._member_seat, self._sequencer_seat, self._commit_seat
         joins = self._join_seats
         votes = (commit,) if self.node in self.config.commit_servers else ()
         # A commit server without a vote learns the order all the same, to be ready for one.
         learns = (commit,) if self._is_learner else ()
-        self._routes: dict[type[Any], tuple[_Seat, ...]] = {
+        return {
             m.Data: stores,
             m.FetchData: stores,
             m.FetchDataReply: stores,
@@ -337,6 +365,12 @@ class Replica:
         ):
             if role is not None:
                 role.reconfigure(config)
+        was_lacking, self._lacks_state = self._lacks_state, False
+        if self.node in config.data_servers and not self._member.delivers:
+            self._lacks_state = True
+            if not was_lacking:
+                words = f"configuration {config.config_id} wants state of this node"
+                out.append(Alarm(f"{words}: it has to start again"))
         self._take_seats()
         self._look_at_disks()
         out.append(Reconfigured(config))
@@ -409,6 +443,11 @@ class Replica:
         return self._presence is not None and self._presence.is_synchronized
 
     @property
+    def must_begin_anew(self) -> bool:
+        """Is this node to keep state, and can only another life of it do so?"""
+        return self._lacks_state and self._commit_server.is_recorded(self._synced)
+
+    @property
     def is_joining(self) -> bool:
         """Is a checkpoint of another node on its way here?"""
         return self._joiner.is_busy
@@ -461,9 +500,21 @@ class Replica:
         seats = self._seats
         if self._presence is not None:
             self._tell_standing(self._presence)
-        deadlines = [deadline for seat in seats if (deadline := seat.role.next_deadline_ns()) is not None]
-        self._deadline = min(deadlines, default=None)
+        self._deadline = self._earliest()
         return out
+
+    def _earliest(self) -> int | None:
+        """The first deadline of all roles. Only what others may change is asked for."""
+        earliest: int | None = None
+        for seat in self._busy_seats:
+            deadline = seat.deadline
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
+        for seat in self._other_seats:
+            deadline = seat.role.next_deadline_ns()
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
+        return earliest
 
     def _settle(self, now_ns: int, out: list[Effect]) -> None:
         """Let the roles talk until nobody has anything to say (P1)."""
@@ -486,7 +537,9 @@ class Replica:
         presence.role = self._role
         presence.applied = member.applied
         behind = member.known.told_upto - member.applied
-        if not behind and self._sequencer.is_led and not self._joiner.is_busy:
+        if self._lacks_state:
+            presence.is_synchronized = False
+        elif not behind and self._sequencer.is_led and not self._joiner.is_busy:
             presence.is_synchronized = True
         elif behind > self.config.window_entries or self._joiner.is_busy:
             # Not at the first number that is missing: under load there is always one on its way.
@@ -512,6 +565,10 @@ class Replica:
         elif kind is Synced:
             self._take_synced(event)
             return
+        elif kind is LogDamaged:
+            self._commit_server.set_status(ServerStatus.DAMAGED)
+            # If it leads, it has to stop.
+            seats = (self._sequencer_seat,)
         else:
             seats = self._events.get(kind, ())
         for seat in seats:
@@ -524,6 +581,7 @@ class Replica:
 
     def _take_synced(self, synced: RoleEvent) -> None:
         """Two of three roles as a rule have nothing to wait for: they are not woken."""
+        self._synced = synced.index  # type: ignore[assignment, union-attr]
         if self._data_server.is_writing or self._data_seat.inbox:
             self._data_seat.inbox.append(synced)
         if self._commit_server.is_writing or self._commit_seat.inbox:
@@ -536,12 +594,16 @@ class Replica:
 
     def _run(self, seat: _Seat, now_ns: int, out: list[Effect]) -> None:
         events, seat.inbox = seat.inbox, []
-        for effect in seat.role.step(now_ns, events):
-            if isinstance(effect, Send):
-                self._send(seat, effect, out)
-            elif isinstance(effect, Multicast):
-                self._hear(effect.message)
-                out.append(effect)
+        role = seat.role
+        for effect in role.step(now_ns, events):
+            kind = type(effect)
+            if kind is Send:
+                self._send(seat, effect, out)  # type: ignore[arg-type]
+            elif kind is Multicast:
+                self._hear(effect.message)  # type: ignore[union-attr]
+                out.append(effect)  # type: ignore[arg-type]
+            elif kind is Append or kind is Apply:
+                out.append(effect)  # type: ignore[arg-type]
             elif isinstance(effect, Learned):
                 # Before everything else that waits: an envelope that arrives with its number is wanted, and
                 # one whose number is old news is not.
@@ -554,9 +616,14 @@ class Replica:
                 self._note_config_before(effect)
             else:
                 out.append(effect)
-        if seat is self._data_seat and self._member.is_waiting and not self._member_seat.inbox:
-            # A payload may have become durable for which the member waits.
-            self._run(self._member_seat, now_ns, out)
+        seat.deadline = role.next_deadline_ns()
+        if seat is self._data_seat:
+            if self._member.is_waiting and not self._member_seat.inbox:
+                # A payload may have become durable for which the member waits.
+                self._run(self._member_seat, now_ns, out)
+        elif seat is self._member_seat:
+            # What it takes from the data server need not be reported again.
+            self._data_seat.deadline = self._data_server.next_deadline_ns()
 
     def _send(self, seat: _Seat, effect: Send, out: list[Effect]) -> None:
         if self._is_mute and isinstance(effect.message, _VOTES):

@@ -50,6 +50,10 @@ from antiphon.ids import epoch_counter, epoch_node, make_epoch
 
 _PATIENCE_MAX = 16
 
+EPOCHS_PER_CONFIG = 1 << 28
+"""So many numbers of epochs a configuration has before it uses those of the next one: at two elections a
+second enough for four years, and the 48 bits of a counter are enough for a million configurations."""
+
 
 class State(Enum):
     """What a sequencer is doing."""
@@ -328,8 +332,8 @@ class Sequencer:
             elif now_ns >= self._candidacy.next_deadline_ns():
                 self._candidacy.resend(now_ns, out)
         elif self._suspect_at is not None and now_ns >= self._suspect_at:
-            is_fit = self._commit_server.status is ServerStatus.OK and not self._is_retired
-            if not is_fit or self._lags(now_ns):
+            is_fit = self._commit_server.status is ServerStatus.OK
+            if not is_fit or self._had_better_not(now_ns):
                 self._pre_until = None
                 self._suspect_at = self._next_suspicion(now_ns)
             elif self._is_alone or self._stands_next:
@@ -338,12 +342,16 @@ class Sequencer:
             elif self._pre_until is None or now_ns >= self._pre_until:
                 self._ask_around(now_ns, out)
 
-    def _lags(self, now_ns: int) -> bool:
-        """Is another so far ahead that we had better not lead?"""
+    def _had_better_not(self, now_ns: int) -> bool:
+        """Is another so far ahead, or in a later configuration, that we had better not lead?
+
+        Whoever knows of a later configuration may not be able to tell us, nor to lead in it. If nobody led
+        for long, we stand all the same: what ends ours is in the log we adopt, and is committed once more.
+        """
         config = self._config
         if self.presence is None or now_ns - self._led_at >= config.leaderless_ms * MS:
             return False
-        return self._member.applied + config.lag_max < self.presence.applied_max
+        return self._is_retired or self._member.applied + config.lag_max < self.presence.applied_max
 
     def _ask_around(self, now_ns: int, out: list[RoleEffect]) -> None:
         self._pre_counter += 1
@@ -359,12 +367,17 @@ class Sequencer:
                 self._stand(now_ns, out)
 
     def _stand(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """Claim an epoch above every one that was ever seen."""
+        """Claim an epoch above every one that was ever seen.
+
+        A node whose disk was replaced has forgotten which it claimed, and nobody else may have heard. But it
+        claimed them in earlier configurations than the one that lists the new disk: each has its own numbers.
+        """
         self._pre_until = None
         self._stands_next = False
         superblock = self._superblock
         highest = max(superblock.promised, superblock.epoch_claimed, self.epoch_seen)
-        epoch = make_epoch(epoch_counter(highest) + 1, self._node)
+        counter = max(epoch_counter(highest), (self._config.config_id - 1) * EPOCHS_PER_CONFIG) + 1
+        epoch = make_epoch(counter, self._node)
         append = superblock.claim(epoch)
         out.append(append)
         self.epoch_seen = epoch

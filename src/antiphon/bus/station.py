@@ -101,7 +101,12 @@ class Station:
         elif self._presence is not None:
             for effect in self._presence.step(now_ns, events):
                 self._perform(effect)  # type: ignore[arg-type]
+        config = self.producer.config
         self._settle()
+        if self._presence is not None and self.producer.config is not config:
+            # Without a replica, only the producer reads that the channel has another configuration.
+            self._presence.reconfigure(self.producer.config)
+            self._effects.append(bus.Reconfigured(self.producer.config))
         return self._effects
 
     def _settle(self) -> None:
@@ -138,6 +143,13 @@ class Station:
             self._for_replica.append(event)
 
     def _perform(self, effect: bus.Effect) -> None:
+        kind = type(effect)
+        if kind is bus.Append:
+            self._effects.append(effect)
+            return
+        if kind is bus.Apply:
+            self._apply(effect)  # type: ignore[arg-type]
+            return
         match effect:
             case bus.Send(to=to, message=message):
                 heard = self._carry(message)
@@ -149,24 +161,26 @@ class Station:
                 heard = self._carry(message)
                 self._effects.append(bus.Multicast(heard))
                 self._hear(heard)
-            case bus.Apply():
-                assert self.application is not None, "a replica without an application"
-                self.on_applied(effect)
-                self.application.apply(effect.entry, effect.payload)
-                self._has_heard = True
             case bus.TakeCheckpoint(n=n):
                 assert self.application is not None, "a replica without an application"
                 digest, state = self.application.capture(n)
                 self._for_replica.append(bus.StateCaptured(n, digest, state, ()))
             case bus.OpenState() | bus.MoveState() | bus.InstallState() | bus.DropState():
                 self._change_state(effect)
-            case bus.PrimaryChanged():
+            case bus.PrimaryChanged() | bus.Spoilt():
+                # The application refers to no record.
                 pass
             case bus.Reconfigured(config=config):
                 self.producer.reconfigure(config)
                 self._effects.append(effect)
             case _:
                 self._effects.append(effect)
+
+    def _apply(self, apply: bus.Apply) -> None:
+        assert self.application is not None, "a replica without an application"
+        self.on_applied(apply)
+        self.application.apply(apply.entry, apply.payload)
+        self._has_heard = True
 
     def _change_state(self, effect: bus.OpenState | bus.MoveState | bus.InstallState | bus.DropState) -> None:
         """A state of another node is on its way to becoming that of our application."""

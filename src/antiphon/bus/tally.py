@@ -17,6 +17,7 @@ from xxhash import xxh3_128_digest
 
 from antiphon.bus.effects import Multicast, Send
 from antiphon.bus.messages import Applied, AppliedGet, Entry, EntryKind
+from antiphon.errors import Damaged
 from antiphon.journal.ports import Buffer, Location
 
 _STATE = Struct("<QQH16s")
@@ -109,3 +110,6 @@ class Tally:
 
     def relocated(self, old: Location, new: Location) -> None:
         """Never told, as no record is needed."""
+
+    def damaged(self, place: Location, error: Damaged) -> None:
+        """Never told either."""

@@ -75,8 +75,11 @@ def decode(disk_id: bytes, n: int, data: bytes) -> Checkpoint | str:
     return Checkpoint(n, digest, bytes(view[body:]), segments)
 
 
-def find(disk: Disk, disk_id: bytes, names: list[str]) -> FoundCheckpoints:
-    """The two newest that verify. If there are some but none verifies, the node must not start empty."""
+def find(disk: Disk, disk_id: bytes, names: list[str], *, has_peers: bool = False) -> FoundCheckpoints:
+    """The two newest that verify. If there are some but none verifies, a node that is alone must not start.
+
+    With peers it is for the order to tell whether it reaches back to the beginning.
+    """
     valid: list[Checkpoint] = []
     problems: list[str] = []
     for n in reversed(checkpoint_numbers(names)):
@@ -88,7 +91,7 @@ def find(disk: Disk, disk_id: bytes, names: list[str]) -> FoundCheckpoints:
             valid.append(found)
             if len(valid) == 2:
                 break
-    if problems and not valid:
+    if problems and not valid and not has_peers:
         name = problems[0].partition(" ")[0]
         raise Damaged(name, 0, "no checkpoint can be used; " + "; ".join(problems))
     return FoundCheckpoints(valid[0] if valid else None, valid[1] if len(valid) > 1 else None, problems)

@@ -124,6 +124,13 @@ def checkpoint_numbers(names: list[str]) -> list[int]:
     return sorted(int(match[1], 16) for name in names if (match := _CHECKPOINT_NAME.fullmatch(name)))
 
 
+def is_journal_file(name: str) -> bool:
+    """Does a file of the data directory belong to the journal, whole or unfinished?"""
+    name = name.removesuffix(UNFINISHED)
+    patterns = (_SEGMENT_NAME, _SPARE_NAME, _CHECKPOINT_NAME)
+    return name == SUPERBLOCK or any(pattern.fullmatch(name) for pattern in patterns)
+
+
 # --- sealed pages --------------------------------------------------------------------------------
 
 
@@ -307,6 +314,9 @@ class RecordHeader(NamedTuple):
     @property
     def location(self) -> Location:
         return Location(self.segment, self.offset, self.length)
+
+
+RECORD_ALIGNMENT: Final = 8
 
 
 def record_size(length: int) -> int:

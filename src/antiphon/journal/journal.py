@@ -20,7 +20,7 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from antiphon.errors import Damaged, NoSpace, StorageFailed
@@ -41,6 +41,7 @@ from antiphon.journal.format import (
     Settings,
     blocks_for,
     checkpoint_name,
+    checkpoint_numbers,
     encode_group,
     encode_record_header,
     page_after,
@@ -128,8 +129,8 @@ class Journal:
     def is_formatted(disk: Disk) -> bool:
         """Whether there is a journal here. Half of one is `Damaged` and never taken for an empty place."""
         names = disk.list_files()
-        if SUPERBLOCK not in names and segment_numbers(names):
-            raise Damaged(SUPERBLOCK, 0, "the file is missing, though there are segments")
+        if SUPERBLOCK not in names and (segment_numbers(names) or checkpoint_numbers(names)):
+            raise Damaged(SUPERBLOCK, 0, "the file is missing, though there are segments or checkpoints")
         return SUPERBLOCK in names
 
     @staticmethod
@@ -141,9 +142,12 @@ class Journal:
         superblocks.create(disk, facts)
 
     @classmethod
-    def open(cls, disk: Disk, settings: Settings) -> tuple[Journal, Recovered]:
-        """Read back what is there and begin the next run. Raises `Damaged` before changing anything."""
-        scan = recovery.scan(disk)
+    def open(cls, disk: Disk, settings: Settings, *, has_peers: bool = False) -> tuple[Journal, Recovered]:
+        """Read back what is there and begin the next run. Raises `Damaged` before changing anything.
+
+        With `has_peers`, other nodes have the same data: what is damaged of it is passed over and told.
+        """
+        scan = recovery.scan(disk, has_peers=has_peers)
         was = scan.superblocks.current
         scan.settle(disk)
         found = Recovered(
@@ -161,6 +165,7 @@ class Journal:
             checkpoint_problems=scan.checkpoints.problems,
             repairs=scan.repairs,
             truncated=scan.truncated,
+            lost=scan.lost,
         )
         return cls(disk, settings, scan), found
 
@@ -192,9 +197,16 @@ class Journal:
         Like one that was moved it is not found by its id, now or after a crash: only a checkpoint that
         refers to it gives it a meaning. Until then `payloads` knows it by its index.
         """
-        location = self._put_record(index, RELOCATED, mid, ts, count, digest, payload)
+        location = self.append_mended(index, mid, ts, count, digest, payload)
         self.payloads.add_copy(index, location)
         return location
+
+    def append_mended(
+        self, index: int, mid: Mid, ts: int, count: int, digest: bytes, payload: Buffer
+    ) -> Location:
+        """Gather a record anew that lies here already and is damaged; whoever referred to the old place
+        refers to this one from now on. Like one that was moved, it is not found by its id."""
+        return self._put_record(index, RELOCATED, mid, ts, count, digest, payload)
 
     def append_order(self, index: int, record: bytes, highest: int = 0, *, pinned: bool = False) -> None:
         """Gather an order record; it is kept while `highest` is above the base, or while it is the last
@@ -523,16 +535,9 @@ class Journal:
         header, payload = self._reader.verify(self._known(location))
         return Record(header.mid, header.ts, header.count, header.digest, payload)
 
-    def verify(self, locations: Sequence[Location], byte_budget: int) -> int:
-        """Verify as many of these as fit the budget, at least one; returns how many, raises `Damaged`."""
-        done = used = 0
-        for location in locations:
-            used += record_size(location.length)
-            if done and used > byte_budget:
-                break
-            self._reader.verify(self._known(location))
-            done += 1
-        return done
+    def verify(self, location: Location) -> None:
+        """Compare the record that lies there with its checksums now; raises `Damaged`."""
+        self._reader.verify(self._known(location))
 
     def _known(self, location: Location) -> Location:
         if location.segment not in self._tail and location.segment not in self._kept:

@@ -149,6 +149,10 @@ class MemoryDisk:
         self._directories.clear()
         self.syncs_until_failure = None
 
+    def all_files(self) -> list[str]:
+        """Also those that were put aside."""
+        return sorted(self._files)
+
     def unsynced_pages(self, name: str) -> list[int]:
         """The pages of a file that a crash may lose or tear."""
         return sorted(self._files[name].versions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from antiphon.errors import Damaged
 from antiphon.ids import Mid
 
 Buffer = bytes | bytearray | memoryview
@@ -55,6 +56,9 @@ class RecordKeeper(Protocol):
 
     def relocated(self, old: Location, new: Location) -> None:
         """One of them was copied."""
+
+    def damaged(self, place: Location, error: Damaged) -> None:
+        """One of them cannot be read. Raises the error if there is nobody to get it from."""
 
 
 class Disk(Protocol):

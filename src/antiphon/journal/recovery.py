@@ -9,6 +9,9 @@ What it promises
         every record of it is whole.
     R3  While it looks it changes nothing. Damage found leaves the disk as it was.
     R4  What one run cut off no later run ever sees again.
+    R5  Where other nodes have the same data (`has_peers`), a damaged data record, or a file that only
+        checkpoints refer to, is passed over and told (`lost`), for others can be asked. Damage to the order
+        or to the superblock is an error all the same.
 
 What it leaves to others
     What the records mean. Damage in segments that only a checkpoint refers to is found when they are read.
@@ -33,6 +36,7 @@ from antiphon.journal.format import (
     LOST_AND_FOUND,
     PAGE,
     PINNED,
+    RECORD_ALIGNMENT,
     RECORD_HEADER_BYTES,
     RELOCATED,
     SUPERBLOCK,
@@ -89,6 +93,8 @@ class Recovered:
     # For the operator: what was mended, and which unfinished writes were dropped.
     repairs: list[str]
     truncated: list[str]
+    # What is damaged and must come from another node.
+    lost: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -118,6 +124,7 @@ class Scan:
     leftovers: list[str] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
     def settle(self, disk: Disk) -> None:
         """Mend, make durable what was found, and begin the next run."""
@@ -159,24 +166,25 @@ class Scan:
             disk.sync_directory()
 
 
-def scan(disk: Disk) -> Scan:
+def scan(disk: Disk, *, has_peers: bool = False) -> Scan:
     """Read everything that must be known before the node may speak. Changes nothing."""
     names = disk.list_files()
     if SUPERBLOCK not in names:
         raise Damaged(SUPERBLOCK, 0, "the file is missing")
     superblocks = SuperblockFile.load(disk)
-    found = checkpoints.find(disk, superblocks.current.disk_id, names)
+    found = checkpoints.find(disk, superblocks.current.disk_id, names, has_peers=has_peers)
     scan = Scan(superblocks, found, repairs=list(superblocks.repairs))
     scan.leftovers = [name for name in names if name.endswith(UNFINISHED)]
-    _Scanner(disk, superblocks.current, names, scan).run()
+    _Scanner(disk, superblocks.current, names, scan, has_peers).run()
     return scan
 
 
 class _Scanner:
     """Walks the segments of one disk from the oldest needed to the last."""
 
-    def __init__(self, disk: Disk, facts: Superblock, names: list[str], scan: Scan) -> None:
+    def __init__(self, disk: Disk, facts: Superblock, names: list[str], scan: Scan, has_peers: bool) -> None:
         self._disk = disk
+        self._has_peers = has_peers
         self._facts = facts
         self._seed = seed_of(facts.disk_id)
         self._geometry = facts.geometry
@@ -432,7 +440,12 @@ class _Scanner:
             if header is None or not _payload_verifies(region, header, start):
                 where = header.offset if header else _where_it_should_be(region, at, start)
                 if at < proven:
-                    raise Damaged(name, where, "a data record that was synced does not verify")
+                    damage = Damaged(name, where, "a data record that was synced does not verify")
+                    if not self._has_peers:
+                        raise damage
+                    scan.lost.append(damage.text)
+                    at = self._sound_after(number, region, at, proven)
+                    continue
                 if looks_like_record(region, where - start, number, self._facts.run):
                     text = f"the data record at byte {where} was not finished; the data end before it"
                     scan.truncated.append(f"{name}: {text}")
@@ -462,13 +475,31 @@ class _Scanner:
                 found = header
         return found
 
+    def _sound_after(self, number: int, region: memoryview, at: int, proven: int) -> int:
+        """Where to go on behind damage: before the next record that is whole, or where the proven part ends.
+
+        How long the damaged record was may be unknown, so every place where one can begin is looked at. One
+        that an earlier run had cut off may turn up, if it is whole: an envelope like any other.
+        """
+        start = self._geometry.data_start
+        for offset in range(at, proven, RECORD_ALIGNMENT):
+            header = decode_record_header(region, offset - start, self._seed, number, offset)
+            if (
+                header is not None
+                and header.previous > at
+                and header.end <= proven
+                and _payload_verifies(region, header, start)
+            ):
+                return header.previous
+        return proven
+
     # --- what is left ---
 
     def _sort_the_rest(self) -> None:
         """Files that are no part of the tail: referred to, ready for use again, or strays."""
         scan = self._scan
         newest = scan.checkpoints.newest
-        for number in newest.segments if newest else ():
+        for number in newest.segments if newest and not self._has_peers else ():
             self._check_file(number)
         tail_start = next(iter(scan.tail), None)
         for number in self._numbers:

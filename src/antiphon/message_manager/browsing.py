@@ -9,6 +9,7 @@ What it promises
     B2  Every replica answers, and not before it has applied what the client manager has confirmed: who
         asks sees what it wrote.
     B3  A page is bounded in messages and bytes, and so is what one wake-up reads.
+    B4  A page ends before a record that is damaged; one that would begin with it waits until it is mended.
 
 What it leaves to others
     Whether a client may look is the client manager's business.
@@ -35,12 +36,19 @@ NO_DESTINATION: Final = "destination.unknown"
 class Browsing:
     """The pages that client managers wait for."""
 
-    __slots__ = ("_page_bytes", "_reader", "_waiting")
+    __slots__ = ("_held_up", "_page_bytes", "_reader", "_waiting")
 
     def __init__(self, reader: BatchReader, page_bytes: int) -> None:
         self._reader = reader
         self._page_bytes = page_bytes
         self._waiting: deque[tuple[int, BrowseRequest]] = deque()
+        # Those whose page begins with a record that is being mended.
+        self._held_up: list[tuple[int, BrowseRequest]] = []
+
+    def mended(self) -> None:
+        """A damaged record can be read again."""
+        self._waiting.extend(self._held_up)
+        self._held_up.clear()
 
     def ask(self, sender: int, request: BrowseRequest) -> None:
         self._waiting.append((sender, request))
@@ -55,12 +63,16 @@ class Browsing:
         for _ in range(len(self._waiting)):
             sender, request = self._waiting.popleft()
             if request.floor <= state.applied and len(given) < PAGES_AT_ONCE:
-                given.append(Send(sender, self._page(state, request)))
+                page = self._page(state, request)
+                if page is None:
+                    self._held_up.append((sender, request))
+                else:
+                    given.append(Send(sender, page))
             else:
                 self._waiting.append((sender, request))
         return given
 
-    def _page(self, state: ChannelState, request: BrowseRequest) -> BrowseReply:
+    def _page(self, state: ChannelState, request: BrowseRequest) -> BrowseReply | None:
         destination = state.directory.get(request.destination)
         if destination is None:
             return BrowseReply(
@@ -70,11 +82,14 @@ class Browsing:
                 code=NO_DESTINATION,
                 text="there is no such destination",
             )
-        pieces, through = self._read(destination, request)
+        pieces, through, is_held_up = self._read(destination, request)
+        if is_held_up and not pieces:
+            return None
         more = destination.live.next_from(through + 1) is not None
         return BrowseReply(request.request, through, more, tuple(pieces))
 
-    def _read(self, destination: Destination, request: BrowseRequest) -> tuple[list[Piece], int]:
+    def _read(self, destination: Destination, request: BrowseRequest) -> tuple[list[Piece], int, bool]:
+        """The pieces, through which number they go, and whether damage ended them."""
         through = request.after
         pieces: list[Piece] = []
         room = self._page_bytes
@@ -82,7 +97,7 @@ class Browsing:
         for start, stop in wanted:
             while start < stop:
                 if room <= 0:
-                    return pieces, through
+                    return pieces, through, False
                 try:
                     cut = self._reader.cut(destination, start, stop, room)
                 except ProtocolError:
@@ -90,11 +105,13 @@ class Browsing:
                     start = min(stop, destination.index.find(start).stop)
                     through = start - 1
                     continue
+                if cut is None:
+                    return pieces, through, True
                 size = sum(map(len, cut.piece.buffers))
                 if pieces and size > room:
-                    return pieces, through
+                    return pieces, through, False
                 pieces.append(cut.piece)
                 room -= size
                 start = cut.stop
                 through = start - 1
-        return pieces, through
+        return pieces, through, False

@@ -349,6 +349,12 @@ class Delivery:
         if dispatcher.can_go_on:
             self._stirred[dispatcher.source.id] = dispatcher
 
+    def mended(self) -> None:
+        """A damaged record can be read again: whoever waited for it goes on."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.is_held_up = False
+            self._stir(dispatcher)
+
     # -- flushing ------------------------------------------------------------------
 
     def flush(self, now_ns: int, bytes_max: int) -> tuple[list[Send | Alarm], list[SeenReturn]]:

@@ -50,6 +50,7 @@ class Dispatcher:
         "_looked",
         "consumers",
         "given_before",
+        "is_held_up",
         "ready",
         "returning",
         "source",
@@ -72,6 +73,8 @@ class Dispatcher:
         self._given_through = claimed_after if source.id <= claimed_after else 0
         # Batches that do not decode. They stay where they are, and hold up nobody.
         self.unreadable = Ranges()
+        # The next message lies in a record that is being mended: nothing goes out before it.
+        self.is_held_up = False
         self.consumers: dict[ConsumerKey, Consumer] = {}
         # Those with credit, whose turn is next first.
         self._able: dict[ConsumerKey, Consumer] = {}
@@ -88,7 +91,7 @@ class Dispatcher:
 
     @property
     def can_go_on(self) -> bool:
-        return bool(self._able) and (bool(self.ready) or self._looked < self._heard)
+        return bool(self._able) and (bool(self.ready) or self._looked < self._heard) and not self.is_held_up
 
     def _look(self) -> bool:
         """Make the next part of what is pending ready; False when there is no more."""
@@ -194,7 +197,7 @@ class Dispatcher:
         complaints: list[str] = []
         spent = 0
         able = self._able
-        while able and spent < bytes_max and (self.ready or self._look()):
+        while able and spent < bytes_max and not self.is_held_up and (self.ready or self._look()):
             turns = len(able)
             share = -(-self.ready.count // turns)
             for _ in range(turns):
@@ -205,7 +208,7 @@ class Dispatcher:
                 spent += self._give(parcel, share, reader, bytes_max - spent, complaints)
                 if consumer.has_credit:
                     able[consumer.key] = consumer
-                if not self.ready or spent >= bytes_max:
+                if not self.ready or self.is_held_up or spent >= bytes_max:
                     break
         return [parcel for parcel in parcels.values() if parcel.pieces], spent, complaints
 
@@ -230,6 +233,10 @@ class Dispatcher:
             except ProtocolError as error:
                 complaints.append(self._set_aside(start, error))
                 continue
+            if cut is None:
+                # It is being mended. To pass over it would be to give out of order (D2).
+                self.is_held_up = True
+                break
             ready.remove(start, cut.stop)
             consumer.give(start, cut.stop, cut.body_bytes)
             parcel.pieces.append(cut.piece)

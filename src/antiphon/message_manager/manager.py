@@ -25,6 +25,8 @@ from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import (
     Applied,
     AppliedGet,
+    BatchGet,
+    BatchReply,
     BrowseRequest,
     BusMessage,
     CreditUpdate,
@@ -35,13 +37,14 @@ from antiphon.bus.messages import (
     Unregister,
 )
 from antiphon.bus.ports import Location, Payloads
-from antiphon.errors import FormatMismatch
+from antiphon.errors import Damaged, FormatMismatch
 from antiphon.message_manager.browsing import Browsing
 from antiphon.message_manager.delivery import Delivery
 from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.fold import Fold
+from antiphon.message_manager.mending import Mender
 from antiphon.message_manager.primary import Primary
 from antiphon.message_manager.proposals import Proposals, counted_return
 from antiphon.message_manager.reading import BatchReader
@@ -68,12 +71,15 @@ class MessageManager:
         node: int,
         payloads: Payloads,
         settings: MessageManagerSettings | None = None,
+        replicas: tuple[int, ...] = (),
     ) -> None:
         self.channel = channel
         self.node = node
         self.settings = settings or MessageManagerSettings()
         self._fold = Fold()
-        self._reader = BatchReader(payloads, self.settings.batches_kept)
+        self._mender = Mender(payloads)
+        self.reconfigure(replicas)
+        self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
         self._browsing = Browsing(self._reader, self.settings.deliver_bytes_max)
         # Through which number we have said, in this term, what was applied.
         self._announced = 0
@@ -84,6 +90,10 @@ class MessageManager:
         self._opened: ChannelState | None = None
         # Who refers to the records of a segment that is being emptied.
         self._referrers: dict[Location, list[tuple[Destination, int]]] = {}
+
+    def reconfigure(self, replicas: tuple[int, ...]) -> None:
+        """These nodes keep the same state, we among them."""
+        self._mender.peers = tuple([replica for replica in replicas if replica != self.node])
 
     @property
     def state(self) -> ChannelState:
@@ -186,6 +196,12 @@ class MessageManager:
         if isinstance(message, AppliedGet):
             self._asked[sender] = message.after
             return
+        if isinstance(message, BatchGet):
+            self._mender.ask(sender, message)
+            return
+        if isinstance(message, BatchReply):
+            self._mender.take(sender, message)
+            return
         if self.primary is None:
             return
         delivery, proposals = self.primary.delivery, self.primary.proposals
@@ -207,11 +223,14 @@ class MessageManager:
         """Once per wake-up: what the primary has to say about everything since the last time."""
         self._now_ns = now_ns
         primary, state = self.primary, self.state
+        if self._mender.is_busy and self._mender.is_due(now_ns):
+            # Perhaps what is damaged is needed no longer: whoever waits tries again.
+            self._go_on()
         effects: list[Effect] = list(self._browsing.flush(state))
         if self._asked:
             effects += self._answer_asked()
         if primary is None:
-            return effects
+            return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
         while self._announced < state.applied:
             applied = self._applied_after(self._announced)
             self._announced = applied.upto
@@ -220,7 +239,8 @@ class MessageManager:
         effects += sends
         effects += map(counted_return, returns)
         effects += primary.proposals.flush(now_ns, wall_ms, state.log_time_ms)
-        return effects
+        # Behind the reading, which may have met with damage.
+        return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
 
     def _answer_asked(self) -> list[Effect]:
         """One page each: whoever misses more asks again. Who asks too early is left to ask another."""
@@ -240,9 +260,11 @@ class MessageManager:
         """When to flush even if nothing happens."""
         if self._browsing.is_due(self.state):
             return self._now_ns
+        mending_ns = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
         if self.primary is None:
-            return None
+            return mending_ns
         deadlines = (
+            mending_ns,
             self.primary.delivery.next_deadline_ns(self._now_ns),
             self.primary.proposals.next_deadline_ns(),
         )
@@ -292,9 +314,11 @@ class MessageManager:
         assert n > self.state.applied, f"a state after {n} takes the place of one after {self.state.applied}"
         self._now_ns = now_ns
         self._reader.let_go()
+        self._mender.forget()
         self._referrers = {}
         self._fold.state = opened
         self._fold.primary = self._begin_term() if term_served == opened.term else None
+        self._browsing.mended()
 
     def drop_state(self) -> None:
         """The opened state is not wanted any more."""
@@ -322,6 +346,17 @@ class MessageManager:
         self._reader.let_go()
         for destination, first in self._referrers.pop(old, []):
             destination.index.move(first, old, new, destination.live)
+        if self._mender.mended(old):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._browsing.mended()
+        if self.primary is not None:
+            self.primary.delivery.mended()
+
+    def damaged(self, place: Location, error: Damaged) -> None:
+        """A record cannot be read: another replica is asked for it, if it is needed and if there is one."""
+        self._mender.note(place, error)
 
     # -- questions -------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ asked for one after the other, by one consumer or by several in turn.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from antiphon.batch import Batch
 from antiphon.batch.layout import HEADER, VERSION, ColumnId
 from antiphon.bus.messages import Piece
-from antiphon.bus.ports import Payloads
+from antiphon.bus.ports import Location, Payloads
+from antiphon.errors import Damaged
 from antiphon.message_manager.destinations.index import StoredBatch
 from antiphon.message_manager.destinations.source import Stored
 from antiphon.ranges import Ranges
@@ -38,14 +40,27 @@ class Cut(NamedTuple):
     body_bytes: int
 
 
+def _refuse(place: Location, error: Damaged) -> None:
+    raise error
+
+
 class BatchReader:
-    """Reads stored batches through the journal's port."""
+    """Reads stored batches through the journal's port.
 
-    __slots__ = ("_batches", "_batches_max", "_payloads")
+    `note` is told what is damaged, and raises the error unless it can be mended.
+    """
 
-    def __init__(self, payloads: Payloads, batches_max: int) -> None:
+    __slots__ = ("_batches", "_batches_max", "_note", "_payloads")
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        batches_max: int,
+        note: Callable[[Location, Damaged], None] = _refuse,
+    ) -> None:
         self._payloads = payloads
         self._batches_max = batches_max
+        self._note = note
         # In the order of their last use, the latest last.
         self._batches: dict[tuple[int, int, int], Batch] = {}
 
@@ -57,12 +72,12 @@ class BatchReader:
         bytes_max: int,
         given_before: Ranges = _NONE,
         given_through: int = 0,
-    ) -> Cut:
+    ) -> Cut | None:
         """The messages from `start` on: as many as one piece holds, before `stop`, of up to `bytes_max`.
 
         At least one, whatever it weighs. A piece has rows of one batch that were given back equally
         often; those in `given_before`, and all through number `given_through`, may have been seen
-        without anybody having counted it.
+        without anybody having counted it. None: the batch is damaged, and will be there again.
         """
         stored = store.index.find(start)
         stop = min(stop, stored.stop)
@@ -80,6 +95,8 @@ class BatchReader:
             elif part:
                 stop = part.first
         batch = self._batch(stored)
+        if batch is None:
+            return None
         row = start - stored.first
         count = min(stop - start, max(1, batch.rows_within(row, bytes_max)))
         bodies = batch.column(ColumnId.BODY)
@@ -88,12 +105,16 @@ class BatchReader:
         buffers = batch.slice(row, row + count).buffers()
         return Cut(Piece(start, count, redelivery_count, buffers), start + count, body_bytes)
 
-    def _batch(self, stored: StoredBatch) -> Batch:
+    def _batch(self, stored: StoredBatch) -> Batch | None:
         segment, record_offset, _ = stored.location
         key = (segment, record_offset, stored.offset)
         batch = self._batches.pop(key, None)
         if batch is None:
-            payload = self._payloads.read(stored.location)
+            try:
+                payload = self._payloads.read(stored.location)
+            except Damaged as error:
+                self._note(stored.location, error)
+                return None
             # Its texts were looked at when it came in.
             batch = Batch.decode(payload[stored.offset : stored.offset + stored.length], trusted=True)
             if len(self._batches) >= self._batches_max:

@@ -34,8 +34,10 @@ _BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
 _ZEROS: Final = bytes(1 << 20)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
+RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 16 << 20
-"""Left free when a large file is made: for checkpoints, without which no space would ever come back."""
+"""Kept for checkpoints, without which no space would ever come back: a file that holds nothing and is made
+with the first segment. When there is no room for a checkpoint it goes; the next segment brings it back."""
 
 
 def boot_id() -> str:
@@ -48,14 +50,22 @@ class FileDisk:
     as long as they work on different files."""
 
     def __init__(
-        self, path: str | Path, *, accept_possible_loss: bool = False, this_boot: str | None = None
+        self,
+        path: str | Path,
+        *,
+        accept_possible_loss: bool = False,
+        has_peers: bool = False,
+        this_boot: str | None = None,
     ) -> None:
         self.path = Path(path)
+        # Why the files here must not be used (`startup.start`); only with `has_peers`, else it is an error.
+        self.distrusted = ""
         # For the operator: what was done while opening.
         self.notes: list[str] = []
         self._files: dict[str, int] = {}
         self._views: dict[str, tuple[mmap.mmap, memoryview]] = {}
         self._guard = threading.Lock()
+        self._reserve_guard = threading.Lock()
         self._this_boot = this_boot or boot_id()
         try:
             self.path.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -65,7 +75,7 @@ class FileDisk:
         except OSError as error:
             raise _failure(str(self.path), error) from error
         try:
-            self._check_poison(accept_possible_loss)
+            self._check_poison(accept_possible_loss, has_peers)
         except StorageFailed:
             self.close()
             raise
@@ -110,12 +120,24 @@ class FileDisk:
         except OSError as error:
             self.notes.append(f"{POISONED} could not be written: {error}")
 
-    def _check_poison(self, accept_possible_loss: bool) -> None:
+    def trust(self) -> None:
+        """What must not be used is put aside, and durably so: from now on the files here are new ones."""
+        self.distrusted = ""
+        (self.path / POISONED).unlink(missing_ok=True)
+        self.sync_directory()
+
+    def _check_poison(self, accept_possible_loss: bool, has_peers: bool) -> None:
         poisoned = self.path / POISONED
         if not poisoned.exists():
             return
         found, _, why = poisoned.read_text(encoding="utf-8", errors="replace").partition("\n")
         if found.strip() == self._this_boot:
+            if has_peers and not accept_possible_loss:
+                self.distrusted = (
+                    f"a sync failed in {self.path} since this machine was booted ({why.strip()}), so its "
+                    "memory may show data that the disk does not have"
+                )
+                return
             if not accept_possible_loss:
                 raise StorageFailed(
                     f"a sync failed in {self.path} since this machine was booted ({why.strip()}), so its "
@@ -144,7 +166,7 @@ class FileDisk:
             raise _failure(str(self.path), error) from error
 
     def create(self, name: str, size: int) -> None:
-        if self.free_bytes() < size + RESERVE_BYTES:
+        if self.free_bytes() < size + (0 if self._has_reserve else RESERVE_BYTES):
             raise NoSpace(
                 f"there is no room for {name}: {size >> 20} MiB, and {RESERVE_BYTES >> 20} MiB in reserve"
             )
@@ -157,6 +179,30 @@ class FileDisk:
                 _write_all(descriptor, offset, [_ZEROS[: size - offset]])
 
         self._make_whole(name, fill)
+        self._keep_reserve()
+
+    @property
+    def _has_reserve(self) -> bool:
+        return (self.path / RESERVE).exists()
+
+    def _keep_reserve(self) -> None:
+        with self._reserve_guard:
+            if self._has_reserve:
+                return
+            try:
+                self._make_whole(RESERVE, lambda descriptor: os.posix_fallocate(descriptor, 0, RESERVE_BYTES))
+            except NoSpace:
+                # Somebody else was quicker. The next segment will bring it.
+                return
+
+    def _give_reserve(self) -> bool:
+        """Make room; False if there is no reserve."""
+        with self._reserve_guard:
+            if not self._has_reserve:
+                return False
+            self.remove(RESERVE)
+            self.sync_directory()
+            return True
 
     def free_bytes(self) -> int:
         """How much room there is for us."""
@@ -167,7 +213,15 @@ class FileDisk:
         return found.f_bavail * found.f_frsize
 
     def write_whole(self, name: str, buffers: Sequence[Buffer]) -> None:
-        self._make_whole(name, lambda descriptor: _write_all(descriptor, 0, buffers))
+        def fill(descriptor: int) -> None:
+            _write_all(descriptor, 0, buffers)
+
+        try:
+            self._make_whole(name, fill)
+        except NoSpace:
+            if not self._give_reserve():
+                raise
+            self._make_whole(name, fill)
 
     def _make_whole(self, name: str, fill: Callable[[int], None]) -> None:
         path, unfinished = self.path / name, self.path / (name + UNFINISHED)
@@ -245,8 +299,18 @@ class FileDisk:
         self._let_go(new)
         try:
             os.rename(self.path / old, self.path / new)
+            if new.startswith(f"{LOST_AND_FOUND}/"):
+                self._sync_lost_and_found()
         except OSError as error:
             raise _failure(old, error) from error
+
+    def _sync_lost_and_found(self) -> None:
+        """A name that moves is durable when both directories are; `sync_directory` sees to the other."""
+        descriptor = os.open(self.path / LOST_AND_FOUND, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def remove(self, name: str) -> None:
         self._let_go(name)

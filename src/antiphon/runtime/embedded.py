@@ -21,7 +21,7 @@ from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.network import ClientPort
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
-from antiphon.startup import Identity, StartedNode, StartSettings, open_journal, start_node
+from antiphon.startup import Identity, StartedNode, StartSettings, start
 
 log = logging.getLogger("antiphon")
 
@@ -63,8 +63,7 @@ async def _run(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], 
             run_id=secrets.token_bytes(16),
             start_s=int(time.time()),
         )
-        journal, found = open_journal(disk, settings.journal, identity)
-        started = start_node(journal, found, identity, settings.start)
+        started = start(disk, settings.journal, identity, settings.start)
         for note in (*disk.notes, *started.notes):
             log.warning("%s", note)
         return await _serve(settings, disk, started, announce)

@@ -153,4 +153,5 @@ class NodeRunner:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._schedule()
+        # One round later: what has arrived is heard before a time-out strikes, for it may be us who are late.
+        self._loop.call_soon(self._schedule)

@@ -88,6 +88,8 @@ class ChannelStorage:
         }
         self._base = 0
         self._base_to_release: int | None = None
+        # Damaged records that have come from another node.
+        self._mends: list[bus.Mend] = []
         # Checkpoints from this number on are being fetched by another node; 0 if none is.
         self._held_from = 0
         # The one that is being fetched, read and verified once for all its pieces.
@@ -116,6 +118,8 @@ class ChannelStorage:
                 self._read_checkpoint(effect)
             case bus.HoldCheckpoints(n=n):
                 self._hold(n)
+            case bus.Mend():
+                self._mends.append(effect)
             case bus.ReleaseSpace(base=base):
                 # Later in this step records may follow that have their index already; what is copied when
                 # space is released gets its index when all of them are written.
@@ -137,9 +141,12 @@ class ChannelStorage:
 
     def _write(self, effect: bus.Append) -> None:
         index, journal = effect.index, self._journal
-        match effect.record:
-            case bus.DataRecord(mid, ts, count, digest, payload):
-                journal.append_data(index, mid, ts, count, digest, payload)
+        record = effect.record
+        if type(record) is bus.DataRecord:
+            # The usual case, and the one that there is for every envelope.
+            journal.append_data(index, *record)
+            return
+        match record:
             case bus.OrderRecord(body, highest, pinned):
                 journal.append_order(index, body, highest, pinned=pinned)
             case bus.SuperblockRecord(promised, epoch_claimed):
@@ -191,6 +198,8 @@ class ChannelStorage:
         if self._base_to_release is not None:
             base, self._base_to_release = self._base_to_release, None
             self._release(base)
+        if self._mends:
+            self._mend()
         self._flush_journal()
         if self._low is None:
             if self._journal.needs_spare():
@@ -352,7 +361,25 @@ class ChannelStorage:
                 except NoSpace:
                     # It was only about saving space; the record stays where it is.
                     return
+                except Damaged as error:
+                    self._manager.damaged(location, error)
+                    continue
                 self._manager.relocated(location, moved)
+
+    def _mend(self) -> None:
+        """Like what is copied to save space, and at the same moment: behind all that has its index."""
+        mends, self._mends = self._mends, []
+        for mend in mends:
+            if self.is_full:
+                return
+            record = mend.record
+            facts = (record.mid, record.ts, record.count, record.digest, record.payload)
+            try:
+                moved = self._journal.append_mended(self._counter.next(), *facts)
+            except NoSpace:
+                # It is asked for again.
+                return
+            self._manager.relocated(mend.place, moved)
 
     # --- the end -----------------------------------------------------------------------------------
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 from antiphon.bus.effects import DataRecord, OrderRecord, SuperblockRecord
 from antiphon.bus.messages import Entry, EntryKind
-from antiphon.bus.records import BaseMoved, EntriesAppended, EntriesStaged, EpochStarted, decode_order
+from antiphon.bus.records import (
+    LEARNED,
+    BaseMoved,
+    EntriesAppended,
+    EntriesStaged,
+    EpochStarted,
+    decode_order,
+)
 from antiphon.ids import Mid
 from antiphon.journal.recovery import Recovered
 
@@ -24,13 +31,16 @@ class Image:
 
     promised: int = 0
     epoch_claimed: int = 0
-    log_epoch: int = 0
+    # The highest epoch of any record.
+    epoch_max: int = 0
     base: int = 0
     log: list[Entry] = field(default_factory=list)
     mids: set[Mid] = field(default_factory=set)
     # Entries that mean nothing until the start of their epoch follows them.
     staged: list[Entry] = field(default_factory=list)
     staged_epoch: int = 0
+    # Of which configuration the log is.
+    log_config: int = LEARNED
 
     @classmethod
     def of(cls, found: Recovered) -> Image:
@@ -38,8 +48,13 @@ class Image:
         image = cls(epoch_claimed=found.epoch_claimed, mids={stored.mid for stored in found.data})
         for body in found.order:
             image.add_order(body)
-        image.promised = max(found.promised, image.log_epoch)
+        image.promised = max(found.promised, image.epoch_max)
         return image
+
+    @property
+    def log_epoch(self) -> int:
+        """The epoch that wrote the log; 0 if it was only learned."""
+        return self.epoch_max if self.log_config != LEARNED else 0
 
     @property
     def has_config(self) -> bool:
@@ -71,14 +86,15 @@ class Image:
                 if epoch != self.staged_epoch or not self.staged or self.staged[-1].last != prev:
                     self.staged, self.staged_epoch = [], epoch
                 self.staged += entries
-            case EpochStarted(epoch=epoch, keep_through=keep_through, entries=entries):
+            case EpochStarted(epoch=epoch, keep_through=keep_through, entries=entries, config_id=config_id):
+                self.log_config = config_id
                 if entries and entries[0].first > keep_through + 1 and epoch == self.staged_epoch:
                     entries = (*self.staged, *entries)
                 self._put(epoch, keep_through, entries)
                 self.promised = max(self.promised, epoch)
-            case BaseMoved(base=base, log_epoch=epoch):
+            case BaseMoved(base=base, log_epoch=epoch, config_id=config_id):
                 self._move_base(base)
-                self.log_epoch = max(self.log_epoch, epoch)
+                self.epoch_max, self.log_config = max(self.epoch_max, epoch), config_id
 
     def _move_base(self, base: int) -> None:
         log = self.log
@@ -89,7 +105,7 @@ class Image:
         self.log = [entry for entry in log if entry.first > base]
 
     def _put(self, epoch: int, prev: int, entries: Iterable[Entry]) -> None:
-        self.log_epoch = epoch
+        self.epoch_max = epoch
         while self.log and self.log[-1].last > prev:
             self.log.pop()
         if self.last < prev:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
-from antiphon.errors import Damaged
+from antiphon.errors import Damaged, NoSpace
 from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.memory_disk import Syncing
 from antiphon.journal.ports import RecordKeeper
@@ -22,6 +22,8 @@ from antiphon.sim.disk import SimDisk
 from antiphon.sim.world import MILLISECOND_NS, World
 
 _IDLE_NS = 50 * MILLISECOND_NS
+_NO_SPACE_RETRY_NS = 1_000 * MILLISECOND_NS
+_TIGHT_BELOW = 0.5
 _SPARSE_BELOW = 0.25
 
 
@@ -51,12 +53,17 @@ class ChannelStorage:
         self._tell = tell
         # Does something after a while, unless this life of the node is over by then.
         self._later = later
+        # Records for which there is no room yet, and why not.
+        self._waiting_for_space: deque[bus.Append] = deque()
+        self._low: NoSpace | None = None
         self._waiting: SyncTicket | None = None
         self._syncing: tuple[SyncTicket, Syncing] | None = None
         self._durable_index = 0
         self._is_idle_planned = False
         self._base = 0
         self._base_to_release: int | None = None
+        # Damaged records that have come from another node.
+        self._mends: list[bus.Mend] = []
         # Checkpoints from this number on are being fetched by another node; 0 if none is.
         self._held_from = 0
         self._written_checkpoints: deque[tuple[int, int]] = deque()
@@ -73,13 +80,15 @@ class ChannelStorage:
                 if not isinstance(record, bus.CopyRecord):
                     # A copy means nothing until a checkpoint refers to it.
                     self._watch.on_appended(self._node, index, record)
-                self._append(index, record)
+                self._append(effect)
             case bus.WriteCheckpoint():
                 self._write_checkpoint(effect)
             case bus.ReadCheckpoint():
                 self._later(self._disk.latency_ns(), lambda: self._read_checkpoint(effect))
             case bus.HoldCheckpoints(n=n):
                 self._hold(n)
+            case bus.Mend():
+                self._mends.append(effect)
             case bus.ReleaseSpace(base=base):
                 # Not now: copying live records takes numbers of the journal, and this step may already have
                 # given out lower ones that are still to be written.
@@ -90,11 +99,19 @@ class ChannelStorage:
             case _:
                 raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
 
-    def _append(
-        self,
-        index: int,
-        record: bus.DataRecord | bus.OrderRecord | bus.SuperblockRecord | bus.CopyRecord,
-    ) -> None:
+    def _append(self, effect: bus.Append) -> None:
+        if self._waiting_for_space:
+            self._waiting_for_space.append(effect)
+            return
+        try:
+            self._write(effect)
+        except NoSpace as error:
+            self._world.probe("disk.full")
+            self._waiting_for_space.append(effect)
+            self._note_space(error)
+
+    def _write(self, effect: bus.Append) -> None:
+        index, record = effect
         match record:
             case bus.DataRecord(mid, ts, count, digest, payload):
                 self._journal.append_data(index, mid, ts, count, digest, payload)
@@ -105,6 +122,40 @@ class ChannelStorage:
             case bus.CopyRecord(mid, ts, count, digest, payload):
                 self._journal.append_copy(index, mid, ts, count, digest, payload)
 
+    def _note_space(self, missing: NoSpace | None) -> None:
+        """Whether there was room for the next segment."""
+        if missing is None:
+            if self._low is not None and not self._waiting_for_space:
+                self._low = None
+                self._tell(bus.SpaceChanged(False))
+            return
+        if self._low is None:
+            self._later(_NO_SPACE_RETRY_NS, self._try_again)
+        self._low = missing
+        self._tell_low(missing)
+
+    def _tell_low(self, missing: NoSpace) -> None:
+        is_full = bool(self._waiting_for_space)
+        is_tight = is_full or self._journal.room < _TIGHT_BELOW
+        self._tell(bus.SpaceChanged(True, is_tight, missing.text, is_full))
+
+    def _try_again(self) -> None:
+        if self._low is None:
+            return
+        try:
+            while self._waiting_for_space:
+                self._write(self._waiting_for_space[0])
+                self._waiting_for_space.popleft()
+        except NoSpace as error:
+            self._low = error
+        self.flush()
+        if self._journal.has_spare:
+            self._note_space(None)
+        if self._low is not None:
+            self._tell_low(self._low)
+            self._later(_NO_SPACE_RETRY_NS, self._try_again)
+            self._do_chore()
+
     # --- flushing and syncing ---
 
     def flush(self) -> None:
@@ -112,11 +163,12 @@ class ChannelStorage:
         if self._base_to_release is not None:
             base, self._base_to_release = self._base_to_release, None
             self._release(base)
+        self._mend()
         before = self._journal.end_position.segment
         self._request(self._journal.flush())
         if before and self._journal.end_position.segment != before:
             self._world.probe("journal.rolled_over")
-        if self._journal.needs_spare():
+        if self._low is None and self._journal.needs_spare():
             self._do_chore()
 
     def _request(self, ticket: SyncTicket | None) -> None:
@@ -148,7 +200,8 @@ class ChannelStorage:
         self._report_checkpoints()
         self._request(self._journal.flush())
         self._begin_sync()
-        self._do_chore()
+        if self._low is None or self._journal.can_recycle:
+            self._do_chore()
         self._plan_idle()
 
     def _plan_idle(self) -> None:
@@ -178,6 +231,8 @@ class ChannelStorage:
         def run() -> None:
             chore.run()
             self._journal.chore_done(chore)
+            if chore.number is not None:
+                self._note_space(chore.no_space)
 
         self._later(self._disk.latency_ns(), run)
 
@@ -188,7 +243,12 @@ class ChannelStorage:
         self._world.probe("checkpoint.written")
 
         def write() -> None:
-            self._journal.write_checkpoint(effect.n, effect.digest, effect.state, effect.segments)
+            try:
+                self._journal.write_checkpoint(effect.n, effect.digest, effect.state, effect.segments)
+            except NoSpace:
+                # The bus tries again.
+                self._tell(bus.CheckpointFailed(effect.n))
+                return
             self._checkpoint_segments[effect.n] = frozenset(effect.segments)
             self._written_checkpoints.append((effect.n, depends_on))
             self._report_checkpoints()
@@ -235,11 +295,33 @@ class ChannelStorage:
         self._world.probe("checkpoint.dropped", self._journal.drop_checkpoints_before(base))
 
     def _empty_sparse_segments(self, live: dict[int, int]) -> None:
+        if self._waiting_for_space:
+            # What waits has its index already.
+            return
         for segment in self._journal.sparse_segments(live, _SPARSE_BELOW):
             for location in self._manager.records_in(segment):
                 self._world.probe("journal.record_relocated")
-                moved = self._journal.relocate(self._counter.next(), location)
+                try:
+                    moved = self._journal.relocate(self._counter.next(), location)
+                except NoSpace:
+                    return
+                except Damaged as error:
+                    self._manager.damaged(location, error)
+                    continue
                 self._manager.relocated(location, moved)
+
+    def _mend(self) -> None:
+        mends, self._mends = self._mends, []
+        for mend in mends if not self._waiting_for_space else ():
+            self._world.probe("journal.record_mended")
+            record = mend.record
+            facts = (record.mid, record.ts, record.count, record.digest, record.payload)
+            try:
+                moved = self._journal.append_mended(self._counter.next(), *facts)
+            except NoSpace:
+                # It is asked for again.
+                return
+            self._manager.relocated(mend.place, moved)
 
     # --- the end ---
 

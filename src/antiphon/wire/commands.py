@@ -123,10 +123,21 @@ def read_command(data: Buffer) -> tuple[CommandHeader, memoryview]:
 
 def count_of(data: Buffer) -> int:
     """How many sequence numbers the commands take together."""
-    count = 0
-    for header, _, _ in iterate_commands(data):
-        count += header.count
-    return count
+    view = memoryview(data)
+    end = len(view)
+    offset = total = 0
+    unpack_header = _HEADER.unpack_from
+    while offset + COMMAND_HEADER_SIZE <= end:
+        kind, flags, reserved, length, count, _, number, _, session = unpack_header(view, offset)
+        offset += COMMAND_HEADER_SIZE + length
+        if offset > end or _fault_of(kind, flags | reserved << 8, count, number, session == _NO_SESSION):
+            offset = -1
+            break
+        total += count
+    if offset != end:
+        # Something is wrong. Walking in slow steps tells what.
+        total = sum(header.count for header, _, _ in iterate_commands(data))
+    return total
 
 
 def _fault_of(kind: int, flags: int, count: int, number: int, is_of_node: bool) -> str | None:

@@ -19,8 +19,8 @@ def play(stage: Stage) -> None:
     stage.publish_untold("B", *"abcde")
     stage.look()
     stage.say(
-        """C starts again. A cannot send what C's log lacks, tells where its own begins, and has checkpoints
-        taken, since one of them will have to do. Nothing that C is given counts before it is proved: the
+        """C starts again. A cannot send what C's log lacks, and tells where its own begins. The newest
+        checkpoint that is stable will do. Nothing that C is given counts before it is proved: the
         pieces by checksums, the whole by the digest that the entry "is stable" names, each envelope by its
         own digest. The copies are durable before the file that refers to them, and the file before C stands
         behind it."""

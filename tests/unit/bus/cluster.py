@@ -70,6 +70,8 @@ class Node:
             planted=cluster.planted,
         )
         self.producer = Producer(config, node, run_id)
+        # Whom a multicast reaches: what comes before `Reconfigured` is for those of the configuration before.
+        self.members = self.replica.config.nodes
         self.is_alive = True
         self.is_syncing = False
         self.applied: list[Entry] = []
@@ -125,10 +127,9 @@ class Node:
                 case Send(to, message):
                     self._send((to,), message)
                 case Multicast(message):
-                    nodes = self.replica.config.nodes
-                    self._send(nodes, message)
+                    self._send(self.members, message)
                     if isinstance(message, m.Heartbeat) and self.replica.is_serving:
-                        self._send(nodes, m.Applied(message.epoch, self.replica.applied))
+                        self._send(self.members, m.Applied(message.epoch, self.replica.applied))
                 case Apply(entry, payload):
                     self.applied.append(entry)
                     self.cluster.check_applied(entry, payload)
@@ -136,6 +137,7 @@ class Node:
                     self.unconfirmed.pop(tag)
                 case Reconfigured(config):
                     self.configs.append(config)
+                    self.members = config.nodes
                     self.producer.reconfigure(config)
                 case Alarm(text):
                     raise AssertionError(text)

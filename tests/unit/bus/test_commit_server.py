@@ -600,3 +600,21 @@ def test_a_start_of_several_records_is_found_again_whole_or_not_at_all(records: 
         assert (found.log_epoch, found.log.between(0, found.log.last)) == (OLD, ticks(1, 2))
     else:
         assert (found.log_epoch, found.log.between(0, found.log.last)) == (NEW, ticks(1, 6, NEW))
+
+
+def test_what_waits_for_the_disk_is_never_said_once_the_log_is_damaged() -> None:
+    booth = Booth(last=2)
+    booth.hear(m.CommitSubmit(OLD, 2, ticks(3, 4), 0), 1)
+    booth.hear(m.Seal(NEW, 0), 3)
+    booth.server.set_status(ServerStatus.DAMAGED)
+    assert booth.sync() == []
+
+
+def test_a_damaged_log_stays_so_when_the_disk_is_listed_anew() -> None:
+    booth = Booth(last=2, committed=2)
+    booth.server.set_status(ServerStatus.DAMAGED)
+    booth.server.set_status(ServerStatus.AMNESIA)
+    booth.server.reconfigure(booth.config, 2, None)
+    booth.server.set_status(ServerStatus.OK)
+    booth.hear(m.Seal(NEW, 0), 3)
+    assert booth.sync() == []

@@ -8,7 +8,17 @@ import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.data_server import DataServer
-from antiphon.bus.effects import Alarm, Append, DataRecord, Learned, Received, RoleEffect, Send, Synced
+from antiphon.bus.effects import (
+    Alarm,
+    Append,
+    DataRecord,
+    Learned,
+    Received,
+    RoleEffect,
+    Send,
+    Spoilt,
+    Synced,
+)
 from antiphon.bus.entries import OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
@@ -235,6 +245,46 @@ def test_a_refusal_by_the_sequencer_is_passed_on_and_forgets_nothing() -> None:
     assert reported(desk.lead(LATER)) == [[1]]
 
 
+def test_what_a_sequencer_called_committed_is_not_reported_again_nor_what_is_before_it() -> None:
+    desk = Desk(rereport_ms=200)
+    desk.lead()
+    for pseq in (1, 2, 3):
+        desk.hear(data_of(mid(pseq)))
+    desk.step(Synced(3))
+    duplicate = m.ReportNack(EPOCH, mid(2), NackReason.DUPLICATE, 9)
+    assert desk.hear(duplicate, sender=1) == [Send(7, duplicate)]
+    desk.now_ns = 400 * MS
+    assert reported(desk.step()) == [[3]]
+    assert reported(desk.lead(LATER)) == [[3]], "that is true for every sequencer"
+    assert desk.server.unsettled == 3, "kept all the same, until their numbers are known"
+
+
+def test_what_our_own_sequencer_does_not_number_is_passed_on_to_each_in_turn() -> None:
+    desk = Desk(rereport_ms=200)
+    desk.lead(make_epoch(2, 2))
+    one, two = data_of(mid(1)), data_of(mid(2))
+    for data in (one, two, data_of(mid(4))):
+        desk.hear(data)
+    desk.step(Synced(3))
+    passed: list[list[tuple[int, m.BusMessage]]] = []
+    for _ in range(5):
+        desk.now_ns += 200 * MS
+        sends = [effect for effect in desk.step() if isinstance(effect, Send)]
+        passed.append([(send.to, send.message) for send in sends if isinstance(send.message, m.Data)])
+    assert passed == [[], [], [(1, one), (1, two)], [(3, one), (3, two)], [(7, one), (7, two)]]
+
+
+@pytest.mark.parametrize("settings", [{"data_quantity": 1}, {}])
+def test_nothing_is_passed_on_where_one_copy_will_do_or_another_node_leads(settings: dict[str, int]) -> None:
+    desk = Desk(rereport_ms=200, **settings)
+    desk.lead(make_epoch(2, 2) if settings else EPOCH)
+    desk.hear(data_of(mid(1)))
+    desk.step(Synced(1))
+    for _ in range(5):
+        desk.now_ns += 200 * MS
+        assert len(desk.step()) == 1, "a report and no more"
+
+
 def test_a_run_that_is_over_leaves_nothing_behind() -> None:
     desk = Desk()
     desk.lead()
@@ -345,6 +395,25 @@ def test_a_damaged_payload_is_missed_and_may_be_fetched_again() -> None:
     assert desk.server.take(entry_of(data, 2), out) is None
     assert isinstance(out[0], Alarm)
     assert len(desk.hear(m.FetchDataReply((data,), ()), sender=3)) == 1, "the copy of another is taken"
+
+
+def test_what_rotted_after_it_was_placed_is_unknown_here_and_told_to_the_message_manager() -> None:
+    desk = Desk()
+    data = data_of(mid(1))
+    desk.hear(data)
+    desk.step(Synced(1))
+    desk.log.append(entry_of(data, 2))
+    taken = desk.server.take(entry_of(data, 2), [])
+    assert taken is not None
+
+    def read(location: Location) -> memoryview:
+        raise Damaged("segment", location.offset, "test")
+
+    desk.payloads.read = read  # type: ignore[method-assign]
+    alarm, spoilt, answer = desk.hear(m.FetchData((mid(1),), (2,)), sender=3)
+    assert isinstance(alarm, Alarm)
+    assert isinstance(spoilt, Spoilt) and spoilt.place == taken[1]
+    assert answer == Send(3, m.FetchDataReply((), (mid(1),))), "never: it does not exist"
 
 
 def test_payloads_are_handed_to_members_that_lack_them() -> None:

@@ -17,6 +17,7 @@ from antiphon.bus.effects import (
     RoleEvent,
     Send,
     SpaceChanged,
+    Spoilt,
 )
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.holder import Holder
@@ -142,8 +143,9 @@ def test_a_record_that_cannot_be_read_is_passed_over() -> None:
     counter = Counter(OLD)
     (rotten, _), (place, data) = counter.keep(1), counter.keep(2)
     counter.payloads.rotten.append(rotten.offset)
-    _, alarm, reply = counter.step(STORED_GET(8, (rotten, place)))
+    _, alarm, spoilt, reply = counter.step(STORED_GET(8, (rotten, place)))
     assert isinstance(alarm, Alarm)
+    assert isinstance(spoilt, Spoilt) and spoilt.place == Location(*rotten), "the state may refer to it"
     assert reply == Send(3, m.StoredReply(8, (place,), (data,)))
 
 

@@ -489,6 +489,21 @@ def test_one_holder_alone_is_not_believed() -> None:
     assert not table.seen(OpenState)
 
 
+def test_one_holder_alone_is_believed_if_its_own_log_begins_there() -> None:
+    """A base is stable, always. So a group in which nobody leads because we lag comes to life again."""
+    table = Table()
+    table.says_stable = None
+    table.way = lambda sender, message: (
+        None if isinstance(message, m.CheckpointChunk) and sender == 1 else message
+    )
+    table.begin()
+    table.wait_ms(10_000)
+    assert not table.seen(OpenState)
+    table.tell(Received(2, m.SealOk(EPOCH, EPOCH, N, 150, N)))
+    table.wait_ms(10_000)
+    table.check_installed()
+
+
 def test_a_holder_that_differs_from_the_stable_one_is_told_of_and_not_followed() -> None:
     table = Table()
     other = table.others[2]

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.effects import ConfigProposed, Received
+from antiphon.bus.effects import Append, ConfigProposed, LogDamaged, OrderRecord, Received
 from antiphon.bus.entries import QuantityDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.membership import in_force
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
-from antiphon.bus.records import EpochStarted
+from antiphon.bus.records import LEARNED, EntriesAppended, EpochStarted, encode_order
+from antiphon.bus.recovery import recover
 from antiphon.ids import Mid, make_epoch
 from tests.unit.bus.cluster import Cluster, disk_id
-from tests.unit.bus.test_commit_server import OLD, Booth, learned, order_in, ticks
+from tests.unit.bus.stage import MemoryPayloads, StageDisk, data_of
+from tests.unit.bus.test_commit_server import NEW, OLD, Booth, learned, order_in, ticks
 from tests.unit.bus.test_sequencer import keep_leading, lead_three, sent, stand_among_three, submitted
 
 
@@ -54,6 +56,17 @@ def test_a_configuration_below_the_base_is_in_the_ledger_of_the_base() -> None:
 def test_a_configuration_at_the_end_of_the_log_may_not_be_committed() -> None:
     log = CommitLog(0, [*ticks(1, 2), config_entry(3, SECOND)])
     assert in_force(FIRST, Ledger().encode(), log, Ledger(), 0) == (FIRST, 0)
+
+
+def test_a_configuration_whose_own_epoch_wrote_the_log_is_committed() -> None:
+    """Else its servers would come back as voters of the former one, with logs told as of no epoch."""
+    log = CommitLog(0, [*ticks(1, 2), config_entry(3, SECOND)])
+    assert in_force(FIRST, Ledger().encode(), log, Ledger(), 0, SECOND.config_id) == (SECOND, 3)
+
+
+def test_a_configuration_at_the_end_of_what_was_learned_is_committed() -> None:
+    log = CommitLog(0, [*ticks(1, 2), config_entry(3, SECOND)])
+    assert in_force(FIRST, Ledger().encode(), log, Ledger(), 0, LEARNED) == (SECOND, 3)
 
 
 def test_a_configuration_that_is_followed_by_something_is_committed() -> None:
@@ -182,9 +195,27 @@ def test_what_a_former_voter_has_that_came_to_nothing_is_cut_off_when_it_learns(
     )
     theirs = (*ticks(3, 3), *ticks(4, 6, make_epoch(9, 1)))
     effects = booth.hear(m.FetchIdReply(theirs, 6, 0), 1)
-    assert order_in(effects) == [EpochStarted(OLD, 3, theirs[1:])]
+    assert order_in(effects) == [EpochStarted(OLD, 3, theirs[1:], LEARNED)]
     assert booth.server.log.between(0, 6) == (*ticks(1, 3), *theirs[1:])
     assert booth.server.committed_upto == 6
+
+
+def test_what_a_former_voter_learned_is_no_log_of_its_old_epoch_also_in_a_later_life() -> None:
+    """The later life may know of no other configuration, and must not be counted in an epoch that never sent
+    it what it holds. The promise stays: the record that made it may be gone."""
+    booth = Booth(last=3, committed=3)
+    booth.hear(m.Seal(NEW, 0), 3)
+    booth.sync()
+    booth.server.reconfigure(grown(booth.config, commit_servers=(1, 3), candidates=(1, 3)), 4, None)
+    effects = booth.hear(m.Commit(NEW, ticks(4, 5), 5), 1) + booth.hear(m.Commit(NEW, ticks(6, 6), 6), 1)
+    assert order_in(effects) == [
+        EpochStarted(NEW, 3, ticks(4, 5), LEARNED),
+        EntriesAppended(NEW, 5, ticks(6, 6)),
+    ]
+    before = Append(0, OrderRecord(encode_order(EpochStarted(OLD, 0, ticks(1, 3))), 3))
+    written = [effect for effect in effects if isinstance(effect, Append)]
+    found = recover(StageDisk([before, *written]).found(), MemoryPayloads())
+    assert (found.log_epoch, found.log.last, found.promised) == (0, 6, NEW)
 
 
 def test_a_server_that_does_not_know_a_configuration_does_not_vote_in_it() -> None:
@@ -285,6 +316,36 @@ def test_a_change_of_configuration_is_over_within_a_blink() -> None:
     cluster.propose(grown(cluster.config))
     cluster.run_until(lambda: cluster.has_leader and cluster.leader.replica.epoch > before)
     assert cluster.now_ns - start < 100_000_000, "who led stands at once, and nobody waits for it"
+
+
+def test_who_is_removed_hears_it_at_once() -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
+    cluster.run_until(lambda: cluster.has_leader)
+    leader = cluster.leader.node
+    removed = min(node for node in (1, 2, 3) if node != leader)
+    left = tuple(node for node in (1, 2, 3) if node != removed)
+    roles = dict.fromkeys(("commit_servers", "data_servers", "checkpoint_servers", "candidates"), left)
+    cluster.propose(grown(cluster.config, nodes=left, commit_quantity=2, seal_quantity=1, **roles))
+    cluster.run(100)
+    assert cluster.nodes[removed].replica.config.config_id == 2
+
+
+def test_a_node_that_finds_its_log_damaged_stops_leading_and_votes_no_more() -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
+    cluster.submit(2, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+    damaged = cluster.leader
+    damaged.take(LogDamaged())
+    assert not damaged.is_leading
+    sent_before = len(cluster.sent)
+    cluster.submit(damaged.node, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+    assert cluster.leader is not damaged, "the two others are enough"
+    said = [message for sender, _, message in cluster.sent[sent_before:] if sender == damaged.node]
+    votes = (m.SealOk, m.CommitAcknowledge)
+    assert not any(
+        getattr(vote, "status", None) is not ServerStatus.DAMAGED for vote in said if type(vote) in votes
+    )
 
 
 def test_all_servers_are_replaced() -> None:
@@ -559,3 +620,38 @@ def test_configurations_disks_and_crashes_leave_one_order(seed: int) -> None:
     replicas = [one.replica for one in cluster.nodes.values()]
     cluster.run_until(lambda: cluster.is_calm and not any(one.is_amnesiac for one in replicas), 60_000)
     cluster.run_until(lambda: cluster.is_calm and len({one.config for one in replicas}) == 1)
+
+
+# -- what a dead producer left ----------------------------------------------------------------------
+
+
+def of_former_life(cluster: Cluster, pseq: int, *servers: int) -> None:
+    """An envelope of node 2's run reaches some data servers, `pseq` places behind its last one."""
+    row = cluster.leader.replica._member.ledger.rows[2]
+    data = data_of(Mid(2, row.pe, row.last_pseq + pseq), ts=row.last_seq)
+    for server in servers:
+        cluster.nodes[server].take(Received(2, data, cluster.nodes[2].disk_id))
+
+
+def test_the_run_of_a_former_life_ends_though_the_node_has_nothing_to_send() -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
+    cluster.submit(2, 3)
+    cluster.run_until(lambda: cluster.is_calm)
+    of_former_life(cluster, 2, 1, 3)
+    cluster.restart(2)
+    cluster.run_until(lambda: cluster.nodes[1].replica.unsettled == cluster.nodes[3].replica.unsettled == 0)
+    last = cluster.leader.replica.last
+    cluster.run(5_000)
+    assert cluster.leader.replica.last == last, "nothing waits any more, so no time has to pass"
+
+
+def test_an_envelope_that_only_the_sequencer_s_node_holds_gets_its_number() -> None:
+    cluster = Cluster(GroupConfig.of("main", (1, 2, 3), silence_ms=60_000))
+    cluster.submit(2, 3)
+    cluster.run_until(lambda: cluster.has_leader and cluster.is_calm)
+    leader = cluster.leader
+    assert leader.node != 2
+    cluster.crash(2)
+    of_former_life(cluster, 1, leader.node)
+    cluster.run_until(lambda: leader.replica.unsettled == 0)
+    assert leader.applied[-1].mid.pid == 2 and leader.applied[-1].mid.pseq == 4

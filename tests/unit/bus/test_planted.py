@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.effects import ConfigProposed, Received, Synced
+from antiphon.bus.effects import ConfigProposed, Learned, Received, ReleaseSpace, Synced
+from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import EntryKind, ServerStatus
 from antiphon.bus.planted import (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -16,6 +17,7 @@ from antiphon.bus.planted import (
     CONFIG_BEFORE_COMMIT,
     DEDUP_OFF,
     FIFO_OFF,
+    GARBAGE_BEFORE_STABLE,
     KEEP_OWN_SUFFIX,
     NEGATIVE_AFTER_DAMAGE,
     NO_FENCE,
@@ -217,3 +219,11 @@ def test_a_negative_answer_after_damage_is_seen(is_planted: bool) -> None:
     booth = commit.Booth(last=2, planted=plant(NEGATIVE_AFTER_DAMAGE, is_planted))
     booth.server.set_status(ServerStatus.DAMAGED)
     assert bool(booth.hear(m.FetchId(9, 10), 1)) == is_planted
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_base_that_moves_before_a_checkpoint_is_stable_is_seen(is_planted: bool) -> None:
+    booth = commit.Booth(last=4, committed=4, planted=plant(GARBAGE_BEFORE_STABLE, is_planted))
+    mark = commit.ticks(4, 4)[0]._replace(kind=EntryKind.CHECKPOINT_MARK)
+    effects = booth.step(Learned((), (mark,), ((4, Ledger().encode()),))) + booth.sync()
+    assert (ReleaseSpace(4) in effects) == is_planted, "nobody has said that it has a checkpoint"

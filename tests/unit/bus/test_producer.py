@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from antiphon.bus import messages as m
@@ -203,6 +204,35 @@ def test_a_refusal_that_is_not_final_changes_nothing() -> None:
     (data,) = door.open(1)
     for reason in (NackReason.DUPLICATE, NackReason.FENCED, NackReason.NOT_OPEN, NackReason.GAP):
         assert door.hear(m.ReportNack(EPOCH, data.mid, reason)) == []
+
+
+def test_a_producer_without_a_replica_reads_in_the_order_whom_to_ask() -> None:
+    door = Door()
+    roles = dict.fromkeys(("commit_servers", "data_servers", "checkpoint_servers", "candidates"), (8,))
+    quantities = dict.fromkeys(
+        ("data_quantity", "commit_quantity", "seal_quantity", "checkpoint_quantity"), 1
+    )
+    second = replace(door.config, config_id=2, nodes=(7, 8), **roles, **quantities)
+    door.commit(door.entry(EntryKind.CONFIG, second.encode()))
+    assert door.producer.config == second
+    door.producer.reconfigure(door.config)
+    assert door.producer.config == second, "an old one is no news"
+    door.hear(m.Heartbeat(EPOCH, 9, 0, 2, 3, True))
+    assert door.wait() == [Send(8, m.FetchId(5, door.config.fetch_entries_max))]
+
+
+def test_a_gap_in_the_run_of_a_former_life_is_closed_by_a_run_of_ours() -> None:
+    door = Door()
+    nack = m.ReportNack(EPOCH, Mid(7, 2, 5), NackReason.GAP, 4)
+    assert door.hear(replace(nack, reason=NackReason.DUPLICATE)) == [], "what is committed needs no fence"
+    assert door.hear(nack) == [Multicast(m.ProducerOpen(7, RUN))]
+    assert door.hear(nack) == [], "it is on its way"
+    door.commit(door.opened())
+    assert door.producer.pe == 4
+    assert door.hear(nack) == [], "a late word about a run that is over"
+    assert door.hear(replace(nack, mid=Mid(7, 4, 2))) == [], "our own run goes on"
+    (data,) = sent(door.submit(1))
+    assert data.mid == Mid(7, 4, 1)
 
 
 def test_a_fence_by_a_stale_open_makes_it_open_again_and_resend_what_is_not_in_the_order() -> None:
@@ -480,6 +510,17 @@ def test_an_open_that_is_gone_from_the_logs_is_told_by_the_row() -> None:
     door.lose_the_log()
     (data,) = sent(door.hear(door.state(pe=opened.first)))
     assert data.mid == Mid(7, opened.first, 1)
+
+
+def test_a_row_from_before_our_run_says_nothing_about_it() -> None:
+    door = Door()
+    door.submit(1)
+    door.next = 8
+    door.hear(m.ProducerOpened(7, RUN, 8))
+    assert door.producer.pe == 8, "it knows the order only through 3, and that its run begins at 8"
+    door.hear(m.FetchIdReply((), 8, 5))
+    assert door.hear(m.ProducerState(7, 6, 2, 9, 5, 0, 0, OTHER)) == []
+    assert door.producer.pe == 8
 
 
 def test_a_row_of_a_replica_that_knows_less_than_we_do_is_no_news() -> None:

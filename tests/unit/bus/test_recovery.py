@@ -9,6 +9,7 @@ import pytest
 from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.effects import DataRecord
 from antiphon.bus.entries import OpenDetail, StableDetail
+from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, OrderBody, encode_order
@@ -286,3 +287,16 @@ def test_a_witness_begins_at_its_base_and_has_no_state() -> None:
     recovered = recover(found(*order), MemoryPayloads(), keeps_state=False)
     assert (recovered.applied, recovered.base, recovered.log.last) == (6, 6, 8)
     assert recovered.ledger.term == OLD and recovered.manager_state is None
+
+
+def test_in_a_group_a_node_that_is_to_keep_state_and_has_none_begins_empty() -> None:
+    """It was a witness, or its checkpoints are damaged: others have a state, and its log is no state."""
+    base = BaseMoved(6, OLD, Ledger().encode(), bytes(16))
+    order = (EpochStarted(OLD, 0, ticks(1, 8)), base)
+    recovered = recover(found(*order), MemoryPayloads(), group=GroupConfig.of("main", (1, 2, 3)))
+    assert (recovered.applied, recovered.base, recovered.log.last) == (0, 6, 8)
+    assert recovered.manager_state is None and recovered.ledger.encode() == Ledger().encode()
+    alone = GroupConfig.of(
+        "main", (1, 2, 3), checkpoint_servers=(2, 3), data_servers=(2, 3), candidates=(2, 3)
+    )
+    assert recover(found(*order), MemoryPayloads(), group=alone).applied == 6, "a witness"

@@ -35,7 +35,7 @@ from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.presence import PresenceKeeper
-from antiphon.bus.sequencer import Sequencer, State
+from antiphon.bus.sequencer import EPOCHS_PER_CONFIG, Sequencer, State
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import Mid, make_epoch
 from tests.unit.bus.stage import MemoryPayloads, data_of, item_of
@@ -399,6 +399,12 @@ def test_a_server_that_lags_gets_the_next_piece_when_it_has_the_one_before() -> 
     assert submitted(chair.acknowledge(6, 3), 3) == [[(7, EntryKind.DATA)]]
 
 
+def show(chair: Chair, node: int, applied: int) -> None:
+    """A node says how far it has applied."""
+    told = m.Presence("", "replica", applied, True, b"", 0)
+    chair.presence.step(chair.now_ns, [Received(node, told)])
+
+
 def test_a_server_below_our_base_is_told_where_it_is_and_a_checkpoint_is_called_for() -> None:
     chair = lead_three()
     chair.open()
@@ -406,9 +412,39 @@ def test_a_server_below_our_base_is_told_where_it_is_and_a_checkpoint_is_called_
     reign = chair.sequencer.reign
     assert reign is not None
     reign.log.forget(2)
+    show(chair, 3, applied=2)
     effects = chair.hear(m.StartNeed(chair.epoch, 1, 1, 7), 3)
     assert sent(effects, 3)[0] == m.FetchIdReply((), 2, 2)
     assert submitted(effects) == [[(3, EntryKind.CHECKPOINT_MARK)]]
+
+
+def test_who_is_below_the_base_gets_one_checkpoint_not_one_after_the_other() -> None:
+    chair = lead_three()
+    pe = chair.open()
+    chair.acknowledge(2, 2)
+    reign = chair.sequencer.reign
+    assert reign is not None
+    reign.log.forget(2)
+    need = m.StartNeed(chair.epoch, 1, 1, 7)
+    show(chair, 3, applied=2)
+    assert submitted(chair.hear(need, 3)) == [[(3, EntryKind.CHECKPOINT_MARK)]]
+    for server in (1, 2):
+        chair.acknowledge(3, server)
+    for server in (1, 2):
+        chair.hear(m.CheckpointReport(3, b"d" * 16, 9), server)
+    for server in (1, 2):
+        chair.acknowledge(4, server)
+    assert reign.stable_checkpoint == 3
+    keep_leading(chair, 3)
+    assert submitted(chair.hear(need, 3)) == [], "nothing was ordered since"
+    for server in (1, 2):
+        chair.report(Mid(1, pe, 1), server=server)
+    keep_leading(chair, 3)
+    show(chair, 3, applied=1)
+    assert submitted(chair.hear(need, 3)) == [], "its node lags: a mark would not help it"
+    show(chair, 3, applied=4)
+    keep_leading(chair, 3)
+    assert submitted(chair.hear(need, 3)) == [[(6, EntryKind.CHECKPOINT_MARK)]]
 
 
 def test_what_a_damaged_server_held_does_not_count_any_more() -> None:
@@ -613,6 +649,39 @@ def test_what_may_not_be_numbered_is_refused_with_its_reason() -> None:
     assert refused(chair.report(Mid(1, pe, 2), ts=1)) == [(2, NackReason.EXPIRED)]
 
 
+def test_duplicates_of_a_run_are_refused_with_one_word_also_those_of_the_run_before() -> None:
+    chair = Chair()
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 1), Mid(1, pe, 2), Mid(1, pe, 3))
+    chair.acknowledge(5)
+    assert refused(chair.report(Mid(1, pe, 3), Mid(1, pe, 1), Mid(1, pe, 2))) == [(3, NackReason.DUPLICATE)]
+    chair.hear(m.ProducerOpen(1, b"s" * 16))
+    chair.acknowledge(6)
+    effects = chair.report(Mid(1, pe, 2), Mid(1, pe, 3), Mid(1, pe, 4))
+    assert refused(effects) == [(4, NackReason.FENCED), (3, NackReason.DUPLICATE)]
+    assert sent(effects)[-1] == m.ReportNack(chair.epoch, Mid(1, pe, 3), NackReason.DUPLICATE, 5)
+
+
+def test_an_envelope_that_expires_at_the_end_of_the_order_is_passed_by_a_tick() -> None:
+    chair = Chair(lifetime=10, tick_ms=1_000)
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 1), ts=2, commands=9)
+    chair.acknowledge(11)
+    kinds: list[list[tuple[int, EntryKind]]] = []
+    for _ in range(21):
+        assert refused(chair.report(Mid(1, pe, 2), ts=1)) == [(2, NackReason.EXPIRED)]
+        chair.hear(m.HeartbeatAck(chair.epoch, 10_000))
+        kinds += submitted(chair.wait())
+    assert kinds == [[(12, EntryKind.TICK)]], "ts + L was the last number"
+    chair.acknowledge(12)
+    for _ in range(30):
+        chair.report(Mid(1, pe, 2), ts=1)
+        chair.hear(m.HeartbeatAck(chair.epoch, 10_000))
+        assert submitted(chair.wait()) == [], "whoever holds it will learn that the order has passed it"
+
+
 def test_rule_x_lets_the_last_allowed_number_pass() -> None:
     chair = Chair(lifetime=10)
     chair.lead()
@@ -657,6 +726,21 @@ def test_what_our_own_data_server_lacks_is_fetched_from_a_holder() -> None:
     pe = chair.open()
     assert sent(chair.report(Mid(1, pe, 1), server=3), 3) == []
     assert sent(chair.wait(), 3) == [m.FetchData((Mid(1, pe, 1),), (0,))]
+
+
+def test_holders_are_asked_one_after_the_other() -> None:
+    servers = {"commit_servers": (1,), "commit_quantity": 1, "seal_quantity": 1, "candidates": (1,)}
+    chair = Chair(nodes=(1, 2, 3), retransmit_ms=50, heartbeat_ms=50, **servers)
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 1), server=3)
+    chair.report(Mid(1, pe, 1), server=2)
+    asked: list[int] = []
+    for _ in range(5):
+        chair.hear(m.HeartbeatAck(chair.epoch, 10_000))
+        effects = chair.wait()
+        asked += [effect.to for effect in effects if isinstance(effect, Send)]
+    assert asked[:4] == [3, 2, 3, 2]
 
 
 def test_at_most_window_entries_are_on_the_way() -> None:
@@ -743,6 +827,18 @@ def test_a_tick_moves_time_on_while_data_waits_and_nothing_is_committed() -> Non
         kinds = submitted(chair.wait())
     assert kinds == [[(3, EntryKind.TICK)]]
     assert chair.now_ns - start == 1_000 * MS
+
+
+def test_who_keeps_a_run_waiting_is_told_what_is_missing() -> None:
+    chair = Chair(tick_ms=1_000, heartbeat_ms=50)
+    chair.lead()
+    pe = chair.open()
+    chair.report(Mid(1, pe, 3), Mid(1, pe, 2))
+    nacks: list[m.BusMessage] = []
+    for _ in range(21):
+        chair.hear(m.HeartbeatAck(chair.epoch, 10_000))
+        nacks += [message for message in sent(chair.wait()) if isinstance(message, m.ReportNack)]
+    assert nacks == [m.ReportNack(chair.epoch, Mid(1, pe, 2), NackReason.GAP, 1)]
 
 
 def test_an_idle_channel_has_no_ticks() -> None:
@@ -833,3 +929,27 @@ def test_checkpoints_do_not_call_for_checkpoints() -> None:
     before = reign.log.last
     effects = chair.hear(a_checkpoint(n=before))
     assert submitted(effects) == [[(before + 1, EntryKind.CHECKPOINT_STABLE)]]
+
+
+def test_a_configuration_has_numbers_of_epochs_of_its_own() -> None:
+    """A node with a new disk does not know which it claimed before: they were of earlier configurations."""
+    chair = Chair(nodes=(1, 2, 3), config_id=3)
+    chair.step()
+    chair.wait()
+    chair.hear(m.PreSealOk(1), 1)
+    chair.hear(m.PreSealOk(1), 2)
+    assert chair.superblock.epoch_claimed == make_epoch(2 * EPOCHS_PER_CONFIG + 1, 1)
+
+
+def test_who_was_told_that_its_configuration_is_over_stands_when_nobody_leads_for_long() -> None:
+    """Who told it may be unable to lead in the next one, or to show it the entry that began it."""
+    chair = Chair(nodes=(1, 2, 3))
+    stand_among_three(chair)
+    chair.hear(m.SealNack(chair.epoch, ServerStatus.RETIRED), 2)
+    assert chair.sequencer.state is State.FOLLOWER
+    asked = []
+    until = chair.now_ns + (chair.config.leaderless_ms + 10_000) * MS
+    while not asked and chair.now_ns < until:
+        asked = [one for one in sent(chair.wait()) if isinstance(one, m.PreSeal)]
+        assert not asked or chair.now_ns >= chair.config.leaderless_ms * MS, "not at once"
+    assert asked

@@ -238,6 +238,14 @@ class BatchIndex:
         assert sequence < row.first + row.count, f"no stored batch holds number {sequence}"
         return row
 
+    def beginning_at(self, first: int, live: Ranges) -> StoredBatch | None:
+        """The batch that begins with this number, if one of its messages lives."""
+        at = bisect_right(self._firsts, first, self._head) - 1
+        if at < self._head or self._firsts[at] != first:
+            return None
+        row = self._row(at)
+        return row if live.clip(first, row.stop) else None
+
     def weigh(self, numbers: Iterable[tuple[int, int]]) -> int:
         """How many bytes these live numbers are, counted as `forget` counts them."""
         firsts, counts, lengths = self._firsts, self._counts, self._lengths

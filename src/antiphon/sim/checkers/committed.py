@@ -79,6 +79,12 @@ class Committed(Checker):
             return None
         return self.log[self._firsts[at]]
 
+    @property
+    def config_id(self) -> int:
+        """Of which configuration the epoch is that committed the last entry."""
+        epoch = self._epochs[-1] if self._epochs else 0
+        return self.memberships.of_epoch(epoch).config_id
+
     def epoch_of(self, number: int) -> int:
         """In which epoch a number was first committed."""
         return self._epochs[bisect_right(self._firsts, number) - 1]

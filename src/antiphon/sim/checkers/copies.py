@@ -26,7 +26,7 @@ class Copies(Checker):
         super().__init__(world)
         self._memberships = memberships
         self._holders: dict[Mid, set[int]] = {}
-        self._numbered: set[Mid] = set()
+        self.numbered: set[Mid] = set()
         self._seen: BusMessage | None = None
 
     def on_sent(self, node: int, message: BusMessage) -> None:
@@ -36,8 +36,8 @@ class Copies(Checker):
         elif isinstance(message, CommitSubmit) and message is not self._seen:
             self._seen = message
             for entry in message.entries:
-                if entry.kind is EntryKind.DATA and entry.mid not in self._numbered:
-                    self._numbered.add(entry.mid)
+                if entry.kind is EntryKind.DATA and entry.mid not in self.numbered:
+                    self.numbered.add(entry.mid)
                     self._count(node, message.epoch, entry.mid)
 
     def _count(self, node: int, epoch: int, mid: Mid) -> None:

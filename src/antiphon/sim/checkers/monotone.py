@@ -34,12 +34,12 @@ class Monotone(Checker):
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self._life[node] = self._life.get(node, 0) + 1
-        self._on_disk[node] = (found.promised, found.log_epoch, found.base)
+        self._on_disk[node] = (found.promised, found.epoch_max, found.base)
         if node in self._damaged:
             # What is found now is not what was written. What was said stands.
             self._damaged.discard(node)
         else:
-            self._rise(node, promised=found.promised, log_epoch=found.log_epoch, base=found.base)
+            self._rise(node, promised=found.promised, log_epoch=found.epoch_max, base=found.base)
 
     def on_damaged(self, node: int) -> None:
         self._damaged.add(node)
@@ -51,14 +51,14 @@ class Monotone(Checker):
         if self._disks is None:
             return
         image = self._disks.images[node]
-        before, now = self._on_disk[node], (image.promised, image.log_epoch, image.base)
+        before, now = self._on_disk[node], (image.promised, image.epoch_max, image.base)
         if now == before:
             return
         self._on_disk[node] = now
         for name, old, new in zip(("promised", "log_epoch", "base"), before, now, strict=True):
             if new < old:
                 self.fail(f"{name} on the disk of node {node} went back from {old:#x} to {new:#x}")
-        if image.log_epoch > image.promised:
+        if image.epoch_max > image.promised:
             self.fail(f"the disk of node {node} has a log of an epoch it never promised")
 
     def on_sent(self, node: int, message: BusMessage) -> None:

@@ -2,6 +2,7 @@
 
     I7  all COMMIT_SUBMIT and EPOCH_START of an epoch come from the node whose epoch it is, in one life,
         and are pieces of one log
+    I7  and nothing stands behind the entry that ends the configuration of the epoch: one change at a time
     I9  the logs of two commit servers with the same log_epoch are one a prefix of the other
 
 Both say that an epoch has one log. So there is one here for each epoch: put together from what its
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from antiphon.bus.messages import BusMessage, CommitSubmit, Entry, EpochStart
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import BusMessage, CommitSubmit, Entry, EntryKind, EpochStart
 from antiphon.ids import epoch_node
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
@@ -25,14 +27,17 @@ class EpochLog:
     """The log of one epoch: it ends at `last`. Of the entries behind `start` some may not have been seen yet,
     because the start of an epoch is sent in pages and every server gets only what it lacks."""
 
-    __slots__ = ("at", "author", "last", "start")
+    __slots__ = ("at", "author", "config_id", "end", "last", "start")
 
-    def __init__(self, start: int, last: int, author: tuple[int, int]) -> None:
+    def __init__(self, start: int, last: int, author: tuple[int, int], config_id: int) -> None:
         self.start = start
         self.last = last
         self.at: dict[int, Entry] = {}
         # The node that leads in this epoch, and which of its lives.
         self.author = author
+        # Its configuration, and where that ends, if it does.
+        self.config_id = config_id
+        self.end: int | None = None
 
 
 class Reigns(Checker):
@@ -72,7 +77,7 @@ class Reigns(Checker):
         if isinstance(message, EpochStart):
             last = message.through or last
             if log is None:
-                log = self.logs[epoch] = EpochLog(prev, last, author)
+                log = self.logs[epoch] = EpochLog(prev, last, author, message.config_id)
                 self.highest = max(self.highest, epoch)
         elif log is None:
             self.fail(f"epoch {epoch:#x} submits entries and never began")
@@ -80,6 +85,8 @@ class Reigns(Checker):
             self.fail(f"epoch {epoch:#x} speaks of what follows {prev}, and its log ends at {log.last}")
         log.last = max(log.last, last)
         self._merge(epoch, log, message.entries, f"epoch {epoch:#x} says")
+        if log.end is not None and log.last > log.end:
+            self.fail(f"epoch {epoch:#x} goes on behind {log.end}, where its configuration ends")
 
     # What disks hold.
 
@@ -117,6 +124,9 @@ class Reigns(Checker):
                 known[entry.first] = entry
                 if entry.first <= log.start:
                     log.start = entry.first - 1
+                if entry.kind is EntryKind.CONFIG and log.end is None:
+                    config_id = GroupConfig.decode(entry.detail).config_id
+                    log.end = entry.last if config_id > log.config_id else None
                 self.on_new(epoch, entry)
             elif same is not entry and same != entry:
                 self.fail(f"{who} {words(entry)} in epoch {epoch:#x}, where {words(same)} was before")

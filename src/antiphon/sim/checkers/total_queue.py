@@ -4,8 +4,13 @@
     unexpected   a body that reached an application and was never published, or was definitely refused
     twice        one body under two numbers: a message was stored two times
 
+    again        a second copy of a message that does not say that it may have been delivered before
+
 A message whose fate its producer never learned may appear, at most under one number. All bodies of
-a run are unique. It says something only after the queues were drained.
+a run are unique. What was lost is known only after the queues were drained.
+
+The first copy need not be the first to arrive: it may lie in the buffer of a client that lost its connection,
+while another application gets the second, which says what it is.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ class TotalQueue(Checker):
         self._number_of: dict[bytes, int] = {}
         self._body_at: dict[int, bytes] = {}
         self._times: dict[int, int] = {}
+        # Of which numbers a copy arrived that says to be the first.
+        self._first_copies: set[int] = set()
 
     @property
     def figures(self) -> dict[str, int]:
@@ -79,10 +86,11 @@ class TotalQueue(Checker):
             self.fail(f"number {sequence} was {self._body_at[sequence]!r} and is now {body!r}")
         if self._confirmed.get(body, sequence) != sequence:
             self.fail(f"{body!r} was confirmed at {self._confirmed[body]} and arrived as {sequence}")
-        times = self._times.get(sequence, 0)
-        if times and not redelivered:
-            self.fail(f"{sequence} was delivered before and comes again without saying so")
-        self._times[sequence] = times + 1
+        if not redelivered:
+            if sequence in self._first_copies:
+                self.fail(f"{sequence} was delivered before and comes again without saying so")
+            self._first_copies.add(sequence)
+        self._times[sequence] = self._times.get(sequence, 0) + 1
 
     def at_quiet(self, facts: dict[int, int]) -> None:
         lost = sorted(self._confirmed[body] for body in self._confirmed if body not in self._number_of)

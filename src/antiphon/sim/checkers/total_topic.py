@@ -21,12 +21,14 @@ class TotalTopic(TotalQueue):
         super().__init__(world)
         self.topics: Topics | None = None
         self._times_of: dict[int, dict[int, int]] = {}
+        self._first_copies_of: dict[int, set[int]] = {}
 
     def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
         assert self.topics is not None, "the model of the topics watches, too"
         subscription = self.topics.subscription_of[holder.session, holder.consumer]
         # The base class counts over everybody; here it is counted for the subscription.
         self._times = self._times_of.setdefault(subscription, {})
+        self._first_copies = self._first_copies_of.setdefault(subscription, set())
         super().on_received(holder, sequence, body, redelivered)
 
     @property

@@ -102,10 +102,11 @@ class WriteBeforeSend(Checker):
         """What was durable must be found again; more may be found, if the disk was lucky."""
         if found.promised < image.promised or found.epoch_claimed < image.epoch_claimed:
             self.fail(f"node {node} forgot a promise or a claim that was durable")
-        if found.log_epoch < image.log_epoch or found.base < image.base:
+        if found.epoch_max < image.epoch_max or found.base < image.base:
             self.fail(f"node {node} came back with an older epoch or base than was durable")
-        if found.log_epoch > image.log_epoch:
-            # A later epoch, written and not synced, may have replaced what was never committed.
+        if (found.epoch_max, found.log_config) != (image.epoch_max, image.log_config):
+            # A later epoch, written and not synced, may have replaced what was never committed, or a server
+            # that lost its vote what it had without the others.
             return
         kept = {entry.first: entry for entry in found.log}
         for entry in image.log:

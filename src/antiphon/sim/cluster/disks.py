@@ -18,6 +18,7 @@ from antiphon.bus import effects as bus
 from antiphon.bus.effects import CopyRecord, DataRecord, OrderRecord, SuperblockRecord
 from antiphon.bus.ports import JournalCounter, Payloads
 from antiphon.bus.tally import Tally
+from antiphon.errors import Damaged
 from antiphon.ids import Mid
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.format import Settings as JournalSettings
@@ -36,6 +37,10 @@ _KEPT = {"nothing": 0.0, "everything": 1.0, "some": 0.5, "most": 0.9, "few": 0.1
 _CLUSTER = "sim"
 # Small enough that segments fill up, large enough for every envelope.
 _JOURNAL = JournalSettings(segment_bytes=160 * 1024, order_blocks=8, spares_max=2)
+
+
+class SyncFailed(Exception):
+    """A sync failed. The life is over, and the next one must not read what it left behind."""
 
 
 class Storage(Protocol):
@@ -97,6 +102,11 @@ class RecordDisk:
         self.synced: list[Record] = []
         self.unsynced: list[tuple[int, Record]] = []
         self.checkpoints: list[Checkpoint] = []
+        # Envelopes whose bytes are not what was written; and whether the next sync fails, asked when it ends.
+        self.unreadable: set[Mid] = set()
+        self.fails: Callable[[], bool] | None = None
+        # What is told of the room while there is little.
+        self.room: bus.SpaceChanged | None = None
         self._chance: random.Random = world.random(f"disk/{node}")
 
     def latency_ns(self) -> int:
@@ -168,6 +178,7 @@ class RecordsFound:
     def __init__(self, disk: RecordDisk) -> None:
         self._disk = disk
         self._records: list[bytes | memoryview] = []
+        self._unreadable: set[int] = set()
         self.payloads = WatchedIndex(self._read, lambda mid: disk.watch.on_discarded(disk.node, mid))
         promised = epoch_claimed = 0
         order: list[bytes] = []
@@ -180,6 +191,8 @@ class RecordsFound:
                 order.append(record.body)
             elif isinstance(record, DataRecord):
                 location = self.write(record)
+                if record.mid in disk.unreadable:
+                    self._unreadable.add(location.offset)
                 data.append(Stored(record.mid, record.ts, record.count, record.digest, location))
         checkpoints = disk.checkpoints[-2:]
         self.found = Recovered(
@@ -200,6 +213,8 @@ class RecordsFound:
         )
 
     def _read(self, location: Location) -> memoryview:
+        if location.offset in self._unreadable:
+            raise Damaged("data", location.offset, "the record does not verify")
         return memoryview(self._records[location.offset])
 
     def write(self, record: DataRecord) -> Location:
@@ -271,13 +286,16 @@ class RecordStorage:
 
     def flush(self) -> None:
         disk = self._disk
-        if disk.unsynced and not self._is_syncing:
+        is_full = disk.room is not None and disk.room.is_full
+        if disk.unsynced and not self._is_syncing and not is_full:
             self._is_syncing = True
             index = disk.unsynced[-1][0]
             self._later(disk.latency_ns(), lambda: self._synced(index))
 
     def _synced(self, index: int) -> None:
         disk = self._disk
+        if disk.fails is not None and disk.fails():
+            raise SyncFailed
         self._is_syncing = False
         # Indexes are without a gap.
         covered = index - disk.unsynced[0][0] + 1
@@ -296,6 +314,11 @@ class RecordStorage:
         self._disk.world.probe("checkpoint.written")
 
         def write() -> None:
+            room = self._disk.room
+            if room is not None and room.is_full:
+                self._disk.world.probe("checkpoint.no_room")
+                self._tell(bus.CheckpointFailed(effect.n))
+                return
             written = Checkpoint(effect.n, effect.digest, effect.state, effect.segments)
             self._disk.checkpoints = sorted([*self._disk.checkpoints, written], key=lambda one: one.n)
             self._checkpoints.append((effect.n, depends_on))

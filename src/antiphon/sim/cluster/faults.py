@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from antiphon.bus.effects import ConfigProposed
+from antiphon.bus.group import GroupConfig
 from antiphon.bus.sequencer import State
+from antiphon.sim.cluster.atlas import Atlas
 from antiphon.sim.cluster.disks import JournalDisk
 from antiphon.sim.cluster.links import Pair
+from antiphon.sim.cluster.losses import Losses
 from antiphon.sim.cluster.profile import BusProfile
 from antiphon.sim.cluster.runner import BusRunner, Hall
 from antiphon.sim.world import MILLISECOND_NS
@@ -30,6 +33,8 @@ class Faults:
         self._world = hall.world
         self._chance: random.Random = hall.world.random("faults")
         self._is_over = False
+        self._atlas = Atlas(hall)
+        self._losses = Losses(hall, self._atlas, self._chance)
 
     def plan(self) -> None:
         """Lay out what will happen until the safety phase ends."""
@@ -40,6 +45,7 @@ class Faults:
             (profile.blackouts, self._black_out),
             (profile.wipes, self._wipe),
             (profile.changes, self._change),
+            (profile.fillings, self._fill),
             (profile.pauses, self._pause),
             (profile.partitions, self._part),
             (profile.clogs, self._clog),
@@ -49,6 +55,9 @@ class Faults:
         ):
             for _ in range(times):
                 self._plan(fault)
+        self._losses.plan(
+            profile.damages, profile.damage_kinds, self._plan, lambda: self._victim(self._servers())
+        )
         if profile.mute_probability:
             self._world.after(_MUTE_LOOK_NS, self._mute_or_not)
 
@@ -63,6 +72,7 @@ class Faults:
         """Nothing fails any more, and whoever is down comes back, but for producers that are gone."""
         self._is_over = True
         self._hall.links.heal()
+        self._losses.end()
         for runner in self._hall.runners.values():
             runner.heal()
 
@@ -97,25 +107,48 @@ class Faults:
             runner.crash()
 
     def _wipe(self) -> None:
-        self._victim(self._servers()).wipe()
+        self._losses.wipe(self._victim(self._servers()))
+
+    def _fill(self) -> None:
+        duration = self._chance.randrange(20 * MILLISECOND_NS, 800 * MILLISECOND_NS)
+        self._losses.fill(self._victim(self._servers()), duration)
 
     def _change(self) -> None:
-        """Somebody wants three others of the servers to keep the channel."""
+        """Somebody wants other servers to keep the channel: one more, one less, or one instead of another."""
         leader = self.leader()
         if leader is None or leader.replica is None:
             return
-        now = leader.replica.config
-        chosen = tuple(sorted(self._chance.sample(self._profile.servers, len(now.commit_servers))))
-        wanted = replace(
+        wanted = self._wanted(leader.replica.config)
+        is_sound = not self._atlas.is_changing and self._atlas.are_all_well()
+        if is_sound and self._atlas.may_change_to(wanted.data_servers):
+            self._world.probe("faults.change_proposed")
+            self._atlas.proposed = wanted.config_id
+            leader.take(ConfigProposed(wanted))
+            if self._chance.random() < self._profile.double_change_probability:
+                self._world.probe("faults.change_doubled")
+                other = self._wanted(leader.replica.config)
+                leader.take(ConfigProposed(replace(other, config_id=wanted.config_id + 1)))
+
+    def _wanted(self, now: GroupConfig) -> GroupConfig:
+        servers = self._profile.servers
+        voters = tuple(sorted(self._chance.sample(servers, self._chance.randint(2, len(servers)))))
+        keepers = voters
+        if len(voters) > 2 and self._chance.random() < 0.3:
+            witness = self._chance.choice(voters)
+            keepers = tuple([node for node in voters if node != witness])
+        quantity = len(voters) // 2 + 1
+        return replace(
             now,
             config_id=now.config_id + 1,
-            commit_servers=chosen,
-            data_servers=chosen,
-            checkpoint_servers=chosen,
-            candidates=chosen,
+            commit_servers=voters,
+            data_servers=keepers,
+            checkpoint_servers=keepers,
+            candidates=keepers,
+            commit_quantity=quantity,
+            seal_quantity=quantity,
+            data_quantity=min(len(keepers), 2),
+            checkpoint_quantity=min(len(keepers), 2),
         )
-        self._world.probe("faults.change_proposed")
-        leader.take(ConfigProposed(wanted))
 
     def _cut_power_soon(self) -> None:
         victim = self._victim(self._servers())

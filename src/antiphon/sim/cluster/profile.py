@@ -50,10 +50,12 @@ SETTINGS: dict[str, tuple[int, ...]] = {
 }
 # Checkpoints of every few entries, or none within a run.
 CHECKPOINT_ENTRIES = (10, 40, 100_000, 100_000)
-# Switches: nodes that wait for a role, and how often roles change then; disks that are lost. Both are off.
-SPARES = (0,)
+# Nodes that wait for a role, and how often roles change then; disks that are lost, damaged, full.
+SPARES = (0, 0, 1)
 CHANGES = (1, 2, 3)
-WIPES = (0,)
+WIPES = (0, 0, 1, 2)
+DAMAGES = (0, 0, 1, 3)
+FILLINGS = (0, 0, 0, 2)
 
 SHAPES = ("three", "one", "witness", "five")
 SHAPE_OF_NODES = {1: "one", 2: "witness", 3: "three", 5: "five"}
@@ -92,6 +94,12 @@ class BusProfile:
     # How often a node loses its disk, and how often the configuration is to change.
     wipes: int = 0
     changes: int = 0
+    # How often something on a disk is found damaged or a sync fails, and how often there is no room.
+    damages: int = 0
+    damage_kinds: tuple[str, ...] = ("log", "checkpoint", "envelopes", "envelopes", "sync")
+    fillings: int = 0
+    # How likely a change is followed by another at once, which must be refused.
+    double_change_probability: float = 0.2
     producer_deaths: int = 0
     # How many data servers the last envelope of a producer reaches; 0: as it happens.
     reached_max: int = 0
@@ -175,6 +183,8 @@ def _draw_faults(chance: random.Random, profile: BusProfile) -> None:
     profile.pauses = sometimes(3)
     profile.wipes = chance.choice(WIPES) if profile.shape != "one" else 0
     profile.changes = chance.choice(CHANGES) if profile.spares else 0
+    profile.damages = chance.choice(DAMAGES) if profile.shape != "one" else 0
+    profile.fillings = chance.choice(FILLINGS) if profile.shape != "one" else 0
     profile.pause_ns_max = chance.choice((200, 1_000, 5_000)) * MILLISECOND_NS
     profile.partitions = sometimes(5)
     profile.partition_ns_max = chance.choice((100, 1_000)) * MILLISECOND_NS
@@ -236,7 +246,7 @@ def _quiet(profile: BusProfile) -> None:
     profile.crashes = profile.power_cuts = profile.blackouts = profile.pauses = profile.leaps = 0
     profile.partitions = profile.clogs = profile.hold_backs = profile.producer_deaths = 0
     profile.mute_probability = 0.0
-    profile.wipes = profile.changes = 0
+    profile.wipes = profile.changes = profile.spares = profile.damages = profile.fillings = 0
     links = profile.links
     links.drop_probability = links.duplicate_probability = links.tail_probability = 0.0
     profile.disk.stall_probability = 0.0
@@ -299,6 +309,36 @@ def _for_old_envelopes(chance: random.Random, profile: BusProfile) -> None:
     profile.settings.update(lifetime=40, rereport_ms=20)
 
 
+def _for_damaged_logs(chance: random.Random, profile: BusProfile) -> None:
+    """Logs are found damaged, others have to ask for what they missed, and the sequencer changes."""
+    _quiet(profile)
+    profile.damages = 4
+    profile.damage_kinds = ("log",)
+    profile.restart_ns = 1_000 * MILLISECOND_NS
+    profile.mute_probability = 0.1
+    profile.links.drop_probability = 0.2
+    profile.settings.update(suspicion_ms=100, rank_delay_ms=20, fetch_delay_ms=1)
+
+
+def _for_changes(chance: random.Random, profile: BusProfile) -> None:
+    """Configurations follow each other, with more servers and fewer, while disks are slow."""
+    _quiet(profile)
+    profile.spares = 1
+    profile.changes = 12
+    profile.double_change_probability = 0.8
+    profile.disk.sync_ns = 5 * MILLISECOND_NS
+    profile.safety_ns = 2_500 * MILLISECOND_NS
+    profile.envelopes = 60
+    profile.settings.update(silence_ms=2_000, window_entries=1_024)
+
+
+def _for_checkpoints(chance: random.Random, profile: BusProfile) -> None:
+    """Checkpoints follow each other, and are written more slowly than marks are ordered."""
+    _quiet(profile)
+    profile.checkpoint_entries = 10
+    profile.disk.stall_probability = 0.1
+
+
 MADE_FOR: dict[str, Callable[[random.Random, BusProfile], None]] = {
     planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
     planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
@@ -314,4 +354,9 @@ MADE_FOR: dict[str, Callable[[random.Random, BusProfile], None]] = {
     planted.RAISE_COMMITTED_FROM_ANY_EPOCH: _for_muted_sequencers,
     planted.KEEP_OWN_SUFFIX: _for_muted_sequencers,
     planted.OWN_REPORT_NOT_REQUIRED: _for_lost_envelopes,
+    planted.CONFIG_BEFORE_COMMIT: _for_changes,
+    planted.TWO_CHANGES_AT_ONCE: _for_changes,
+    planted.VOTE_AFTER_DAMAGE: _for_damaged_logs,
+    planted.NEGATIVE_AFTER_DAMAGE: _for_damaged_logs,
+    planted.GARBAGE_BEFORE_STABLE: _for_checkpoints,
 }

@@ -23,9 +23,10 @@ from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.bus.station import Station
 from antiphon.bus.tally import Tally
+from antiphon.ids import Mid
 from antiphon.sim.checkers.watch import NodeFacts, Watch
 from antiphon.sim.cluster.carrier import Carrier
-from antiphon.sim.cluster.disks import NodeDisk, Storage
+from antiphon.sim.cluster.disks import NodeDisk, Storage, SyncFailed
 from antiphon.sim.cluster.links import LinkHabits, Links
 from antiphon.sim.disk import PowerLost
 from antiphon.sim.image import Image
@@ -45,6 +46,13 @@ class Hall:
         self.tick_ns = 20 * MICROSECOND_NS
         self.restart_ns = 500 * MILLISECOND_NS
         self.runners: dict[int, BusRunner] = {}
+        # The newest configuration that anybody has gone over to, and what each disk would give back.
+        self.newest = config
+        self.images: dict[int, Image] = {}
+        # Which envelopes have been given a number by anybody.
+        self.numbered: set[Mid] = set()
+        # In which configuration the last entry was committed.
+        self.committed_in: Callable[[], int] = lambda: config.config_id
         # The highest number that anybody has applied.
         self.applied_upto = 0
 
@@ -67,6 +75,9 @@ class BusRunner:
         self.last_words: tuple[int, ...] | None = None
         # A node that is gone does not come back by itself.
         self.is_gone = False
+        # Was the log found damaged in this life? And which envelopes were damaged in some life?
+        self.is_damaged = False
+        self.unreadable: set[Mid] = set()
         self.open_tags: dict[int, bytes] = {}
         self.machines: Station | None = None
         self._name = f"node {node}"
@@ -132,8 +143,7 @@ class BusRunner:
             opened = disk.open()
             image = Image.of(opened.found)
             counter = JournalCounter()
-            keeps_state = node in hall.config.checkpoint_servers
-            recovered = recover(opened.found, opened.payloads, keeps_state=keeps_state)
+            recovered = recover(opened.found, opened.payloads, group=hall.config)
             application = Tally(node)
             if recovered.manager_state is not None:
                 application.restore(recovered.manager_state)
@@ -176,10 +186,26 @@ class BusRunner:
         """The node loses its disk, and gets an empty one with another id."""
         assert self._new_disk is not None, "this node has no disk to lose"
         if self.is_up:
-            self.hall.world.probe("node.disk_replaced")
             self._end("its disk is replaced")
-            self.disk = self._new_disk()
-            self.hall.watch.on_replaced(self.node)
+            self._replace_disk()
+
+    def _replace_disk(self) -> None:
+        assert self._new_disk is not None, "this node has no disk to lose"
+        self.hall.world.probe("node.disk_replaced")
+        self.is_damaged = False
+        self.unreadable.clear()
+        self.disk = self._new_disk()
+        self.hall.watch.on_replaced(self.node)
+
+    def lose_log(self) -> None:
+        """What the log said cannot be read any more; when the next life begins, it is put aside."""
+        self.is_damaged = True
+        self.hall.watch.on_status(self.node, ServerStatus.DAMAGED)
+        # At once: whatever leaves the node from now on is said by a damaged server.
+        self.take(bus.LogDamaged())
+        assert self._step_timer is not None, "what was taken is due"
+        self._step_timer.cancel()
+        self._guarded_step()
 
     def leave(self) -> None:
         """The node goes and does not come back by itself."""
@@ -203,6 +229,8 @@ class BusRunner:
         self.machines = self._storage = None
         self._paused_until_ns = 0
         self.last_words = None
+        if self.is_damaged:
+            self._replace_disk()
         if not self.is_gone:
             hall.world.after(self._chance.randrange(MILLISECOND_NS, hall.restart_ns), self.start)
 
@@ -269,6 +297,10 @@ class BusRunner:
         except PowerLost as cut:
             self.hall.world.probe("node.power_lost_in_a_call")
             self._end(str(cut))
+        except SyncFailed:
+            self.hall.world.probe("disk.sync_failed")
+            self.is_damaged = True
+            self._end("a sync failed")
 
     # Steps.
 
@@ -296,6 +328,10 @@ class BusRunner:
                 return
         if self._storage is not None:
             self._storage.flush()
+        if self.replica is not None and self.replica.must_begin_anew:
+            world.probe("node.began_anew")
+            self._end("it has to start again")
+            return
         self._arm()
 
     def _carry_out(self, effect: bus.Effect) -> None:
@@ -312,7 +348,9 @@ class BusRunner:
         elif kind is bus.Reconfigured:
             self.hall.world.probe("node.reconfigured")
             replica = self.replica
-            if replica is not None and not replica.is_amnesiac:
+            if effect.config.config_id > self.hall.newest.config_id:  # type: ignore[union-attr]
+                self.hall.newest = effect.config  # type: ignore[union-attr]
+            if replica is not None and not replica.is_amnesiac and not self.is_damaged:
                 # A disk that is new is listed now, and counts from here on.
                 self.hall.watch.on_status(self.node, ServerStatus.OK)
             self.hall.world.note(self._name, f"goes over to {summary(effect)}")

@@ -14,8 +14,11 @@ from collections.abc import Sequence
 
 from antiphon.bus.planted import NONE
 from antiphon.sim.checkers.cluster import cluster_checkers
+from antiphon.sim.checkers.committed import Committed
+from antiphon.sim.checkers.copies import Copies
 from antiphon.sim.checkers.liveness import Liveness
 from antiphon.sim.checkers.watch import NodeFacts, Watch
+from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.cluster.disks import JournalDisk, NodeDisk, RecordDisk
 from antiphon.sim.cluster.faults import Faults
 from antiphon.sim.cluster.profile import MADE_FOR, SHAPE_OF_NODES, BusProfile, draw
@@ -55,6 +58,10 @@ class BusRun:
         self._liveness = next(one for one in checkers if isinstance(one, Liveness))
         self._watch = Watch([one for one in checkers if type(one).__name__ not in without])
         self.hall = Hall(self.world, self.config, self.profile.links, self._watch)
+        self.hall.images = next(one for one in checkers if isinstance(one, WriteBeforeSend)).images
+        self.hall.numbered = next(one for one in checkers if isinstance(one, Copies)).numbered
+        committed = next(one for one in checkers if isinstance(one, Committed))
+        self.hall.committed_in = lambda: committed.config_id
         self.hall.planted = frozenset([planted]) if planted else NONE
         self.hall.tick_ns, self.hall.restart_ns = self.profile.tick_ns, self.profile.restart_ns
         self.runners = self.hall.runners
@@ -173,7 +180,9 @@ class BusRun:
             if runner.node in self._sources and not runner.is_gone and runner.node not in self._has_spoken:
                 return f"node {runner.node} has not spoken its last"
             replica = runner.replica
-            if replica is not None and replica.unsettled and self.profile.settles:
+            if replica is None or runner.node not in replica.config.data_servers:
+                continue
+            if replica.unsettled and self.profile.settles:
                 return f"node {runner.node} holds {replica.unsettled} envelopes without a number"
         return self._liveness.what_is_open(self._facts())
 

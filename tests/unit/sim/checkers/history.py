@@ -7,6 +7,7 @@ the one thing that is wrong is written out in the test.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from antiphon.bus.effects import DataRecord, OrderRecord, SuperblockRecord
@@ -110,7 +111,7 @@ class History:
         self._index[node] = 0
         self.disks[node] = found or self.disks[node]
         kept = self.disks[node]
-        copy = Image(kept.promised, kept.epoch_claimed, kept.log_epoch, kept.base, [*kept.log], {*kept.mids})
+        copy = replace(kept, log=[*kept.log], mids={*kept.mids})
         self.watch.on_started(node, copy, checkpoint)
 
     def applies(self, node: int, *entries: Entry) -> None:

@@ -404,6 +404,14 @@ def test_a_repetition_that_does_not_say_so_is_seen() -> None:
         checker.on_received(HOLDER, 5, b"one", 0)
 
 
+def test_the_first_copy_may_be_overtaken_by_a_repetition() -> None:
+    checker = history()
+    checker.on_received(HOLDER, 5, b"one", 1)
+    checker.on_received(HOLDER, 5, b"one", 0)
+    with pytest.raises(Violation, match="comes again without saying so"):
+        checker.on_received(HOLDER, 5, b"one", 0)
+
+
 # The fan-out.
 
 

@@ -282,7 +282,7 @@ def test_a_promise_that_a_later_life_forgot_is_seen() -> None:
     history = open_group()
     history.writes(3, SuperblockRecord(SECOND, 0))
     history.says(3, SealOk(SECOND, FIRST, 0, 2, 2))
-    forgetful = Image(FIRST, 0, FIRST, 0, [claim(1, FIRST), opening(2, 1)])
+    forgetful = Image(FIRST, 0, FIRST, 0, [claim(1, FIRST), opening(2, 1)], log_config=1)
     with pytest.raises(Violation, match="node 3 forgot a promise"):
         history.restarts(3, forgetful)
     # With a damaged disk it is no surprise; a replaced one has promised nothing at all.
@@ -397,7 +397,7 @@ def test_two_epochs_that_commit_different_entries_are_seen() -> None:
     history.numbers(SECOND, claim(3, SECOND), servers=(2, 3))
     # Node 3 forgets its promise, and goes back to the first epoch.
     history.watch.on_replaced(3)
-    history.restarts(3, Image(FIRST, 0, FIRST, 0, [claim(1, FIRST), opening(2, 1)]))
+    history.restarts(3, Image(FIRST, 0, FIRST, 0, [claim(1, FIRST), opening(2, 1)], log_config=1))
     with pytest.raises(Violation, match=r"PRIMARY_CLAIM 3.* was committed, and epoch 0x10001 commits TICK 3"):
         history.writes(3, EntriesAppended(FIRST, 2, (tick(3),)))
 

@@ -1,0 +1,181 @@
+"""Mender: records of ours that cannot be read come back from another replica, while the channel runs.
+
+Where it sits
+    reader, journal  ->  MENDER  ->  another replica  ->  MENDER  ->  journal, written anew
+
+What it promises
+    R1  Nothing that does not verify is handed out. What is damaged is waited for: whoever reads in order
+        stops before it, and goes on when it is there again.
+    R2  It is asked for, of one replica after the other, until it is here or nobody needs it any more.
+    R3  What comes is believed only if the envelope verifies and holds at its place the batch that ours held.
+    R4  A node that is alone has nobody to ask: it stops, and names file and offset.
+
+What it leaves to others
+    Where the copy lies is the journal's; the index is changed when it is written (`relocated`). Until a
+    checkpoint was taken behind that, a crash brings the damaged place back, and all of this again.
+
+Replicas keep their records at places of their own. What names a stored batch on all of them is its
+destination and its first number, and the envelope it came in is the same to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
+from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
+from antiphon.bus.ports import Location, Payloads
+from antiphon.errors import Damaged
+from antiphon.message_manager.destinations.index import StoredBatch
+from antiphon.message_manager.reading import looks_like_batch
+from antiphon.message_manager.state import ChannelState
+
+ASK_AGAIN_NS: Final = 200_000_000
+ASKED_AT_ONCE: Final = 64
+ANSWER_BYTES_MAX: Final = 1 << 20
+
+
+class Mender:
+    """The damaged records of one replica, and its answers about those of others."""
+
+    __slots__ = ("_ask_at", "_asked", "_damaged", "_payloads", "_questions", "_said", "_turn", "peers")
+
+    def __init__(self, payloads: Payloads, peers: tuple[int, ...] = ()) -> None:
+        self._payloads = payloads
+        # The other replicas, if any.
+        self.peers = peers
+        # By place, with the node that gave what is being written there instead; 0 while nobody has.
+        self._damaged: dict[Location, int] = {}
+        self._asked: dict[tuple[int, int], StoredBatch] = {}
+        self._turn = 0
+        self._ask_at = 0
+        self._said: list[Alarm | Mend] = []
+        self._questions: list[tuple[int, BatchGet]] = []
+
+    def note(self, place: Location, error: Damaged) -> None:
+        """This record cannot be read. Raises the error if there is nobody who could have it (R4)."""
+        if not self.peers:
+            raise error
+        if place not in self._damaged:
+            self._damaged[place] = 0
+            self._ask_at = 0
+            self._said.append(Alarm(f"{error.text}; another replica is asked for it"))
+
+    def mended(self, place: Location) -> bool:
+        """The record lies elsewhere now: was it a damaged one?"""
+        giver = self._damaged.pop(place, None)
+        if giver is None:
+            return False
+        what = f"the record at byte {place.offset} of segment {place.segment}"
+        self._said.append(Alarm(f"{what} was written anew, with what node {giver} has"))
+        return True
+
+    def forget(self) -> None:
+        """The state was replaced: its records are others."""
+        self._damaged.clear()
+        self._asked.clear()
+
+    @property
+    def is_busy(self) -> bool:
+        """Is there anything to ask or to say? As a rule not, and then nothing here is called."""
+        return bool(self._damaged or self._said or self._questions)
+
+    def next_deadline_ns(self, now_ns: int) -> int | None:
+        """When to flush, with or without news."""
+        if self._said or self._questions:
+            return now_ns
+        return self._ask_at if self._damaged else None
+
+    def is_due(self, now_ns: int) -> bool:
+        """Is it time to ask, once more or for the first time?"""
+        return bool(self._damaged) and now_ns >= self._ask_at
+
+    def flush(self, now_ns: int, state: ChannelState) -> list[Alarm | Mend | Send]:
+        """Once per wake-up: answers, what there is to tell, and when it is time, what is to be asked."""
+        answers = [self._answer(state, sender, asked) for sender, asked in self._questions]
+        self._questions.clear()
+        asked = self._ask(now_ns, state) if self.is_due(now_ns) else []
+        said, self._said = self._said, []
+        return [*said, *answers, *asked]
+
+    # -- asking ------------------------------------------------------------------
+
+    def _ask(self, now_ns: int, state: ChannelState) -> list[Send]:
+        """Ask the next replica (R2). What no live message lies in any more is forgotten."""
+        self._ask_at = now_ns + ASK_AGAIN_NS
+        named = dict(self._named(state))
+        self._damaged = {place: giver for place, giver in self._damaged.items() if place in named}
+        self._asked = dict(list(named.values())[:ASKED_AT_ONCE])
+        if not self._asked or not self.peers:
+            return []
+        self._turn += 1
+        destinations, firsts = zip(*self._asked, strict=True)
+        return [Send(self.peers[self._turn % len(self.peers)], BatchGet(destinations, firsts))]
+
+    def _named(self, state: ChannelState) -> Iterator[tuple[Location, tuple[tuple[int, int], StoredBatch]]]:
+        """The damaged records, each by one of the live batches in it."""
+        segments = sorted({place.segment for place in self._damaged})
+        for destination in state.directory:
+            for segment in segments:
+                for batch in destination.index.rows_in(segment, destination.live):
+                    if batch.location in self._damaged:
+                        yield batch.location, ((destination.id, batch.first), batch)
+
+    def take(self, sender: int, reply: BatchReply) -> None:
+        """Another replica has some of it: have it written anew."""
+        for name, item in zip(zip(reply.destinations, reply.firsts, strict=False), reply.items, strict=False):
+            batch = self._asked.get(name)
+            if batch is not None and batch.location in self._damaged and _is_what_it_was(batch, item):
+                del self._asked[name]
+                self._damaged[batch.location] = sender
+                record = CopyRecord(item.mid, item.ts, item.count, item.digest, bytes(item.payload))
+                self._said.append(Mend(batch.location, record))
+
+    # -- answering ---------------------------------------------------------------
+
+    def ask(self, sender: int, asked: BatchGet) -> None:
+        """Another replica lacks something."""
+        self._questions.append((sender, asked))
+
+    def _answer(self, state: ChannelState, sender: int, asked: BatchGet) -> Send:
+        destinations: list[int] = []
+        firsts: list[int] = []
+        items: list[Data] = []
+        room = ANSWER_BYTES_MAX
+        for destination, first in zip(asked.destinations, asked.firsts, strict=False):
+            item = self._find(state, destination, first)
+            if item is None:
+                continue
+            room -= len(item.payload)
+            if items and room < 0:
+                break
+            destinations.append(destination)
+            firsts.append(first)
+            items.append(item)
+        return Send(sender, BatchReply(tuple(destinations), tuple(firsts), tuple(items)))
+
+    def _find(self, state: ChannelState, destination_id: int, first: int) -> Data | None:
+        destination = state.directory.get(destination_id)
+        batch = destination.index.beginning_at(first, destination.live) if destination is not None else None
+        if batch is None:
+            return None
+        try:
+            self._payloads.read(batch.location)
+        except Damaged as error:
+            self.note(batch.location, error)
+            return None
+        try:
+            return Data(*self._payloads.record(batch.location))
+        except Damaged:
+            # A copy that is still to be written can be read, but not yet as a record.
+            return None
+
+
+def _is_what_it_was(batch: StoredBatch, item: Data) -> bool:
+    """Can this envelope be the one that the batch came in (R3)?"""
+    if len(item.payload) != batch.location.length:
+        return False
+    if digest_of(item.mid, item.ts, item.count, item.payload) != item.digest:
+        return False
+    return looks_like_batch(item.payload[batch.offset : batch.offset + batch.length], batch.count)

@@ -1,0 +1,100 @@
+"""Atlas: where the intact copies are, so that whatever is destroyed still exists once.
+
+A group promises to live through the loss of a minority, one loss after the other. So before something is
+destroyed it is asked here whether enough is left: votes, envelopes, and a state to go on from. Then liveness
+can be required in every run, and only the machines' own mistakes can cost it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from antiphon.bus.group import GroupConfig
+from antiphon.ids import Mid
+from antiphon.sim.cluster.runner import BusRunner, Hall
+
+
+class Atlas:
+    """Looks at all disks of a run at once."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        # The last configuration that was asked for: until it rules, nobody knows who will be needed.
+        self.proposed = 1
+
+    @property
+    def config(self) -> GroupConfig:
+        """The newest configuration that anybody has gone over to."""
+        return self._hall.newest
+
+    @property
+    def is_changing(self) -> bool:
+        """Is there a configuration, or the wish for one, in which nothing has been committed yet?
+
+        Until then whoever loses its disk is missed in the former one, too.
+        """
+        return max(self.proposed, self.config.config_id) > self._hall.committed_in()
+
+    def is_well(self, node: int) -> bool:
+        """Has this node the disk that is listed, and is it whole?"""
+        runner = self._hall.runners[node]
+        listed = self.config.disk_of(node)
+        return runner.disk is not None and runner.disk.disk_id == listed and not runner.is_damaged
+
+    def are_all_well(self) -> bool:
+        """Is nobody missing?"""
+        return all(self.is_well(node) for node in self.config.commit_servers)
+
+    def may_lose_all(self, victim: BusRunner) -> bool:
+        """Can the group do without whatever this disk holds?"""
+        config = self.config
+        voters = config.commit_servers
+        if victim.node not in voters or self.is_changing:
+            return False
+        well = [node for node in voters if node != victim.node and self.is_well(node)]
+        if len(well) < max(config.commit_quantity, config.seal_quantity):
+            return False
+        keepers = [node for node in config.data_servers if node in well]
+        return self.has_state(keepers) and self._has_envelopes(keepers, [victim.node])
+
+    def may_change_to(self, keepers: Iterable[int]) -> bool:
+        """Can these data servers go on with the channel?"""
+        keepers = tuple(keepers)
+        config = self.config
+        leaving = [node for node in config.data_servers if node not in keepers]
+        staying = [node for node in keepers if node in config.data_servers]
+        # Whatever gets its number until then is held by one that stays.
+        is_held = len(leaving) < config.data_quantity
+        return is_held and self.has_state(staying) and self._has_envelopes(keepers, leaving)
+
+    def has_state(self, keepers: Iterable[int]) -> bool:
+        """Has one of these a state that reaches the logs of all?"""
+        base = self._base()
+        for node in keepers:
+            runner = self._hall.runners[node]
+            if runner.application is not None and runner.application.applied >= base:
+                return True
+        return False
+
+    def _base(self) -> int:
+        return max([image.base for image in self._hall.images.values()], default=0)
+
+    def elsewhere(self, victim: BusRunner) -> set[Mid]:
+        """The envelopes that another data server holds, well and in the configuration."""
+        if self.is_changing:
+            return set()
+        keepers = [node for node in self.config.data_servers if node != victim.node and self.is_well(node)]
+        return self._held(keepers)
+
+    def _has_envelopes(self, keepers: Iterable[int], leaving: Iterable[int]) -> bool:
+        """Do these hold what the others hold, as far as it has a number?"""
+        missing = self._held(leaving) - self._held(keepers)
+        return not missing & self._hall.numbered
+
+    def _held(self, nodes: Iterable[int]) -> set[Mid]:
+        held: set[Mid] = set()
+        for node in nodes:
+            image = self._hall.images.get(node)
+            if image is not None:
+                held |= image.mids - self._hall.runners[node].unreadable
+        return held

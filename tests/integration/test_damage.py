@@ -1,0 +1,335 @@
+"""Disks of a group rot, fail and vanish while the channel runs; the nodes mend themselves from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from antiphon.bus import effects as bus
+from antiphon.bus import messages as m
+from antiphon.bus.ports import Location
+from antiphon.errors import Damaged
+from antiphon.journal.format import (
+    RECORD_HEADER_BYTES,
+    SUPERBLOCK,
+    checkpoint_name,
+    checkpoint_numbers,
+    segment_name,
+    segment_numbers,
+)
+from antiphon.ranges import Ranges
+from antiphon.sim.disk import SimDisk
+from tests.nodes import SEGMENTS, Cluster, Life, stored
+from tests.traffic import Traffic, a_busy_cluster, check_equal, settle
+
+GEOMETRY = SEGMENTS.geometry()
+STRANGER = 9
+"""Whoever asks from outside; what it is told is seen on its way."""
+
+
+def a_cluster_with_history(seed: int) -> tuple[Cluster, list[Traffic]]:
+    """Everybody has two checkpoints, and messages older than they are."""
+    cluster, traffic = a_busy_cluster(seed, lists_disks=True)
+    assert cluster.run_ms(30_000, lambda: all(life.replica.base > 100 for life in cluster.lives.values()))
+    return cluster, traffic
+
+
+def oldest_record(life: Life) -> Location:
+    """Of the queue. It lies below the base: no log names it any more."""
+    queue = life.manager.state.directory.named("queue:orders")
+    assert queue is not None and queue.live.first <= life.replica.base
+    return queue.index.find(queue.live.first).location
+
+
+def rot(disk: SimDisk, place: Location, at: int = RECORD_HEADER_BYTES + 40) -> None:
+    disk.flip(segment_name(place.segment), place.offset + at)
+
+
+def browse(cluster: Cluster, life: Life) -> list[m.BrowseReply]:
+    """What a client manager is shown of the queue."""
+    replies: list[m.BrowseReply] = []
+
+    def note(sender: int, to: int, message: m.BusMessage) -> None:
+        if to == STRANGER and isinstance(message, m.BrowseReply):
+            replies.append(message)
+
+    cluster.on_said = note
+    queue = life.manager.state.directory.named("queue:orders")
+    assert queue is not None
+    life.take(bus.Received(STRANGER, m.BrowseRequest(1, 0, queue.id, 0, 10_000)))
+    assert cluster.run_ms(5_000, lambda: bool(replies)), "the page comes"
+    return replies
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_damaged_message_is_fetched_from_another_replica_and_never_served(
+    seed: int, is_leader: bool
+) -> None:
+    cluster, traffic = a_cluster_with_history(seed)
+    leader = cluster.leader()
+    life = cluster.lives[leader if is_leader else next(node for node in cluster.lives if node != leader)]
+    place = oldest_record(life)
+    rot(life.disk, place)
+    rounds = traffic[0].rounds
+    (page,) = browse(cluster, life)
+    shown = b"".join([bytes(part) for piece in page.pieces for part in piece.buffers])
+    assert bytes(200) in shown, "the bodies are what they were"
+    assert place not in life.manager.state.records(), "it lies elsewhere now"
+    assert len([alarm for alarm in life.alarms if "is damaged" in alarm]) == 1
+    assert [alarm for alarm in life.alarms if "written anew" in alarm]
+    assert traffic[0].rounds >= rounds
+    assert cluster.leader() == leader, "nobody stepped down"
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
+
+
+def test_a_primary_holds_back_what_is_damaged_and_then_delivers_in_order() -> None:
+    cluster, traffic = a_cluster_with_history(1)
+    life = cluster.lives[cluster.leader()]
+    queue = life.manager.state.directory.named("queue:orders")
+    assert queue is not None
+    for one in traffic:
+        one.is_on = False
+    cluster.run_ms(500)
+    waiting = [number for start, stop in queue.live for number in range(start, stop)]
+    rot(life.disk, queue.index.find(waiting[4]).location)
+    through = next(one for one in traffic if one.through != life.node_id)
+    delivered: list[int] = []
+
+    def note(sender: int, to: int, message: m.BusMessage) -> None:
+        if isinstance(message, m.Deliver):
+            for piece in message.pieces:
+                assert bytes(200) in b"".join(piece.buffers)
+                delivered.extend(range(piece.first_sequence, piece.first_sequence + piece.count))
+
+    cluster.on_said = note
+    register = m.Register(5, through.client.session, 1, queue.id, 0, "", 1_000, 1 << 20, Ranges(), 1, False)
+    life.take(bus.Received(through.through, register))
+    assert cluster.run_ms(10_000, lambda: len(delivered) == len(waiting))
+    assert delivered == waiting
+    assert [alarm for alarm in life.alarms if "is damaged" in alarm]
+
+
+@pytest.mark.parametrize("at", [RECORD_HEADER_BYTES + 40, 20], ids=["payload", "header"])
+def test_damage_is_found_when_the_node_starts_and_mended_though_nobody_reads(at: int) -> None:
+    cluster, traffic = a_cluster_with_history(2)
+    old, new = min(cluster.lives[3].manager.state.records()), max(cluster.lives[3].manager.state.records())
+    disk_id = cluster.lives[3].disk_id
+    cluster.run_ms(300)
+    cluster.stop(3)
+    disk = cluster.disk_of(3)
+    rot(disk, old, at)
+    rot(disk, new, at)
+    life = cluster.start(3)
+    assert life.disk_id == disk_id, "its order is whole: it keeps its vote"
+    assert [alarm for alarm in life.alarms if "is damaged" in alarm]
+    assert cluster.run_ms(10_000, lambda: old not in life.manager.state.records())
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
+
+
+def rot_order(disk: SimDisk) -> None:
+    """Both copies of the first block of the newest segment in use."""
+    for number in segment_numbers(disk.list_files()):
+        for offset in GEOMETRY.copies(0):
+            disk.flip(segment_name(number), offset + 100)
+
+
+def rot_superblock(disk: SimDisk) -> None:
+    for copy in range(3):
+        disk.flip(SUPERBLOCK, copy * 4096 + 50)
+
+
+def rot_checkpoints(disk: SimDisk) -> None:
+    for n in checkpoint_numbers(disk.list_files()):
+        disk.flip(checkpoint_name(n), 60)
+
+
+def lose_superblock(disk: SimDisk) -> None:
+    disk.remove(SUPERBLOCK)
+
+
+@pytest.mark.parametrize("ruin", [rot_order, rot_superblock, rot_checkpoints, lose_superblock])
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_a_ruined_disk_is_put_aside_and_the_node_begins_anew(
+    ruin: Callable[[SimDisk], None], is_leader: bool
+) -> None:
+    cluster, traffic = a_cluster_with_history(3)
+    leader = cluster.leader()
+    ruined = leader if is_leader else next(node for node in (3, 2) if node != leader)
+    before = cluster.lives[ruined].disk_id
+    cluster.stop(ruined)
+    disk = cluster.disk_of(ruined)
+    ruin(disk)
+    files = len(disk.list_files())
+    life = cluster.start(ruined)
+    assert life.disk_id != before
+    assert "lost+found" in life.alarms[0] and "is damaged" in life.alarms[0]
+    assert life.replica.is_amnesiac, "it has no vote"
+    aside = [name for name in disk.all_files() if name.startswith("lost+found/")]
+    assert len(aside) == files + 1, "nothing is deleted, and a note says why"
+    assert cluster.run_ms(60_000, lambda: not life.replica.is_amnesiac), "its new disk is listed"
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
+    assert life.replica.is_synchronized
+    check_that_it_votes(cluster, ruined)
+
+
+def check_that_it_votes(cluster: Cluster, node: int) -> None:
+    """With one of the others gone, nothing can be ordered without it."""
+    other = next(one for one in cluster.lives if one != node)
+    cluster.stop(other)
+    assert cluster.run_ms(10_000, lambda: cluster.leader() != 0)
+    applied = cluster.lives[node].replica.applied
+    traffic = Traffic(cluster, node)
+    assert cluster.run_ms(10_000, lambda: cluster.lives[node].replica.applied > applied + 50)
+    traffic.is_on = False
+
+
+def test_after_a_failed_sync_a_node_begins_with_new_files() -> None:
+    cluster, traffic = a_cluster_with_history(1)
+    before = cluster.lives[3].disk_id
+    cluster.stop(3)
+    life = cluster.start(3, distrusted="a sync failed")
+    assert life.disk_id != before and "a sync failed" in life.alarms[0]
+    assert cluster.run_ms(60_000, lambda: not life.replica.is_amnesiac)
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
+
+
+def test_a_wiped_disk_is_another_disk() -> None:
+    cluster, traffic = a_cluster_with_history(0)
+    cluster.stop(2, wipes=True)
+    life = cluster.start(2)
+    assert life.replica.is_amnesiac
+    assert cluster.run_ms(60_000, lambda: not life.replica.is_amnesiac)
+    settle(cluster, traffic)
+    check_equal(cluster)
+    check_that_it_votes(cluster, 2)
+
+
+def test_a_damaged_newest_checkpoint_leaves_the_older_one() -> None:
+    cluster, traffic = a_cluster_with_history(2)
+    disk_id = cluster.lives[3].disk_id
+    cluster.stop(3)
+    disk = cluster.disk_of(3)
+    disk.flip(checkpoint_name(checkpoint_numbers(disk.list_files())[-1]), 60)
+    life = cluster.start(3)
+    assert life.disk_id == disk_id and life.replica.applied > 0
+    assert [note for note in life.notes if "cannot be used" in note]
+    settle(cluster, traffic)
+    check_equal(cluster)
+
+
+def test_without_any_checkpoint_an_order_that_reaches_back_to_the_beginning_is_enough() -> None:
+    cluster, traffic = a_busy_cluster(1, lists_disks=True)
+
+    def has_one() -> bool:
+        return len(checkpoint_numbers(cluster.lives[3].disk.list_files())) == 1
+
+    assert cluster.run_ms(20_000, has_one)
+    disk_id = cluster.lives[3].disk_id
+    cluster.stop(3)
+    rot_checkpoints(cluster.disk_of(3))
+    life = cluster.start(3)
+    assert life.disk_id == disk_id and life.replica.applied == 0
+    settle(cluster, traffic)
+    check_equal(cluster)
+
+
+def test_two_nodes_may_each_have_rotten_messages_as_long_as_they_are_different_ones() -> None:
+    cluster, traffic = a_cluster_with_history(0)
+    for one in traffic:
+        one.is_on = False
+    assert cluster.run_ms(10_000, cluster.is_level)
+    whole = stored(cluster.lives[3].manager)
+    for node, share in ((1, 0), (2, 1)):
+        life = cluster.lives[node]
+        cluster.stop(node)
+        for place in sorted(life.manager.state.records())[share::3]:
+            rot(cluster.disk_of(node), place)
+        cluster.start(node)
+        assert cluster.run_ms(20_000, lambda: cluster.leader() != 0)
+        cluster.run_ms(2_000)
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
+    assert stored(cluster.lives[1].manager) == whole
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_a_node_without_room_holds_up_nobody_and_catches_up_when_there_is_some(is_leader: bool) -> None:
+    cluster, traffic = a_cluster_with_history(1)
+    leader = cluster.leader()
+    full = leader if is_leader else next(node for node in cluster.lives if node != leader)
+    through = next(one for one in traffic if one.through != full)
+    life = cluster.lives[full]
+    refused: list[m.BusMessage] = []
+
+    def note(sender: int, to: int, message: m.BusMessage) -> None:
+        if isinstance(message, m.CommitAcknowledge) and message.status is m.ServerStatus.NO_SPACE:
+            assert sender == full
+            refused.append(message)
+
+    cluster.on_said = note
+    life.disk.capacity = life.disk.bytes_used
+    assert cluster.run_ms(60_000, lambda: bool(refused)), "it says that it has no room"
+    others = [other for other in cluster.lives.values() if other is not life]
+    rounds, applied = through.rounds, max(other.replica.applied for other in others)
+    assert cluster.run_ms(20_000, lambda: all(other.replica.applied > applied + 1_000 for other in others))
+    assert through.rounds > rounds and cluster.leader() not in (0, full)
+    assert life.replica.applied < others[0].replica.applied
+    life.disk.capacity = None
+    cluster.run_ms(2_000)
+    settle(cluster, traffic)
+    check_equal(cluster)
+
+
+def test_a_node_of_a_group_that_lists_no_disks_refuses_to_begin_with_a_ruined_one() -> None:
+    cluster, _ = a_busy_cluster(1)
+    cluster.run_ms(500)
+    cluster.stop(3)
+    rot_superblock(cluster.disk_of(3))
+    names = cluster.disk_of(3).all_files()
+    with pytest.raises(Damaged, match="superblock"):
+        cluster.start(3)
+    assert cluster.disk_of(3).all_files() == names
+
+
+def ruin_at_random(cluster: Cluster, node: int) -> None:
+    """Something happens to the disk of one node, which then begins again and is level in the end."""
+    chance, life = cluster.chance, cluster.lives[node]
+    what = chance.choice(("messages", "a byte", "many bytes", "a file", "all files", "a sync"))
+    if what == "messages":
+        # While it runs, and everybody looks at them.
+        for place in chance.sample(life.manager.state.records(), 3):
+            rot(life.disk, place, chance.choice((10, RECORD_HEADER_BYTES + 20)))
+        for one in cluster.lives.values():
+            queue = one.manager.state.directory.named("queue:orders")
+            assert queue is not None
+            one.take(bus.Received(STRANGER, m.BrowseRequest(1, 0, queue.id, 0, 10_000)))
+        cluster.run_ms(chance.randint(100, 2_000))
+    cluster.stop(node, wipes=what == "all files")
+    disk = cluster.disk_of(node)
+    if "byte" in what:
+        for _ in range(1 if what == "a byte" else 40):
+            name = chance.choice(disk.list_files())
+            disk.flip(name, chance.randrange(disk.size(name)))
+    elif what == "a file":
+        disk.remove(chance.choice(disk.list_files()))
+    cluster.run_ms(chance.randint(0, 3_000))
+    replica = cluster.start(node, distrusted="a sync failed" if what == "a sync" else "").replica
+    is_back = cluster.run_ms(60_000, lambda: replica.is_synchronized and not replica.is_amnesiac)
+    assert is_back, f"node {node} lost {what} and does not come back"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_to_one_disk_at_a_time_all_are_equal_in_the_end(seed: int) -> None:
+    cluster, traffic = a_cluster_with_history(seed)
+    cluster.loss = 0.03
+    for _ in range(4):
+        ruin_at_random(cluster, cluster.chance.choice((1, 2, 3)))
+    cluster.loss = 0.0
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
