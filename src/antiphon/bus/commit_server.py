@@ -653,13 +653,14 @@ class CommitServer:
 
     def _on_base_elsewhere(self, base: int, out: list[RoleEffect]) -> None:
         """Others' logs begin only there. If a checkpoint of ours reaches so far, ours begins behind it."""
-        server = self._checkpoint_server
-        if base <= self.committed_upto or server is None:
+        if base <= self.committed_upto:
             return
         if base > self._stable[0]:
             # A base moves to what is stable only.
             self._stable = (base, _NO_DIGEST)
-        for n in (server.newest_n, server.fallback_n):
+        # Who keeps no state, a witness, needs none: it is enough to know the order through a stable mark.
+        server, stable_n = self._checkpoint_server, self._stable[0]
+        for n in (stable_n,) if server is None else (server.newest_n, server.fallback_n):
             if n >= base:
                 self._install_own(n, out)
 

@@ -618,3 +618,14 @@ def test_a_damaged_log_stays_so_when_the_disk_is_listed_anew() -> None:
     booth.server.set_status(ServerStatus.OK)
     booth.hear(m.Seal(NEW, 0), 3)
     assert booth.sync() == []
+
+
+def test_a_witness_begins_behind_a_stable_mark_when_the_others_logs_no_longer_reach_it() -> None:
+    """It knows the whole order, although its log is of an epoch that can tell it nothing any more."""
+    booth = Booth(last=9, committed=3)
+    booth.server.reconfigure(booth.config, 0, None)
+    booth.step(learned(stable(42, 40), marks=((40, b"ledger at 40"),)))
+    assert booth.server.log.base == 0
+    effects = booth.hear(m.FetchIdReply((), 50, 30), 2)
+    assert order_in(effects) == [BaseMoved(40, OLD, b"ledger at 40", bytes(16))]
+    assert (booth.server.log.base, booth.server.committed_upto) == (40, 40)
