@@ -13,8 +13,8 @@ What it promises
         epoch that did not write its log: its own entries there may be others.
     P5  The base moves only behind a committed CHECKPOINT_STABLE, and then to the stable checkpoint
         before it, and only if this node has two checkpoints from there on: if the newest file is ever
-        damaged, the log still reaches the older one. A node that begins again with a checkpoint, or whose
-        log the sequencer's no longer reaches, puts its base at the checkpoint it has.
+        damaged, the log still reaches the older one. A node that begins again with a checkpoint, or whose log
+        the sequencer's no longer reaches, puts its base at the checkpoint it has, or at a stable mark.
     P6  In a configuration that it knows to be over it promises nothing, and in the next one only when its
         log holds the entry that began it as committed.
     P7  A server whose disk is damaged, or not the one that is listed, promises and acknowledges nothing and
@@ -383,9 +383,8 @@ class CommitServer:
         epoch = seal.epoch
         if sender != epoch_node(epoch):
             return
-        if (
-            self.status in _NO_VOTE and VOTE_AFTER_DAMAGE not in self._planted
-        ):  # planted: it votes all the same
+        is_fit = self.status not in _NO_VOTE or VOTE_AFTER_DAMAGE in self._planted  # planted: all are
+        if not is_fit:
             out.append(Send(sender, m.SealNack(self.promised, self.status)))
         elif seal.config_id != self._config.config_id:
             self._refuse_config(sender, seal.config_id, out)
@@ -655,12 +654,13 @@ class CommitServer:
         """Others' logs begin only there. If a checkpoint of ours reaches so far, ours begins behind it."""
         if base <= self.committed_upto:
             return
-        if base > self._stable[0]:
-            # A base moves to what is stable only.
+        if base > self._stable[0]:  # A base moves to what is stable only.
             self._stable = (base, _NO_DIGEST)
-        # Who keeps no state, a witness, needs none: it is enough to know the order through a stable mark.
-        server, stable_n = self._checkpoint_server, self._stable[0]
-        for n in (stable_n,) if server is None else (server.newest_n, server.fallback_n):
+        # At worst it is enough to know the order through a stable mark: a witness needs no more, and whoever
+        # crashes before its next checkpoint takes one of another node.
+        server = self._checkpoint_server
+        kept = () if server is None else (server.newest_n, server.fallback_n)
+        for n in (*kept, self._stable[0]):
             if n >= base:
                 self._install_own(n, out)
 

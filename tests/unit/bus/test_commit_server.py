@@ -629,3 +629,12 @@ def test_a_witness_begins_behind_a_stable_mark_when_the_others_logs_no_longer_re
     effects = booth.hear(m.FetchIdReply((), 50, 30), 2)
     assert order_in(effects) == [BaseMoved(40, OLD, b"ledger at 40", bytes(16))]
     assert (booth.server.log.base, booth.server.committed_upto) == (40, 40)
+
+
+def test_whose_own_checkpoint_is_too_old_begins_behind_a_stable_mark_all_the_same() -> None:
+    """Otherwise nobody could lead until it has a newer one, and without a sequencer there is no mark."""
+    booth = Booth(last=9, committed=3)
+    booth.checkpoints.fallback_n = 0
+    booth.step(learned(stable(42, 40), marks=((40, b"ledger at 40"),)))
+    effects = booth.hear(m.FetchIdReply((), 50, 30), 2)
+    assert order_in(effects) == [BaseMoved(40, OLD, b"ledger at 40", bytes(16))]
