@@ -245,11 +245,13 @@ class Member:
             return
         if not self._for_order.is_due(now_ns, has_moved=has_moved, is_answered=is_answer and has_moved):
             return
-        first = known.upto + 1
-        if self.delivers and known.told_upto - known.upto > config.fetch_entries_max:
-            # Far behind: order and payloads in one trip, from whom has both.
+        first, attempts = known.upto + 1, self._for_order.attempts
+        is_far_behind = known.told_upto - known.upto > config.fetch_entries_max
+        if self.delivers and is_far_behind and (attempts % 2 or not attempts):
+            # Order and payloads in one trip, from whom has both. If that does not help, the next question is
+            # for the order alone: who had both may have another role by now.
             servers = tuple([node for node in config.data_servers if node in config.commit_servers])
-            to = self._somebody(servers, self._for_order.attempts)
+            to = self._somebody(servers, attempts)
             if to:
                 out.append(Send(to, m.FetchRange(first, config.fetch_bytes_max)))
                 return

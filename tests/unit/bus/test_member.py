@@ -285,6 +285,13 @@ def test_who_is_far_behind_asks_for_order_and_payloads_in_one_trip() -> None:
     assert m.FetchRange(4, pew.config.fetch_bytes_max) in questions, "the next trip follows at once"
 
 
+def test_who_gets_no_answer_to_that_asks_for_the_order_alone() -> None:
+    pew = Pew(fetch_entries_max=4)
+    pew.step(m.Heartbeat(EPOCH, 50, 0, 1, 0, True))
+    asked = [type(pew.asks().message) for _ in range(4)]
+    assert asked == [m.FetchRange, m.FetchId, m.FetchRange, m.FetchId]
+
+
 def test_the_last_page_of_the_order_is_fetched_from_a_commit_server() -> None:
     pew = Pew(fetch_entries_max=4)
     pew.step(m.Heartbeat(EPOCH, 4, 0, 1, 0, True))
