@@ -207,6 +207,9 @@ class Candidacy:
         start = start_page(self._config, self.log, self.log_epoch, self.epoch, self._needs[server], self._low)
         if start is not None:
             out.append(Send(server, start))
+        elif self._needs[server] < self.log.base:
+            # Our log does not reach back to it. If it can begin where ours does, the next attempt succeeds.
+            out.append(Send(server, m.FetchIdReply((), self._low, self.log.base)))
 
     def on_start_need(self, server: int, need: m.StartNeed, out: list[RoleEffect]) -> None:
         """A commit server can keep less of its log than we thought, or wants the next page."""

@@ -241,6 +241,7 @@ class CommitServer:
         self.set_status(ServerStatus.NO_SPACE if is_full else ServerStatus.OK)
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
+        sealed = self.promised if self.promised > self.log_epoch else 0
         match message:
             case m.CommitSubmit():
                 self._on_submit(sender, message, out)
@@ -262,7 +263,7 @@ class CommitServer:
             case m.FetchIdReply():
                 if self._is_learner:
                     self._on_order_fetched(now_ns, message, out)
-                elif sender in (self._node, epoch_node(self._needed_epoch)):
+                elif sender in (self._node, epoch_node(max(self._needed_epoch, sealed))):
                     self._on_base_elsewhere(message.base, out)
             case m.PreSeal():
                 if self._may_encourage(now_ns, message):
@@ -654,15 +655,14 @@ class CommitServer:
         """Others' logs begin only there. If a checkpoint of ours reaches so far, ours begins behind it."""
         if base <= self.committed_upto:
             return
-        if base > self._stable[0]:  # A base moves to what is stable only.
-            self._stable = (base, _NO_DIGEST)
+        # A base moves to what is stable only.
+        self._stable = max(self._stable, (base, _NO_DIGEST))
         # At worst it is enough to know the order through a stable mark: a witness needs no more, and whoever
         # crashes before its next checkpoint takes one of another node.
         server = self._checkpoint_server
         kept = () if server is None else (server.newest_n, server.fallback_n)
-        for n in (*kept, self._stable[0]):
-            if n >= base:
-                self._install_own(n, out)
+        for n in [n for n in (*kept, self._stable[0]) if n >= base]:
+            self._install_own(n, out)
 
     def install_base(self, n: int, ledger: bytes, out: list[RoleEffect], digest: bytes = _NO_DIGEST) -> None:
         """This node has the state after n, durably, which is committed: the log begins there at the latest.
