@@ -25,7 +25,7 @@ does not follow the one before it is no damage as long as the gap lies at or bel
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,6 +67,8 @@ class RecoveredReplica:
     # What lies there, the newest last, and the highest number whose checkpoint is known to be stable.
     checkpoints: tuple[Kept, ...]
     stable_n: int
+    # The ledgers after the numbers at which the log may begin: those of the checkpoints.
+    marks: Mapping[int, bytes]
     # Envelopes without a number, or with one that the checkpoint does not cover.
     envelopes: tuple[Stored, ...]
 
@@ -89,6 +91,7 @@ class RecoveredReplica:
             manager_digest=b"",
             checkpoints=(),
             stable_n=0,
+            marks={0: Ledger().encode()},
             envelopes=(),
         )
 
@@ -207,6 +210,7 @@ def recover(
             ]
         ),
         stable_n=max([log.base, *(n for entry in covered if (n := _stable_n(entry)))]),
+        marks={**_older_mark(found.older_checkpoint), applied: ledger.encode()},
         envelopes=_sort_envelopes(found.data, payloads, covered, ledger, is_named),
     )
 
@@ -254,6 +258,18 @@ def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -
 
 def _stable_n(entry: Entry) -> int:
     return StableDetail.decode(entry.detail).n if entry.kind is EntryKind.CHECKPOINT_STABLE else 0
+
+
+def _older_mark(checkpoint: Checkpoint | None) -> dict[int, bytes]:
+    """The ledger of the checkpoint to fall back on, where the logs of the others may begin.
+
+    If it cannot be read, that is no reason not to start with the newer one.
+    """
+    try:
+        state = _read_checkpoint(checkpoint, 0)
+    except Damaged:
+        return {}
+    return {} if state is None else {state.n: state.ledger}
 
 
 def _read_checkpoint(checkpoint: Checkpoint | None, base: int) -> CheckpointState | None:

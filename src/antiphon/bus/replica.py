@@ -181,7 +181,7 @@ class Replica:
             log_epoch=found.log_epoch,
             log_config=found.log_config,
             base_ledger=found.base_ledger,
-            marks={found.applied: found.ledger.encode()},
+            marks=found.marks,
             checkpoint_server=checkpoint_server,
             presence=self._presence,
             config_at=config_at,

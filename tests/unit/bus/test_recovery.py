@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -36,11 +37,13 @@ def found(
     *order: OrderBody,
     data: Sequence[Stored] = (),
     checkpoint: CheckpointState | None = None,
+    older_checkpoint: CheckpointState | None = None,
     promised: int = 0,
 ) -> Recovered:
-    state = None
-    if checkpoint is not None:
-        state = Checkpoint(checkpoint.n, checkpoint.digest, checkpoint.encode(), ())
+    state, older = [
+        None if one is None else Checkpoint(one.n, one.digest, one.encode(), ())
+        for one in (checkpoint, older_checkpoint)
+    ]
     return Recovered(
         disk_id=bytes(16),
         node_id=1,
@@ -52,7 +55,7 @@ def found(
         order=[encode_order(body) for body in order],
         data=list(data),
         checkpoint=state,
-        older_checkpoint=None,
+        older_checkpoint=older,
         checkpoint_problems=[],
         repairs=[],
         truncated=[],
@@ -300,3 +303,16 @@ def test_in_a_group_a_node_that_is_to_keep_state_and_has_none_begins_empty() -> 
         "main", (1, 2, 3), checkpoint_servers=(2, 3), data_servers=(2, 3), candidates=(2, 3)
     )
     assert recover(found(*order), MemoryPayloads(), group=alone).applied == 6, "a witness"
+
+
+def test_the_log_may_begin_at_either_checkpoint() -> None:
+    older = Ledger()
+    older.term = 7
+    recovered = recover(found(checkpoint=at(26), older_checkpoint=at(12, older)), MemoryPayloads())
+    assert recovered.marks == {12: older.encode(), 26: Ledger().encode()}
+
+
+def test_an_older_checkpoint_that_does_not_read_is_no_reason_not_to_start() -> None:
+    broken = Checkpoint(12, bytes(16), at(12).encode(), ())
+    on_disk = replace(found(checkpoint=at(26)), older_checkpoint=broken)
+    assert list(recover(on_disk, MemoryPayloads()).marks) == [26]
