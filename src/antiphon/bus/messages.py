@@ -72,7 +72,6 @@ class NackReason(IntEnum):
     FENCED = 2
     EXPIRED = 3
     GAP = 4
-    BUSY = 5
     NOT_OPEN = 6
     DIGEST = 7
 

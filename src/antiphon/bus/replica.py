@@ -458,11 +458,6 @@ class Replica:
         return self._joiner.phase
 
     @property
-    def needs_checkpoint(self) -> int:
-        """The number from which on others have the order, if this node cannot lead without it; else 0."""
-        return self._sequencer.needs_checkpoint
-
-    @property
     def unsettled(self) -> int:
         """Envelopes held here that have no committed number yet."""
         return self._data_server.unsettled

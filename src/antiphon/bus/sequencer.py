@@ -105,7 +105,6 @@ class Sequencer:
         self._led_at = 0
         # Was any sequencer heard in this life, or are we one?
         self.is_led = False
-        self._base_elsewhere = 0
         self._candidacy: Candidacy | None = None
         self._reign: Reign | None = None
 
@@ -121,14 +120,6 @@ class Sequencer:
     def reign(self) -> Reign | None:
         """What this node leads, if it leads."""
         return self._reign
-
-    @property
-    def needs_checkpoint(self) -> int:
-        """Where the best log began that this node could have led with, if that was out of its reach; else 0.
-
-        What lies before it is committed and gone from the logs: only a checkpoint brings it.
-        """
-        return self._base_elsewhere if self._base_elsewhere > self._member.known.upto else 0
 
     @property
     def is_claiming(self) -> bool:
@@ -306,7 +297,6 @@ class Sequencer:
 
     def _give_up(self, now_ns: int, base: int, out: list[RoleEffect]) -> None:
         """The order begins where we have not come: our node must first have a checkpoint from there."""
-        self._base_elsewhere = base
         out.append(Send(self._node, m.FetchIdReply((), base, base)))
         self._follow(now_ns)
 
@@ -394,7 +384,6 @@ class Sequencer:
         )
         self._candidacy = None
         self._patience = 1
-        self._base_elsewhere = 0
         self.is_led = True
         self._reign = Reign(
             self._config,

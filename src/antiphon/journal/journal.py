@@ -547,10 +547,6 @@ class Journal:
     # --- space ---
 
     @property
-    def synced_position(self) -> Position:
-        return self._synced
-
-    @property
     def end_position(self) -> Position:
         """How far the journal is written."""
         return self._end

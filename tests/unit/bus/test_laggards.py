@@ -8,7 +8,7 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.laggards import Laggards
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import Mid
-from tests.unit.bus.test_sequencer import keep_leading, lead_three, numbered
+from tests.unit.bus.chair import keep_leading, lead_three, numbered
 
 CONFIG = GroupConfig.of("main", (1, 2, 3), lag_max=100, laggard_wait_ms=1_000, silence_ms=5_000)
 

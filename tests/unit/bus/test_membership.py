@@ -18,10 +18,10 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.records import LEARNED, EntriesAppended, EpochStarted, encode_order
 from antiphon.bus.recovery import recover
 from antiphon.ids import Mid, make_epoch
+from tests.unit.bus.chair import keep_leading, lead_three, sent, stand_among_three, submitted
 from tests.unit.bus.cluster import Cluster, disk_id
 from tests.unit.bus.stage import MemoryPayloads, StageDisk, data_of
 from tests.unit.bus.test_commit_server import NEW, OLD, Booth, learned, order_in, ticks
-from tests.unit.bus.test_sequencer import keep_leading, lead_three, sent, stand_among_three, submitted
 
 
 def grown(config: GroupConfig, **changes: Any) -> GroupConfig:
@@ -122,9 +122,9 @@ def test_a_configuration_must_follow_the_present_one(config_id: int) -> None:
 
 
 def test_a_candidate_that_finds_a_configuration_commits_it_and_does_not_lead() -> None:
-    from tests.unit.bus.test_sequencer import OLD as THEIRS
-    from tests.unit.bus.test_sequencer import Chair
-    from tests.unit.bus.test_sequencer import ticks as theirs
+    from tests.unit.bus.chair import OLD as THEIRS
+    from tests.unit.bus.chair import Chair
+    from tests.unit.bus.chair import ticks as theirs
 
     entry = config_entry(3, grown(GroupConfig.of("main", (1, 2, 3))), THEIRS)
     chair = Chair(nodes=(1, 2, 3), entries=[*theirs(1, 2), entry])

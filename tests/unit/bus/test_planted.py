@@ -32,8 +32,8 @@ from antiphon.bus.planted import (
 )
 from antiphon.bus.sequencer import State
 from antiphon.ids import Mid, make_epoch
+from tests.unit.bus import chair as sequence
 from tests.unit.bus import test_commit_server as commit
-from tests.unit.bus import test_sequencer as sequence
 from tests.unit.bus.stage import OneNode, data_of, envelope, item_of
 
 

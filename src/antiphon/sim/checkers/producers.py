@@ -117,11 +117,6 @@ class Failures(Checker):
             self.fail(f"node {node} calls {tuple(mid)} {nack.reason.name}, and the order does not say so")
         self._told.setdefault(mid, nack.reason.name)
 
-    def on_told_failed(self, node: int, mid: Mid) -> None:
-        if mid in self._committed.place_of:
-            self.fail(f"node {node} was told that {tuple(mid)} failed, and it is in the order")
-        self._told.setdefault(mid, "that it failed")
-
 
 class Envelopes(Checker):
     """Follows envelopes from their submission to their confirmation, by what is in them."""

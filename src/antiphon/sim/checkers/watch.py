@@ -83,9 +83,6 @@ class Checker:
     def on_envelope_uncertain(self, node: int, tag: int) -> None:
         """It orders an envelope once more, because nobody can tell whether it is in the order."""
 
-    def on_told_failed(self, node: int, mid: Mid) -> None:
-        """It was told that an envelope is not in the order and never will be."""
-
     def at_end(self, facts: dict[int, NodeFacts]) -> None:
         """Nothing has failed for a while; `facts` is what every node that is up says of itself."""
 
@@ -163,7 +160,6 @@ class Watch:
     on_submitted: Callable[[int, int, bytes], None]
     on_envelope_confirmed: Callable[[int, int, int, int], None]
     on_envelope_uncertain: Callable[[int, int], None]
-    on_told_failed: Callable[[int, Mid], None]
     at_end: Callable[[dict[int, NodeFacts]], None]
     on_handed_out: Callable[[int, Holder, int, int, int], None]
     on_holder_gone: Callable[[int, Holder], None]

@@ -286,8 +286,6 @@ def test_a_refusal_of_what_is_in_the_order_is_seen() -> None:
     history.numbers(FIRST, data(3, envelope(1)), opening(4, 1, run=2))
     with pytest.raises(Violation, match="FENCED, and it is in the order"):
         history.says(3, refusal(NackReason.FENCED))
-    with pytest.raises(Violation, match=r"was told that \(1, 2, 1\) failed, and it is in the order"):
-        history.watch.on_told_failed(1, envelope(1))
 
 
 def test_the_word_of_a_sequencer_is_not_final() -> None:
@@ -302,9 +300,10 @@ def test_the_word_of_a_sequencer_is_not_final() -> None:
 def test_what_was_told_to_have_failed_and_is_ordered_is_seen() -> None:
     history = open_group()
     history.sends(envelope(1))
-    history.watch.on_told_failed(1, envelope(1))
-    with pytest.raises(Violation, match="enters the order after its producer was told that it failed"):
-        history.numbers(FIRST, data(3, envelope(1)))
+    history.numbers(FIRST, opening(3, 1, run=2))
+    history.says(2, refusal(NackReason.FENCED))
+    with pytest.raises(Violation, match="enters the order after its producer was told FENCED"):
+        history.numbers(FIRST, data(4, envelope(1)))
 
 
 def test_an_envelope_of_a_run_that_is_over_is_seen() -> None:
