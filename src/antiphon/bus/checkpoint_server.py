@@ -118,6 +118,8 @@ class CheckpointServer:
         # The oldest that another node is fetching, 0 if none: the log is kept from there on.
         self.held_n = 0
         self._under_way: tuple[int, bytes] | None = None
+        # The digest of the one under way, if the order calls it stable before it is written here.
+        self._told_early: bytes | None = None
         self._writing: WriteCheckpoint | None = None
         self._write_at: int | None = None
         if stable_n in self._kept:
@@ -189,6 +191,9 @@ class CheckpointServer:
         self._writing = self._under_way = self._write_at = None
         self.fallback_n = self.newest_n
         self.newest_n = n
+        told, self._told_early = self._told_early, None
+        if told is not None:
+            self._compare(n, told, out)
         self._report(out)
 
     # -- what is stable ----------------------------------------------------------------------------
@@ -197,17 +202,25 @@ class CheckpointServer:
         for entry in learned.notable:
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 stable = StableDetail.decode(entry.detail)
-                if not self.note_stable(stable.n, stable.digest):
-                    # Our own fold differs from the others'. The report makes the sequencer keep everything.
-                    text = f"DIVERGENCE: this node's checkpoint at {stable.n} is not the stable one"
-                    out.append(Alarm(text))
+                if not self._compare(stable.n, stable.digest, out):
+                    # The report makes the sequencer keep everything.
                     self._report(out)
+
+    def _compare(self, n: int, digest: bytes, out: list[RoleEffect]) -> bool:
+        is_same = self.note_stable(n, digest)
+        if not is_same:
+            # Our own fold differs from the others'.
+            out.append(Alarm(f"DIVERGENCE: this node's checkpoint at {n} is not the stable one"))
+        return is_same
 
     def note_stable(self, n: int, digest: bytes) -> bool:
         """The order says that the checkpoint at n is stable. False if ours is another."""
         kept = self._kept.get(n)
         if kept is not None and kept.digest != digest:
             return False
+        if self._under_way is not None and self._under_way[0] == n:
+            # Others were quicker. It is known to be stable when it is here, and nobody says so again.
+            self._told_early = digest
         if self._written is not None and n >= self._written.n:
             self._written = None
         if kept is not None and (self.stable is None or n > self.stable.n):

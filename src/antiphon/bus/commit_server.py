@@ -12,9 +12,10 @@ What it promises
     P4  It never gives up a committed entry, and never believes an entry committed on the word of an
         epoch that did not write its log: its own entries there may be others.
     P5  The base moves only behind a committed CHECKPOINT_STABLE, and then to the stable checkpoint
-        before it, and only if this node has two checkpoints from there on: if the newest file is ever
-        damaged, the log still reaches the older one. A node that begins again with a checkpoint, or whose log
-        the sequencer's no longer reaches, puts its base at the checkpoint it has, or at a stable mark.
+        before it, and only if this node has two checkpoints from there on, one of them stable: if the newest
+        file is ever damaged, the log still reaches the older one, and others can be given one. A node that
+        begins again with a checkpoint, or whose log the sequencer's no longer reaches, puts its base at the
+        checkpoint it has, or at a stable mark.
     P6  In a configuration that it knows to be over it promises nothing, and in the next one only when its
         log holds the entry that began it as committed.
     P7  A server whose disk is damaged, or not the one that is listed, promises and acknowledges nothing and
@@ -63,7 +64,7 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry, EntryKind, ServerStatus
-from antiphon.bus.pages import Pages
+from antiphon.bus.pages import Pages, gather
 from antiphon.bus.planted import (
     ACKNOWLEDGE_BEFORE_FSYNC,
     GARBAGE_BEFORE_STABLE,
@@ -444,31 +445,14 @@ class CommitServer:
         if start.config_id != self._config.config_id or sender not in self._config.candidates:
             self._refuse_config(sender, start.config_id, out)
             return
-        pages = self._gather(start)
+        pages = gather(self._pages, start, self.log, self.committed_upto, self._told_epoch)
         if pages is None or pages.last < start.through:
+            self._pages = pages or self._pages
             out.append(Send(sender, self._start_need(epoch)))
             return
         self._pages = None
         self._start(epoch, pages, sender, out)
         self._learn_committed(epoch, start.committed_upto)
-
-    def _gather(self, start: m.EpochStart) -> Pages | None:
-        """This page with those before it; None if it does not follow what we have or may keep."""
-        after, log = start.from_seq - 1, self.log
-        pages = self._pages
-        if pages is not None and pages.epoch == start.epoch and pages.after <= after <= pages.last:
-            pages.add(start.entries)
-            return pages
-        # Only what is committed may be kept unseen, or what the adopted log must have, too; and below the
-        # base there is nothing to compare.
-        is_one_log = 0 < start.log_epoch == self._told_epoch and after <= log.last
-        if after < log.base or not (after <= self.committed_upto or is_one_log) or not log.is_end(after):
-            return None
-        pages = Pages(start.epoch, after)
-        pages.add(start.entries)
-        if start.through:
-            self._pages = pages
-        return pages
 
     def _start(self, epoch: int, pages: Pages, sender: int, out: list[RoleEffect]) -> None:
         log = self.log
@@ -514,6 +498,7 @@ class CommitServer:
         else:
             # What we have behind it dates from when we voted, and came to nothing.
             log.truncate(keep_through)
+            self._pages = None
             self.log_epoch, self._log_config = 0, LEARNED
             self._durable_last = self._committed_told = self._base_unsaid = 0
             self._held = deque(item for item in self._held if isinstance(item[1], _BaseMove))
@@ -605,11 +590,11 @@ class CommitServer:
 
     def _base_max(self) -> int:
         """How far the base may move here: a node that slept may know of checkpoints that it lacks."""
-        if self._checkpoint_server is None:
+        if (server := self._checkpoint_server) is None:
             return self.committed_upto
-        server = self._checkpoint_server
-        # Another node may be fetching a checkpoint, and will need what follows it.
-        return min(self.committed_upto, server.fallback_n, server.held_n or self.committed_upto)
+        # What another node can be given is a stable one. It may be fetching it, and will need what follows.
+        given = 0 if server.stable is None else min(server.stable.n, server.held_n or server.stable.n)
+        return min(self.committed_upto, server.fallback_n, given)
 
     def _write_base(self, base: int, digest: bytes, out: list[RoleEffect]) -> None:
         ledger = self._marks.get(base)
@@ -625,6 +610,8 @@ class CommitServer:
         if move.base > self.log.base:
             self.log.forget(move.base)
             self.base_ledger = move.ledger
+            if self._pages is not None:
+                self._pages.forget(move.base)
         self._marks = {n: ledger for n, ledger in self._marks.items() if n > move.base}
         out.append(ReleaseSpace(move.base))
         self._say_base(out)
@@ -653,6 +640,9 @@ class CommitServer:
 
     def _on_base_elsewhere(self, base: int, out: list[RoleEffect]) -> None:
         """Others' logs begin only there. If a checkpoint of ours reaches so far, ours begins behind it."""
+        if self._pages is not None and self._pages.last < base:
+            # What follows them is gone. What we know to be committed may reach further.
+            self._pages = None
         if base <= self.committed_upto:
             return
         # A base moves to what is stable only.

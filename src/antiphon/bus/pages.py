@@ -7,7 +7,8 @@ What it promises
     P1  A server is sent only what it lacks: everything behind what it knows to be committed; or, if its log
         is of the epoch of the adopted one, behind the end of the shorter of the two, for one of them is a
         prefix of the other.
-    P2  A page holds at most `fetch_entries_max` entries, and so does a record that is made of them. All of
+    P2  Only what is committed is kept unseen, or what the adopted log must have, too.
+    P3  A page holds at most `fetch_entries_max` entries, and so does a record that is made of them. All of
         them together are what the server lacks: at most the log behind the sequencer's base.
 
 What it leaves to others
@@ -41,7 +42,7 @@ def start_page(
 
 
 class Pages:
-    """What has come of a start: entries behind number `after`."""
+    """What has come of a start: entries behind number `after`, which is not below the server's base."""
 
     __slots__ = ("after", "entries", "epoch", "last")
 
@@ -57,3 +58,24 @@ class Pages:
             if entry.first == self.last + 1:
                 self.entries.append(entry)
                 self.last = entry.last
+
+    def forget(self, base: int) -> None:
+        """The server's base has moved: what lies before it is committed, and is not compared any more."""
+        if base > self.after:
+            self.entries = [entry for entry in self.entries if entry.first > base]
+            self.after, self.last = base, max(self.last, base)
+
+
+def gather(
+    pages: Pages | None, start: m.EpochStart, log: CommitLog, committed_upto: int, told_epoch: int
+) -> Pages | None:
+    """A page with those before it; None if it does not follow what the server has or may keep (P2)."""
+    after = start.from_seq - 1
+    if pages is None or pages.epoch != start.epoch or not pages.after <= after <= pages.last:
+        is_one_log = 0 < start.log_epoch == told_epoch and after <= log.last
+        # Below the base there is nothing to compare.
+        if after < log.base or not (after <= committed_upto or is_one_log) or not log.is_end(after):
+            return None
+        pages = Pages(start.epoch, after)
+    pages.add(start.entries)
+    return pages

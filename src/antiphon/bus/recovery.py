@@ -64,7 +64,7 @@ class RecoveredReplica:
     ledger: Ledger
     manager_state: Buffer | None
     manager_digest: bytes
-    # What lies there, the newest last, and the highest number whose checkpoint is known to be stable.
+    # What lies there, the newest last, and the newest of them that is known to be stable, or 0.
     checkpoints: tuple[Kept, ...]
     stable_n: int
     # The ledgers after the numbers at which the log may begin: those of the checkpoints.
@@ -190,6 +190,7 @@ def recover(
     log = replay.log()
     applied, ledger, state = _begin(found, log, replay, keeps_state, group)
     covered = _covered(log, replay.base_ledger, applied, ledger)
+    kept = _kept(found, log.base) if applied else ()
     is_named = bool(covered) or applied == log.base
     return RecoveredReplica(
         promised=max(found.promised, replay.log_epoch),
@@ -202,14 +203,8 @@ def recover(
         ledger=ledger,
         manager_state=None if state is None else state.manager_state,
         manager_digest=b"" if state is None else state.manager_digest,
-        checkpoints=tuple(
-            [
-                Kept(one.n, one.digest, len(one.state))
-                for one in (found.older_checkpoint, found.checkpoint)
-                if one is not None and applied
-            ]
-        ),
-        stable_n=max([log.base, *(n for entry in covered if (n := _stable_n(entry)))]),
+        checkpoints=kept,
+        stable_n=_stable_n(kept, log.base, covered),
         marks={**_older_mark(found.older_checkpoint), applied: ledger.encode()},
         envelopes=_sort_envelopes(found.data, payloads, covered, ledger, is_named),
     )
@@ -256,8 +251,21 @@ def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -
     return entries if folded(base_ledger, entries) == ledger.encode() else ()
 
 
-def _stable_n(entry: Entry) -> int:
-    return StableDetail.decode(entry.detail).n if entry.kind is EntryKind.CHECKPOINT_STABLE else 0
+def _kept(found: Recovered, base: int) -> tuple[Kept, ...]:
+    """The checkpoints that are there, the oldest first.
+
+    Those before the last two are not for us, but the newest stable one may be among them: nobody can be given
+    a later one.
+    """
+    earlier = [Kept(one.n, one.digest, one.size) for one in found.earlier_checkpoints if one.n >= base]
+    two = [one for one in (found.older_checkpoint, found.checkpoint) if one is not None]
+    return (*earlier, *[Kept(one.n, one.digest, len(one.state)) for one in two])
+
+
+def _stable_n(kept: Iterable[Kept], base: int, covered: Iterable[Entry]) -> int:
+    stables = [entry for entry in covered if entry.kind is EntryKind.CHECKPOINT_STABLE]
+    known = {base, *[StableDetail.decode(entry.detail).n for entry in stables]}
+    return max([one.n for one in kept if one.n in known], default=0)
 
 
 def _older_mark(checkpoint: Checkpoint | None) -> dict[int, bytes]:

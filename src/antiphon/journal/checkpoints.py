@@ -1,7 +1,8 @@
 """Checkpoint files: the state after number n, beside the segments.
 
 A checkpoint does not copy the payloads it refers to; it lists the segments they lie in, and those are kept.
-The newest one that verifies counts. The one before it is kept for the day the newest does not.
+The newest one that verifies counts. The one before it is kept for the day the newest does not. Earlier ones
+are there while the base has not passed them: one of them may be the newest that other nodes can be given.
 """
 
 from __future__ import annotations
@@ -39,11 +40,23 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointHead:
+    """What the head of a file tells; whether the state behind it is whole shows when it is read."""
+
+    n: int
+    digest: bytes
+    size: int
+    segments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FoundCheckpoints:
-    """The newest checkpoint that verifies, the one before it, and what is wrong with others."""
+    """The newest checkpoint that verifies, the one before it, earlier ones, and what is wrong with others."""
 
     newest: Checkpoint | None
     older: Checkpoint | None
+    # The oldest first.
+    earlier: tuple[CheckpointHead, ...]
     problems: list[str]
 
 
@@ -81,20 +94,39 @@ def find(disk: Disk, disk_id: bytes, names: list[str], *, has_peers: bool = Fals
     With peers it is for the order to tell whether it reaches back to the beginning.
     """
     valid: list[Checkpoint] = []
+    earlier: list[CheckpointHead] = []
     problems: list[str] = []
     for n in reversed(checkpoint_numbers(names)):
         name = checkpoint_name(n)
+        if len(valid) == 2:
+            if (head := _head(disk, disk_id, n)) is not None:
+                earlier.insert(0, head)
+            continue
         found = decode(disk_id, n, disk.read(name, 0, disk.size(name)))
         if isinstance(found, str):
             problems.append(f"{name} cannot be used: {found}")
         else:
             valid.append(found)
-            if len(valid) == 2:
-                break
     if problems and not valid and not has_peers:
         name = problems[0].partition(" ")[0]
         raise Damaged(name, 0, "no checkpoint can be used; " + "; ".join(problems))
-    return FoundCheckpoints(valid[0] if valid else None, valid[1] if len(valid) > 1 else None, problems)
+    newest, older = (*valid, None, None)[:2]
+    return FoundCheckpoints(newest, older, tuple(earlier), problems)
+
+
+def _head(disk: Disk, disk_id: bytes, n: int) -> CheckpointHead | None:
+    """Of a file that the node does not begin with; None if not even its head can be used."""
+    name = checkpoint_name(n)
+    head = disk.read(name, SEAL_BYTES, _HEADER.size)
+    if len(head) < _HEADER.size:
+        return None
+    magic, version, found_id, found_n, digest, length, count = _HEADER.unpack(head)
+    body = SEAL_BYTES + _HEADER.size + count * _SEGMENT.size
+    is_ours = (magic, version, found_id, found_n) == (_MAGIC, FORMAT_VERSION, disk_id, n)
+    if not is_ours or disk.size(name) != body + length:
+        return None
+    listed = disk.read(name, SEAL_BYTES + _HEADER.size, count * _SEGMENT.size)
+    return CheckpointHead(n, digest, length, tuple(number for (number,) in _SEGMENT.iter_unpack(listed)))
 
 
 def load(disk: Disk, disk_id: bytes, n: int) -> Checkpoint:

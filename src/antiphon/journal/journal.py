@@ -166,6 +166,7 @@ class Journal:
             repairs=scan.repairs,
             truncated=scan.truncated,
             lost=scan.lost,
+            earlier_checkpoints=scan.checkpoints.earlier,
         )
         return cls(disk, settings, scan), found
 

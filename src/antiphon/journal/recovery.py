@@ -29,7 +29,7 @@ from typing import NamedTuple
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
 from antiphon.journal import checkpoints
-from antiphon.journal.checkpoints import Checkpoint, FoundCheckpoints
+from antiphon.journal.checkpoints import Checkpoint, CheckpointHead, FoundCheckpoints
 from antiphon.journal.format import (
     CHAIN_START,
     HEADER_COPIES,
@@ -95,6 +95,15 @@ class Recovered:
     truncated: list[str]
     # What is damaged and must come from another node.
     lost: list[str] = field(default_factory=list)
+    # Checkpoints before those two whose files are still there, the oldest first.
+    earlier_checkpoints: tuple[CheckpointHead, ...] = ()
+
+    @property
+    def checkpoint_segments(self) -> dict[int, frozenset[int]]:
+        """Of each checkpoint that is there, the segments it refers to."""
+        segments = {one.n: frozenset(one.segments) for one in self.earlier_checkpoints}
+        two = [one for one in (self.older_checkpoint, self.checkpoint) if one is not None]
+        return segments | {one.n: frozenset(one.segments) for one in two}
 
 
 @dataclass(slots=True)

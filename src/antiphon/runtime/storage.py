@@ -81,11 +81,7 @@ class ChannelStorage:
         self._requested: deque[SyncTicket] = deque()
         # Checkpoints whose file is written, with the index that must be durable before they count.
         self._written_checkpoints: deque[tuple[int, int]] = deque()
-        self._checkpoint_segments = {
-            checkpoint.n: frozenset(checkpoint.segments)
-            for checkpoint in (found.checkpoint, found.older_checkpoint)
-            if checkpoint is not None
-        }
+        self._checkpoint_segments = found.checkpoint_segments
         self._base = 0
         self._base_to_release: int | None = None
         # Damaged records that have come from another node.
@@ -109,9 +105,10 @@ class ChannelStorage:
 
     def carry_out(self, effect: bus.Effect) -> None:
         """Do what a machine of the channel asked of the disk."""
+        if type(effect) is bus.Append:
+            self._append(effect)
+            return
         match effect:
-            case bus.Append():
-                self._append(effect)
             case bus.WriteCheckpoint():
                 self._write_checkpoint(effect)
             case bus.ReadCheckpoint():
@@ -130,11 +127,16 @@ class ChannelStorage:
                 raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
 
     def _append(self, effect: bus.Append) -> None:
+        index, record = effect
         if self._waiting_for_space:
             self._waiting_for_space.append(effect)
             return
         try:
-            self._write(effect)
+            if type(record) is bus.DataRecord:
+                # The usual case, and the one that there is for every envelope.
+                self._journal.append_data(index, *record)
+            else:
+                self._write(effect)
         except NoSpace as error:
             self._waiting_for_space.append(effect)
             self._note_space(error)
@@ -143,7 +145,6 @@ class ChannelStorage:
         index, journal = effect.index, self._journal
         record = effect.record
         if type(record) is bus.DataRecord:
-            # The usual case, and the one that there is for every envelope.
             journal.append_data(index, *record)
             return
         match record:

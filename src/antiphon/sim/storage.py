@@ -67,11 +67,7 @@ class ChannelStorage:
         # Checkpoints from this number on are being fetched by another node; 0 if none is.
         self._held_from = 0
         self._written_checkpoints: deque[tuple[int, int]] = deque()
-        self._checkpoint_segments = {
-            checkpoint.n: frozenset(checkpoint.segments)
-            for checkpoint in (found.checkpoint, found.older_checkpoint)
-            if checkpoint is not None
-        }
+        self._checkpoint_segments = found.checkpoint_segments
 
     def carry_out(self, effect: bus.Effect) -> None:
         """Do what a machine of the channel asked of the disk."""

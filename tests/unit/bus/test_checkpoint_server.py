@@ -130,6 +130,25 @@ def test_one_for_which_there_was_no_room_is_written_again_after_a_while() -> Non
     assert server.begin(9, LEDGER) and server.next_deadline_ns() is None
 
 
+def test_one_that_others_made_stable_before_it_was_written_here_is_known_to_be_stable() -> None:
+    server = a_server()
+    assert server.begin(8, LEDGER)
+    step(server, StateCaptured(8, b"m" * 16, b"the queues", (3,)), stable(8, STATE.digest))
+    assert server.stable is None, "it is not here yet"
+    assert step(server, CheckpointWritten(8)) == [], "nobody needs to hear of it"
+    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+
+
+def test_one_that_differs_from_what_others_made_stable_before_raises_an_alarm_when_it_is_written() -> None:
+    server = a_server()
+    assert server.begin(8, LEDGER)
+    step(server, StateCaptured(8, b"m" * 16, b"the queues", (3,)), stable(8, b"other digest 16."))
+    alarm, report = step(server, CheckpointWritten(8))
+    assert isinstance(alarm, Alarm) and "DIVERGENCE" in alarm.text
+    assert report == Send(1, m.CheckpointReport(8, STATE.digest, len(STATE.encode())))
+    assert server.stable is None
+
+
 def test_it_knows_the_newest_of_its_own_that_is_stable() -> None:
     server = a_server()
     assert server.stable is None

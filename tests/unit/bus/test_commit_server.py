@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import CheckpointServer
+from antiphon.bus.checkpoint_server import CheckpointServer, Kept
 from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.effects import (
     Append,
@@ -60,6 +60,7 @@ class Booth:
         self.presence = PresenceKeeper(self.config, 2)
         self.checkpoints = CheckpointServer(self.config, 2)
         self.checkpoints.fallback_n = 1 << 60
+        self.checkpoints.stable = Kept(1 << 60, bytes(16), 1)
         self.server = CommitServer(
             self.config,
             2,
@@ -462,6 +463,14 @@ def test_the_base_never_moves_beyond_the_checkpoint_this_node_could_fall_back_on
     assert len(booth.step(learned(tick(10)))) == 1
 
 
+def test_the_base_never_moves_beyond_the_newest_stable_checkpoint_that_this_node_has() -> None:
+    booth = Booth(last=9, committed=9)
+    booth.checkpoints.stable = Kept(3, bytes(16), 1)
+    assert booth.step(learned(stable(5, 4), stable(9, 8))) == [], "nobody could be given a later one"
+    booth.checkpoints.stable = Kept(4, bytes(16), 1)
+    assert len(booth.step(learned(tick(10)))) == 1
+
+
 def test_a_stable_checkpoint_that_is_heard_of_again_changes_nothing() -> None:
     booth = Booth(last=9, committed=9)
     booth.step(learned(stable(5, 4), stable(9, 8)))
@@ -499,6 +508,35 @@ def test_a_base_that_cuts_an_entry_shows_that_our_log_was_another_order() -> Non
     assert order_in(effects) == [BaseMoved(5, OLD, b"ledger at 5", bytes(16))]
     assert (booth.server.log.base, booth.server.log.last) == (5, 5)
     assert booth.sync() == [ReleaseSpace(5)]
+
+
+@pytest.mark.parametrize("through", [3, 6], ids=["beyond what has come", "within it"])
+def test_the_base_may_move_while_the_pages_of_a_start_come_in(through: int) -> None:
+    booth = Booth(last=9, committed=9)
+    page = m.EpochStart(NEW, 1, ticks(1, through), 0, 7, through=10)
+    assert booth.hear(page, 3) == [Send(3, m.StartNeed(NEW, through, through))]
+    booth.step(learned(stable(5, 4), stable(9, 8)))
+    assert booth.sync() == [ReleaseSpace(4)]
+    have = max(through, 4)
+    late = m.EpochStart(NEW, 3, ticks(3, 3), 0, 7, through=10)
+    assert booth.hear(late, 3) == [Send(3, m.StartNeed(NEW, have, have))], "the next one, please"
+    rest = (*ticks(have + 1, 9), *ticks(10, 10, NEW))
+    effects = booth.hear(m.EpochStart(NEW, have + 1, rest, 0, 7), 3)
+    assert order_in(effects) == [EpochStarted(NEW, 9, ticks(10, 10, NEW))]
+    assert (booth.server.log.base, booth.server.log.last) == (4, 10)
+
+
+def test_pages_whose_continuation_is_gone_are_given_up_for_what_is_known_to_be_committed() -> None:
+    booth = Booth(last=9, committed=9)
+    booth.hear(m.Seal(NEW, 0), 3)
+    booth.sync()
+    booth.hear(m.EpochStart(NEW, 1, ticks(1, 3), 0, 7, through=10), 3)
+    booth.hear(m.FetchIdReply((), 10, 3), 3)
+    beat = m.Heartbeat(NEW, 10, 0, 1, 0, True)
+    assert booth.hear(beat, 3)[-1] == Send(3, m.StartNeed(NEW, 3, 3)), "from there it can go on"
+    booth.hear(m.FetchIdReply((), 10, 5), 3)
+    booth.now_ns += 1_000 * MS
+    assert booth.hear(beat, 3)[-1] == Send(3, m.StartNeed(NEW, 9, 9, OLD))
 
 
 def test_a_base_below_ours_changes_nothing() -> None:

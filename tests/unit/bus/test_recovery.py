@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.bus.checkpoint_server import CheckpointState
+from antiphon.bus.checkpoint_server import CheckpointState, Kept
 from antiphon.bus.effects import DataRecord
 from antiphon.bus.entries import OpenDetail, StableDetail
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.ledger import Ledger
+from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, OrderBody, encode_order
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
-from antiphon.journal.checkpoints import Checkpoint
+from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
 from antiphon.journal.ports import Location
 from antiphon.journal.recovery import Recovered, Stored
 from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
@@ -276,10 +276,33 @@ def test_what_is_known_to_be_stable_comes_back() -> None:
     detail = StableDetail(2, bytes(16), (1, 2)).encode()
     stable = Entry(4, 1, EntryKind.CHECKPOINT_STABLE, Mid(1, OLD, 4), 0, NO_DIGEST, detail)
     log = EntriesAppended(OLD, 0, (*ticks(1, 3), stable, *ticks(5, 6)))
-    assert recover(found(log, checkpoint=at(6)), MemoryPayloads()).stable_n == 2
-    assert recover(found(log, checkpoint=at(3)), MemoryPayloads()).stable_n == 0, (
+    older = at(2)
+    assert recover(found(log, checkpoint=at(6), older_checkpoint=older), MemoryPayloads()).stable_n == 2
+    assert recover(found(log, checkpoint=at(6)), MemoryPayloads()).stable_n == 0, "its file is gone"
+    assert recover(found(log, checkpoint=at(3), older_checkpoint=older), MemoryPayloads()).stable_n == 0, (
         "not committed, for all we know"
     )
+
+
+def test_the_newest_stable_checkpoint_comes_back_also_if_two_later_ones_are_there() -> None:
+    details = [StableDetail(n, bytes(16), (1, 2)).encode() for n in (1, 2)]
+    stables = [
+        Entry(at, 1, EntryKind.CHECKPOINT_STABLE, Mid(1, OLD, at), 0, NO_DIGEST, detail)
+        for at, detail in zip((3, 4), details, strict=True)
+    ]
+    log = EntriesAppended(OLD, 0, (*ticks(1, 2), *stables, *ticks(5, 6)))
+    on_disk = found(log, checkpoint=at(6), older_checkpoint=at(5))
+    heads = tuple([CheckpointHead(n, b"%016d" % n, 7, ()) for n in (1, 2)])
+    recovered = recover(replace(on_disk, earlier_checkpoints=heads), MemoryPayloads())
+    assert recovered.stable_n == 2
+    assert [kept.n for kept in recovered.checkpoints] == [1, 2, 5, 6]
+    assert recovered.checkpoints[1] == Kept(2, b"%016d" % 2, 7)
+    damaged = recover(replace(on_disk, earlier_checkpoints=heads[:1]), MemoryPayloads())
+    assert damaged.stable_n == 1, "the one before it will do"
+    below = BaseMoved(2, OLD, folded(Ledger().encode(), ticks(1, 2)), bytes(16))
+    on_disk = found(log, below, checkpoint=at(6), older_checkpoint=at(5))
+    recovered = recover(replace(on_disk, earlier_checkpoints=heads), MemoryPayloads())
+    assert [kept.n for kept in recovered.checkpoints] == [2, 5, 6], "what the base has passed is over"
 
 
 def test_a_witness_begins_at_its_base_and_has_no_state() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import Damaged
+from antiphon.journal.checkpoints import CheckpointHead
 from antiphon.journal.format import checkpoint_name
 from antiphon.journal.memory_disk import MemoryDisk
 from tests.journals import Desk, lose_everything
@@ -41,6 +42,19 @@ def test_the_two_newest_are_found() -> None:
     assert found.checkpoint is not None and found.checkpoint.n == 300
     assert found.older_checkpoint is not None and found.older_checkpoint.n == 20
     assert found.checkpoint_problems == []
+
+
+def test_of_earlier_ones_the_heads_are_found() -> None:
+    desk = Desk.new()
+    for n in (10, 20, 30, 40, 50):
+        desk.journal.write_checkpoint(n, DIGEST, b"state %d" % n, {7, n} if n < 40 else ())
+    assert isinstance(desk.disk, MemoryDisk)
+    desk.disk.flip(checkpoint_name(20), 20)
+    desk.disk.truncate(checkpoint_name(10), 40)
+    found = reopen(desk).recovered
+    assert found.earlier_checkpoints == (CheckpointHead(30, DIGEST, len(b"state 30"), (7, 30)),)
+    assert found.checkpoint_problems == [], "nothing begins with those"
+    assert found.checkpoint_segments == {30: {7, 30}, 40: set(), 50: set()}
 
 
 def test_without_a_checkpoint_there_is_none() -> None:

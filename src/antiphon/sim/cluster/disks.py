@@ -20,7 +20,7 @@ from antiphon.bus.ports import JournalCounter, Payloads
 from antiphon.bus.tally import Tally
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
-from antiphon.journal.checkpoints import Checkpoint
+from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
 from antiphon.journal.payload_index import PayloadIndex
@@ -195,6 +195,9 @@ class RecordsFound:
                     self._unreadable.add(location.offset)
                 data.append(Stored(record.mid, record.ts, record.count, record.digest, location))
         checkpoints = disk.checkpoints[-2:]
+        earlier = [
+            CheckpointHead(one.n, one.digest, len(one.state), one.segments) for one in disk.checkpoints[:-2]
+        ]
         self.found = Recovered(
             disk_id=disk.disk_id,
             node_id=disk.node,
@@ -210,6 +213,7 @@ class RecordsFound:
             checkpoint_problems=[],
             repairs=[],
             truncated=[],
+            earlier_checkpoints=tuple(earlier),
         )
 
     def _read(self, location: Location) -> memoryview:
