@@ -103,6 +103,11 @@ class Driver(ABC):
         if self._is_open:
             self._transmit(self._link.flush(time.monotonic_ns()))
 
+    @property
+    def whole_bytes(self) -> int:
+        """The largest frame that goes into one datagram, or one record of a stream."""
+        return self._link.whole_bytes
+
     def use_keys(self, keys: GroupKeys) -> None:
         """The group key is being changed."""
         self._link.use_keys(keys)

@@ -137,6 +137,8 @@ class Counters:
     """Frames and datagrams that we did not send, since too much was waiting or the kernel refused."""
     replays: int = 0
     """Datagrams that we have had, or that are too old to tell; repairs that others needed are among them."""
+    unproven: int = 0
+    """Runs that were let go before they had proved to be alive."""
     wrong_key: int = 0
     other_cluster: int = 0
     garbage: int = 0
@@ -170,6 +172,10 @@ class Transport(Protocol):
 
     def counters(self) -> Mapping[int | None, Counters]:
         """What happened so far, by member."""
+
+    @property
+    def whole_bytes(self) -> int:
+        """Up to so many bytes a frame travels in one piece. Whoever gathers had better not gather more."""
 
     @property
     def window_bytes(self) -> int:

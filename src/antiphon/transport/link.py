@@ -70,6 +70,7 @@ class _Outgoing:
         "heads_interval_ns",
         "is_dirty",
         "packer",
+        "quiet_ns",
         "sealed",
         "store",
         "talk",
@@ -91,6 +92,8 @@ class _Outgoing:
         self.is_dirty = False
         self.heads_at_ns: int | None = None
         self.heads_interval_ns = HEADS_NS
+        # From when on nothing was said for so long that the last datagram needs a word.
+        self.quiet_ns = 0
 
     @property
     def destination(self) -> int:
@@ -125,7 +128,7 @@ class Link:
         self._secret = secret
         self._is_repairing = is_repairing
         self._give_up_ns = settings.give_up_ms * MS
-        self._odd = Oddities(self.counters, log) if log is not None else Oddities(self.counters)
+        self._odd = Oddities(self.counters, log)
         self._chance = Chance.of(b"link", settings.run_id)
         self._members = {node: Member(node) for node in settings.others}
         self._sealer = Sealer(settings.keys, settings.cluster_id, settings.node, settings.run_id)
@@ -152,6 +155,11 @@ class Link:
         )
 
     # -- sending ---------------------------------------------------------------
+
+    @property
+    def whole_bytes(self) -> int:
+        """The largest frame that goes into one datagram."""
+        return self._streams[LANE].packer.whole_bytes
 
     def start(self, now_ns: int) -> None:
         """Tell everybody that we are there."""
@@ -196,8 +204,9 @@ class Link:
             self.outgoing.append((destination, datagram))
         if store is not None:
             out.heads_interval_ns = HEADS_NS
-            if out.heads_at_ns is None or out.heads_at_ns > now_ns + HEADS_NS:
-                out.heads_at_ns = now_ns + HEADS_NS
+            out.quiet_ns = now_ns + HEADS_NS
+            if out.heads_at_ns is None or out.heads_at_ns > out.quiet_ns:
+                out.heads_at_ns = out.quiet_ns
                 self._wake(out.heads_at_ns)
 
     def _talk(self, out: _Outgoing, body: bytes) -> None:
@@ -235,7 +244,7 @@ class Link:
                 return None
         incoming = run.streams.get(stream)
         if incoming is not None and not incoming.window.is_fresh(counter):
-            self.counters[sender].replays += 1
+            self._odd.note(odd.REPLAYS, sender, is_usual=self._is_repairing)
             return None
         if not run.is_proven and run.is_full and stream in self._frame_streams:
             # It is as if it had been lost: it is asked for when the run has proved itself.
@@ -279,7 +288,7 @@ class Link:
         """A run that is not the member's current one; None if it is over."""
         run = member.unproven.get(run_id)
         if run is None and member.is_retired(run_id):
-            self.counters[member.node].replays += 1
+            self._odd.note(odd.REPLAYS, member.node, is_usual=self._is_repairing)
             return None
         return run or Run(
             member.node,
@@ -297,7 +306,8 @@ class Link:
         if stream not in self._frame_streams and stream not in self._talk_streams:
             return None
         if not run.is_proven and run.run_id not in member.unproven:
-            member.met(run)
+            if member.met(run):
+                self._odd.note(odd.UNPROVEN, member.node, is_usual=True)
             self._challenge(now_ns, run)
         if stream in self._talk_streams:
             incoming = run.streams[stream] = Incoming(ReplayWindow(counter), None)
@@ -462,14 +472,19 @@ class Link:
             return
         if out.store is not None:
             out.store.expire(now_ns)
-        if out.is_unicast or out.store:
+        if out.quiet_ns > now_ns:
+            # More has been said since: what is lost of it is noticed by what comes behind it.
+            out.heads_at_ns = out.quiet_ns
+            self._wake(out.heads_at_ns)
+        elif out.is_unicast or out.store:
             self._say_heads(now_ns, out)
         else:
             # Whatever was sent to all is too old to be asked for.
             out.heads_at_ns = None
 
     def _look_at_member(self, now_ns: int, member: Member) -> None:
-        member.forget_silent(now_ns)
+        for _ in range(member.forget_silent(now_ns)):
+            self._odd.note(odd.UNPROVEN, member.node, is_usual=True)
         for run in member.unproven.values():
             if run.challenge_at_ns <= now_ns:
                 self._challenge(now_ns, run)

@@ -100,11 +100,13 @@ class Member:
     def is_retired(self, run_id: bytes) -> bool:
         return run_id in self._retired
 
-    def met(self, run: Run) -> None:
-        """A run of which nothing was known has sealed a datagram; the oldest such one may have to go."""
+    def met(self, run: Run) -> bool:
+        """A run of which nothing was known has sealed a datagram; says whether another had to go for it."""
         self.unproven[run.run_id] = run
-        if len(self.unproven) > UNPROVEN_MAX:
+        is_too_much = len(self.unproven) > UNPROVEN_MAX
+        if is_too_much:
             del self.unproven[next(iter(self.unproven))]
+        return is_too_much
 
     def proved(self, run: Run) -> None:
         """This run is alive; there is no other (P2)."""
@@ -117,11 +119,12 @@ class Member:
         self.current = run
         run.is_proven = True
 
-    def forget_silent(self, now_ns: int) -> None:
-        """Let go of runs that never proved anything and say nothing any more."""
-        for run in list(self.unproven.values()):
-            if now_ns - run.heard_ns >= UNPROVEN_NS_MAX:
-                del self.unproven[run.run_id]
+    def forget_silent(self, now_ns: int) -> int:
+        """Let go of runs that never proved anything and say nothing any more; says how many there were."""
+        silent = [run for run in self.unproven.values() if now_ns - run.heard_ns >= UNPROVEN_NS_MAX]
+        for run in silent:
+            del self.unproven[run.run_id]
+        return len(silent)
 
 
 def challenge_for(secret: bytes, sender: int, run_id: bytes) -> bytes:

@@ -59,6 +59,11 @@ class MemoryTransport:
         """What may wait for a member before it is dropped."""
         return self.settings.queue_bytes_max
 
+    @property
+    def whole_bytes(self) -> int:
+        """No frame is ever cut; a limit there is all the same, for whoever gathers."""
+        return self.settings.datagram_bytes
+
     async def start(self) -> None:
         """Take our place among the members."""
         if self.settings.node in self._network.members:

@@ -11,11 +11,15 @@ from antiphon.transport.interface import NOBODY, Counters
 WRONG_KEY: Final = "wrong_key"
 OTHER_CLUSTER: Final = "other_cluster"
 GARBAGE: Final = "garbage"
+REPLAYS: Final = "replays"
+UNPROVEN: Final = "unproven"
 
 _WORDS: Final = {
     WRONG_KEY: "a datagram was not sealed with a key of this group",
     OTHER_CLUSTER: "a datagram of another cluster arrived; do the two share a multicast group?",
     GARBAGE: "something arrived that is no datagram of ours",
+    REPLAYS: "a datagram came again, or of a run that is over: a repair for others, or a recording",
+    UNPROVEN: "a run never proved to be alive: it has ended, or was a recording",
 }
 
 _logger = logging.getLogger("antiphon.transport")
@@ -25,14 +29,18 @@ class Oddities:
     """The counters of all members, and who was complained about."""
 
     def __init__(
-        self, counters: Mapping[int | None, Counters], log: Callable[[str], None] = _logger.warning
+        self, counters: Mapping[int | None, Counters], log: Callable[[str], None] | None = None
     ) -> None:
         self._counters = counters
-        self._log = log
+        self._warn = log or _logger.warning
+        self._inform = log or _logger.info
         self._logged: dict[tuple[str, int | None], None] = {}
 
-    def note(self, kind: str, claimed: int | None, words: str = "") -> None:
-        """Something of this kind came, and says that it comes from this member."""
+    def note(self, kind: str, claimed: int | None, words: str = "", *, is_usual: bool = False) -> None:
+        """Something of this kind came, and says that it comes from this member.
+
+        What is usual, where datagrams are repaired and processes end, is logged without alarm.
+        """
         counters = self._counters.get(claimed) or self._counters[NOBODY]
         setattr(counters, kind, getattr(counters, kind) + 1)
         words = words or _WORDS.get(kind, "")
@@ -40,4 +48,5 @@ class Oddities:
         if words and (words, who) not in self._logged:
             self._logged[words, who] = None
             source = "from nobody we know" if who is NOBODY else f"in the name of member {who}"
-            self._log(f"{words} ({source}; said once, counted from now on)")
+            log = self._inform if is_usual else self._warn
+            log(f"{words} ({source}; said once, counted from now on)")

@@ -56,6 +56,11 @@ class Packer:
         self._pieces: list[Buffer] = [_FRAMES]
         self._size = 1
 
+    @property
+    def whole_bytes(self) -> int:
+        """The largest frame that need not be cut."""
+        return self._capacity - len(_FRAMES) - _SIZE.size
+
     def add(self, buffers: Sequence[Buffer]) -> None:
         """One frame. Its buffers must not change before `take`."""
         size = sum(map(len, buffers))

@@ -86,12 +86,12 @@ class Gaps:
     def overheard(self, now_ns: int, spans: Iterable[Span]) -> None:
         """Another member has asked for these (P2)."""
         missing = self.window.missing
-        put_off: list[Lack] = []
+        put_off: dict[Lack, None] = {}
         for first, count in spans:
             for number in range(first, first + min(count, WINDOW)):
                 lack = missing.get(number)
-                if lack is not None and lack not in put_off:
-                    put_off.append(lack)
+                if lack is not None:
+                    put_off[lack] = None
         for lack in put_off:
             lack.put_off(now_ns)
 

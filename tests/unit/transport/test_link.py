@@ -105,6 +105,8 @@ def test_a_recorded_run_proves_nothing() -> None:
         network.links[2].receive(network.now_ns, datagram)
     network.passes(ms=10_000)
     assert network.heard(2) == []
+    assert network.links[2].counters[1].unproven == 1
+    assert ["never proved" in line for line in network.log] == [True]
     network.say(1, UNICAST + 2, b"the living one")
     network.settle()
     assert network.heard(2) == [b"the living one"]
@@ -204,6 +206,21 @@ def test_the_loss_of_the_last_one_is_noticed_too(stream: int) -> None:
     frames = say_apart(network, 1, stream, 3)
     network.passes(ms=100)
     assert network.heard(2) == frames
+
+
+@pytest.mark.parametrize("stream", [DATA, UNICAST + 2])
+def test_how_far_a_stream_is_is_said_when_it_falls_silent_and_not_before(stream: int) -> None:
+    network = two()
+    network.passes(ms=2_000)
+    talk = [0]
+    for number in range(20):
+        network.say(1, stream, b"%d" % number)
+        network.passes(ms=10)
+        talk.append(network.links[1].counters[2 if stream >= UNICAST else 1].datagrams_sent - number - 1)
+    assert len(set(talk[1:])) <= 2, "somebody who speaks need not say how far it is; once a second it may"
+    said = len(network.carried)
+    network.passes(ms=25)
+    assert any(sender == 1 and to == stream for sender, to, _ in network.carried[said:])
 
 
 def test_the_loss_of_a_runs_very_first_is_noticed_too() -> None:
@@ -358,6 +375,7 @@ def test_a_datagram_counts_once() -> None:
     network.settle()
     assert network.heard(2) == [b"frame 0"]
     assert network.links[2].counters[1].replays == 5
+    assert ["came again" in line for line in network.log] == [True]
 
 
 def test_strangers_are_counted_and_logged_once() -> None:
