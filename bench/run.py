@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import bus
+import cluster
 import compare
+import failover
 
 FIGURES = (
     "publish_rate",
@@ -37,9 +39,20 @@ def main() -> int:
     parser.add_argument("--against", metavar="REF", help="compare the CPU of a message with that of a commit")
     parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
     parser.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
+    parser.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
+    parser.add_argument("--failover", action="store_true", help="measure how long a failover takes")
+    parser.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
+    parser.add_argument("--transport", choices=("udp", "tcp"), default="udp", help="of the cluster")
     arguments = parser.parse_args()
+    if arguments.cluster:
+        cluster.measure(arguments)
+        return 0
+    if arguments.failover:
+        failover.measure(arguments.trials, arguments.transport)
+        return 0
     if arguments.bus:
-        bus.measure(runs=arguments.runs, seconds=5)
+        bus.measure(arguments.runs, arguments.plot)
         return 0
     if arguments.against:
         compare.compare(arguments.against, arguments.pairs, arguments.messages, singles=2_000)

@@ -93,7 +93,7 @@ def seeds_of_frames() -> list[bytes]:
             items=(ConfirmItem(1, 2, 0, 3), ConfirmItem(3, 1, 3, 0, "refused")),
         ),
         frames.ConsumerOpen(
-            request=4, session=5, consumer=1, destination=7, credit_messages=9, credit_bytes=9
+            request=4, session=5, consumer=1, channel="a", destination=7, credit_messages=9, credit_bytes=9
         ),
         frames.Credit(session=5, consumer=1, messages=10, bytes=1 << 40),
         frames.Deliver(

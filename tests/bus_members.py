@@ -14,11 +14,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from antiphon.bus.codec import NO_DISK
 from antiphon.errors import NodeError
 from antiphon.transport.interface import Lane
 from antiphon.transport.key_file import generate_key_file
@@ -29,6 +31,12 @@ ANSWER_SECONDS = 30.0
 LOOPBACK = "127.0.0.1"
 ROLES = ("commit_servers", "data_servers", "checkpoint_servers", "candidates")
 SMALL_SEGMENTS = {"segment_bytes": 8 << 20, "spares_max": 2}
+NO_MULTICAST = "THIS MACHINE HAS NO MULTICAST ON ITS LOOPBACK: the bus was not tested over real sockets"
+KINDS = {
+    "udp-large": {"kind": "udp", "datagram_bytes": 60_000},
+    "udp": {"kind": "udp", "datagram_bytes": 1_400},
+    "tcp": {"kind": "tcp"},
+}
 
 
 def free_ports(count: int, kind: int) -> list[int]:
@@ -145,9 +153,13 @@ class BusCluster:
         network: dict[str, Any] | None = None,
         hosts: dict[int, str] | None = None,
         wrappers: dict[int, Sequence[str]] | None = None,
+        lists_disks: bool = False,
         is_for_bench: bool = False,
     ) -> None:
-        """For the bench there are no faults and no histories, which would cost something."""
+        """For the bench there are no faults and no histories, which would cost something.
+
+        In a group that lists its disks, one that was wiped or ruined comes back as another.
+        """
         self.folder = folder
         self.kind = kind
         self.servers = list(range(1, servers + 1))
@@ -180,6 +192,9 @@ class BusCluster:
             "checkpoint_quantity": min(2, servers),
             **(group or {}),
         }
+        self.disk_ids = {node: secrets.token_hex(16) for node in self.servers} if lists_disks else {}
+        if lists_disks:
+            self.group["disk_ids"] = [self.disk_ids.get(node, NO_DISK.hex()) for node in self.nodes]
         self.journal = journal if journal is not None else SMALL_SEGMENTS
         self._is_for_bench = is_for_bench
         self.members: dict[int, MemberProcess] = {}
@@ -191,6 +206,8 @@ class BusCluster:
         life = next(self._lives)
         history = self.folder / f"history-{node}-{life}"
         network = {**self.network, **changes.pop("network", {})}
+        # A disk has the listed id because it was made with it, not because it lies where that one lay.
+        disk_id = {"disk_id": self.disk_ids.pop(node)} if node in self.disk_ids else {}
         config = {
             "node": node,
             "group": self.group,
@@ -198,6 +215,7 @@ class BusCluster:
             "network": network,
             "key_file": str(self.key_file),
             "data": str(self.folder / f"data-{node}") if node in self.servers else None,
+            **disk_id,
             "journal": self.journal,
             "fault_file": None if self._is_for_bench else str(self.fault_file),
             "history": str(history) if node in self.servers and not self._is_for_bench else None,
@@ -290,3 +308,37 @@ def has_multicast() -> bool:
             return bool(select.select([receiver], [], [], 2.0)[0])
     except (OSError, NodeError):
         return False
+
+
+def cluster(folder: Path, kind: str = "udp-large", **others: Any) -> BusCluster:
+    options: dict[str, Any] = {**KINDS[kind], **others}
+    return BusCluster(folder, **options)
+
+
+def check_order(members: BusCluster, loads: dict[int, dict[str, Any]]) -> None:
+    """One order, everything in it once, and what was confirmed where it was confirmed.
+
+    `loads` are results of loads with their places, by the session that submitted them.
+    """
+    histories = members.histories()
+    one_order: dict[int, tuple[int, ...]] = {}
+    for history in histories:
+        for row in history:
+            assert one_order.setdefault(row[0], row) == row, "two members disagree about a number"
+        assert all(before[0] < after[0] for before, after in itertools.pairwise(history))
+    times = Counter((row[2], row[3]) for row in one_order.values())
+    assert set(times.values()) <= {1}, [envelope for envelope, count in times.items() if count > 1]
+    for session, load in loads.items():
+        assert load["uncertain"] == 0
+        for number, first, count in load["places"]:
+            assert one_order[first][1:4] == (count, session, number), "what was confirmed is not there"
+
+
+def finish(members: BusCluster, asked: dict[int, int], seconds: float = 40.0) -> dict[int, dict[str, Any]]:
+    """Wait for loads; their results by session."""
+    results = {}
+    for node, to in asked.items():
+        member = members.members[node]
+        result = member.answer(to, seconds)
+        results[member.status()["session"]] = result
+    return results

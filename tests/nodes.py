@@ -43,7 +43,7 @@ class Life:
         self.disk_id = found.disk_id
         self.notes = started.notes
         self.parts = self.node.channels[CHANNEL]
-        self.replica = self.parts.replica
+        self.replica = started.replica
         self.is_alive = True
         self.alarms: list[str] = list(started.alarms)
         self._tags = count(1)

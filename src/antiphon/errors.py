@@ -18,6 +18,7 @@
     |   +-- PublishUncertain    may have been stored; resend with the same ids
     +-- AcknowledgeRefused      the message was given to another consumer meanwhile
     +-- DestinationError        a destination cannot be found, made or used like this
+    |   +-- DestinationUnavailable  its channel does not answer; what is known can still be used
     +-- SubscriptionError       a subscription cannot be found, made or removed
     |   +-- SubscriptionInUse   somebody else consumes it at this moment
     +-- TransactionRolledBack
@@ -212,6 +213,16 @@ class DestinationError(AntiphonError):
     """There is no such destination, it cannot be made so, or it does not do this."""
 
     code = "destination"
+
+
+class DestinationUnavailable(DestinationError):
+    """The channel that knows of the destination, or is to make it, does not answer at the moment.
+
+    Most likely too few of its nodes can be reached. Destinations that are known can still be used; to find or
+    make this one, try again later.
+    """
+
+    code = "destination.unavailable"
 
 
 class SubscriptionError(AntiphonError):

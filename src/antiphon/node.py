@@ -3,11 +3,16 @@
 Where it sits
     client port -> NODE( client_manager -> producer -> replica -> message_manager ) -> client port
 
+    An embedded node has all of them. In a cluster a client manager's node has a producer and a listener for
+    each channel; a message manager's has replica, producer and message manager of one; a witness's has a
+    replica alone. Whatever is said to a machine that is not here goes over the bus.
+
 What it promises
     P1  Machines of one node meet only through queues of events; none calls another.
     P2  A step ends when every queue is empty: what can be done without the disk, the network or the
         clock is done, and the effects come out in the order in which they arose.
     P3  Everything durable leaves as `Append`, in index order per channel.
+    P4  What is said to a machine that this node does not have is not heard, and harms nobody.
 
 What it leaves to others
     Files, sockets, clocks and threads are the driver's: `runtime` has real ones, `sim` invented ones.
@@ -16,33 +21,53 @@ What it leaves to others
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
-from antiphon.bus.producer import FOR_PRODUCER, OF_PRODUCER, Producer
-from antiphon.bus.replica import Replica
-from antiphon.bus.sequencer import State
+from antiphon.bus.producer import FOR_PRODUCER, OF_PRODUCER
+from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager import effects as door
 from antiphon.client_manager.manager import ClientManager
+from antiphon.inquiries import Asker, Inquiries, Member, Put, Told
 from antiphon.message_manager.effects import Effect as ManagerEffect
 from antiphon.message_manager.effects import Propose
-from antiphon.message_manager.manager import MessageManager
+from antiphon.standing import Agreed, Standing
 
 FOR_MESSAGE_MANAGER = (
     said.Register,
     said.Unregister,
-    said.CreditUpdate,
+    said.Credits,
+    said.DeliverAck,
+    said.Lookup,
     said.SessionDetached,
     said.BrowseRequest,
     said.AppliedGet,
     said.BatchGet,
     said.BatchReply,
 )
-FOR_CLIENT_MANAGER = (said.Registered, said.Deliver, said.ConsumerEnded, said.BrowseReply)
+FOR_CLIENT_MANAGER = (
+    said.Registered,
+    said.Unregistered,
+    said.SessionDetachedHeard,
+    said.Deliver,
+    said.DeliverHead,
+    said.ConsumerEnded,
+    said.BrowseReply,
+    said.LookupReply,
+    said.Advertised,
+)
+
+SLEEP_NS = 1_000_000_000
+"""A node that took no step for so long may have been taken for dead: half of `silence_ms`, as heartbeats come
+far more often."""
+
+NEVER_NS = 1 << 62
+
+FOR_LISTENER = (said.Heartbeat, said.Presence)
+
+_CLAIM = int(said.EntryKind.PRIMARY_CLAIM)
 
 EMBEDDED_ROLE = "embedded"
 
@@ -67,32 +92,6 @@ NodeEffect = (
 )
 
 
-@dataclass(slots=True)
-class ChannelParts:
-    """The machines of one channel on this node, with what waits for them."""
-
-    name: str
-    replica: Replica
-    producer: Producer
-    manager: MessageManager
-    for_replica: list[bus.Event] = field(default_factory=list)
-    for_producer: list[bus.Event] = field(default_factory=list)
-    manager_heard: bool = False
-    proposals: int = 0
-    # Is there anybody else? What was said before a configuration began goes to those of the one before.
-    is_alone: bool = field(init=False)
-    # Room on the disk is low: nothing more is published for now.
-    is_blocked: bool = False
-
-    def __post_init__(self) -> None:
-        self.is_alone = len(self.replica.config.nodes) == 1
-
-    @property
-    def is_busy(self) -> bool:
-        """Is anything waiting for one of the machines?"""
-        return bool(self.for_replica or self.for_producer or self.manager_heard)
-
-
 class Node:
     """One node: a client manager, and the roles of every channel it takes part in."""
 
@@ -102,49 +101,63 @@ class Node:
         node_id: int,
         name: str,
         cluster: str,
-        config_digest: str,
-        client_manager: ClientManager,
+        agreed: Agreed,
+        client_manager: ClientManager | None,
         channels: Iterable[ChannelParts],
+        role: str = EMBEDDED_ROLE,
+        members: Iterable[Member] = (),
     ) -> None:
         self.node_id = node_id
         self.name = name
-        self.cluster = cluster
-        self.config_digest = config_digest
         self.channels = {parts.name: parts for parts in channels}
+        self.standing = Standing(node_id, name, role, cluster, agreed, client_manager, self.channels)
+        self._inquiries = Inquiries(node_id, members, self.channels, self._is_silent)
         # The simulator sets this, so that every message passes through the codec on its way.
         self.loopback: Callable[[said.BusMessage], said.BusMessage] | None = None
         self._client_manager = client_manager
         self._for_client_manager: list[door.Event] = []
         self._effects: list[NodeEffect] = []
-        # Of this step: however many ask the same at once, the answer is made once.
-        self._answers: dict[str, str] = {}
         self._now_ns = 0
         self._wall_ms = 0
+        # Since `next_deadline_ns` was asked no machine has done anything; before this, none of them is due.
+        self._due_ns = 0
 
     @property
     def is_serving(self) -> bool:
-        """Does every channel have a primary here that has applied its own claim?"""
-        return all(parts.replica.is_serving for parts in self.channels.values())
+        """Is every channel served here, or followed by this node, or known to be served elsewhere?"""
+        return all(parts.is_ready for parts in self.channels.values())
 
     def next_deadline_ns(self) -> int | None:
         """When `step` must be called at the latest, with or without events."""
+        machines = [
+            machine
+            for parts in self.channels.values()
+            for machine in (parts.replica, parts.producer, parts.manager, parts.listener)
+        ]
         deadlines = [
             deadline
-            for parts in self.channels.values()
-            for machine in (parts.replica, parts.producer, parts.manager)
-            if (deadline := machine.next_deadline_ns()) is not None
+            for machine in (*machines, self._client_manager, self._inquiries)
+            if machine is not None and (deadline := machine.next_deadline_ns()) is not None
         ]
-        return min(deadlines, default=None)
+        deadline_ns = min(deadlines, default=None)
+        self._due_ns = NEVER_NS if deadline_ns is None else deadline_ns
+        return deadline_ns
 
     def step(self, now_ns: int, wall_ms: int, events: Iterable[NodeEvent]) -> list[NodeEffect]:
         """Take what happened, return what must be done, in order."""
-        self._now_ns, self._wall_ms, self._effects, self._answers = now_ns, wall_ms, [], {}
+        slept_ns = now_ns - self._now_ns if self._now_ns else 0
+        self._now_ns, self._wall_ms, self._effects = now_ns, wall_ms, []
+        self.standing.forget()
+        if slept_ns >= SLEEP_NS:
+            self._tell_client_manager(door.Woke())
         for event in events:
             if isinstance(event, InChannel):
                 self._take(self.channels[event.channel], event.what)
             else:
-                self._for_client_manager.append(event)
-        self._wake_sleepers(now_ns)
+                self._tell_client_manager(event)
+        if now_ns >= self._due_ns:
+            self._wake_sleepers(now_ns)
+        self._due_ns = 0
         self._settle()
         return self._effects
 
@@ -157,7 +170,11 @@ class Node:
         parts.for_replica.append(event)
         if isinstance(event, bus.SpaceChanged):
             parts.is_blocked = event.is_low
-            self._for_client_manager.append(door.ChannelEvent(parts.name, event))
+            self._tell_client_manager(door.ChannelEvent(parts.name, event))
+
+    def _tell_client_manager(self, event: door.Event) -> None:
+        if self._client_manager is not None:
+            self._for_client_manager.append(event)
 
     def _route(
         self, parts: ChannelParts, sender: int, message: said.BusMessage, disk_id: bytes = b""
@@ -166,32 +183,48 @@ class Node:
         if self.loopback is not None and sender == self.node_id:
             message = self.loopback(message)
         if isinstance(message, FOR_MESSAGE_MANAGER):
-            parts.manager.receive(self._now_ns, sender, message)
-            parts.manager_heard = True
+            if parts.manager is not None:
+                parts.manager.receive(self._now_ns, sender, message)
+                parts.manager_heard = True
         elif isinstance(message, FOR_CLIENT_MANAGER):
-            self._for_client_manager.append(door.ChannelEvent(parts.name, message))
+            self._tell_client_manager(door.ChannelEvent(parts.name, message))
+        elif isinstance(message, said.AdminAsk):
+            self._send(parts, sender, self.standing.answer(message))
+        elif isinstance(message, said.AdminAnswer):
+            self._tell_askers(self._inquiries.answered(sender, message))
         else:
             event = bus.Received(sender, message, disk_id)
             if isinstance(message, FOR_PRODUCER):
                 parts.for_producer.append(event)
+            if parts.listener is not None:
+                if isinstance(message, FOR_LISTENER):
+                    parts.for_listener.append(event)
             # The roles of this node have heard each other already; see `Replica`.
-            if sender != self.node_id or isinstance(message, OF_PRODUCER):
+            elif sender != self.node_id or isinstance(message, OF_PRODUCER):
                 parts.for_replica.append(event)
 
     def _wake_sleepers(self, now_ns: int) -> None:
         for parts in self.channels.values():
-            if _is_due(parts.replica.next_deadline_ns(), now_ns):
+            if parts.replica is not None and _is_due(parts.replica.next_deadline_ns(), now_ns):
+                if parts.manager is not None:
+                    parts.replica.load = parts.manager.load
                 parts.for_replica.append(bus.Ticked())
             if _is_due(parts.producer.next_deadline_ns(), now_ns):
                 parts.for_producer.append(bus.Ticked())
-            if _is_due(parts.manager.next_deadline_ns(), now_ns):
+            if parts.listener is not None and _is_due(parts.listener.next_deadline_ns(), now_ns):
+                parts.for_listener.append(bus.Ticked())
+            if parts.manager is not None and _is_due(parts.manager.next_deadline_ns(), now_ns):
                 parts.manager_heard = True
+        if self._client_manager is not None and _is_due(self._client_manager.next_deadline_ns(), now_ns):
+            self._for_client_manager.append(door.Ticked())
+        if _is_due(self._inquiries.next_deadline_ns(), now_ns):
+            self._inquire(*self._inquiries.keep_time(now_ns))
 
     # --- the queues --------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         while True:
-            if self._for_client_manager:
+            if self._client_manager is not None and self._for_client_manager:
                 events, self._for_client_manager = self._for_client_manager, []
                 for effect in self._client_manager.step(self._now_ns, events):
                     self._perform_of_client_manager(effect)
@@ -206,14 +239,35 @@ class Node:
             events, parts.for_producer = parts.for_producer, []
             for effect in parts.producer.step(self._now_ns, events):
                 self._perform_of_bus(parts, effect)
-        if parts.for_replica:
+        if parts.replica is None:
+            self._run_listener(parts)
+        elif parts.for_replica:
             events, parts.for_replica = parts.for_replica, []
             for effect in parts.replica.step(self._now_ns, events):
                 self._perform_of_bus(parts, effect)
         if parts.manager_heard:
             parts.manager_heard = False
+            assert parts.manager is not None, "nobody heard anything"
             for change in parts.manager.flush(self._now_ns, self._wall_ms):
                 self._perform_of_manager(parts, change)
+
+    def _run_listener(self, parts: ChannelParts) -> None:
+        listener, config = parts.listener, parts.producer.config
+        assert listener is not None, "a channel without a replica is listened to"
+        # What a node with a replica does not tell its listener is lost on it, and nothing else.
+        parts.for_replica.clear()
+        if config is not listener.config:
+            # Only the producer reads in the order that there is another configuration.
+            listener.reconfigure(config)
+            self._effects.append(InChannel(parts.name, bus.Reconfigured(config)))
+        if not parts.for_listener:
+            return
+        events, parts.for_listener = parts.for_listener, []
+        for news in listener.step(self._now_ns, events):
+            if isinstance(news, bus.Multicast):
+                self._effects.append(InChannel(parts.name, news))
+            else:
+                self._tell_client_manager(door.ChannelEvent(parts.name, news))
 
     # --- effects out -------------------------------------------------------------------------------
 
@@ -223,9 +277,14 @@ class Node:
                 self.channels[channel].for_producer.append(bus.Submitted(tag, payload, count))
             case door.SendToPrimary(channel=channel, message=message):
                 parts = self.channels[channel]
-                self._send(parts, parts.replica.primary, message)
+                if parts.primary:
+                    self._send(parts, parts.primary, message)
+            case door.SendToReplica(channel=channel, message=message, attempt=attempt):
+                parts = self.channels[channel]
+                if reader := parts.reader(self.node_id, attempt):
+                    self._send(parts, reader, message)
             case door.AskNode(conn=conn, request=request, text=text):
-                self._for_client_manager.append(self._answer(conn, request, text))
+                self._answer(conn, request, text)
             case _:
                 self._effects.append(effect)
 
@@ -236,29 +295,41 @@ class Node:
             case bus.Multicast(message=message):
                 self._multicast(parts, message)
             case bus.Apply(entry=entry, payload=payload, location=location):
-                parts.manager.apply(self._now_ns, self._wall_ms, entry, payload, location)
+                parts.kept.apply(self._now_ns, self._wall_ms, entry, payload, location)
                 parts.manager_heard = True
+                if entry.kind == _CLAIM:
+                    self._look_at_claim(parts, entry.mid.pe)
             case bus.TakeCheckpoint(n=n):
-                digest, state, segments = parts.manager.capture(n)
+                digest, state, segments = parts.kept.capture(n)
                 parts.for_replica.append(bus.StateCaptured(n, digest, state, segments))
             case bus.OpenState() | bus.MoveState() | bus.InstallState() | bus.DropState():
                 self._change_state(parts, effect)
             case bus.EnvelopeCommitted() | bus.EnvelopeConfirmed() | bus.EnvelopeUncertain():
                 # Negative tags are our own proposals: the fold acts on them, nobody waits for them.
                 if effect.tag >= 0:
-                    self._for_client_manager.append(door.ChannelEvent(parts.name, effect))
+                    self._tell_client_manager(door.ChannelEvent(parts.name, effect))
             case bus.PrimaryChanged():
-                self._for_client_manager.append(door.ChannelEvent(parts.name, effect))
+                self._tell_client_manager(door.ChannelEvent(parts.name, effect))
             case bus.Reconfigured(config=config):
                 parts.producer.reconfigure(config)
-                parts.manager.reconfigure(config.data_servers)
+                if parts.manager is not None:
+                    parts.manager.reconfigure(config.data_servers)
                 parts.is_alone = len(config.nodes) == 1
                 self._effects.append(InChannel(parts.name, effect))
             case bus.Spoilt(place=place, error=error):
-                parts.manager.damaged(place, error)
-                parts.manager_heard = True
+                if parts.manager is not None:
+                    parts.manager.damaged(place, error)
+                    parts.manager_heard = True
             case _:
                 self._effects.append(InChannel(parts.name, effect))
+
+    def _look_at_claim(self, parts: ChannelParts, term: int) -> None:
+        """A claim of ours may be that of a former life: its term is over, whoever takes us for its primary.
+
+        In that term deliveries were numbered and consumers known, and nothing of it is left.
+        """
+        if parts.replica is not None and parts.replica.epoch_led != term:
+            parts.kept.step_down()
 
     def _change_state(
         self,
@@ -266,14 +337,15 @@ class Node:
         effect: bus.OpenState | bus.MoveState | bus.InstallState | bus.DropState,
     ) -> None:
         """A state of another node is on its way to becoming that of our message manager."""
-        manager = parts.manager
+        manager, replica = parts.kept, parts.replica
+        assert replica is not None, "a state came without a replica"
         match effect:
             case bus.OpenState(n=n, state=state):
                 parts.for_replica.append(bus.StateOpened(n, *manager.open_state(state)))
             case bus.MoveState(n=n, moved=moved):
                 parts.for_replica.append(bus.StateCaptured(n, *manager.move_state(dict(moved))))
             case bus.InstallState(n=n):
-                term_served = parts.replica.term if parts.replica.is_serving else 0
+                term_served = replica.term if replica.is_serving else 0
                 manager.install_state(self._now_ns, n, term_served)
                 parts.manager_heard = True
             case bus.DropState():
@@ -299,86 +371,37 @@ class Node:
 
     # --- questions ---------------------------------------------------------------------------------
 
-    def _answer(self, conn: int, request: int, text: str) -> door.Answered:
-        """Questions to the node are JSON objects with a key `question`."""
-        try:
-            question = json.loads(text)["question"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return door.Answered(
-                conn, request, "an admin question is a JSON object with a key 'question'", UNKNOWN_QUESTION
-            )
-        if question == "session":
-            return door.Answered(conn, request, json.dumps(self._session(json.loads(text))))
-        if question == "status":
-            return door.Answered(conn, request, self._told(question, self.status))
-        if question == "destinations":
-            return door.Answered(conn, request, self._told(question, self.destinations))
-        return door.Answered(
-            conn, request, f"this node knows no question {str(question)[:80]!r}", UNKNOWN_QUESTION
-        )
-
-    def _told(self, question: str, tell: Callable[[], Any]) -> str:
-        answer = self._answers.get(question)
+    def _answer(self, conn: int, request: int, text: str) -> None:
+        """A client's question: to this node, or to all of them."""
+        question = self._inquiries.concerns_all(text)
+        if question is not None:
+            asker = Asker(conn, request)
+            self._inquire(*self._inquiries.ask(self._now_ns, asker, question, self.standing.tell))
+            return
+        answer = self.standing.tell(text)
         if answer is None:
-            answer = self._answers[question] = json.dumps(tell())
-        return answer
+            refusal = door.Answered(conn, request, "this node knows no such question", UNKNOWN_QUESTION)
+            self._tell_client_manager(refusal)
+        else:
+            self._tell_client_manager(door.Answered(conn, request, answer))
 
-    def _session(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What a channel knows of a session: nothing, or its generation. Who adopts one needs to know."""
-        parts = self.channels.get(str(asked.get("channel")))
-        try:
-            id = int(str(asked.get("session")), 16)
-        except ValueError:
-            return {}
-        row = parts.manager.state.sessions.get(id) if parts is not None else None
-        return {} if row is None else {"generation": row.generation, "last": row.last}
+    def _inquire(self, puts: list[Put], told: list[Told]) -> None:
+        for channel, to, question in puts:
+            self._send(self.channels[channel], to, question)
+        self._tell_askers(told)
 
-    def status(self) -> dict[str, Any]:
-        """The node and its channels, as `antiphon admin status` shows them."""
-        rows = [_channel_status(self.name, self.node_id, parts) for parts in self.channels.values()]
-        return {
-            "cluster": self.cluster,
-            "nodes": [node for node, _ in rows],
-            "channels": [channel for _, channel in rows],
-            "destinations": len(self.destinations()),
-            "connections": self._client_manager.connection_count,
-            "config_digest": self.config_digest,
-        }
+    def _tell_askers(self, told: list[Told]) -> None:
+        for asker, answer in told:
+            self._tell_client_manager(door.Answered(asker.conn, asker.request, answer))
 
-    def destinations(self) -> list[dict[str, Any]]:
-        """Every destination of every channel served here."""
-        return [
-            {**row, "blocked": parts.is_blocked}
-            for parts in self.channels.values()
-            for row in parts.manager.destinations()
-        ]
-
-
-def _channel_status(name: str, node_id: int, parts: ChannelParts) -> tuple[dict[str, Any], dict[str, Any]]:
-    replica = parts.replica
-    node = {
-        "name": name,
-        "role": EMBEDDED_ROLE,
-        "channel": parts.name,
-        "rank": replica.config.candidates.index(node_id) + 1,
-        "state": "joining" if replica.is_joining else "up",
-        "is_primary": parts.manager.is_primary,
-        "is_sequencer": replica.state is State.LEADING,
-        "synchronized": replica.is_serving or replica.is_synchronized,
-        "epoch": replica.epoch,
-        "committed": replica.committed_upto,
-        "applied": replica.applied,
-        "lag": replica.committed_upto - replica.applied,
-    }
-    channel = {
-        "name": parts.name,
-        "epoch": replica.epoch,
-        "committed": replica.committed_upto,
-        "primary": name if parts.manager.is_primary else None,
-        "replicas": len(replica.config.data_servers),
-        "checkpoint": replica.stable_checkpoint,
-    }
-    return node, channel
+    def _is_silent(self, node: int) -> bool:
+        """Has nothing been heard of this node for long, over any channel?"""
+        listeners = [parts.listener for parts in self.channels.values()]
+        return all(
+            one.is_silent(node, self._now_ns)
+            for one in listeners
+            if one is not None and node in one.config.nodes
+        )
 
 
 def _is_due(deadline_ns: int | None, now_ns: int) -> bool:

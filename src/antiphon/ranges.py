@@ -148,6 +148,11 @@ class Ranges:
             stops.append(stop)
             self._count += stop - start
             return stop - start
+        if start == stops[-1]:
+            # As sequence numbers come: nothing to look for, nothing that melts.
+            stops[-1] = stop
+            self._count += stop - start
+            return stop - start
         # Everything that overlaps or touches the new range melts into it.
         left = bisect_left(stops, start)
         right = bisect_right(starts, stop)

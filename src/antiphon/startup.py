@@ -15,6 +15,7 @@ What it promises
         are put aside (`lost+found`), and it begins anew under another disk id. So it has no vote until the
         group has listed that one: what the old disk promised and held may have been counted.
     S5  A payload that is damaged costs such a node nothing but asking the others for it.
+    S6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
 
 What it leaves to others
     Chance and time come in as data (`Identity`): `runtime` draws them, `sim` invents them.
@@ -24,26 +25,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
 
 from antiphon.bus.group import GroupConfig
+from antiphon.bus.listener import ROLE as CLIENT_MANAGER_ROLE
+from antiphon.bus.listener import Listener
 from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
+from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.errors import Damaged, FormatMismatch, StorageFailed
 from antiphon.ids import IdSource
+from antiphon.inquiries import Member
 from antiphon.journal import quarantine
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.format import checkpoint_name
 from antiphon.journal.journal import Journal
-from antiphon.journal.ports import Disk
+from antiphon.journal.no_records import NoRecords
+from antiphon.journal.ports import Disk, RecordKeeper
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
-from antiphon.node import ChannelParts, Node
+from antiphon.node import EMBEDDED_ROLE, Node
+from antiphon.standing import Agreed
 
 CHANNEL = "a"
 EMBEDDED_NODE_ID = 1
@@ -78,16 +84,21 @@ class StartSettings:
 
     name: str = "node-1"
     cluster: str = CLUSTER
+    role: str = EMBEDDED_ROLE
     group: GroupConfig = field(default_factory=lambda: GroupConfig.of(CHANNEL, (EMBEDDED_NODE_ID,)))
-    client_manager: ClientManagerSettings = field(default_factory=ClientManagerSettings)
+    # None: clients connect elsewhere.
+    client_manager: ClientManagerSettings | None = field(default_factory=ClientManagerSettings)
     message_manager: MessageManagerSettings = field(default_factory=MessageManagerSettings)
+    agreed: Agreed | None = None
     planted: frozenset[str] = NONE
 
-    def config_digest(self) -> str:
+    def agreement(self) -> Agreed:
         """Two nodes whose digests differ were set up differently."""
+        if self.agreed is not None:
+            return self.agreed
         essential = {"cluster": self.cluster, "group": self.group.digest.hex()}
         text = json.dumps(essential, sort_keys=True, separators=(",", ":"))
-        return blake2b(text.encode(), digest_size=16).hexdigest()
+        return Agreed(digest=blake2b(text.encode(), digest_size=16).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +110,24 @@ class StartedNode:
     journal: Journal
     found: Recovered
     counter: JournalCounter
-    manager: MessageManager
+    # Who refers to records of the journal.
+    keeper: RecordKeeper
     # For the operator: what was repaired, cut off or passed over.
     notes: list[str]
     # What was lost here, and must come from other nodes.
     alarms: list[str] = field(default_factory=list)
+
+    @property
+    def manager(self) -> MessageManager:
+        """The message manager of a node that has one."""
+        return self.node.channels[self.channel].kept
+
+    @property
+    def replica(self) -> Replica:
+        """The replica of a node that has one, as all do that were started from a disk."""
+        replica = self.node.channels[self.channel].replica
+        assert replica is not None, "a node with a disk has a replica"
+        return replica
 
 
 def start(
@@ -120,7 +144,7 @@ def start(
     `distrusted` says why the files that are there must not be used, though they look well; a sync failed.
     """
     group = settings.group
-    if not _can_do_without_disk(group, node_id):
+    if not can_do_without_disk(group, node_id):
         if distrusted:
             raise StorageFailed(distrusted)
         return _start(disk, journal, identity, settings, node_id)
@@ -129,18 +153,19 @@ def start(
             raise Damaged("data directory", 0, distrusted)
         return _start(disk, journal, identity, settings, node_id)
     except Damaged as damage:
-        alarm = _put_aside(disk, identity, group, node_id, damage)
+        alarm = put_aside(disk, identity, group, node_id, damage)
     started = _start(disk, journal, identity, settings, node_id)
     started.alarms.insert(0, alarm)
     return started
 
 
-def _can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
+def can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
     """Do others have all that is here, and would they know a new disk for a new one?"""
     return len(group.data_servers) > 1 and bool(group.disk_of(node_id))
 
 
-def _put_aside(disk: Disk, identity: Identity, group: GroupConfig, node_id: int, damage: Damaged) -> str:
+def put_aside(disk: Disk, identity: Identity, group: GroupConfig, node_id: int, damage: Damaged) -> str:
+    """Take a disk out of use that the node can do without; returns what is to be said about it."""
     assert identity.disk_id != group.disk_of(node_id), "a new disk is given the id of the one that is lost"
     mark = identity.disk_id.hex()[:12]
     moved = quarantine.put_aside(disk, mark, damage.text)
@@ -153,7 +178,7 @@ def _put_aside(disk: Disk, identity: Identity, group: GroupConfig, node_id: int,
 def _start(
     disk: Disk, journal: JournalSettings, identity: Identity, settings: StartSettings, node_id: int
 ) -> StartedNode:
-    has_peers = _can_do_without_disk(settings.group, node_id)
+    has_peers = can_do_without_disk(settings.group, node_id)
     opened, found = open_journal(
         disk, journal, identity, node_id=node_id, cluster=settings.cluster, has_peers=has_peers
     )
@@ -187,11 +212,20 @@ def start_node(
     """Compose the machines of a node from what the journal found."""
     group, payloads = settings.group, journal.payloads
     node_id = found.node_id
-    recovered = recover(found, payloads, keeps_state=node_id in group.checkpoint_servers)
-    manager = MessageManager(group.group, node_id, payloads, settings.message_manager, group.data_servers)
-    if recovered.manager_state is not None:
-        _restore(manager, recovered)
-        _verify(journal, manager)
+    recovered = recover(found, payloads, group=group)
+    manager: MessageManager | None = None
+    if node_id in group.data_servers:
+        manager = MessageManager(
+            group.group,
+            node_id,
+            payloads,
+            settings.message_manager,
+            group.data_servers,
+            planted=settings.planted,
+        )
+        if recovered.manager_state is not None:
+            _restore(manager, recovered)
+            _verify(journal, manager)
     counter = JournalCounter()
     parts = ChannelParts(
         name=group.group,
@@ -209,23 +243,26 @@ def start_node(
         producer=Producer(group, node_id, identity.run_id),
         manager=manager,
     )
-    client_manager = ClientManager(
-        node_id=node_id,
-        node_name=settings.name,
-        cluster=settings.cluster,
-        servers=(),
-        ids=identity.ids(node_id, found.run),
-        channels=(group.group,),
-        settings=settings.client_manager,
-        ask=partial(_look_up, manager),
-    )
+    client_manager: ClientManager | None = None
+    if settings.client_manager is not None:
+        assert manager is not None, "an embedded node keeps its messages"
+        client_manager = ClientManager(
+            node_id=node_id,
+            node_name=settings.name,
+            cluster=settings.cluster,
+            servers=(),
+            ids=identity.ids(node_id, found.run),
+            channels=(group.group,),
+            settings=settings.client_manager,
+        )
     node = Node(
         node_id=node_id,
         name=settings.name,
         cluster=settings.cluster,
-        config_digest=settings.config_digest(),
+        agreed=settings.agreement(),
         client_manager=client_manager,
         channels=(parts,),
+        role=settings.role,
     )
     notes = [*found.repairs, *found.truncated, *found.checkpoint_problems]
     return StartedNode(
@@ -234,18 +271,60 @@ def start_node(
         journal=journal,
         found=found,
         counter=counter,
-        manager=manager,
+        keeper=manager or NoRecords(),
         notes=notes,
         alarms=list(found.lost),
     )
 
 
-def _look_up(manager: MessageManager, question: str) -> str:
-    """The destination service asks the directory for a destination, or for a durable subscription."""
-    wanted = json.loads(question)
-    if wanted["question"] == "subscription":
-        return json.dumps(manager.find_subscription(wanted["client_id"], wanted["name"]) or {})
-    return json.dumps(manager.find(wanted["name"] if "name" in wanted else wanted["id"]) or {})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientManagerStart:
+    """How the node of a client manager is set up."""
+
+    node_id: int
+    name: str
+    cluster: str
+    agreed: Agreed
+    groups: tuple[GroupConfig, ...]
+    # Where clients find this and the other client managers, as `host:port`.
+    servers: tuple[str, ...]
+    # All nodes of the cluster: questions about it are put to each of them.
+    members: tuple[Member, ...] = ()
+    settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
+
+
+def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
+    """Compose the machines of a node that keeps nothing. Each channel has its own run of its producer.
+
+    Without a disk there is no number of this life: the random bytes of its run id stand in for it.
+    """
+    run = int.from_bytes(identity.run_id[2:6], "little")
+    client_manager = ClientManager(
+        node_id=start.node_id,
+        node_name=start.name,
+        cluster=start.cluster,
+        servers=start.servers,
+        ids=identity.ids(start.node_id, run),
+        channels=tuple([group.group for group in start.groups]),
+        settings=start.settings,
+    )
+    return Node(
+        node_id=start.node_id,
+        name=start.name,
+        cluster=start.cluster,
+        agreed=start.agreed,
+        client_manager=client_manager,
+        channels=[
+            ChannelParts(
+                name=group.group,
+                producer=Producer(group, start.node_id, identity.run_id, opens_at_once=True),
+                listener=Listener(group, start.node_id, start.name),
+            )
+            for group in start.groups
+        ],
+        role=CLIENT_MANAGER_ROLE,
+        members=start.members,
+    )
 
 
 def _restore(manager: MessageManager, recovered: RecoveredReplica) -> None:

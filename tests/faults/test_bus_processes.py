@@ -6,75 +6,41 @@ Figures are printed: `pytest -rP tests/faults/test_bus_processes.py` shows them.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import random
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from antiphon.transport.interface import Lane
-from antiphon.transport.key_file import read_key_file
-from antiphon.transport.keys import GroupKeys
-from antiphon.transport.sealing import Sealer
-from antiphon.transport.sockets import open_multicast
-from tests.bus_members import LOOPBACK, BusCluster, has_multicast, totals
+from antiphon.cli.main import main
+from antiphon.journal.format import LOST_AND_FOUND, PAGE, SUPERBLOCK
+from antiphon.journal.format import Settings as JournalSettings
+from antiphon.runtime.disk import POISONED, boot_id
+from tests.bus_members import (
+    KINDS,
+    NO_MULTICAST,
+    SMALL_SEGMENTS,
+    BusCluster,
+    check_order,
+    cluster,
+    finish,
+    has_multicast,
+    totals,
+)
 
-KINDS = {
-    "udp-large": {"kind": "udp", "datagram_bytes": 60_000},
-    "udp": {"kind": "udp", "datagram_bytes": 1_400},
-    "tcp": {"kind": "tcp"},
-}
 FAILOVER_SECONDS = 2.0
+HALF_LOAD_ATTEMPTS = 3
+ENVELOPES = "messages=220 size=256"
 
 
 @pytest.fixture(autouse=True)
 def needs_multicast() -> None:
     if not has_multicast():
-        pytest.skip("THIS MACHINE HAS NO MULTICAST ON ITS LOOPBACK: the bus was not tested over real sockets")
-
-
-def cluster(folder: Path, kind: str = "udp-large", **others: Any) -> BusCluster:
-    options: dict[str, Any] = {**KINDS[kind], **others}
-    return BusCluster(folder, **options)
-
-
-def check_order(members: BusCluster, loads: dict[int, dict[str, Any]]) -> None:
-    """One order, everything in it once, and what was confirmed where it was confirmed.
-
-    `loads` are results of loads with their places, by the session that submitted them.
-    """
-    histories = members.histories()
-    one_order: dict[int, tuple[int, ...]] = {}
-    for history in histories:
-        for row in history:
-            assert one_order.setdefault(row[0], row) == row, "two members disagree about a number"
-        assert all(before[0] < after[0] for before, after in itertools.pairwise(history))
-    times = Counter((row[2], row[3]) for row in one_order.values())
-    assert set(times.values()) <= {1}, [envelope for envelope, count in times.items() if count > 1]
-    for session, load in loads.items():
-        assert load["uncertain"] == 0
-        for number, first, count in load["places"]:
-            assert one_order[first][1:4] == (count, session, number), "what was confirmed is not there"
-
-
-def finish(members: BusCluster, asked: dict[int, int], seconds: float = 40.0) -> dict[int, dict[str, Any]]:
-    """Wait for loads; their results by session."""
-    results = {}
-    for node, to in asked.items():
-        member = members.members[node]
-        result = member.answer(to, seconds)
-        results[member.status()["session"]] = result
-    return results
+        pytest.skip(NO_MULTICAST)
 
 
 # -- the network --------------------------------------------------------------------------------------
@@ -87,45 +53,96 @@ def test_loss_duplicates_and_disorder_change_nothing_but_the_time(kind: str, tmp
         members.start()
         members.leader()
         asked = {
-            node: members.members[node].say(f"load envelopes=80 messages={count} size=256 list=1")
+            node: members.members[node].say(f"load envelopes=80 messages={count} size=256 rate=40 list=1")
             for node, count in ((1, 1), (2, 20), (3, 220))
         }
-        loads = finish(members, asked)
+        loads = finish(members, asked, 60.0)
         members.faults("")
         statuses = members.settle()
         assert [one["envelopes"] for one in statuses] == [240] * 3
         check_order(members, loads)
         sums = totals(statuses)
         print("what faults cost", kind, sums)
-        # Of ten that were sent seven came: so many more were lost. What is lost again is asked for again.
+        # Of ten that were sent seven came: so many more were lost. What is lost again is asked for again, and
+        # so is what members that get little processor answer late.
         lost = (sums["datagrams"] + sums["replays"]) * 3 // 7
-        assert sums["repairs_given"] <= 2 * lost + 100, sums
-        assert sums["repairs_asked"] <= 3 * lost + 100, sums
+        assert sums["repairs_given"] <= 3 * lost + 100, sums
+        assert sums["repairs_asked"] <= 6 * lost + 100, sums
         assert (sums["repairs_given"] > 0) == (kind != "tcp"), sums
 
 
-def test_at_half_load_almost_nothing_is_said_twice(tmp_path: Path) -> None:
-    with cluster(tmp_path, producers=1) as members:
+@pytest.mark.parametrize("kind", ["udp-large", "tcp"])
+def test_the_command_line_cuts_a_sequencer_off_one_way_and_heals_the_network(
+    kind: str, tmp_path: Path
+) -> None:
+    with cluster(tmp_path, kind) as members:
+        members.start()
+        leader = members.leader()
+        term = members.members[leader].status()["term"]
+        survivors = others_than(members, leader)
+        sides = f"{leader}:{','.join(map(str, survivors))}"
+        assert main(["faults", str(members.fault_file), "--partition", sides, "--one-way"]) == 0
+        for node in survivors:
+            members.members[node].wait(term=term + 1)
+        # It hears the others, and so that there is another.
+        members.members[leader].wait(term=term + 1, following=1)
+        asked = {node: members.members[node].say("load envelopes=50 list=1") for node in survivors}
+        loads = finish(members, asked)
+        assert main(["faults", str(members.fault_file), "--clear"]) == 0
+        loads |= finish(members, {leader: members.members[leader].say("load envelopes=50 list=1")})
+        members.settle()
+        check_order(members, loads)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_half_load_almost_nothing_is_said_twice(kind: str, tmp_path: Path) -> None:
+    """Half of the most that this machine does, which is measured right before.
+
+    Others may work on it too. A member that gets no processor for longer than the others wait is asked again,
+    and that is not the load's doing: so of a few attempts, each at half of a maximum of its own, one must be
+    clean. The load is never made lighter than half.
+    """
+    attempts = []
+    with cluster(tmp_path, kind, producers=1) as members:
         members.start()
         members.leader()
         producer = members.members[4]
-        full = producer.ask("load seconds=1 messages=220 size=256")
-        rate = int(full["rate"] / 220 / 2)
-        spent: dict[str, int] = {}
-        # What others do with this machine meanwhile may make members late: then half of it is something else.
-        for _ in range(4):
+        producer.ask(f"load seconds=1 {ENVELOPES}")
+        for _ in range(HALF_LOAD_ATTEMPTS):
+            full = producer.ask(f"load seconds=1 {ENVELOPES}")
+            wanted = full["envelopes"] / full["seconds"] / 2
             members.settle()
             before = said(members)
-            half = producer.ask(f"load seconds=3 messages=220 size=256 rate={rate}")
+            half = producer.ask(f"load seconds=3 {ENVELOPES} rate={max(1, round(wanted))}")
             members.settle()
             after = said(members)
             spent = {name: after[name] - before[name] for name in after}
-            print("half load", rate, spent, half["latency_ms"])
-            again = max(spent["repairs_given"], spent["rereported"] + spent["resent"])
-            if again * 1_000 <= spent["datagrams"] and not spent["socket_drops"]:
+            rate = half["envelopes"] / half["seconds"]
+            print("half load", kind, f"{rate:.0f} of {wanted:.0f} envelopes/s", spent, half["latency_ms"])
+            again = max(spent["repairs_asked"], spent["repairs_given"], spent["rereported"] + spent["resent"])
+            is_clean = again * 1_000 < spent["datagrams"] and not spent["socket_drops"]
+            if is_clean and rate >= 0.9 * wanted:
                 return
-            rate = max(10, rate // 2)
-        pytest.fail(f"at half load, {rate} envelopes/s: {spent}")
+            attempts.append((rate, wanted, spent))
+    pytest.fail(f"at half load: {attempts}")
+
+
+def test_where_the_kernel_grants_little_less_is_under_way(tmp_path: Path) -> None:
+    """The configured window is several times as large as the sockets here.
+
+    A replica that is slower than its quorum may still overflow; with the configured window all do (one of
+    thirty datagrams).
+    """
+    with cluster(tmp_path, producers=1, network={"receive_buffer_bytes": 200_000}) as members:
+        members.start()
+        members.leader()
+        loads = finish(members, {4: members.members[4].say(f"load seconds=2 {ENVELOPES} list=1")})
+        members.settle()
+        sums = said(members)
+        print("small sockets", sums)
+        assert members.members[4].status()["window_bytes"] == 200_000
+        assert sums["gave_up"] == 0
+        check_order(members, loads)
 
 
 def said(members: BusCluster) -> dict[str, int]:
@@ -232,81 +249,73 @@ def test_a_member_that_was_away_for_long_goes_on_from_a_checkpoint_of_another(
         assert statuses[-1]["envelopes"] < statuses[0]["envelopes"]
 
 
-# -- strangers ----------------------------------------------------------------------------------------
+# -- disks --------------------------------------------------------------------------------------------
 
 
-class Stranger:
-    """Somebody on the same network who has no part in the cluster."""
-
-    def __init__(self, members: BusCluster) -> None:
-        self._chance = random.Random(5)
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
-        groups = {lane: tuple(members.network["groups"][lane.name]) for lane in Lane}
-        self._places = [*groups.values(), *(tuple(place) for place in members.network["peers"].values())]
-        self._ear = open_multicast(groups[Lane.DATA], interface=LOOPBACK, buffer_bytes=1 << 20)
-        self._ear.setblocking(True)
-        self._ear.settimeout(10.0)
-        cluster_id = bytes.fromhex(members.network["cluster_id"])
-        keys = read_key_file(members.key_file)
-        wrong = GroupKeys.of([(keys.current, secrets.token_bytes(32))])
-        run_id = secrets.token_bytes(16)
-        self._wrong_key = Sealer(wrong, cluster_id, 1, run_id).stream(Lane.DATA)
-        self._other_cluster = Sealer(wrong, secrets.token_bytes(16), 2, run_id).stream(Lane.DATA)
-
-    def pester(self, times: int) -> None:
-        """Everything a stranger can send, a few of each, to everybody."""
-        for _ in range(times):
-            heard = self._ear.recv(1 << 16)
-            for words in (
-                heard,
-                heard[:-1] + bytes([heard[-1] ^ 1]),
-                self._chance.randbytes(self._chance.randrange(1, 1_400)),
-                b"".join(self._wrong_key.seal(b"\1\4\0\0\0evil")),
-                b"".join(self._other_cluster.seal(b"\1\4\0\0\0evil")),
-            ):
-                for place in self._places:
-                    self._socket.sendto(words, place)
-
-    def close(self) -> None:
-        self._socket.close()
-        self._ear.close()
+def flip(path: Path, *offsets: int) -> None:
+    with path.open("r+b") as file:
+        for offset in offsets:
+            file.seek(offset)
+            (byte,) = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte ^ 0x40]))
 
 
-def test_strangers_recordings_and_noise_have_no_effect_but_on_counters(tmp_path: Path) -> None:
-    with cluster(tmp_path, group={"suspicion_ms": 2_000}) as members:
+def ruin_superblock(data: Path) -> None:
+    flip(data / SUPERBLOCK, *range(50, 4 * PAGE, PAGE))
+
+
+def ruin_order(data: Path) -> None:
+    """Both copies of the first block of every segment."""
+    geometry = JournalSettings(**SMALL_SEGMENTS).geometry()
+    for segment in data.glob("segment-*"):
+        flip(segment, *(offset + 100 for offset in geometry.copies(0)))
+
+
+def poison(data: Path) -> None:
+    """A sync has failed, and the machine was not booted since."""
+    (data / POISONED).write_text(f"{boot_id()}\nthe cable came off\n")
+
+
+@pytest.mark.parametrize("ruin", [ruin_superblock, ruin_order, poison])
+def test_a_member_puts_a_ruined_disk_aside_and_votes_again_with_another(
+    ruin: Callable[[Path], None], tmp_path: Path
+) -> None:
+    with cluster(tmp_path, lists_disks=True) as members:
         members.start()
         members.leader()
-        epoch = members.settle()[0]["epoch"]
-        asked = {
-            node: members.members[node].say("load envelopes=300 messages=20 size=256 rate=100 list=1")
-            for node in members.nodes
-        }
-        with contextlib.closing(Stranger(members)) as stranger:
-            stranger.pester(100)
-            loads = finish(members, asked)
-        statuses = members.settle()
-        check_order(members, loads)
-        assert {one["epoch"] for one in statuses} == {epoch}
-        assert [one["refused"] for one in statuses] == [0, 0, 0]
-        sums = totals(statuses)
-        assert sums["replays"] > 0 and sums["wrong_key"] > 0, sums
-        assert sums["other_cluster"] > 0 and sums["garbage"] > 0, sums
-
-
-def test_noise_on_tcp_ports_has_no_effect(tmp_path: Path) -> None:
-    with cluster(tmp_path, "tcp", group={"suspicion_ms": 2_000}) as members:
-        members.start()
-        members.leader()
-        chance = random.Random(6)
-        asked = {1: members.members[1].say("load envelopes=300 messages=20 size=256 rate=150 list=1")}
-        for _ in range(30):
-            for place in members.network["peers"].values():
-                with contextlib.suppress(OSError), socket.create_connection(tuple(place), 5) as noise:
-                    noise.sendall(chance.randbytes(chance.randrange(1, 4_000)))
-        loads = finish(members, asked)
+        loads = finish(members, {1: members.members[1].say("load envelopes=60 messages=20 list=1")})
         members.settle()
+        assert members.members[3].stop() == 0
+        data = tmp_path / "data-3"
+        superblock = (data / SUPERBLOCK).read_bytes()
+        ruin(data)
+        loads |= finish(members, {2: members.members[2].say("load envelopes=60 messages=20 list=1")})
+        returned = members.launch(3).wait_ready()
+        assert "lost+found" in returned.errors.read_text()
+        aside = [path.name.partition("-")[2] for path in (data / LOST_AND_FOUND).iterdir()]
+        assert {SUPERBLOCK, "why.txt"} < set(aside), "nothing was deleted"
+        assert (data / SUPERBLOCK).read_bytes() != superblock and not (data / POISONED).exists()
+        returned.wait(voting=1, synchronized=1)
+        members.settle()
+        # With one of the others gone, nothing is ordered without it.
+        members.members[1].kill()
+        loads |= finish(members, {3: returned.say("load envelopes=60 messages=20 list=1")})
+        members.settle([2, 3])
         check_order(members, loads)
+
+
+def test_a_member_of_a_group_that_lists_no_disks_refuses_a_ruined_one(tmp_path: Path) -> None:
+    with cluster(tmp_path) as members:
+        members.start()
+        members.leader()
+        finish(members, {1: members.members[1].say("load envelopes=5 messages=20 list=1")})
+        assert members.members[3].stop() == 0
+        ruin_superblock(tmp_path / "data-3")
+        refused = members.launch(3)
+        assert refused.process.wait(timeout=30.0) == 1
+        assert "is damaged at byte" in refused.errors.read_text()
+        assert not list((tmp_path / "data-3" / LOST_AND_FOUND).iterdir())
 
 
 # -- namespaces ---------------------------------------------------------------------------------------

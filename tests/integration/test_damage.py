@@ -105,7 +105,10 @@ def test_a_primary_holds_back_what_is_damaged_and_then_delivers_in_order() -> No
                 delivered.extend(range(piece.first_sequence, piece.first_sequence + piece.count))
 
     cluster.on_said = note
-    register = m.Register(5, through.client.session, 1, queue.id, 0, "", 1_000, 1 << 20, Ranges(), 1, False)
+    term = life.manager.term
+    register = m.Register(
+        5, through.client.session, 1, queue.id, 0, "", 1_000, 1 << 20, Ranges(), 1, False, term
+    )
     life.take(bus.Received(through.through, register))
     assert cluster.run_ms(10_000, lambda: len(delivered) == len(waiting))
     assert delivered == waiting

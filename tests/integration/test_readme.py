@@ -18,8 +18,8 @@ PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text()
 PORT = 7420
 
-# Set-up and servers have tests of their own (test_fresh_clone.py).
-NOT_HERE = ("make ",)
+# Set-up and servers have tests of their own (test_fresh_clone.py, test_cluster_up.py).
+NOT_HERE = ("make ", "antiphon up ")
 
 
 def blocks(language: str) -> list[str]:

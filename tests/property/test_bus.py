@@ -18,7 +18,7 @@ from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger, Row
 from antiphon.bus.log import CommitLog
-from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ServerStatus
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ServerStatus, SpaceState
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.records import (
@@ -72,6 +72,8 @@ pieces = st.builds(m.Piece, u64, u32, u32, st.lists(st.binary(max_size=30), max_
 ranges = st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 99)), max_size=5).map(
     lambda pairs: Ranges((start, start + length) for start, length in pairs)
 )
+takers = st.lists(st.builds(m.Taker, u64, u64, u64), max_size=3).map(tuple)
+targets = st.builds(m.Target, u16, u64, takers, u64)
 by_name: dict[str, st.SearchStrategy[Any]] = {
     "mid": mids,
     "mids": st.lists(mids, max_size=3).map(tuple),
@@ -85,21 +87,19 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "payload": st.binary(max_size=50),
     "reason": st.sampled_from(NackReason),
     "status": st.sampled_from(ServerStatus),
-    "serving": st.booleans(),
-    "synchronized": st.booleans(),
     "config_digest": st.binary(max_size=20),
     "exceptions": st.lists(outcomes, max_size=3).map(tuple),
     "held": ranges,
     "lost": ranges,
+    "missing": ranges,
+    "space": st.sampled_from(SpaceState),
+    "targets": st.lists(targets, max_size=3).map(tuple),
     "number": u32,
-    "resumes": st.booleans(),
-    "is_lost": st.booleans(),
     "pieces": st.lists(pieces, max_size=3).map(tuple),
     "pid": u16,
     "count": u32,
     "most": u32,
     "limit": u32,
-    "more": st.booleans(),
     "generation": u32,
     "session": u128,
     "config_id": u32,
@@ -107,14 +107,15 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "bytes_max": u32,
     "places": st.lists(st.builds(m.Place, u32, u32, u32), max_size=3).map(tuple),
     "data": st.binary(max_size=50),
-    "is_gone": st.booleans(),
 }
 items_of = {
     m.DataReport: st.lists(items, max_size=3),
+    m.Envelopes: st.lists(datas, max_size=3),
     m.FetchDataReply: st.lists(datas, max_size=3),
     m.FetchRangeReply: st.lists(datas, max_size=3),
     m.StoredReply: st.lists(datas, max_size=3),
     m.BatchReply: st.lists(datas, max_size=3),
+    m.Credits: st.lists(st.builds(m.Credit, u64, u64, u64), max_size=3),
 }
 
 
@@ -127,6 +128,10 @@ def strategy_of(kind: type[Any]) -> st.SearchStrategy[Any]:
             parts[field.name] = items_of[kind].map(tuple)
         elif field.type == "str":
             parts[field.name] = texts
+        elif field.type == "tuple[str, ...]":
+            parts[field.name] = st.lists(texts, max_size=3).map(tuple)
+        elif field.type == "bool":
+            parts[field.name] = st.booleans()
         else:
             parts[field.name] = by_name.get(field.name, u64)
     return st.builds(kind, **parts)

@@ -299,8 +299,10 @@ class Hall:
         return returned
 
     def _take_delivery(self, deliver: Deliver) -> None:
-        holder = self.holders[deliver.consumer]
-        assert deliver.first_delivery == holder.delivered + 1, "deliveries are numbered without gaps"
+        [target] = deliver.targets
+        [taker] = target.takers
+        holder = self.holders[taker.consumer]
+        assert taker.first_delivery == holder.delivered + 1, "deliveries are numbered without gaps"
         for piece in deliver.pieces:
             for number in range(piece.first_sequence, piece.first_sequence + piece.count):
                 assert number not in self.acknowledged, "an acknowledged message was pushed again"

@@ -5,6 +5,8 @@ A run is a list of drawn steps. Sessions, topics and subscriptions are few, so t
 
 from __future__ import annotations
 
+from itertools import count
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -203,11 +205,13 @@ def test_in_the_end_every_subscriber_gets_what_it_needs_in_order(drawn: list[Ste
     story.tell(drawn)
     channel = story.channel
     channel.claim(1)  # consumers of before are gone
+    keys = count(1)  # none is ever used twice
     for topic in list(channel.manager.state.directory.topics):
         for subscription in list(topic.subscriptions.values()):
+            key = next(keys)
             expected = list(subscription.needs(topic.live).numbers())
             session = subscription.session or SESSIONS[0]
-            channel.register(1, topic.id, session=session, subscription=subscription.id)
+            channel.register(key, topic.id, session=session, subscription=subscription.id)
             rows = delivered(channel.flush())
             assert [number for _, number, _, _ in rows] == expected
-            channel.unregister(1, 0)
+            channel.unregister(key, 0)

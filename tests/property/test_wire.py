@@ -102,7 +102,7 @@ def any_command(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
     payload = draw(any_payload)
     kind = kind_of(payload)
     header: dict[str, Any] = {"kind": kind, "generation": draw(u32s), "confirmed_through": draw(u64s)}
-    of_session = kind in (1, 2, 3) or (kind not in (9, 10) and draw(st.booleans()))
+    of_session = kind in (1, 2, 3) or (kind not in (9, 10, 13) and draw(st.booleans()))
     header["session"] = draw(st.integers(1, 2**128 - 1)) if of_session else NODE_SESSION
     header["number"] = draw(st.integers(1, 2**63)) if of_session and kind > 3 else 0
     header["count"] = draw(st.integers(1, PUBLISH_COUNT_MAX)) if kind == CommandKind.PUBLISH else 1

@@ -77,6 +77,7 @@ PROBES = (
     "order.TICK",
     "producer.confirmed",
     "producer.last_words",
+    "producer.said_together",
     "recovery.from_checkpoint",
     *(f"shape.{shape}" for shape in ("one", "three", "witness", "five")),
     *(

@@ -12,7 +12,7 @@ from antiphon.sim.runs import run
 from antiphon.sim.trace import Trace
 
 SEEDS = (3, 7, 11)
-WORKLOADS = ("bus", "node")
+WORKLOADS = ("bus", "cluster", "node")
 SCRIPT = """
 import sys
 from antiphon.sim.runs import run

@@ -60,6 +60,11 @@ HUNTS = [
     Hunt("bus", planted.NEGATIVE_AFTER_DAMAGE, 9, ("I18",)),  # 1.4
     Hunt("bus", planted.CONFIG_BEFORE_COMMIT, 9, ("I6",)),  # 1.5
     Hunt("bus", planted.TWO_CHANGES_AT_ONCE, 12, ("I7",)),  # 2
+    Hunt("cluster", planted.HELD_RANGES_IGNORED, 28, ("holds it",)),  # 4.5
+    Hunt("cluster", planted.LOWER_GENERATION_ACCEPTED, 36, ("I13", "I14")),  # 5.7
+    Hunt("cluster", planted.ACKNOWLEDGED_TWICE, 24, ("two acknowledgements",)),  # 4
+    Hunt("cluster", planted.OLD_TERM_ACCEPTED, 18, ("I14",)),  # 2.8
+    Hunt("cluster", planted.FLOOR_IGNORED, 24, ("I19",)),  # 4
 ]
 
 
@@ -84,10 +89,11 @@ def test_a_planted_bug_is_found_and_its_seed_passes_without_it(wanted: Hunt) -> 
     assert healthy.is_clean, f"{healthy.violation}\n    {healthy.replay}"
 
 
-@pytest.mark.parametrize("workload", ["bus", "node"])
+@pytest.mark.parametrize("workload", ["bus", "cluster", "node"])
 def test_there_is_a_hunt_for_every_profile(workload: str) -> None:
     assert {one.bug for one in HUNTS if one.workload == workload} == set(WORKLOADS[workload].profiles)
 
 
 def test_every_bug_that_can_be_planted_is_hunted() -> None:
     assert set(WORKLOADS["bus"].profiles) == set(planted.ALL)
+    assert set(WORKLOADS["cluster"].profiles) == set(planted.OF_CLUSTER)

@@ -1,7 +1,7 @@
 """Imports point one way, and the pure modules stay pure.
 
     foundation -> wire -> journal -> bus -> client_manager | message_manager
-                    |                 |-> transport
+                    |                 |-> transport -> cluster
                     |       -> node -> admin -> runtime | sim -> cli
                     +-> client -> the face that applications import
 
@@ -28,8 +28,10 @@ LAYERS: list[set[str]] = [
     {"journal"},
     {"bus"},
     {"transport"},
+    {"cluster"},
     {"client", "client_manager", "message_manager"},
-    {"blocking"},
+    {"blocking", "channel_parts", "inquiries"},
+    {"standing"},
     {"antiphon", "node"},
     {"startup"},
     {"admin"},
@@ -58,8 +60,12 @@ PURE_PARTS = (FOUNDATION - {"config"}) | {
     "wire",
     "journal",
     "bus",
+    "cluster",
     "client_manager",
     "message_manager",
+    "channel_parts",
+    "inquiries",
+    "standing",
     "node",
     "startup",
 }

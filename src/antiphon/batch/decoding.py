@@ -12,6 +12,7 @@ What it promises
 from __future__ import annotations
 
 import operator
+import struct
 from typing import Final, NamedTuple
 
 from antiphon.batch.bodies import BodyKind
@@ -154,6 +155,40 @@ def decode_parts(data: bytes | bytearray | memoryview, trusted: bool) -> Parts:
         columns,
         properties,
     )
+
+
+_LONE: Final = struct.Struct(f"{HEADER.format}{ENTRY.format[1:]}ii")
+_LONE_HEAD: Final = (VERSION, 0, 0, int(_PLAIN), 1)
+_LONE_ENTRY: Final = (int(_BODY), int(ValueType.BYTES), 0, 0)
+
+
+def lone_body(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:
+    """Producer and number of a batch that is one body of bytes and nothing else.
+
+    What `decode_parts` would find, in a fifth of the time: messages that are sent one by one are all like
+    this. None for any other batch, and for what is none.
+    """
+    size = len(data)
+    if size < _LONE.size:
+        return None
+    fields = _LONE.unpack_from(data)
+    length, columns, first_bit, names_length, producer, number, timestamp_ms = fields[5:12]
+    body, start, stop = fields[16:]
+    is_whole = length == size == _LONE.size + (body + 7 & ~7) and body <= BODY_BYTES_MAX
+    if (
+        fields[:5] != _LONE_HEAD
+        or fields[12:16] != _LONE_ENTRY
+        or not is_whole
+        or columns != 1
+        or names_length
+        or first_bit > 7
+        or timestamp_ms < 0
+        or start < 0
+        or stop - start != body
+        or (body & 7 and data[_LONE.size + body :] != PADDING[body & 7])
+    ):
+        return None
+    return int.from_bytes(producer, "little"), number
 
 
 def _read_header(view: memoryview) -> _Header:

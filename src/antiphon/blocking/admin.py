@@ -35,16 +35,27 @@ class Admin:
         """
         return self._loop.run(self._admin.destinations())
 
+    def digests(self) -> list[dict[str, Any]]:
+        """What the state of every replica is. Those that have applied the same must have the same digest.
+
+        >>> {row["digest"] for row in admin.digests() if row["channel"] == "a"}
+        """
+        return self._loop.run(self._admin.digests())
+
     def create(
         self,
         destination: str,
         *,
         retention: Duration | Literal["consumed"] | None = None,
         retention_bytes: int | None = None,
+        channel: str | None = None,
     ) -> None:
         """Make a destination. If it exists and is set as asked for, that is fine too.
 
         >>> admin.create("topic:prices", retention=3600, retention_bytes=10**10)
         """
-        creating = self._admin.create(destination, retention=retention, retention_bytes=retention_bytes)
-        self._loop.run(creating)
+        self._loop.run(
+            self._admin.create(
+                destination, retention=retention, retention_bytes=retention_bytes, channel=channel
+            )
+        )

@@ -86,9 +86,12 @@ class Candidacy:
 
     @property
     def newly_committed(self) -> tuple[Entry, ...]:
-        """The adopted entries that nobody is sure to have heard of as committed."""
+        """The adopted entries that nobody is sure to have heard of as committed.
+
+        Our base may have moved since the others answered: what lies before it is in a stable checkpoint.
+        """
         assert self.log is not None, "nothing is adopted yet"
-        return self.log.between(self._low, self.log.last)
+        return self.log.between(max(self._low, self.log.base), self.log.last)
 
     def next_deadline_ns(self) -> int:
         return self._resend_at

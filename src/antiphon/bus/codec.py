@@ -15,7 +15,8 @@ What it leaves to others
     group text, fields
 
 The tables below are the format: the order of the fields in a message class, and how each is written.
-Payloads and batches come out as views into what was decoded.
+What there can be hundreds of in a message, entries, envelopes and items of a report, is written and read in
+one sweep. Payloads and batches come out as views into what was decoded, except small ones among several.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from struct import Struct
+from struct import error as StructError
 from typing import Any, Final, NamedTuple, TypeVar
 
 from antiphon.bus import messages as m
@@ -36,17 +38,25 @@ from antiphon.wire.layout import Field, list_of
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, pack
 
 MAGIC: Final = 0xA971
-VERSION: Final = 2
+VERSION: Final = 3
 
 _HEAD = Struct("<HBBIH16s16s")
 _START: Final = pack(Struct("<HB"), MAGIC, VERSION)
 _HEADERS_MAX: Final = 1_024
 _ITEM = Struct("<HQQQII16s")
-_DATA = Struct("<HQQQI16s")
-_DATA_SIZED = Struct(_DATA.format + "I")
+_DATA = Struct("<HQQQI16sI")
+_COPIED_BYTES: Final = 65_536
+ENVELOPE_BYTES: Final = _DATA.size
+"""What one of several envelopes takes beside its payload."""
 _PIECE = Struct("<QII")
 _PLACE = Struct("<III")
+_CREDIT = Struct("<QQQ")
+_TAKER = Struct("<QQQ")
+_TARGET = Struct("<HQQ")
 
+
+# What a tuple with names does when it is made, without the Python call around it: half the time.
+_new = tuple.__new__
 
 NO_DISK: Final = bytes(16)
 """The disk id of who has none: a client manager."""
@@ -97,23 +107,69 @@ def _read_mid(reader: Reader) -> Mid:
     return Mid(*reader.numbers(MID_STRUCT))
 
 
-def _write_item(writer: Writer, item: m.ReportItem) -> None:
-    writer.raw(pack(_ITEM, *item.mid, item.ts, item.count, item.size, item.digest))
+def _write_items(writer: Writer, items: tuple[m.ReportItem, ...]) -> None:
+    write = _ITEM.pack
+    writer.count(len(items))
+    try:
+        rows = [
+            write(pid, pe, pseq, ts, count, size, digest)
+            for (pid, pe, pseq), ts, count, digest, size in items
+        ]
+    except StructError as error:
+        raise ValueError(f"an item that does not fit: {error}") from None
+    writer.raw(b"".join(rows))
 
 
-def _read_item(reader: Reader) -> m.ReportItem:
-    pid, pe, pseq, ts, count, size, digest = reader.numbers(_ITEM)
-    return m.ReportItem(Mid(pid, pe, pseq), ts, count, digest, size)
+def _read_items(reader: Reader) -> tuple[m.ReportItem, ...]:
+    rows = _ITEM.iter_unpack(reader.raw(reader.count(_ITEM.size) * _ITEM.size))
+    return tuple(
+        [
+            _new(m.ReportItem, (_new(Mid, (pid, pe, pseq)), ts, count, digest, size))
+            for pid, pe, pseq, ts, count, size, digest in rows
+        ]
+    )
 
 
 def _write_data(writer: Writer, data: m.Data) -> None:
     payload = data.payload
-    writer.parts += (pack(_DATA_SIZED, *data.mid, data.ts, data.count, data.digest, len(payload)), payload)
+    writer.parts += (pack(_DATA, *data.mid, data.ts, data.count, data.digest, len(payload)), payload)
 
 
 def _read_data(reader: Reader) -> m.Data:
-    pid, pe, pseq, ts, count, digest = reader.numbers(_DATA)
-    return m.Data(Mid(pid, pe, pseq), ts, count, digest, reader.bytes_())
+    pid, pe, pseq, ts, count, digest, size = reader.numbers(_DATA)
+    return m.Data(Mid(pid, pe, pseq), ts, count, digest, reader.raw(size))
+
+
+def _write_datas(writer: Writer, datas: tuple[m.Data, ...]) -> None:
+    """A count, then what is known of each, then the payloads end to end."""
+    write = _DATA.pack
+    writer.count(len(datas))
+    try:
+        rows = [
+            write(pid, pe, pseq, ts, count, digest, len(payload))
+            for (pid, pe, pseq), ts, count, digest, payload in datas
+        ]
+    except StructError as error:
+        raise ValueError(f"an envelope that does not fit: {error}") from None
+    writer.raw(b"".join(rows))
+    writer.parts += [payload for _, _, _, _, payload in datas]
+
+
+def _read_datas(reader: Reader) -> tuple[m.Data, ...]:
+    count = reader.count(_DATA.size)
+    rows = list(_DATA.iter_unpack(reader.raw(count * _DATA.size)))
+    total = sum([row[6] for row in rows])
+    payloads: Buffer = reader.raw(total)
+    if count > 1 and total <= _COPIED_BYTES:
+        # A piece of bytes costs less than a view, and does not keep its neighbours in memory.
+        payloads = bytes(payloads)
+    datas = []
+    at = 0
+    for pid, pe, pseq, ts, count, digest, size in rows:
+        end = at + size
+        datas.append(_new(m.Data, (_new(Mid, (pid, pe, pseq)), ts, count, digest, payloads[at:end])))
+        at = end
+    return tuple(datas)
 
 
 def _write_piece(writer: Writer, piece: m.Piece) -> None:
@@ -135,6 +191,27 @@ def _read_place(reader: Reader) -> m.Place:
     return m.Place(*_PLACE.unpack(reader.raw(_PLACE.size)))
 
 
+def _write_credit(writer: Writer, credit: m.Credit) -> None:
+    writer.raw(pack(_CREDIT, *credit))
+
+
+def _read_credit(reader: Reader) -> m.Credit:
+    return m.Credit(*_CREDIT.unpack(reader.raw(_CREDIT.size)))
+
+
+def _write_target(writer: Writer, target: m.Target) -> None:
+    writer.raw(pack(_TARGET, target.node, target.stream, target.number))
+    writer.count(len(target.takers))
+    for taker in target.takers:
+        writer.raw(pack(_TAKER, *taker))
+
+
+def _read_target(reader: Reader) -> m.Target:
+    node, stream, number = _TARGET.unpack(reader.raw(_TARGET.size))
+    takers = [m.Taker(*_TAKER.unpack(reader.raw(_TAKER.size))) for _ in range(reader.count(_TAKER.size))]
+    return m.Target(node, number, tuple(takers), stream)
+
+
 def _write_ranges(writer: Writer, ranges: Ranges) -> None:
     writer.bytes_(ranges.encode())
 
@@ -154,15 +231,20 @@ _ID = _fixed(16)
 _MID = Field(_write_mid, _read_mid)
 _MIDS = list_of(_MID, MID_STRUCT.size)
 _NUMBERS = list_of(_U64, 8)
-_ITEMS = list_of(Field(_write_item, _read_item), _ITEM.size)
+_ITEMS = Field(_write_items, _read_items)
 _ENTRIES = Field(write_entries, read_entries)
-_DATAS = list_of(Field(_write_data, _read_data), _DATA.size + 4)
+_DATAS = Field(_write_datas, _read_datas)
 _PIECES = list_of(Field(_write_piece, _read_piece), _PIECE.size + 4)
 _PLACES = list_of(Field(_write_place, _read_place), _PLACE.size)
 _VIEW: Field[Buffer] = Field(Writer.bytes_, Reader.bytes_)
 _RANGES = Field(_write_ranges, lambda reader: Ranges.decode(reader.bytes_()))
 _OUTCOMES = Field(_write_outcomes, lambda reader: read_outcomes(reader, Outcome))
+_CREDITS = list_of(Field(_write_credit, _read_credit), _CREDIT.size)
+_TARGETS = list_of(Field(_write_target, _read_target), _TARGET.size + 4)
+_TEXTS = list_of(_TEXT, 2)
+_LONG_TEXT = Field(Writer.document, Reader.document)
 _STATUS = _enum(m.ServerStatus)
+_SPACE = _enum(m.SpaceState)
 _REASON = _enum(m.NackReason)
 
 # --- messages ------------------------------------------------------------------------------------
@@ -177,7 +259,7 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (7, m.CommitSubmit, (_U64, _U64, _ENTRIES, _U64, _U32)),
     (8, m.CommitAcknowledge, (_U64, _U64, _STATUS)),
     (9, m.Commit, (_U64, _ENTRIES, _U64)),
-    (10, m.Heartbeat, (_U64, _U64, _U64, _U64, _U64, _BOOL)),
+    (10, m.Heartbeat, (_U64, _U64, _U64, _U64, _U64, _BOOL, _SPACE)),
     (11, m.HeartbeatAck, (_U64, _U64)),
     (12, m.PreSeal, (_U64, _U64)),
     (13, m.PreSealOk, (_U64,)),
@@ -195,13 +277,12 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (25, m.CheckpointReport, (_U64, _ID, _U64)),
     (26, m.Presence, (_TEXT, _TEXT, _U64, _BOOL, _BYTES, _U64, _U32)),
     (27, m.Applied, (_U64, _U64, _OUTCOMES, _U64, _U64)),
-    (28, m.Register, (_U64, _U128, _U32, _U64, _U64, _TEXT, _U64, _U64, _RANGES, _U32, _BOOL)),
-    (29, m.Registered, (_U64, _U64, _TEXT, _TEXT, _RANGES)),
-    (30, m.Unregister, (_U64, _U64, _BOOL)),
+    (28, m.Register, (_U64, _U128, _U32, _U64, _U64, _TEXT, _U64, _U64, _RANGES, _U32, _BOOL, _U64)),
+    (29, m.Registered, (_U64, _U64, _TEXT, _TEXT, _RANGES, _U64, _U64)),
+    (30, m.Unregister, (_U64, _U64, _BOOL, _U64)),
     (31, m.SessionDetached, (_U128, _U32)),
-    (32, m.CreditUpdate, (_U64, _U64, _U64)),
-    (33, m.Deliver, (_U64, _U64, _U64, _U64, _U64, _PIECES)),
-    (34, m.ConsumerEnded, (_U64, _U64, _TEXT, _TEXT)),
+    (33, m.Deliver, (_U64, _U64, _TARGETS, _PIECES)),
+    (34, m.ConsumerEnded, (_U64, _U64, _TEXT, _TEXT, _U64, _U64)),
     (35, m.BrowseRequest, (_U64, _U64, _U64, _U64, _U32)),
     (36, m.BrowseReply, (_U64, _U64, _BOOL, _PIECES, _TEXT, _TEXT)),
     (37, m.AppliedGet, (_U64,)),
@@ -215,6 +296,17 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (45, m.StoredReply, (_U64, _PLACES, _DATAS, _BOOL)),
     (46, m.BatchGet, (_NUMBERS, _NUMBERS)),
     (47, m.BatchReply, (_NUMBERS, _NUMBERS, _DATAS)),
+    (48, m.Unregistered, (_U64, _U64)),
+    (49, m.SessionDetachedHeard, (_U128, _U32, _BOOL)),
+    (50, m.Credits, (_U64, _U64, _CREDITS, _U64, _BOOL)),
+    (51, m.DeliverHead, (_U64, _U64, _U64, _U64, _U64, _BOOL)),
+    (52, m.DeliverAck, (_U64, _U64, _RANGES, _U64)),
+    (53, m.Lookup, (_U64, _U64, _LONG_TEXT, _BOOL)),
+    (54, m.LookupReply, (_U64, _LONG_TEXT)),
+    (55, m.AdminAsk, (_U64, _LONG_TEXT)),
+    (56, m.AdminAnswer, (_U64, _TEXT, _LONG_TEXT)),
+    (57, m.Advertised, (_TEXTS, _TEXTS)),
+    (64, m.Envelopes, (_DATAS,)),
 )
 
 _Write = Callable[[Writer, Any], None]
@@ -237,7 +329,7 @@ def _compile(kind: type[Any], formats: tuple[Field[Any], ...]) -> tuple[_Write, 
     return write, read
 
 
-# DATA is written as it stands in FETCH_DATA_REPLY, by hand: it is the one that is large.
+# DATA is written by hand: it is the one that is large.
 _WRITERS: dict[type[Any], tuple[int, _Write]] = {m.Data: (1, _write_data)}
 _READERS: dict[int, _Read] = {1: _read_data}
 for _number, _kind, _formats in _TABLE:

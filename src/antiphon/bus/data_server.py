@@ -63,11 +63,25 @@ WEIGHT_MIN = 1_280
 
 _COPIED_BYTES = 16_384
 
+# What is made for every envelope is made without the Python call of a tuple with names.
+_new = tuple.__new__
+
 # So many rounds of reports an envelope may take before it is passed on. Meanwhile a living producer sends
 # it again.
 _ROUNDS = 3
+_ROUNDS_BETWEEN = 8
 
 _FENCES = (EntryKind.PRODUCER_OPEN, EntryKind.PRODUCER_FENCE)
+
+
+def _turn(rounds: int) -> int | None:
+    """Whose turn it is to be passed on to in this round, if anybody's.
+
+    A few times in a row; then seldom, since it is a burden for a network that is bad already.
+    """
+    if rounds < 2 * _ROUNDS:
+        return rounds if rounds >= _ROUNDS else None
+    return rounds // _ROUNDS_BETWEEN if rounds % _ROUNDS_BETWEEN == 0 else None
 
 
 def _kept(payload: bytes | memoryview) -> bytes | memoryview | None:
@@ -198,8 +212,10 @@ class DataServer:
 
     def _on_received(self, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         match message:
+            case m.Envelopes():
+                self._on_data(message.items, out, is_first_hand=True)
             case m.Data():
-                self._on_data(message, out, is_first_hand=True)
+                self._on_data((message,), out, is_first_hand=True)
             case m.Commit() | m.Heartbeat():
                 self._on_epoch(message.epoch)
             case m.ReportNack():
@@ -209,87 +225,94 @@ class DataServer:
             case m.FetchRange():
                 self._on_fetch_range(sender, message, out)
             case m.FetchDataReply() | m.FetchRangeReply():
-                for item in message.items:
-                    self._on_data(item, out, is_first_hand=False)
+                self._on_data(message.items, out, is_first_hand=False)
             case _:
                 pass
 
-    def _on_data(self, data: m.Data, out: list[RoleEffect], *, is_first_hand: bool) -> None:
-        mid = data.mid
-        held = self._held.get(mid)
-        if held is not None:
-            if held.item.digest != data.digest:
-                out.append(Alarm(f"{mid} came with two contents; the second is dropped"))
-            elif is_first_hand and held.is_durable and not held.is_settled:
-                # Its producer misses a word about it; perhaps our report was lost.
-                self.rereported += 1
+    def _on_data(self, datas: Sequence[m.Data], out: list[RoleEffect], *, is_first_hand: bool) -> None:
+        quota, counter = self._config.producer_quota_bytes, self._counter
+        for data in datas:
+            mid, ts, count, digest, payload = data
+            held = self._held.get(mid)
+            if held is not None:
+                self._on_held(held, digest, out, is_first_hand=is_first_hand)
+                continue
+            wanted = self._wanted.get(mid)
+            if wanted is None:
+                verdict = self._verdict(mid, ts)
+                if verdict is not None:
+                    if is_first_hand:
+                        out.append(Send(mid.pid, verdict))
+                    continue
+            elif wanted.digest != digest:
+                self.dropped += 1
+                continue
+            size = len(payload)
+            weight = size if size > WEIGHT_MIN else WEIGHT_MIN
+            is_too_much = self._weights.get(mid.pid, 0) + weight > quota
+            if (is_too_much and wanted is None) or not self._verifies(data):
+                # The producer will send it again; what is malformed was not its.
+                self.dropped += 1
+                continue
+            held = _Held(_new(ReportItem, (mid, ts, count, digest, size)), self._cached(payload, size), False)
+            self._hold(held)
+            if wanted is not None:
+                # It came after its numbers. Nobody needs a report any more, but the member waits for it.
+                del self._wanted[mid]
+                self._settle(held)
+            index = counter.next()
+            out.append(_new(Append, (index, _new(DataRecord, data))))
+            if ACKNOWLEDGE_BEFORE_FSYNC in self._planted:  # planted: the report does not wait for the disk
+                held.is_durable = True
                 self._due.append(held)
-            return
-        wanted = self._wanted.get(mid)
-        if wanted is None:
-            verdict = self._verdict(data)
-            if verdict is not None:
-                if is_first_hand:
-                    out.append(Send(mid.pid, verdict))
-                return
-        elif wanted.digest != data.digest:
-            self.dropped += 1
-            return
-        payload = data.payload
-        size = len(payload)
-        weight = max(size, WEIGHT_MIN)
-        is_too_much = self._weights.get(mid.pid, 0) + weight > self._config.producer_quota_bytes
-        if (is_too_much and wanted is None) or not self._verifies(data):
-            # The producer will send it again; what is malformed was not its.
-            self.dropped += 1
-            return
-        cached: bytes | memoryview | None = None
-        if self._cached_bytes + size <= self._config.cached_bytes_max:
-            cached = _kept(payload)
-            if cached is not None:
-                self._cached_bytes += size
-        held = _Held(ReportItem(mid, data.ts, data.count, data.digest, size), cached, False)
-        self._hold(held)
-        if wanted is not None:
-            # It came after its numbers. Nobody needs a report any more, but the member waits for it.
-            del self._wanted[mid]
-            self._settle(held)
-        index = self._counter.next()
-        out.append(Append(index, DataRecord(mid, data.ts, data.count, data.digest, payload)))
-        if ACKNOWLEDGE_BEFORE_FSYNC in self._planted:  # planted: the report does not wait for the disk
-            held.is_durable = True
-            self._due.append(held)
-            return
-        self._writing.append((index, held))
+                continue
+            self._writing.append((index, held))
 
-    def _verdict(self, data: m.Data | ReportItem) -> m.Published | m.ReportNack | None:
+    def _on_held(self, held: _Held, digest: bytes, out: list[RoleEffect], *, is_first_hand: bool) -> None:
+        """It has come before."""
+        if held.item.digest != digest:
+            out.append(Alarm(f"{held.item.mid} came with two contents; the second is dropped"))
+        elif is_first_hand and held.is_durable and not held.is_settled:
+            # Its producer misses a word about it; perhaps our report was lost.
+            self.rereported += 1
+            self._due.append(held)
+
+    def _cached(self, payload: bytes | memoryview, size: int) -> bytes | memoryview | None:
+        if self._cached_bytes + size > self._config.cached_bytes_max:
+            return None
+        kept = _kept(payload)
+        if kept is not None:
+            self._cached_bytes += size
+        return kept
+
+    def _verdict(self, mid: Mid, ts: int) -> m.Published | m.ReportNack | None:
         """What the committed order already says about an envelope, if anything."""
-        mid = data.mid
         row = self._ledger.rows.get(mid.pid)
         if row is not None and (mid.pe < row.pe or (mid.pe == row.pe and mid.pseq <= row.last_pseq)):
             if self._ledger.is_committed(mid):
                 return m.Published(mid)
             return m.ReportNack(self._epoch, mid, NackReason.FENCED, row.pe)
-        if data.ts + self._config.lifetime < self._known.upto:
+        if ts + self._config.lifetime < self._known.upto:
             return m.ReportNack(self._epoch, mid, NackReason.EXPIRED)
         return None
 
     def _verifies(self, data: m.Data) -> bool:
-        if len(data.payload) > self._config.envelope_bytes_max or not 1 <= data.count <= COUNT_MAX:
+        mid, ts, count, digest, payload = data
+        if len(payload) > self._config.envelope_bytes_max or not 1 <= count <= COUNT_MAX:
             return False
-        if digest_of(data.mid, data.ts, data.count, data.payload) != data.digest:
+        if digest_of(mid, ts, count, payload) != digest:
             return False
         try:
-            return count_of(data.payload) == data.count
+            return count_of(payload) == count
         except ProtocolError:
             return False
 
     def _hold(self, held: _Held) -> None:
-        item = held.item
-        self._held[item.mid] = held
+        mid, _, _, _, size = held.item
+        self._held[mid] = held
         self._unsettled += 1
-        pid = item.mid.pid
-        self._weights[pid] = self._weights.get(pid, 0) + max(item.size, WEIGHT_MIN)
+        weights, pid = self._weights, mid.pid
+        weights[pid] = weights.get(pid, 0) + (size if size > WEIGHT_MIN else WEIGHT_MIN)
 
     # -- durability and reports --------------------------------------------------------------------
 
@@ -321,7 +344,7 @@ class DataServer:
             if not held.is_durable or held.is_settled:
                 continue
             mid = held.item.mid
-            verdict = self._verdict(held.item)
+            verdict = self._verdict(mid, held.item.ts)
             told = self._told.get(mid.pid)
             if verdict is None and told is not None and mid.pe == told.pe and mid.pseq <= told.pseq:
                 # It is committed, and its number is on its way to us.
@@ -355,27 +378,26 @@ class DataServer:
             return
         expected: dict[int, tuple[int, int]] = {pid: (row.pe, row.last_pseq + 1) for pid, row in rows.items()}
         room = config.fetch_bytes_max
-        for mid in sorted([mid for mid, rounds in self._rounds.items() if rounds >= _ROUNDS]):
+        for mid in sorted([mid for mid, rounds in self._rounds.items() if _turn(rounds) is not None]):
             if expected.get(mid.pid) != (mid.pe, mid.pseq) or mid not in self._held or room <= 0:
                 continue
             expected[mid.pid] = (mid.pe, mid.pseq + 1)
             found = self._find(mid, 0, out)
             if found is not None:
                 room -= len(found.payload)
-                out.append(Send(others[self._rounds[mid] % len(others)], found))
+                out.append(Send(others[(_turn(self._rounds[mid]) or 0) % len(others)], found))
 
     def _report(self, now_ns: int, out: list[RoleEffect]) -> None:
         if not self._epoch:
             # Nobody to report to yet. The first word of a sequencer brings everything back here.
             self._due.clear()
             return
-        due: dict[Mid, ReportItem] = {}
-        for held in self._due:
-            if not held.is_settled:
-                held.reported_at = now_ns
-                due[held.item.mid] = held.item
+        # Once each, however often it fell due.
+        due = [held for held in dict.fromkeys(self._due) if not held.is_settled]
         self._due.clear()
-        items = tuple(due.values())
+        for held in due:
+            held.reported_at = now_ns
+        items = tuple([held.item for held in due])
         to = epoch_node(self._epoch)
         page = self._config.report_items_max
         for start in range(0, len(items), page):
@@ -441,8 +463,8 @@ class DataServer:
         if not held.is_settled:
             held.is_settled = True
             self._unsettled -= 1
-            pid = held.item.mid.pid
-            self._weights[pid] -= max(held.item.size, WEIGHT_MIN)
+            mid, _, _, _, size = held.item
+            self._weights[mid.pid] -= size if size > WEIGHT_MIN else WEIGHT_MIN
 
     def _give_up(self, mid: Mid) -> None:
         held = self._held.pop(mid)
@@ -457,13 +479,13 @@ class DataServer:
 
     def take(self, entry: Entry, out: list[RoleEffect]) -> tuple[memoryview, Location] | None:
         """Payload and place of a committed envelope, for the member; None while it is not durable here."""
-        mid = entry.mid
+        first, count, _, mid, _, digest, _ = entry
         held = self._held.get(mid)
         if held is None or not self._payloads.has(mid):
             return None
         if not held.is_durable and DELIVER_BEFORE_DURABLE not in self._planted:  # planted: arrived will do
             return None
-        if held.item.digest != entry.digest:
+        if held.item.digest != digest:
             out.append(Alarm(f"{mid} is committed with another content than is stored here"))
             self._miss(entry)
             return None
@@ -476,10 +498,12 @@ class DataServer:
                 out.append(Alarm(f"{mid} cannot be read: {error}"))
                 self._miss(entry)
                 return None
-        self._settle(held)
-        self._drop_cached(held)
+        if not held.is_settled:
+            self._settle(held)
+        if held.payload is not None:
+            self._cached_bytes -= len(payload)
         del self._held[mid]
-        return payload, self._payloads.place(mid, entry.first, entry.count)
+        return payload, self._payloads.place(mid, first, count)
 
     def _miss(self, entry: Entry) -> None:
         """What is here is not what is committed: another holder has it, and the member will ask."""

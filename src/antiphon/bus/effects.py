@@ -235,6 +235,13 @@ class PrimaryChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadChanged:
+    """How much the channel has to keep, as its primary says; told to the machines of this node."""
+
+    load: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reconfigured:
     """The channel has another configuration from now on; told to the machines of this node."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.errors import ProtocolError
@@ -55,22 +55,38 @@ def write_entries(writer: Writer, entries: Sequence[Entry]) -> None:
 
 def read_entries(reader: Reader) -> tuple[Entry, ...]:
     """What `write_entries` wrote: whole entries, each beginning where the one before ends."""
+    count = reader.count(ENTRY_BYTES_MIN)
+    size = count * ENTRY_BYTES_MIN
+    # As a rule none has a detail, so that they are rows of one length and can be read in one sweep.
+    rows = list(_ENTRY.iter_unpack(reader.ahead(size)))
+    details: list[bytes] = []
+    if not any(row[8] for row in rows):
+        reader.raw(size)
+    else:
+        rows = []
+        for _ in range(count):
+            rows.append(reader.numbers(_ENTRY))
+            details.append(bytes(reader.raw(rows[-1][8])))
+    return _checked(rows, details)
+
+
+def _checked(rows: list[tuple[Any, ...]], details: list[bytes]) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     expected = 0
-    for _ in range(reader.count(ENTRY_BYTES_MIN)):
-        first, count, kind_number, pid, pe, pseq, ts, digest, length = _ENTRY.unpack(
-            reader.raw(ENTRY_BYTES_MIN)
-        )
-        kind = _KINDS.get(kind_number)
+    new, kinds = tuple.__new__, _KINDS
+    for first, count, kind_number, pid, pe, pseq, ts, digest, _ in rows:
+        kind = kinds.get(kind_number)
         if kind is None:
             raise ProtocolError(f"an entry of kind {kind_number}")
         if not 1 <= count <= COUNT_MAX:
             raise ProtocolError(f"an entry that takes {count} numbers")
-        if first < 1 or first + count > _NUMBER_END or (expected and first != expected):
+        if first < 1 or (expected and first != expected):
             raise ProtocolError(f"an entry at {first} where {expected or 'a number'} was expected")
         expected = first + count
-        detail = bytes(reader.raw(length)) if length else b""
-        entries.append(Entry(first, count, kind, Mid(pid, pe, pseq), ts, digest, detail))
+        detail = details[len(entries)] if details else b""
+        entries.append(new(Entry, (first, count, kind, new(Mid, (pid, pe, pseq)), ts, digest, detail)))
+    if expected > _NUMBER_END:
+        raise ProtocolError(f"entries up to {expected - 1}, which does not fit 64 bits")
     return tuple(entries)
 
 

@@ -46,8 +46,14 @@ class CommitLog:
 
     def extend(self, entries: Iterable[Entry]) -> None:
         """The next entries."""
+        held, firsts, last = self._entries, self._firsts, self.last
         for entry in entries:
-            self.append(entry)
+            first, count = entry[:2]
+            assert first == last + 1, f"an entry at {first} was put behind {last}"
+            assert count >= 1, f"the entry at {first} takes no number"
+            held.append(entry)
+            firsts.append(first)
+            last = self.last = first + count - 1
 
     def is_end(self, number: int) -> bool:
         """Is this the base or the last number of an entry?"""
@@ -81,6 +87,7 @@ class CommitLog:
 
     def common_through(self, after: int, entries: Sequence[Entry]) -> int:
         """Through which number the log agrees with these entries, which follow number `after`."""
+        assert self.base <= after, f"asked what agrees behind {after}, the log begins after {self.base}"
         through = after
         start = self._index(after + 1) if after < self.last else len(self._entries)
         for ours, theirs in zip(self._entries[start:], entries, strict=False):

@@ -206,10 +206,10 @@ class Member:
 
     def _deliver(self, out: list[RoleEffect]) -> None:
         waiting = self._waiting
-        take = self._data_server.take
+        take, new, data = self._data_server.take, tuple.__new__, EntryKind.DATA
         while waiting:
             entry = waiting[0]
-            if entry.kind is not EntryKind.DATA:
+            if entry.kind is not data:
                 if self.delivers:
                     out.append(Apply(entry, None, None))
                 self._on_applied(entry, out)
@@ -220,7 +220,7 @@ class Member:
                 taken = take(entry, out)
                 if taken is None:
                     return
-                out.append(Apply(entry, taken[0], taken[1]))
+                out.append(new(Apply, (entry, *taken)))
             waiting.popleft()
             self.applied = entry.first + entry.count - 1
 

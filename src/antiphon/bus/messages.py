@@ -6,15 +6,81 @@ the memory transport hands the objects over as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from xxhash import xxh3_128_digest
 
+# Named here, too: whoever speaks on the bus finds everything that is said on it in one place.
+from antiphon.bus.tier_messages import (
+    AdminAnswer as AdminAnswer,
+)
+from antiphon.bus.tier_messages import (
+    AdminAsk as AdminAsk,
+)
+from antiphon.bus.tier_messages import (
+    Advertised as Advertised,
+)
+from antiphon.bus.tier_messages import (
+    BrowseReply as BrowseReply,
+)
+from antiphon.bus.tier_messages import (
+    BrowseRequest as BrowseRequest,
+)
+from antiphon.bus.tier_messages import (
+    ConsumerEnded as ConsumerEnded,
+)
+from antiphon.bus.tier_messages import (
+    Credit as Credit,
+)
+from antiphon.bus.tier_messages import (
+    Credits as Credits,
+)
+from antiphon.bus.tier_messages import (
+    Deliver as Deliver,
+)
+from antiphon.bus.tier_messages import (
+    DeliverAck as DeliverAck,
+)
+from antiphon.bus.tier_messages import (
+    DeliverHead as DeliverHead,
+)
+from antiphon.bus.tier_messages import (
+    Lookup as Lookup,
+)
+from antiphon.bus.tier_messages import (
+    LookupReply as LookupReply,
+)
+from antiphon.bus.tier_messages import (
+    Piece as Piece,
+)
+from antiphon.bus.tier_messages import (
+    Register as Register,
+)
+from antiphon.bus.tier_messages import (
+    Registered as Registered,
+)
+from antiphon.bus.tier_messages import (
+    SessionDetached as SessionDetached,
+)
+from antiphon.bus.tier_messages import (
+    SessionDetachedHeard as SessionDetachedHeard,
+)
+from antiphon.bus.tier_messages import (
+    Taker as Taker,
+)
+from antiphon.bus.tier_messages import (
+    Target as Target,
+)
+from antiphon.bus.tier_messages import (
+    Unregister as Unregister,
+)
+from antiphon.bus.tier_messages import (
+    Unregistered as Unregistered,
+)
 from antiphon.ids import MID_STRUCT, Mid
-from antiphon.ranges import Ranges
 from antiphon.wire.commands import Outcome
 
 
@@ -76,6 +142,14 @@ class NackReason(IntEnum):
     DIGEST = 7
 
 
+class SpaceState(IntEnum):
+    """How much room the primary's disk has, for those who publish."""
+
+    AMPLE = 0
+    LOW = 1
+    TIGHT = 2
+
+
 class ServerStatus(IntEnum):
     """What a commit server can say about its disk."""
 
@@ -109,6 +183,13 @@ class Data(NamedTuple):
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
     digest: bytes
     payload: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Envelopes:
+    """Several DATA that one producer sent in one step, each as good as if it had come alone."""
+
+    items: tuple[Data, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +273,7 @@ class Heartbeat:
     nonce: int
     applied: int
     serving: bool
+    space: SpaceState = SpaceState.AMPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,128 +575,13 @@ class AppliedGet:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A client manager attaches a consumer at the primary; repeated on a new term.
-
-    Its client knows it under `number` in its session, and `resumes` it after its connection was lost.
-    """
-
-    consumer: int
-    session: int
-    generation: int
-    destination: int
-    subscription: int
-    selector: str
-    credit_messages: int
-    credit_bytes: int
-    held: Ranges = field(default_factory=Ranges)
-    number: int = 0
-    resumes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """The primary's answer; `code` is empty when the consumer is attached.
-
-    Of what it held, it does not have `lost` any more: gone, or another's.
-    """
-
-    consumer: int
-    term: int
-    code: str = ""
-    text: str = ""
-    lost: Ranges = field(default_factory=Ranges)
-
-
-@dataclass(frozen=True, slots=True)
-class Unregister:
-    """A client manager detaches a consumer; deliveries above `seen_through` never reached the application.
-
-    A client that `is_lost` may come back: what it holds is kept for it for a short while.
-    """
-
-    consumer: int
-    seen_through: int
-    is_lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SessionDetached:
-    """A client manager lost the client of a session; the primary lets it expire after a while."""
-
-    session: int
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class CreditUpdate:
-    """How far the primary may deliver to a consumer, absolutely: deliveries and body bytes from its start."""
-
-    consumer: int
-    messages: int
-    bytes: int
-
-
-class Piece(NamedTuple):
-    """Rows of one stored batch with consecutive numbers; `buffers` joined are the bytes of a batch."""
-
-    first_sequence: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name
-    redelivery_count: int
-    buffers: list[bytes | memoryview]
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """The primary to a client manager: messages for one consumer, in a numbered stream."""
-
-    term: int
-    stream_number: int
-    consumer: int
-    destination: int
-    first_delivery: int
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerEnded:
-    """The primary closed a consumer (its destination or session went away)."""
-
-    consumer: int
-    term: int
-    code: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class BrowseRequest:
-    """A client manager asks a replica for stored messages above number `after`, to look at.
-
-    `floor` is the highest number that client manager confirmed to anybody: who asks sees what it wrote.
-    """
-
-    request: int
-    floor: int
-    destination: int
-    after: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrowseReply:
-    """A replica's answer: everything through `through` was looked at. `code` is empty when it went well."""
-
-    request: int
-    through: int
-    more: bool
-    pieces: tuple[Piece, ...] = ()
-    code: str = ""
-    text: str = ""
+SESSION_DETACHED: Final = "session.detached"
+"""The code of a refusal to attach a consumer: in the eyes of the channel, nobody has its session."""
 
 
 BusMessage = (
     Data
+    | Envelopes
     | Published
     | DataReport
     | ReportNack
@@ -655,10 +622,19 @@ BusMessage = (
     | Register
     | Registered
     | Unregister
+    | Unregistered
     | SessionDetached
-    | CreditUpdate
+    | SessionDetachedHeard
+    | Credits
     | Deliver
+    | DeliverHead
+    | DeliverAck
     | ConsumerEnded
     | BrowseRequest
     | BrowseReply
+    | Lookup
+    | LookupReply
+    | Advertised
+    | AdminAsk
+    | AdminAnswer
 )

@@ -65,6 +65,21 @@ NEGATIVE_AFTER_DAMAGE: Final = "negative-after-damage"
 GARBAGE_BEFORE_STABLE: Final = "garbage-before-stable"
 """The base moves, and space is released, before a checkpoint is known to be stable."""
 
+HELD_RANGES_IGNORED: Final = "held-ranges-ignored"
+"""A new primary does not listen to what consumers that live still hold, and hands it out again."""
+
+LOWER_GENERATION_ACCEPTED: Final = "lower-generation-accepted"
+"""The fold takes commands of a session that a former client manager still had in its queues."""
+
+ACKNOWLEDGED_TWICE: Final = "acknowledged-twice"
+"""The fold accepts an acknowledgement of what somebody has acknowledged before."""
+
+OLD_TERM_ACCEPTED: Final = "old-term-accepted"
+"""The fold does what a primary proposed that is none any more."""
+
+FLOOR_IGNORED: Final = "floor-ignored"
+"""A replica shows a page before it has applied what was confirmed to whoever asks."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -87,3 +102,13 @@ ALL: Final = (
     DELIVER_BEFORE_DURABLE,
     REFRESH_TS,
 )
+"""Those of the bus."""
+
+OF_CLUSTER: Final = (
+    HELD_RANGES_IGNORED,
+    LOWER_GENERATION_ACCEPTED,
+    ACKNOWLEDGED_TWICE,
+    OLD_TERM_ACCEPTED,
+    FLOOR_IGNORED,
+)
+"""Those of the message managers, which clients can see."""

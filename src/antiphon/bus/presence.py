@@ -29,13 +29,16 @@ from antiphon.bus.group import MS, GroupConfig
 class Seen:
     """What is known about another node."""
 
-    __slots__ = ("applied", "config_digest", "config_id", "disk_id", "heard_at", "is_synchronized", "role")
+    __slots__ = (
+        *("applied", "config_digest", "config_id", "disk_id", "heard_at", "is_synchronized", "load", "role"),
+    )
 
     def __init__(self, heard_at: int) -> None:
         self.heard_at = heard_at
         self.role = ""
         self.applied = 0
         self.is_synchronized = False
+        self.load = 0
         self.config_id = 0
         self.config_digest = b""
         self.disk_id = b""
@@ -129,6 +132,7 @@ class PresenceKeeper:
             seen.role = presence.role
             seen.applied = presence.applied
             seen.is_synchronized = presence.synchronized
+            seen.load = presence.load
             seen.config_id = presence.config_id
             seen.config_digest = presence.config_digest
             seen.disk_id = disk_id

@@ -69,20 +69,26 @@ OF_PRODUCER: Final = (m.Data, m.ProducerOpen, m.ProducerStateGet, m.FetchId)
 """What it says to the roles of a replica."""
 
 _OPEN_BYTES: Final = 4
+_DOUBLINGS_MAX: Final = 3
+# What is made for every envelope is made without the Python call of a tuple with names.
+_new: Final = tuple.__new__
 _ANSWERS: Final = (m.FetchIdReply, m.ProducerState)
 
 
 class _Envelope:
     """An envelope from its first sending until it is confirmed."""
 
-    __slots__ = ("data", "first", "sent_at", "submitted", "weight")
+    __slots__ = ("data", "first", "pause", "sent_at", "submitted", "weight")
 
     def __init__(self, submitted: Submitted) -> None:
         self.submitted = submitted
-        self.weight = max(len(submitted.payload), WEIGHT_MIN)
+        size = len(submitted.payload)
+        self.weight = size if size > WEIGHT_MIN else WEIGHT_MIN
         # As it was sent in this run, and when; None while it waits to be sent.
         self.data: m.Data | None = None
         self.sent_at = 0
+        # How often the time until it is sent again has doubled.
+        self.pause = 0
         # Its first number, 0 until it is known to be committed.
         self.first = 0
 
@@ -95,7 +101,13 @@ class Producer:
     """The sending end of one node for one channel."""
 
     def __init__(
-        self, config: GroupConfig, node: int, run_id: bytes, *, planted: frozenset[str] = NONE
+        self,
+        config: GroupConfig,
+        node: int,
+        run_id: bytes,
+        *,
+        opens_at_once: bool = False,
+        planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
         self._node = node
@@ -111,8 +123,10 @@ class Producer:
         # Our run: 0 while it is not open.
         self._pe = 0
         self._openings = 0
-        self._is_opening = False
-        self._open_at: int | None = None
+        # Our run is the fence behind what a former life left. Who serves clients must not wait with it until
+        # there is something to send: until then its former consumers hold what others could have.
+        self._is_opening = opens_at_once
+        self._open_at: int | None = 0 if opens_at_once else None
         self._next_pseq = 1
         self._sent: dict[int, _Envelope] = {}
         self._sent_bytes = 0
@@ -126,6 +140,8 @@ class Producer:
         self._exceptions: list[Outcome] = []
         self._asking = Repair(config, chance)
         self.resent = 0
+        # What the network takes at once, if that is less than the configured window; whoever drives us knows.
+        self.window_bytes_max = 1 << 62
 
     @property
     def pe(self) -> int:
@@ -136,6 +152,11 @@ class Producer:
     def unconfirmed(self) -> int:
         """How many envelopes have been submitted and not confirmed."""
         return len(self._unconfirmed)
+
+    @property
+    def window_bytes(self) -> int:
+        """How much may be under way: sent, and not known to be committed."""
+        return min(self._config.producer_window_bytes, self.window_bytes_max)
 
     @property
     def config(self) -> GroupConfig:
@@ -299,7 +320,7 @@ class Producer:
             # We are about to fence ourselves; what is sent now would only be sent again.
             return
         waiting, sent = self._waiting, self._sent
-        window = self._config.producer_window_bytes
+        window = self.window_bytes
         ts = self._known_upto()
         while waiting:
             envelope = waiting[0]
@@ -310,16 +331,17 @@ class Producer:
             self._next_pseq = pseq + 1
             envelope.data = data = self._data(envelope.submitted, pseq, ts)
             envelope.sent_at = now_ns
+            envelope.pause = 0
             sent[pseq] = envelope
             self._sent_bytes += envelope.weight
-            out.append(Multicast(data))
+            out.append(_new(Multicast, (data,)))
         if self._retry_at is None and sent:
             self._retry_at = now_ns + 2 * self._config.rereport_ms * MS
 
     def _data(self, submitted: Submitted, pseq: int, ts: int) -> m.Data:
+        _, payload, count = submitted
         mid = Mid(self._node, self._pe, pseq)
-        digest = digest_of(mid, ts, submitted.count, submitted.payload)
-        return m.Data(mid, ts, submitted.count, digest, submitted.payload)
+        return _new(m.Data, (mid, ts, count, digest_of(mid, ts, count, payload), payload))
 
     def _keep_time(self, now_ns: int, out: list[Effect]) -> None:
         if self._open_at is not None and now_ns >= self._open_at:
@@ -329,18 +351,22 @@ class Producer:
             self._retry(now_ns, out)
 
     def _retry(self, now_ns: int, out: list[Effect]) -> None:
-        """The same envelopes again: a loss, a change of sequencer or a slow disk look alike from here."""
+        """The same envelopes again: a loss, a change of sequencer or a slow disk look alike from here.
+
+        Less and less often: if it is the network or the others that cannot keep up, more would not help.
+        """
         interval = 2 * self._config.rereport_ms * MS
         self._retry_at = None
         for pseq, one in self._sent.items():
-            if one.sent_at + interval <= now_ns:
+            if one.sent_at + (interval << one.pause) <= now_ns:
                 one.sent_at = now_ns
+                one.pause = min(one.pause + 1, _DOUBLINGS_MAX)
                 assert one.data is not None, f"envelope {pseq} was sent without an id"
                 if REFRESH_TS in self._planted:  # planted: an envelope that never grows old
                     one.data = self._data(one.submitted, pseq, self._known_upto())
                 self.resent += 1
                 out.append(Multicast(one.data))
-            due = one.sent_at + interval
+            due = one.sent_at + (interval << one.pause)
             self._retry_at = due if self._retry_at is None else min(self._retry_at, due)
 
     # -- what became of it: the order ----------------------------------------------------------------
@@ -355,8 +381,9 @@ class Producer:
 
     def _follow(self, entries: Sequence[Entry], out: list[Effect]) -> None:
         node = self._node
+        data = EntryKind.DATA
         for entry in entries:
-            if entry.kind is EntryKind.DATA:
+            if entry.kind is data:
                 mid = entry.mid
                 if mid.pid == node and mid.pe == self._pe:
                     self._on_committed(entry, out)
@@ -391,7 +418,7 @@ class Producer:
         if not self._sent:
             self._retry_at = None
         envelope.first = entry.first
-        out.append(EnvelopeCommitted(envelope.submitted.tag, entry.first, entry.count))
+        out.append(_new(EnvelopeCommitted, (envelope.submitted.tag, entry.first, entry.count)))
 
     def _fetch_order(
         self, now_ns: int, known: Prefix, has_moved: bool, is_answered: bool, out: list[Effect]
@@ -480,7 +507,7 @@ class Producer:
         unconfirmed = self._unconfirmed
         while unconfirmed:
             envelope = unconfirmed[0]
-            first, count = envelope.first, envelope.submitted.count
+            first, (tag, _, count) = envelope.first, envelope.submitted
             last = first + count - 1
             if not first or last > self._applied_upto:
                 break
@@ -488,7 +515,7 @@ class Producer:
             exceptions: tuple[Outcome, ...] = ()
             if self._exceptions:
                 exceptions = tuple([one for one in self._exceptions if first <= one.first <= last])
-            out.append(EnvelopeConfirmed(envelope.submitted.tag, first, count, exceptions))
+            out.append(_new(EnvelopeConfirmed, (tag, first, count, exceptions)))
         if self._exceptions:
             # What lies below everything we still wait for concerns others, or has been told.
             firsts = [envelope.first for envelope in unconfirmed if envelope.first]

@@ -65,12 +65,12 @@ class _Report:
 
     __slots__ = ("fetch_at", "holders", "is_ours", "item")
 
-    def __init__(self, item: ReportItem) -> None:
+    def __init__(self, item: ReportItem, holder: int, is_ours: bool, fetch_at: int) -> None:
         self.item = item
-        self.holders: list[int] = []
-        self.is_ours = False
+        self.holders = [holder]
+        self.is_ours = is_ours
         # When to fetch it from a holder, if our own data server still lacks it then.
-        self.fetch_at = 0
+        self.fetch_at = fetch_at
 
 
 class Reign:
@@ -111,6 +111,8 @@ class Reign:
         self._unsent: list[Entry] = []
         self._waiting: dict[int, dict[int, _Report]] = {}
         self._is_blocked = False
+        # How much room this node's disk has; producers elsewhere hear of it by the heartbeat.
+        self.space = m.SpaceState.AMPLE
         self._made = 0
         self._progress_at = now_ns
         self._has_refused = False
@@ -181,58 +183,80 @@ class Reign:
         if self.is_closed:
             # It will report them to the next sequencer.
             return
-        rows = self._ledger.rows
+        rows, window = self._ledger.rows, self._config.window_entries
         lifetime = self._config.lifetime
-        # One word about the last duplicate of a producer says it for all before it.
+        is_ours = server == self._node
+        fetch_at = 0 if is_ours else now_ns + self._fetch_delay()
+        reported: dict[int, Row] = {}
         duplicates: dict[int, Mid] = {}
         for item in report.items:
-            pid, pe, pseq = item.mid
+            mid, ts, _, digest, _ = item
+            pid, pe, pseq = mid
             row = rows.get(pid)
-            if row is None or pe > row.pe:
-                # Its OPEN may have been lost with another sequencer. The data server will ask again.
-                self._refuse(server, item.mid, NackReason.NOT_OPEN, 0, out)
-                self._has_refused = True
-            elif pe < row.pe:
-                if self._ledger.is_committed(item.mid):
-                    duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
-                else:
-                    self._refuse(server, item.mid, NackReason.FENCED, row.pe, out)
-            elif pseq <= row.last_pseq:
-                if DEDUP_OFF in self._planted:  # planted: numbered again
-                    self._number_data(item, row)
-                else:
-                    duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
-            elif item.ts + lifetime < self.log.last + 1:
-                self._refuse(server, item.mid, NackReason.EXPIRED, 0, out)
-                # Its data server gives it up when the order has passed ts + L, so that has to come about.
-                self._has_refused = self._has_refused or item.ts + lifetime >= self.committed_upto
+            if row is None or pe != row.pe or pseq <= row.last_pseq or ts + lifetime <= self.log.last:
+                self._turn_down(server, item, row, duplicates, out)
+                continue
+            waiting = self._waiting.get(pid)
+            if waiting is None:
+                waiting = self._waiting[pid] = {}
+            if pseq > row.last_pseq + window:
+                # What came before it in this report may make room.
+                self._assign(row, waiting, out)
+                if pseq > row.last_pseq + window:
+                    self._refuse(server, mid, NackReason.GAP, row.last_pseq + 1, out)
+                    continue
+            known = waiting.get(pseq)
+            if known is None:
+                waiting[pseq] = _Report(item, server, is_ours, fetch_at)
+            elif known.item.digest != digest:
+                self._refuse(server, mid, NackReason.DIGEST, 0, out)
+                out.append(Alarm(f"{mid} is held with two contents"))
+                continue
             else:
-                self._note(now_ns, server, item, row, out)
+                known.is_ours = known.is_ours or is_ours
+                if server not in known.holders:
+                    known.holders.append(server)
+            reported[pid] = row
+        for pid, row in reported.items():
+            self._assign(row, self._waiting[pid], out)
+        # One word about the last duplicate of a producer says it for all before it.
         for pid, mid in duplicates.items():
             if rows[pid].last_seq <= self.committed_upto:
                 self._refuse(server, mid, NackReason.DUPLICATE, rows[pid].last_seq, out)
 
-    def _note(self, now_ns: int, server: int, item: ReportItem, row: Row, out: list[RoleEffect]) -> None:
-        pid, _, pseq = item.mid
-        if pseq > row.last_pseq + self._config.window_entries:
-            self._refuse(server, item.mid, NackReason.GAP, row.last_pseq + 1, out)
-            return
-        waiting = self._waiting.setdefault(pid, {})
-        report = waiting.get(pseq)
-        if report is None:
-            report = waiting[pseq] = _Report(item)
-            if server != self._node:
-                delay = self._config.fetch_delay_ms * MS
-                report.fetch_at = now_ns + delay + self._chance.below(delay)
-        elif report.item.digest != item.digest:
-            self._refuse(server, item.mid, NackReason.DIGEST, 0, out)
-            out.append(Alarm(f"{item.mid} is held with two contents"))
-            return
-        if server == self._node:
-            report.is_ours = True
-        if server not in report.holders:
-            report.holders.append(server)
-        self._assign(row, waiting, out)
+    def _turn_down(
+        self,
+        server: int,
+        item: ReportItem,
+        row: Row | None,
+        duplicates: dict[int, Mid],
+        out: list[RoleEffect],
+    ) -> None:
+        """An envelope that cannot be numbered, now or ever."""
+        pid, pe, pseq = item.mid
+        if row is None or pe > row.pe:
+            # Its OPEN may have been lost with another sequencer. The data server will ask again.
+            self._refuse(server, item.mid, NackReason.NOT_OPEN, 0, out)
+            self._has_refused = True
+        elif pe < row.pe:
+            if self._ledger.is_committed(item.mid):
+                duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
+            else:
+                self._refuse(server, item.mid, NackReason.FENCED, row.pe, out)
+        elif pseq <= row.last_pseq:
+            if DEDUP_OFF in self._planted:  # planted: numbered again
+                self._number_data(item, row)
+            else:
+                duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
+        else:
+            self._refuse(server, item.mid, NackReason.EXPIRED, 0, out)
+            # Its data server gives it up when the order has passed ts + L, so that has to come about.
+            lives_through = item.ts + self._config.lifetime
+            self._has_refused = self._has_refused or lives_through >= self.committed_upto
+
+    def _fetch_delay(self) -> int:
+        delay = self._config.fetch_delay_ms * MS
+        return delay + self._chance.below(delay)
 
     def _assign(self, row: Row, waiting: dict[int, _Report], out: list[RoleEffect]) -> None:
         """Number what this producer's run has ready, in its order (P2)."""
@@ -260,14 +284,15 @@ class Reign:
 
     def _number_data(self, item: ReportItem, row: Row) -> None:
         log = self.log
-        first, count = log.last + 1, item.count
-        entry = Entry(first, count, EntryKind.DATA, item.mid, item.ts, item.digest)
+        mid, ts, count, digest, size = item
+        first = log.last + 1
+        entry = tuple.__new__(Entry, (first, count, EntryKind.DATA, mid, ts, digest, b""))
         log.append(entry)
-        row.last_pseq = item.mid.pseq
+        row.last_pseq = mid.pseq
         row.last_seq = self._data_last = first + count - 1
         self._unsent.append(entry)
         self._uncommitted += 1
-        self._bytes_since_mark += item.size + _RECORD_BYTES
+        self._bytes_since_mark += size + _RECORD_BYTES
 
     def _number(self, kind: EntryKind, detail: bytes = b"") -> Entry:
         """An entry of the sequencer's own making."""
@@ -394,8 +419,8 @@ class Reign:
             out.append(Multicast(m.Commit(self.epoch, part, part[-1].last)))
 
     def forget(self, base: int) -> None:
-        """Our own commit server moved its base."""
-        if self.log.base < base <= self.log.last and self.log.is_end(base):
+        """Our own commit server moved its base; beyond what we committed only in a later epoch than ours."""
+        if self.log.base < base <= self.committed_upto and self.log.is_end(base):
             self.log.forget(base)
 
     # -- timers ------------------------------------------------------------------------------------
@@ -413,7 +438,13 @@ class Reign:
         self._unanswered[self._nonce] = now_ns
         self._beat_at = now_ns + config.heartbeat_ms * MS
         beat = m.Heartbeat(
-            self.epoch, self.committed_upto, self.stable_checkpoint, self._nonce, applied, is_serving
+            self.epoch,
+            self.committed_upto,
+            self.stable_checkpoint,
+            self._nonce,
+            applied,
+            is_serving,
+            self.space,
         )
         out.append(Multicast(beat))
         self._retransmit(now_ns, out)

@@ -148,6 +148,8 @@ class Replica:
         # The node has passed over data, and is to keep data now. Only a new life can be given a state: this
         # one goes on as a witness, until the order on its disk tells the next one what it is.
         self._lacks_state = False
+        # How much the channel has to keep here, for those who choose among channels.
+        self.load = 0
         self._synced = 0
         self._epoch_told = 0
         # Until the first step was taken, it is due.
@@ -278,6 +280,7 @@ class Replica:
         learns = (commit,) if self._is_learner else ()
         return {
             m.Data: stores,
+            m.Envelopes: stores,
             m.FetchData: stores,
             m.FetchDataReply: stores,
             m.FetchRange: stores,
@@ -433,9 +436,20 @@ class Replica:
         return reign is not None and self._member.term == reign.epoch
 
     @property
+    def epoch_led(self) -> int:
+        """The epoch that this life of the node leads; 0 if it leads none."""
+        reign = self._sequencer.reign
+        return reign.epoch if reign is not None else 0
+
+    @property
     def presence(self) -> PresenceKeeper | None:
         """Who else is there; None on a node that is alone."""
         return self._presence
+
+    @property
+    def is_degraded(self) -> bool:
+        """Does the channel go on with fewer copies than it should have, since data servers are silent?"""
+        return 0 < self._member.ledger.data_quantity < self.config.data_quantity
 
     @property
     def is_synchronized(self) -> bool:
@@ -531,6 +545,7 @@ class Replica:
         member = self._member
         presence.role = self._role
         presence.applied = member.applied
+        presence.load = self.load
         behind = member.known.told_upto - member.applied
         if self._lacks_state:
             presence.is_synchronized = False
@@ -592,12 +607,13 @@ class Replica:
         role = seat.role
         for effect in role.step(now_ns, events):
             kind = type(effect)
-            if kind is Send:
+            if kind is Append or kind is Apply:
+                # As many as there are envelopes.
+                out.append(effect)  # type: ignore[arg-type]
+            elif kind is Send:
                 self._send(seat, effect, out)  # type: ignore[arg-type]
             elif kind is Multicast:
                 self._hear(effect.message)  # type: ignore[union-attr]
-                out.append(effect)  # type: ignore[arg-type]
-            elif kind is Append or kind is Apply:
                 out.append(effect)  # type: ignore[arg-type]
             elif isinstance(effect, Learned):
                 # Before everything else that waits: an envelope that arrives with its number is wanted, and

@@ -41,7 +41,7 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.member import Member
-from antiphon.bus.messages import ServerStatus
+from antiphon.bus.messages import ServerStatus, SpaceState
 from antiphon.bus.planted import NONE
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Reign
@@ -107,6 +107,7 @@ class Sequencer:
         self.is_led = False
         self._candidacy: Candidacy | None = None
         self._reign: Reign | None = None
+        self._space = SpaceState.AMPLE
 
     @property
     def state(self) -> State:
@@ -166,8 +167,8 @@ class Sequencer:
                 and not self._candidacy.has_claimed
             ):
                 self._candidacy.on_claim_durable(now_ns, out)
-            elif type(event) is SpaceChanged and event.is_low and self._reign is not None:
-                self._reign.mark_for_space()
+            elif type(event) is SpaceChanged:
+                self._note_space(event)
             elif type(event) is ConfigProposed and self._reign is not None:
                 self._reign.propose_config(now_ns, event.config)
         self._on_epoch(self._superblock.promised, now_ns)
@@ -178,6 +179,13 @@ class Sequencer:
             if self._reign.is_over:
                 self._hand_over(now_ns, out)
         return out
+
+    def _note_space(self, event: SpaceChanged) -> None:
+        self._space = SpaceState.TIGHT if event.is_tight else SpaceState(event.is_low)
+        if self._reign is not None:
+            self._reign.space = self._space
+            if event.is_low:
+                self._reign.mark_for_space()
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         match message:
@@ -398,6 +406,7 @@ class Sequencer:
             self._planted,
             adopted_epoch=candidacy.log_epoch,
         )
+        self._reign.space = self._space
         self._reign.tell_committed(candidacy.newly_committed, out)
         if not self._reign.is_over:
             self._reign.claim()

@@ -30,6 +30,10 @@ _FOR_PRODUCER = frozenset(FOR_PRODUCER)
 _OF_PRODUCER = frozenset(OF_PRODUCER)
 
 
+# What there is for every envelope and concerns nobody here.
+_AS_THEY_ARE = frozenset((bus.Append, bus.EnvelopeCommitted, bus.EnvelopeConfirmed))
+
+
 def _as_said(message: BusMessage) -> BusMessage:
     return message
 
@@ -120,7 +124,10 @@ class Station:
                 heard, self._for_replica = self._for_replica, []
                 if replica is not None:
                     for effect in replica.step(self._now_ns, heard):
-                        self._perform(effect)
+                        if type(effect) is bus.Append:
+                            self._effects.append(effect)
+                        else:
+                            self._perform(effect)
             if application is not None and self._has_heard:
                 self._has_heard = False
                 for effect in application.flush():
@@ -144,11 +151,15 @@ class Station:
 
     def _perform(self, effect: bus.Effect) -> None:
         kind = type(effect)
-        if kind is bus.Append:
+        if kind in _AS_THEY_ARE:
             self._effects.append(effect)
             return
         if kind is bus.Apply:
             self._apply(effect)  # type: ignore[arg-type]
+            return
+        if kind is bus.Multicast and self.replica is None and type(effect.message) is said.Data:  # type: ignore[union-attr]
+            # Nobody here listens to what our producer says.
+            self._effects.append(bus.Multicast(self._carry(effect.message)))  # type: ignore[union-attr]
             return
         match effect:
             case bus.Send(to=to, message=message):

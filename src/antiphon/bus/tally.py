@@ -17,15 +17,15 @@ from xxhash import xxh3_128_digest
 
 from antiphon.bus.effects import Multicast, Send
 from antiphon.bus.messages import Applied, AppliedGet, Entry, EntryKind
-from antiphon.errors import Damaged
+from antiphon.journal.no_records import NoRecords
 from antiphon.journal.ports import Buffer, Location
 
 _STATE = Struct("<QQH16s")
 _ENTRY = Struct("<QIBHQQ16s")
 
 
-class Tally:
-    """The state of one replica: how far it applied, and a digest of what."""
+class Tally(NoRecords):
+    """The state of one replica: how far it applied, and a digest of what. No payload is needed twice."""
 
     def __init__(self, node: int) -> None:
         self._node = node
@@ -41,12 +41,13 @@ class Tally:
     def apply(self, entry: Entry, payload: memoryview | None) -> None:
         """Take the next entry of the order."""
         assert entry.first == self.applied + 1, f"number {entry.first} follows {self.applied}"
-        head = _ENTRY.pack(entry.first, entry.count, entry.kind, *entry.mid, entry.digest)
-        self.digest = xxh3_128_digest(self.digest + head + entry.detail + xxh3_128_digest(payload or b""))
-        if entry.kind is EntryKind.PRIMARY_CLAIM and entry.mid.pe > self.term:
-            self.term, self.primary = entry.mid.pe, entry.mid.pid
+        first, count, kind, mid, _, digest, detail = entry
+        head = _ENTRY.pack(first, count, kind, *mid, digest)
+        self.digest = xxh3_128_digest(self.digest + head + detail + xxh3_128_digest(payload or b""))
+        if kind is EntryKind.PRIMARY_CLAIM and mid.pe > self.term:
+            self.term, self.primary = mid.pe, mid.pid
             self.is_primary = self.primary == self._node
-        self.applied = entry.last
+        self.applied = first + count - 1
 
     def ask(self, sender: int, asked: AppliedGet) -> None:
         """Somebody missed what was said. Outcomes are a function of the order: any replica may tell them."""
@@ -97,19 +98,3 @@ class Tally:
         assert self.applied == n, f"the state after {n} is not the one that is open"
         self.is_primary = term_served == self.term
         self._opened = b""
-
-    # What the journal asks: nothing here refers to a payload once it was folded.
-
-    def live_bytes_by_segment(self) -> dict[int, int]:
-        """No segment is needed."""
-        return {}
-
-    def records_in(self, segment: int) -> list[Location]:
-        """No record is needed."""
-        return []
-
-    def relocated(self, old: Location, new: Location) -> None:
-        """Never told, as no record is needed."""
-
-    def damaged(self, place: Location, error: Damaged) -> None:
-        """Never told either."""

@@ -11,6 +11,11 @@ from typing import Any
 import antiphon
 from antiphon.cli.options import add_connection_options, retention_option
 
+NODE_COLUMNS = (
+    *("name", "role", "channel", "rank", "state", "is_primary", "synchronized"),
+    *("epoch", "committed", "applied", "lag"),
+)
+
 
 def add_command(commands: Any) -> None:
     """Add this command and its questions to the command line."""
@@ -32,32 +37,38 @@ def add_command(commands: Any) -> None:
     create.add_argument(
         "--retention-bytes", type=int, metavar="N", help="of a topic: how many bytes of them, at most"
     )
+    create.add_argument(
+        "--channel", metavar="NAME", help="where it is to live; if not given, where there is least to keep"
+    )
     add_connection_options(create)
     create.set_defaults(run=_create)
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    status = _ask(arguments, "status")
+    (status,) = _ask(arguments, "status")
     if arguments.json:
         print(json.dumps(status))
         return 0
     counts = f"{status['destinations']} destinations, {status['connections']} connections"
     print(f"cluster {status['cluster']}: {counts}")
-    print(
-        _table(
-            status["nodes"],
-            ("name", "role", "channel", "state", "is_primary", "epoch", "committed", "applied"),
-        )
-    )
+    print(_table(status["nodes"], NODE_COLUMNS))
     print(_table(status["channels"], ("name", "epoch", "committed", "primary", "replicas", "checkpoint")))
+    _tell_silent(status)
     return 0
 
 
+def _tell_silent(status: dict[str, Any]) -> None:
+    """Name those who did not answer; a node that is alone always does."""
+    silent = status.get("silent")
+    if silent:
+        print(f"no answer from {', '.join(silent)}")
+
+
 def _destinations(arguments: argparse.Namespace) -> int:
-    destinations = _ask(arguments, "destinations")
     if arguments.json:
-        print(json.dumps(destinations))
+        print(json.dumps(_ask(arguments, "destinations")[0]))
         return 0
+    destinations, status = _ask(arguments, "destinations", "status")
     columns = ("name", "channel", "messages", "in_flight", "consumers", "bytes", "published", "acknowledged")
     print(_table(destinations, columns))
     subscriptions = [
@@ -67,6 +78,7 @@ def _destinations(arguments: argparse.Namespace) -> int:
     ]
     if subscriptions:
         print(_table(subscriptions, ("topic", "name", "client_id", "durable", "backlog")))
+    _tell_silent(status)
     return 0
 
 
@@ -77,6 +89,7 @@ def _create(arguments: argparse.Namespace) -> int:
                 arguments.destination,
                 retention=arguments.retention,
                 retention_bytes=arguments.retention_bytes,
+                channel=arguments.channel,
             )
 
     asyncio.run(create())
@@ -87,10 +100,11 @@ def _create(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(arguments: argparse.Namespace, question: str) -> Any:
-    async def ask() -> Any:
+def _ask(arguments: argparse.Namespace, *questions: str) -> list[Any]:
+    async def ask() -> list[Any]:
         async with antiphon.connect(arguments.url) as connection:
-            return await getattr(connection.admin(), question)()
+            admin = connection.admin()
+            return await asyncio.gather(*(getattr(admin, question)() for question in questions))
 
     return asyncio.run(ask())
 

@@ -2,7 +2,8 @@
 
 Producers and consumers are processes of their own. Measured, one after the other: publishing with nobody
 consuming; publishing, receiving and acknowledging at once; the way of a message from `send` to the consumer
-at half that load; and `send` one at a time.
+at half that load; and `send` one at a time. With `--sessions`, also what a crowd of sessions sends together
+when each of them waits for every confirmation.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import multiprocessing
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,6 +24,7 @@ from antiphon.errors import AntiphonError
 
 ONE_AT_A_TIME = 2000
 HALF_LOAD_SECONDS = 2.0
+CROWD_SECONDS = 5.0
 
 
 class BenchFailed(AntiphonError):
@@ -42,6 +45,12 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--producers", type=positive, default=1, help="producer processes (default 1)")
     parser.add_argument("--consumers", type=positive, default=1, help="consumer processes (default 1)")
     parser.add_argument(
+        "--sessions", type=positive, help="measure also so many sessions that each send one at a time"
+    )
+    parser.add_argument(
+        "--connections", type=positive, default=4, help="connections that those sessions share (default 4)"
+    )
+    parser.add_argument(
         "--destination", default="queue:bench", help="a queue that is empty (default queue:bench)"
     )
     add_connection_options(parser)
@@ -59,6 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"end to end                {figures['end_to_end_rate']:>12,.0f} messages/s")
     for name, label in (("latency_ms", "latency at half load"), ("send_ms", "one send at a time")):
         print(f"{label:<25} p50 {figures[name]['p50']:.2f} ms, p99 {figures[name]['p99']:.2f} ms")
+    if arguments.sessions:
+        crowd = figures["crowd"]
+        label = f"{crowd['sessions']} sessions, one at a time"
+        print(
+            f"{label:<25} {crowd['rate']:>12,.0f} messages/s together, on {crowd['connections']} connections"
+        )
     return 0
 
 
@@ -74,6 +89,8 @@ class Bench:
         )
         self._producers: int = arguments.producers
         self._consumers: int = arguments.consumers
+        self._sessions: int = arguments.sessions or 0
+        self._connections: int = min(arguments.connections, arguments.sessions or 1)
 
     def measure(self) -> dict[str, Any]:
         """All phases in order; the queue is empty before and after each but the first."""
@@ -94,6 +111,7 @@ class Bench:
                 (workers.send_singly, self._plan.of(ONE_AT_A_TIME)),
             ]
         )[1].samples
+        crowd = {"crowd": self._crowd()} if self._sessions else {}
         return {
             "publish_rate": round(publish_rate),
             "drain_rate": round(drain_rate),
@@ -104,6 +122,21 @@ class Bench:
             "size": self._plan.size,
             "producers": self._producers,
             "consumers": self._consumers,
+            **crowd,
+        }
+
+    def _crowd(self) -> dict[str, Any]:
+        """What many sessions publish together; afterwards the queue is empty again."""
+        plan = replace(
+            self._plan, sessions=self._sessions, connections=self._connections, seconds=CROWD_SECONDS
+        )
+        (sent,) = results = self._phase([(workers.send_in_crowd, plan)])
+        self._phase([(workers.consume, self._plan.of(sent.messages))])
+        return {
+            "rate": round(self._rate(results)),
+            "send_ms": _quantiles(sent.samples),
+            "sessions": self._sessions,
+            "connections": self._connections,
         }
 
     def _shares(self, workers_count: int) -> list[workers.Plan]:

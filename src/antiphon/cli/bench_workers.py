@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,8 @@ import antiphon
 from antiphon.errors import AntiphonError
 
 RECEIVE_AT_ONCE = 5000
+PREFETCH = 2 * RECEIVE_AT_ONCE
+"""Who takes so many at once should have the next ones on the way. There is a limit in bytes, too."""
 PACE_SECONDS = 0.002
 QUIET_SECONDS = 30.0
 TIME = struct.Struct("<d")
@@ -27,6 +30,10 @@ class Plan:
     size: int
     messages: int
     rate: float = 0.0
+    # Of a crowd: so many sessions on so many connections, for so long.
+    sessions: int = 1
+    connections: int = 1
+    seconds: float = 0.0
 
     def of(self, messages: int) -> Plan:
         """The same with another number of messages."""
@@ -71,7 +78,7 @@ def _run_loop(job: Job, plan: Plan, pipe: Connection) -> Result:
             result = await job(plan, session, start)
             # Closing waits until the acknowledgements are confirmed: they are part of the work.
             await session.close()
-            return replace(result, finished=time.monotonic())
+            return replace(result, finished=result.finished or time.monotonic())
 
     return asyncio.run(work())
 
@@ -87,7 +94,7 @@ async def publish(plan: Plan, session: antiphon.Session, start: Start) -> Result
 
 async def consume(plan: Plan, session: antiphon.Session, start: Start) -> Result:
     """Receive and acknowledge everything."""
-    consumer = await session.consumer(plan.destination)
+    consumer = await session.consumer(plan.destination, prefetch=PREFETCH)
     started = await start()
     left = plan.messages
     while left:
@@ -144,3 +151,37 @@ async def send_singly(plan: Plan, session: antiphon.Session, start: Start) -> Re
         await producer.send(body)
         samples.append((time.perf_counter() - before) * 1000)
     return Result(messages=plan.messages, started=started, finished=0.0, samples=samples)
+
+
+async def send_in_crowd(plan: Plan, session: antiphon.Session, start: Start) -> Result:
+    """Many sessions on a few connections, each of which sends one message after the other, for a while."""
+    body = bytes(plan.size)
+    samples: list[float] = []
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [
+            await stack.enter_async_context(antiphon.connect(url))
+            for url in _rotated(plan.url, plan.connections)
+        ]
+        producers = [
+            await connections[place % len(connections)].session().producer(plan.destination)
+            for place in range(plan.sessions)
+        ]
+        started = await start()
+        deadline = started + plan.seconds
+
+        async def send(producer: antiphon.Producer) -> None:
+            while (before := time.monotonic()) < deadline:
+                await producer.send(body)
+                samples.append((time.monotonic() - before) * 1000)
+
+        await asyncio.gather(*(send(producer) for producer in producers))
+        finished = time.monotonic()
+    return Result(messages=len(samples), started=started, finished=finished, samples=samples)
+
+
+def _rotated(url: str, count: int) -> list[str]:
+    """The url for so many connections: each begins with another of its servers."""
+    scheme, _, servers = url.partition("://")
+    names = servers.split(",")
+    places = [place % len(names) for place in range(count)]
+    return [f"{scheme}://{','.join(names[at:] + names[:at])}" for at in places]

@@ -9,19 +9,20 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from antiphon import __version__
-from antiphon.cli import admin, bench, browse, receive, send, sim, up
 from antiphon.cli.options import IntermixedParser
 from antiphon.errors import AntiphonError, Timeout
 
 DONE, FAILED, USAGE, TIMED_OUT = 0, 1, 2, 3
 
-COMMANDS = (up, send, receive, browse, admin, bench, sim)
+COMMANDS = ("up", "init", "node", "send", "receive", "browse", "admin", "bench", "sim", "faults")
+"""Each is a module of this package."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; every command module adds its own part."""
+def build_parser(only: str = "") -> argparse.ArgumentParser:
+    """The whole command line, or one command of it; every command module adds its own part."""
     parser = argparse.ArgumentParser(
         prog="antiphon", description="A message system that is one server to its clients."
     )
@@ -29,8 +30,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=IntermixedParser
     )
-    for command in COMMANDS:
-        command.add_command(commands)
+    for command in (only,) if only else COMMANDS:
+        import_module(f"antiphon.cli.{command}").add_command(commands)
     return parser
 
 
@@ -40,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Our safety rests on asserts: a node that met the impossible must stop (see errors.py).
         print("antiphon: refuses to run with asserts switched off (python -O)", file=sys.stderr)
         return FAILED
-    parsed = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    # Who sends a message need not wait until the simulator is loaded.
+    only = words[0] if words and words[0] in COMMANDS else ""
+    parsed = build_parser(only).parse_args(arguments)
     try:
         code: int = parsed.run(parsed)
         sys.stdout.flush()

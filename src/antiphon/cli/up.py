@@ -1,16 +1,28 @@
 """`antiphon up`: starts a message system on this machine, in the foreground.
 
-Everything runs in one process, the data in `--data`. SIGTERM or Ctrl-C stops it in order; starting again on
-the same data finds everything.
+Without any option about nodes everything runs in one process. With one, every node of a cluster is a process
+of its own. The data is in `--data`: starting again on the same data finds everything, the size of the cluster
+too. SIGTERM or Ctrl-C stops it in order. A node that dies is reported, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
+
+from antiphon.cli.topology import (
+    MEMORY,
+    TRANSPORTS,
+    add_topology_options,
+    counts_of,
+    has_topology,
+    refuse_contradictions,
+)
+from antiphon.errors import NodeError
 
 DEFAULT_PORT = 7420
 
@@ -24,8 +36,14 @@ def add_command(commands: Any) -> None:
         "--data", type=Path, default=Path("antiphon-data"), help="data directory (default ./antiphon-data)"
     )
     parser.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, help="client port; 0 picks a free one (default 7420)"
+        "--port",
+        type=_port,
+        help="client port, of the first client manager if there are several, with the others on those after "
+        "it; 0 picks free ones (default 7420)",
     )
+    add_topology_options(parser, transports=(MEMORY, *TRANSPORTS))
+    parser.add_argument("--restart", action="store_true", help="start a node again that has died")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="for tests: rules for a bad network")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON line once ready; logs go to stderr"
     )
@@ -40,14 +58,89 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run until told to stop."""
     # Here and not above: `antiphon send` need not load a server.
+    from antiphon.runtime.cluster_data import holds_cluster
+
+    if has_topology(arguments) or holds_cluster(arguments.data):
+        return _run_cluster(arguments)
+    for option, given in (("--restart", arguments.restart), ("--faults", arguments.faults)):
+        if given:
+            raise NodeError(f"{option} is for a cluster of several nodes, and this would be one process")
+    return _run_embedded(arguments)
+
+
+def _run_embedded(arguments: argparse.Namespace) -> int:
     from antiphon.runtime.embedded import EmbeddedSettings, run_embedded
 
     settings = EmbeddedSettings(
         data=arguments.data,
-        port=arguments.port,
+        port=DEFAULT_PORT if arguments.port is None else arguments.port,
         accept_possible_loss=arguments.accept_possible_loss,
     )
     return run_embedded(settings, announce=_print_ready_json if arguments.json else _print_ready_text)
+
+
+def _run_cluster(arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from antiphon.runtime.cluster_data import (
+        CLUSTER_FILE,
+        check_local,
+        create_cluster,
+        load_cluster,
+        locked,
+        move_clients,
+        require_transport,
+    )
+    from antiphon.runtime.embedded import stop_signal
+    from antiphon.runtime.launcher import Launcher, node_command
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    require_transport()
+    data: Path = arguments.data.absolute()
+    announce = _print_ready_json if arguments.json else _print_ready_text
+    with locked(data):
+        config = data / CLUSTER_FILE
+        if not config.exists():
+            create_cluster(data, counts_of(arguments), _first_port(arguments))
+        spec = load_cluster(config)
+        refuse_contradictions(arguments, spec, str(arguments.data))
+        check_local(config, spec)
+        if arguments.port:
+            spec = move_clients(config, spec, arguments.port)
+        options = _node_options(arguments)
+        commands = {node.name: node_command(config, node.name, options) for node in spec.nodes}
+
+        def announce_nodes(nodes: list[dict[str, Any]]) -> None:
+            announce(ready_line(spec.servers, str(arguments.data), nodes))
+
+        async def launch() -> int:
+            launcher = Launcher(spec, commands, is_restarting=arguments.restart)
+            return await launcher.run(stop_signal(), announce_nodes)
+
+        return asyncio.run(launch())
+
+
+def _first_port(arguments: argparse.Namespace) -> int:
+    return DEFAULT_PORT if arguments.port is None else int(arguments.port)
+
+
+def _node_options(arguments: argparse.Namespace) -> list[str]:
+    options = ["--accept-possible-loss"] if arguments.accept_possible_loss else []
+    if arguments.faults is not None:
+        options += ["--faults", str(arguments.faults.absolute())]
+    return options
+
+
+def ready_line(servers: list[str], data: str, nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is told when a cluster is ready."""
+    return {
+        "ready": True,
+        "url": f"antiphon://{','.join(servers)}",
+        "data": data,
+        "console": None,
+        "metrics": [],
+        "nodes": nodes,
+    }
 
 
 def _print_ready_json(ready: dict[str, Any]) -> None:
@@ -56,5 +149,14 @@ def _print_ready_json(ready: dict[str, Any]) -> None:
 
 def _print_ready_text(ready: dict[str, Any]) -> None:
     print(f"antiphon is ready: {ready['url']} (data in {ready['data']}); Ctrl-C stops it", flush=True)
+    for node in ready["nodes"] if len(ready["nodes"]) > 1 else ():
+        print(f"  {node['name']}: process {node['pid'] or 'none, it has ended'}", flush=True)
     if sys.stdout.isatty():
         print("try:  antiphon send queue:a hello    then:  antiphon receive queue:a", flush=True)
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{value} is no port")
+    return value

@@ -38,8 +38,21 @@ class Admin:
 
         >>> [destination["messages"] for destination in await admin.destinations()]
         """
-        destinations = await self._ask("destinations", list)
-        return list(destinations)
+        rows: list[dict[str, Any]] = []
+        page = await self._ask("destinations", dict)
+        while True:
+            rows += page.get("rows", [])
+            if not page.get("next"):
+                return rows
+            page = await self._ask("destinations", dict, **page["next"])
+
+    async def digests(self) -> list[dict[str, Any]]:
+        """What the state of every replica is. Those that have applied the same must have the same digest.
+
+        >>> {row["digest"] for row in await admin.digests() if row["channel"] == "a"}
+        """
+        digests = await self._ask("digests", list)
+        return list(digests)
 
     async def create(
         self,
@@ -47,12 +60,14 @@ class Admin:
         *,
         retention: Duration | Literal["consumed"] | None = None,
         retention_bytes: int | None = None,
+        channel: str | None = None,
     ) -> None:
         """Make a destination. If it exists and is set as asked for, that is fine too.
 
         A topic keeps what its subscriptions need, and beyond that everything that is younger than
         `retention` (seconds or a timedelta; an hour if not given) as long as it is among the last
         `retention_bytes` (1 GiB). "consumed": nothing beyond. A queue keeps what is not consumed.
+        It lives in `channel`, or if that is not given in the one that has least to keep.
 
         >>> await admin.create("topic:prices", retention=timedelta(days=7), retention_bytes=10**10)
         """
@@ -65,13 +80,17 @@ class Admin:
             if not isinstance(retention_bytes, int) or isinstance(retention_bytes, bool):
                 raise LocalError(f"retention_bytes is a number of bytes; it was {retention_bytes!r}")
             settings["retention_bytes"] = retention_bytes
+        if channel is not None:
+            if not isinstance(channel, str) or not channel:
+                raise LocalError(f"channel is the name of one; it was {channel!r}")
+            settings["channel"] = channel
         link = self._link()
         request = link.core.create_destination(destination, json.dumps(settings, sort_keys=True))
         await link.call(request, DestinationOpened, self._timeout)
 
-    async def _ask(self, question: str, kind: type[Any]) -> Any:
+    async def _ask(self, question: str, kind: type[Any], **more: Any) -> Any:
         link = self._link()
-        reply = await link.call(link.core.ask({"question": question}), Answer, self._timeout)
+        reply = await link.call(link.core.ask({"question": question, **more}), Answer, self._timeout)
         try:
             answer = json.loads(reply.answer)
         except ValueError as error:

@@ -244,9 +244,15 @@ class ClientCore:
             session.session,
         )
 
-    def browse(self, destination: int, after: int, limit: int) -> int:
+    def browse(self, opened: DestinationOpened, after: int, limit: int) -> int:
         return self._ask(
-            lambda number: Browse(request=number, destination=destination, after=after, limit=limit),
+            lambda number: Browse(
+                request=number,
+                channel=opened.channel,
+                destination=opened.destination,
+                after=after,
+                limit=limit,
+            ),
             Browsed,
         )
 
@@ -257,6 +263,7 @@ class ClientCore:
                 request=number,
                 session=session.session,
                 consumer=consumer.consumer,
+                channel=consumer.channel,
                 destination=consumer.destination,
                 subscription=consumer.subscription,
                 credit_messages=consumer.prefetch_messages,
@@ -531,7 +538,8 @@ class ClientCore:
         self._beat_ns = now_ns + self._half_beat_ns
         if self._silent_beats > SILENT_BEATS_MAX:
             silent_ms = SILENT_BEATS_MAX * self._half_beat_ns // 1_000_000
-            events.append(Ended(error=NotConnected(f"the server has been silent for {silent_ms} ms")))
+            error = NotConnected(f"the server has been silent for {silent_ms} ms")
+            events.append(Ended(error=error, is_silent=True))
         else:
             self._send(Ping(nonce=self._silent_beats))
 

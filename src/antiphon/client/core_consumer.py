@@ -160,6 +160,7 @@ class ConsumerCore:
             request=request,
             session=session,
             consumer=self.consumer,
+            channel=self.channel,
             destination=self.destination,
             subscription=self.subscription,
             credit_messages=messages,

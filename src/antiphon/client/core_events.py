@@ -95,6 +95,7 @@ class Ended:
 
     error: AntiphonError
     is_final: bool = False
+    is_silent: bool = False
 
 
 Event: TypeAlias = (

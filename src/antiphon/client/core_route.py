@@ -1,9 +1,12 @@
 """Route: which server to try next, and when.
 
 The servers are tried in their order, over and over, beginning with the one that was lost: most often
-only the connection is gone, or the server is back in a moment. The first round is tried at once, then
-there are pauses, each longer than the one before, up to a limit, and none exactly as long as another
-client's: those that lost the same server do not all come back in the same instant.
+only the connection is gone, or the server is back in a moment. One that fell silent is tried last: it
+would most likely be silent again. The first round is tried at once, then there are pauses, each longer
+than the one before, up to a limit, and none exactly as long as another client's: those that lost the same
+server do not all come back in the same instant.
+
+The servers are those that the application named, and those that the system told of when it last let us in.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class Route:
     """The way back to a server. `chance` gives numbers from 0 to 1."""
 
     def __init__(self, servers: Sequence[Server], chance: Callable[[], float]) -> None:
+        self._named = list(servers)
         self._servers = list(servers)
         self._chance = chance
         self._round: list[Server] = []
@@ -47,9 +51,14 @@ class Route:
         self.failures: dict[str, str] = {}
         """Who was tried since the connection was lost, and why that went wrong."""
 
-    def add(self, servers: Iterable[Server]) -> None:
-        """The system has these servers, too."""
-        self._servers += [server for server in servers if server not in self._servers]
+    @property
+    def servers(self) -> list[Server]:
+        """All that are known."""
+        return list(self._servers)
+
+    def refresh(self, servers: Iterable[Server]) -> None:
+        """The system has these servers; of others only those count that the application named."""
+        self._servers = list(dict.fromkeys([*self._named, *servers]))
 
     def reached(self, now_ns: int, server: Server) -> None:
         """This server has let us in."""
@@ -57,12 +66,14 @@ class Route:
         self._reached_ns = now_ns
         self.failures.clear()
 
-    def lost(self, now_ns: int) -> None:
+    def lost(self, now_ns: int, *, was_silent: bool = False) -> None:
         """The connection is gone: look for another."""
         if now_ns - self._reached_ns >= STEADY_NS:
             self._pause_ns = 0
         self.lost_ns = now_ns
         self._begin_round(now_ns)
+        if was_silent:
+            self._round.append(self._round.pop(0))
 
     def next(self) -> Attempt:
         """Whom to try now."""

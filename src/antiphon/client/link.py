@@ -78,10 +78,9 @@ class Link:
         self, servers: Sequence[Server], *, user: str, password: str, client_id: str, reconnect_s: float
     ) -> None:
         self.core = ClientCore(user=user, password=password, client_id=client_id)
-        self.sibling = partial(
-            Link, servers, user=user, password=password, client_id=client_id, reconnect_s=reconnect_s
+        self._like_this = partial(
+            Link, user=user, password=password, client_id=client_id, reconnect_s=reconnect_s
         )
-        """Another link to the same servers, not connected yet."""
         self.error: AntiphonError | None = None
         self.loop = asyncio.get_running_loop()
         self.receivers: dict[tuple[int, int], Receiver] = {}
@@ -101,6 +100,10 @@ class Link:
     def server(self) -> str:
         """The server we are or were connected to."""
         return str(self._route.current)
+
+    def sibling(self) -> Link:
+        """Another link to the same servers, not connected yet."""
+        return self._like_this(self._route.servers)
 
     @property
     def is_up(self) -> bool:
@@ -153,7 +156,13 @@ class Link:
         self._lost(line, NotConnected(str(error) if error else "the server closed the connection"))
 
     def _lost(
-        self, line: Line, error: AntiphonError, *, is_final: bool = False, goodbye: Goodbye | None = None
+        self,
+        line: Line,
+        error: AntiphonError,
+        *,
+        is_final: bool = False,
+        was_silent: bool = False,
+        goodbye: Goodbye | None = None,
     ) -> None:
         """The socket is of no more use: look for another, unless that would not help."""
         if self._line is not line:
@@ -167,7 +176,7 @@ class Link:
         elif is_final or not self._reconnect_s:
             self.end(error)
         else:
-            self._route.lost(time.monotonic_ns())
+            self._route.lost(time.monotonic_ns(), was_silent=was_silent)
             self._reconnecting = self.loop.create_task(self._reconnect(error))
 
     async def find(self) -> None:
@@ -247,14 +256,14 @@ class Link:
                 self._on_welcomed(event)
             case Ended():
                 if self._line is not None:
-                    self._lost(self._line, event.error, is_final=event.is_final)
+                    self._lost(self._line, event.error, is_final=event.is_final, was_silent=event.is_silent)
 
     def _on_welcomed(self, event: Welcomed) -> None:
         line = self._line
         assert line is not None, "a welcome without a connection"
         line.buffer.limit = self.core.frame_limit
         self._route.reached(time.monotonic_ns(), line.server)
-        self._route.add(read_servers(event.welcome.servers))
+        self._route.refresh(read_servers(event.welcome.servers))
         if not line.welcomed.done():
             line.welcomed.set_result(event.welcome)
 

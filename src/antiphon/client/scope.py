@@ -50,7 +50,7 @@ class SessionScope:
         self.timeout = timeout
         self.is_closed = False
         self.consumers: dict[Closable, None] = {}  # a dict for its order
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[tuple[str, int], Lane] = {}  # ids are a channel's own
         self._link = link
         self._opening = Once(self._open)
 
@@ -98,9 +98,10 @@ class SessionScope:
         """The way to a destination, which is made if it does not exist."""
         core = await self.core()
         opened = await self.open_destination(name)
-        lane = self._lanes.get(opened.destination)
+        place = (opened.channel, opened.destination)
+        lane = self._lanes.get(place)
         if lane is None:
-            lane = self._lanes[opened.destination] = Lane(self.link, core, opened)
+            lane = self._lanes[place] = Lane(self.link, core, opened)
         return lane
 
     async def _open(self) -> SessionCore:

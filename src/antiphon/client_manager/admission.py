@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from antiphon.batch import Batch
+from antiphon.batch.decoding import lone_body
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
@@ -68,6 +69,8 @@ def check_command(data: Buffer) -> Admitted:
 
 def _check_publish(header: CommandHeader, payload: memoryview) -> int:
     publish = Publish.decode(payload)
+    if header.count == 1 and lone_body(publish.batch) == (header.session, header.number):
+        return publish.destination
     batch = Batch.decode(publish.batch)
     if batch.producer != header.session or batch.first_number != header.number or batch.count != header.count:
         raise ProtocolError(

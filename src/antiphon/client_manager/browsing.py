@@ -3,8 +3,13 @@
 What it promises
     W1  One page is on its way to a connection at a time, and none to a peer that does not read: a page
         is large, and asking for it is not.
-    W2  Every request is answered, by a page or a refusal, in the order of asking.
+    W2  Every request is answered, by a page or a refusal, in the order of asking. A replica that gives none
+        is not waited for: another one is asked.
+        The next page is asked of the one that gave the last.
     W3  A page shows everything that was confirmed here before it was asked for.
+
+What it leaves to others
+    Which replica is asked: looking at messages is better done by one that does not deliver them.
 """
 
 from __future__ import annotations
@@ -15,34 +20,50 @@ from typing import NamedTuple
 
 from antiphon.bus.messages import BrowseReply, BrowseRequest
 from antiphon.client_manager.connection import Connection, Outbox
-from antiphon.client_manager.effects import SendToPrimary
+from antiphon.client_manager.effects import SendToReplica
+from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.wire.frames import Browse, browsed_buffers
+
+_NS_PER_MS = 1_000_000
 
 
 class Wish(NamedTuple):
     """A page that a client has asked for; `floor` is what it must not be older than (W3)."""
 
     connection: Connection
-    channel: str
     browse: Browse
     floor: int
+
+
+class _Asked:
+    """A page on its way: who has been asked for it how often, and when to ask the next."""
+
+    __slots__ = ("again_ns", "attempts", "wish")
+
+    def __init__(self, wish: Wish, attempts: int) -> None:
+        self.wish = wish
+        self.attempts = attempts
+        self.again_ns: int | None = None
 
 
 class Browsing:
     """Who waits for pages."""
 
-    __slots__ = ("_asked", "_numbers", "_on_the_way", "_outbox", "_waiting")
+    __slots__ = ("_answering", "_asked", "_numbers", "_on_the_way", "_outbox", "_repeat_ns", "_waiting")
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, settings: ClientManagerSettings, outbox: Outbox) -> None:
         self._outbox = outbox
+        self._repeat_ns = settings.browse_repeat_ms * _NS_PER_MS
         self._numbers = count(1)
         self._waiting: dict[int, deque[Wish]] = {}  # by connection
         self._on_the_way: dict[int, int] = {}  # connection -> the number asked under
-        self._asked: dict[int, Wish] = {}  # by that number
+        self._asked: dict[int, _Asked] = {}  # by that number
+        # The attempt that was answered last, in each channel: whoever gave no answer then is passed over.
+        self._answering: dict[str, int] = {}
 
-    def ask(self, connection: Connection, channel: str, browse: Browse, floor: int) -> None:
+    def ask(self, connection: Connection, browse: Browse, floor: int) -> None:
         """A client wants to see a page."""
-        wish = Wish(connection, channel, browse, floor)
+        wish = Wish(connection, browse, floor)
         self._waiting.setdefault(connection.conn, deque()).append(wish)
         self.go_on(connection)
 
@@ -55,20 +76,22 @@ class Browsing:
         if not waiting:
             del self._waiting[connection.conn]
         number = self._on_the_way[connection.conn] = next(self._numbers)
-        self._asked[number] = wish
-        self._send(number, wish)
+        self._asked[number] = _Asked(wish, self._answering.get(wish.browse.channel, 0))
+        self._send(number)
 
-    def _send(self, number: int, wish: Wish) -> None:
-        browse = wish.browse
-        request = BrowseRequest(number, wish.floor, browse.destination, browse.after, browse.limit)
-        self._outbox.do(SendToPrimary(wish.channel, request))
+    def _send(self, number: int) -> None:
+        asked = self._asked[number]
+        browse = asked.wish.browse
+        request = BrowseRequest(number, asked.wish.floor, browse.destination, browse.after, browse.limit)
+        self._outbox.do(SendToReplica(browse.channel, request, asked.attempts))
 
     def answered(self, channel: str, reply: BrowseReply) -> None:
         """A replica shows a page, or says why not."""
-        wish = self._asked.pop(reply.request, None)
-        if wish is None:
+        asked = self._asked.pop(reply.request, None)
+        if asked is None:
             return
-        connection, request = wish.connection, wish.browse.request
+        self._answering[channel] = asked.attempts
+        connection, request = asked.wish.connection, asked.wish.browse.request
         del self._on_the_way[connection.conn]
         if reply.code:
             self._outbox.refuse(connection, request, reply.code, reply.text)
@@ -81,9 +104,23 @@ class Browsing:
 
     def primary_changed(self, channel: str) -> None:
         """Who was asked may be gone: ask again."""
-        for number, wish in self._asked.items():
-            if wish.channel == channel:
-                self._send(number, wish)
+        for number, asked in self._asked.items():
+            if asked.wish.browse.channel == channel:
+                self._send(number)
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = [asked.again_ns for asked in self._asked.values() if asked.again_ns is not None]
+        return min(deadlines, default=None)
+
+    def keep_time(self, now_ns: int) -> None:
+        """Ask another replica for what did not come."""
+        for number, asked in self._asked.items():
+            if asked.again_ns is None:
+                asked.again_ns = now_ns + self._repeat_ns
+            elif asked.again_ns <= now_ns:
+                asked.again_ns = now_ns + self._repeat_ns
+                asked.attempts += 1
+                self._send(number)
 
     def connection_over(self, connection: Connection) -> None:
         self._waiting.pop(connection.conn, None)

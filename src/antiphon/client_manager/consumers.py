@@ -1,37 +1,47 @@
 """Consumers: attached at the primary, fed from there, and attached again when the primary changes.
 
 Where it sits
-    message_manager of the primary  ->  CONSUMERS  ->  the client's connection
+    message_manager of the primary  ->  streams  ->  CONSUMERS  ->  the client's connection
 
 What it promises
-    C1  A consumer is registered only when its channel knows its session.
+    C1  A consumer is registered only when its channel knows its session; and when that came back, what was
+        received of it before is confirmed: a return among it would take from the consumer what it just got.
     C2  It is detached only when all acknowledgements received before are confirmed, so that nothing
         acknowledged is given to somebody else.
-    C3  A new primary hears what each consumer still holds: a failover does not hand it out again.
+    C3  A new primary hears what each consumer still holds: a failover does not hand it out again. So does
+        one that took us for dead.
     C4  A peer that does not read gets no further credit: what the primary may send it is bounded by
         the credit it has.
+    C5  A consumer that the primary has and we do not, because words about it crossed, is detached there.
+    C6  After a long sleep nothing is passed on before the primary has said that we are not dead.
 
 What it leaves to others
     Who gets what, and in which order, is the primary's; counting what the application has worked off
-    is the client's.
+    is the client's. That nothing is lost on the way: `requests`, `credits`, `streams`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from antiphon.bus.effects import PrimaryChanged
 from antiphon.bus.messages import (
+    SESSION_DETACHED,
     ConsumerEnded,
-    CreditUpdate,
     Deliver,
+    DeliverHead,
     Register,
     Registered,
+    Taker,
     Unregister,
 )
 from antiphon.client_manager.connection import Connection, Outbox
-from antiphon.client_manager.effects import SendToPrimary
+from antiphon.client_manager.credits import CreditAccounts
+from antiphon.client_manager.requests import Requests
 from antiphon.client_manager.session import Consumer, ConsumerState, Lane, LaneState, Session
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.client_manager.streams import Numbered, Streams
 from antiphon.errors import ConsumerClosed
 from antiphon.ids import U64_MAX, IdSource
 from antiphon.wire.frames import (
@@ -46,14 +56,45 @@ from antiphon.wire.frames import (
 class Consumers:
     """The consumers of all clients of one client manager."""
 
-    __slots__ = ("_by_channel", "_credits", "_ids", "_outbox", "_terms")
+    __slots__ = (
+        "_by_channel",
+        "_ids",
+        "_node",
+        "_outbox",
+        "_refused",
+        "_reopen",
+        "_requests",
+        "_settling",
+        "_woke_at",
+        "credits",
+        "streams",
+    )
 
-    def __init__(self, channels: list[str], ids: IdSource, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        node: int,
+        channels: list[str],
+        settings: ClientManagerSettings,
+        ids: IdSource,
+        outbox: Outbox,
+        requests: Requests,
+        reopen: Callable[[Lane], None],
+        refused: Callable[[Consumer], None],
+    ) -> None:
+        """`reopen` makes a channel that lost sight of a session know it again."""
+        self._node = node
         self._ids = ids
         self._outbox = outbox
+        self._requests = requests
+        self._reopen = reopen
+        self._refused = refused
         self._by_channel: dict[str, dict[int, Consumer]] = {channel: {} for channel in channels}
-        self._terms = dict.fromkeys(channels, 0)
-        self._credits: dict[int, Consumer] = {}
+        self.streams = Streams(channels, settings, outbox, self._take, self._stream_begun)
+        self.credits = CreditAccounts(self._by_channel, settings, outbox, self.streams)
+        # Which word of ours the primary must have heard since we last slept (C6).
+        self._woke_at = dict.fromkeys(channels, 0)
+        # Those who were attached in an earlier term and have no answer yet in this one.
+        self._settling: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_channel.values()))
@@ -62,30 +103,44 @@ class Consumers:
 
     def open(self, session: Session, lane: Lane, wish: ConsumerOpen | ConsumerResume) -> None:
         """Attach a consumer, now or as soon as the channel knows the session (C1)."""
-        # The low half of an id: start time and counter, so that a key of a former life never comes back.
-        key = self._ids.next() & U64_MAX
+        key = self._new_key()
         consumer = Consumer(key, wish.consumer, session, lane, wish.destination, wish.subscription)
         consumer.request = wish.request
         consumer.credit_messages = wish.credit_messages
-        consumer.credit_bytes = consumer.window_bytes = wish.credit_bytes
+        consumer.credit_bytes = wish.credit_bytes
         if isinstance(wish, ConsumerResume):
-            consumer.is_resumed = True
+            consumer.is_resumed = consumer.resumes = True
             consumer.held = wish.held.copy()
             consumer.base_messages = consumer.delivered_messages = wish.delivered_messages
-            consumer.base_bytes = wish.delivered_bytes
-            consumer.window_bytes = max(0, wish.credit_bytes - wish.delivered_bytes)
+            consumer.base_bytes = consumer.delivered_bytes = wish.delivered_bytes
         session.consumers[wish.consumer] = consumer
         if session.connection is not None:
             session.connection.consumer_count += 1
         self._by_channel[lane.channel][key] = consumer
         if lane.state == LaneState.OPEN:
+            self._register_in_turn(consumer)
+
+    def _register_in_turn(self, consumer: Consumer) -> None:
+        if consumer.session.is_resumed:
+            consumer.lane.after_confirmed(partial(self._register_waiting, consumer))
+        else:
             self._register(consumer)
+
+    def _register_waiting(self, consumer: Consumer) -> None:
+        """Perhaps it was closed meanwhile, or is registered."""
+        is_known = self._by_channel[consumer.lane.channel].get(consumer.key) is consumer
+        if is_known and consumer.state == ConsumerState.WAITING and consumer.lane.state == LaneState.OPEN:
+            self._register(consumer)
+
+    def _new_key(self) -> int:
+        # The low half of an id: start time and counter, so that a key of a former life never comes back.
+        return self._ids.next() & U64_MAX
 
     def session_known(self, lane: Lane) -> None:
         """The channel knows the session: what waited for that is registered."""
         for consumer in self._of_lane(lane):
             if consumer.state == ConsumerState.WAITING:
-                self._register(consumer)
+                self._register_in_turn(consumer)
 
     def session_refused(self, lane: Lane, code: str, text: str) -> None:
         for consumer in self._of_lane(lane):
@@ -101,7 +156,7 @@ class Consumers:
         # It never shrinks: a smaller figure is an older one.
         consumer.credit_messages = max(consumer.credit_messages, messages)
         consumer.credit_bytes = max(consumer.credit_bytes, size)
-        self._credits[consumer.key] = consumer
+        self.credits.changed(consumer)
 
     def unblocked(self, connection: Connection) -> None:
         held, connection.credits_held = connection.credits_held, {}
@@ -130,49 +185,138 @@ class Consumers:
         if self._forget(consumer):
             # What it got before this registration comes before the primary's delivery number 1.
             seen = max(0, min(seen_through, consumer.delivered_messages) - consumer.base_messages)
-            self._outbox.do(SendToPrimary(consumer.lane.channel, Unregister(consumer.key, seen, is_lost)))
+            self._unregister(consumer.lane.channel, consumer.key, seen, is_lost=is_lost)
         connection = consumer.session.connection
         if request is not None and connection is not None:
             self._outbox.answer(connection, request)
 
+    def _unregister(self, channel: str, key: int, seen: int, *, is_lost: bool = False) -> None:
+        self._requests.unregister(channel, Unregister(key, seen, is_lost, self.streams.term(channel)))
+
     # -- what the primary says -------------------------------------------------
 
-    def registered(self, channel: str, message: Registered) -> Consumer | None:
-        """The primary's answer; the consumer, if it was refused."""
+    def registered(self, channel: str, message: Registered) -> None:
+        """The primary's answer, in the stream or beside it."""
+        if message.number:
+            self.streams.arrive(channel, message.stream, message.number, message)
+        elif message.term == self.streams.term(channel):
+            self._on_registered(channel, message)
+            self.streams.learn(channel, message.term, message.stream)
+
+    def deliver(self, channel: str, message: Deliver) -> None:
+        """What concerns other client managers is not for us, though it may come our way."""
+        for target in message.targets:
+            if target.node == self._node:
+                self.streams.arrive(channel, target.stream, target.number, message)
+
+    def ended(self, channel: str, message: ConsumerEnded) -> None:
+        self.streams.arrive(channel, message.stream, message.number, message)
+
+    def head(self, channel: str, message: DeliverHead) -> None:
+        """How our stream stands at the primary; or that it knows of none (C3)."""
+        if not message.is_void:
+            self.streams.learn(channel, message.term, message.stream)
+        if not self.streams.is_current(channel, message.term, message.stream):
+            return
+        self.credits.heard(channel, message)
+        if not message.is_void:
+            self.streams.head(channel, message)
+            if message.credits_heard >= self._woke_at[channel]:
+                self.streams.release(channel)
+        elif message.stream:
+            self.streams.void(channel)
+            self._attach_again(channel, message.stream)
+
+    def woke(self) -> None:
+        """This node did nothing for so long that it may have been taken for dead (C6).
+
+        What lies in its queues may be with others by now, and acknowledged by them. Only what the primary
+        says after it has heard from us again tells whether the stream is still ours.
+        """
+        for channel in self._by_channel:
+            if self.streams.stream(channel):
+                self.streams.hold(channel)
+                self._woke_at[channel] = self.credits.ask(channel)
+
+    def _take(self, channel: str, message: Numbered) -> None:
+        """The next message of the stream."""
+        if type(message) is Deliver:
+            self._on_deliver(channel, message)
+        elif isinstance(message, Registered):
+            self._on_registered(channel, message)
+        elif isinstance(message, ConsumerEnded):
+            consumer = self._by_channel[channel].get(message.consumer)
+            if consumer is not None:
+                self._end(consumer, message.code, message.text)
+
+    def _on_registered(self, channel: str, message: Registered) -> None:
         consumer = self._by_channel[channel].get(message.consumer)
-        if consumer is None or message.term < self._terms[channel]:
-            return None
+        if consumer is None:
+            if not message.code:
+                self._detach_stray(channel, message.consumer)
+            return
+        self._requests.registered(channel, consumer.key)
+        self._settle(channel, consumer.key)
         if message.code:
-            self._end(consumer, message.code, message.text)
-            return consumer
+            self._on_refused(consumer, message)
+            return
         if consumer.state == ConsumerState.REGISTERING:
             consumer.state = ConsumerState.ATTACHED
+            consumer.stream = max(consumer.stream, message.stream)
+            if consumer.credit_left != consumer.said_credit:
+                self.credits.changed(consumer)
         consumer.held.remove_all(message.lost)
         request, connection = consumer.request, consumer.session.connection
         if request is not None and connection is not None:
             consumer.request = None
             resumed = ConsumerResumed(request=request, lost=message.lost) if consumer.is_resumed else None
             self._outbox.answer(connection, request, resumed)
-        return None
 
-    def deliver(self, channel: str, message: Deliver) -> None:
-        consumer = self._by_channel[channel].get(message.consumer)
-        if consumer is None or message.term < self._terms[channel]:
-            return
+    def _on_refused(self, consumer: Consumer, message: Registered) -> None:
+        if message.code != SESSION_DETACHED:
+            self._end(consumer, message.code, message.text)
+            self._refused(consumer)
+        elif consumer.state != ConsumerState.CLOSING:
+            # The channel took us for dead, and has let go of our sessions.
+            consumer.state = ConsumerState.WAITING
+            self._reopen(consumer.lane)
+
+    def _detach_stray(self, channel: str, key: int) -> None:
+        """The primary attached a consumer that is here no more: an old word reached it late (C5)."""
+        if not self._requests.is_leaving(channel, key):
+            self._unregister(channel, key, 0)
+
+    def _on_deliver(self, channel: str, message: Deliver) -> None:
+        consumers = self._by_channel[channel]
+        for target in message.targets:
+            if target.node == self._node:
+                for taker in target.takers:
+                    consumer = consumers.get(taker.consumer)
+                    if consumer is None:
+                        self._detach_stray(channel, taker.consumer)
+                    else:
+                        self._hand_over(channel, consumer, taker, message)
+
+    def _hand_over(self, channel: str, consumer: Consumer, taker: Taker, message: Deliver) -> None:
         connection = consumer.session.connection
-        if connection is None or consumer.state == ConsumerState.CLOSING:
+        if connection is None or consumer.state == ConsumerState.CLOSING or not message.pieces:
             # Nobody will see it: detaching gives it back, uncounted.
             return
-        first = consumer.base_messages + message.first_delivery
-        if first <= consumer.delivered_messages:
+        first = consumer.delivered_messages + 1
+        missed = consumer.base_messages + taker.first_delivery - first
+        if missed < 0:
             return
+        if missed:
+            # Messages were gone when they were to be sent a second time. The client has got none of them,
+            # and counts on without a gap; what they took of its credit is given anew.
+            consumer.base_messages -= missed
+            self.credits.changed(consumer)
+        consumer.delivered_bytes = consumer.base_bytes + taker.bytes_through
         pieces = []
-        count = 0
         for first_sequence, rows, redelivery_count, buffers in message.pieces:
             consumer.held.add(first_sequence, first_sequence + rows)
-            count += rows
+            consumer.delivered_messages += rows
             pieces.append((first_sequence, redelivery_count, buffers))
-        consumer.delivered_messages = first + count - 1
         self._outbox.send_buffers(
             connection,
             deliver_buffers(
@@ -186,58 +330,94 @@ class Consumers:
             ),
         )
 
-    def ended(self, channel: str, message: ConsumerEnded) -> None:
-        consumer = self._by_channel[channel].get(message.consumer)
-        if consumer is not None and message.term >= self._terms[channel]:
-            self._end(consumer, message.code, message.text)
+    # -- attaching again -------------------------------------------------------
 
     def primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         """Attach everybody again, with what they hold (C3)."""
-        if event.term <= self._terms[channel]:
+        former = self.streams.term(channel)
+        if event.term <= former:
             return
-        self._terms[channel] = event.term
-        for consumer in list(self._by_channel[channel].values()):
-            if consumer.state != ConsumerState.WAITING:
-                consumer.base_messages = consumer.delivered_messages
-                # How many bytes were delivered only the former primary knew. To start with a whole
-                # window again may give the client two windows, but never too little to go on.
-                consumer.base_bytes = consumer.credit_bytes - consumer.window_bytes
-                self._register(consumer)
+        self.streams.new_term(channel, event.term)
+        self.credits.new_term(channel)
+        self._requests.primary_changed(channel, event)
+        again = [one for one in self._by_channel[channel].values() if one.state != ConsumerState.WAITING]
+        if former:
+            # An earlier life of ours is not settled: its clients may still be on their way back.
+            self._settling[channel] = {consumer.key for consumer in again}
+        for consumer in again:
+            self._begin_count(consumer)
+            self._register(consumer)
+        self._settle(channel, 0)
 
-    # -- steps -----------------------------------------------------------------
+    def _settle(self, channel: str, key: int) -> None:
+        """A consumer of an earlier term has its answer; the primary waits for the last of them."""
+        settling = self._settling.get(channel)
+        if settling is not None:
+            settling.discard(key)
+            if not settling:
+                del self._settling[channel]
+                self.credits.settled(channel)
 
-    def send_credits(self) -> None:
-        """At most one word about each consumer's credit in a step, and the last one."""
-        for consumer in self._credits.values():
-            if consumer.state in (ConsumerState.REGISTERING, ConsumerState.ATTACHED):
-                update = CreditUpdate(consumer.key, *consumer.credit_left)
-                self._outbox.do(SendToPrimary(consumer.lane.channel, update))
-        self._credits.clear()
+    def _stream_begun(self, channel: str, stream: int) -> None:
+        """The channel knows another run of ours now: whoever was attached in the former one is not."""
+        self._attach_again(channel, stream - 1)
+
+    def _attach_again(self, channel: str, void: int) -> None:
+        """The primary has detached whoever was attached in a stream up to `void`.
+
+        They get other keys: whatever is still on its way about the former ones is about nobody.
+        """
+        consumers = self._by_channel[channel]
+        for consumer in list(consumers.values()):
+            if consumer.state != ConsumerState.ATTACHED or consumer.stream > void:
+                continue
+            del consumers[consumer.key]
+            self.credits.forget(consumer)
+            connection = consumer.session.connection
+            held = connection.credits_held.pop(consumer.key, None) if connection is not None else None
+            consumer.key = self._new_key()
+            consumers[consumer.key] = consumer
+            if connection is not None and held is not None:
+                connection.credits_held[consumer.key] = held
+            consumer.resumes = True
+            self._begin_count(consumer)
+            self._register(consumer)
+
+    def _begin_count(self, consumer: Consumer) -> None:
+        """The primary will count from the coming registration on."""
+        consumer.base_messages = consumer.delivered_messages
+        consumer.base_bytes = consumer.delivered_bytes
 
     def _register(self, consumer: Consumer) -> None:
         is_closing = consumer.state == ConsumerState.CLOSING
         if not is_closing:
             consumer.state = ConsumerState.REGISTERING
-        self._credits.pop(consumer.key, None)
-        messages, size = (0, 0) if is_closing else consumer.credit_left
-        self._outbox.do(
-            SendToPrimary(
-                consumer.lane.channel,
-                Register(
-                    consumer=consumer.key,
-                    session=consumer.session.id,
-                    generation=consumer.session.generation,
-                    destination=consumer.destination,
-                    subscription=consumer.subscription,
-                    selector="",
-                    credit_messages=messages,
-                    credit_bytes=size,
-                    held=consumer.held.copy(),
-                    number=consumer.number,
-                    resumes=consumer.is_resumed,
-                ),
-            )
+        channel = consumer.lane.channel
+        term = self.streams.term(channel)
+        if not term:
+            # Nobody to register with is known yet; who comes first hears of it (`primary_changed`).
+            return
+        consumer.stream = 0
+        consumer.said_credit = messages, size = (0, 0) if is_closing else consumer.credit_left
+        self._requests.register(
+            channel,
+            Register(
+                consumer=consumer.key,
+                session=consumer.session.id,
+                generation=consumer.session.generation,
+                destination=consumer.destination,
+                subscription=consumer.subscription,
+                selector="",
+                credit_messages=messages,
+                credit_bytes=size,
+                held=consumer.held.copy(),
+                number=consumer.number,
+                resumes=consumer.resumes,
+                term=term,
+            ),
         )
+
+    # -- ending ----------------------------------------------------------------
 
     def _end(self, consumer: Consumer, code: str, text: str) -> None:
         """The consumer is gone without having asked for it."""
@@ -260,13 +440,15 @@ class Consumers:
 
     def _forget(self, consumer: Consumer) -> bool:
         """Is it forgotten now, or was it before?"""
-        connection = consumer.session.connection
+        connection, channel = consumer.session.connection, consumer.lane.channel
         if connection is not None:
             connection.credits_held.pop(consumer.key, None)
-        self._credits.pop(consumer.key, None)
+        self.credits.forget(consumer)
+        self._requests.registered(channel, consumer.key)
+        self._settle(channel, consumer.key)
         if consumer.session.consumers.pop(consumer.number, None) is not None and connection is not None:
             connection.consumer_count -= 1
-        return self._by_channel[consumer.lane.channel].pop(consumer.key, None) is not None
+        return self._by_channel[channel].pop(consumer.key, None) is not None
 
     def _of_lane(self, lane: Lane) -> list[Consumer]:
         assert lane.session is not None, "the node itself has no consumers"

@@ -1,35 +1,62 @@
-"""Destination service: from the name of a destination, or of a subscription, to its id and its channel.
+"""Destination service: from the name of a destination to its id and its channel.
 
-What is known is kept; what is not is asked of the node, whose message managers hold the directory.
-A destination that does not exist and may be made is created by an ordered command, so that two
-client managers never create one name twice: the second is told the first one's id.
+Where it sits
+    a client's request  ->  DESTINATION SERVICE  ->  lookups and ordered commands  ->  the answer
+
+What is known is kept. What is not is asked of the channels: the system channel, which has the lowest name,
+knows in which channel each name has its place, and that channel has the destination. Where there is one
+channel only, it is that one. A destination that does not exist and may be made is given its place by an
+ordered PLACE in the system channel, and is made by an ordered CREATE in its own.
+
+    name  ->  placement  ->  (PLACE)  ->  the destination itself  ->  (CREATE)  ->  id
 
 What it promises
     D1  However many ask for a missing name at once, one CREATE is ordered, and all get its answer; one
         more for everybody who asks for other settings.
-    D2  An id that was known stays known when its destination is deleted: who still uses it did
-        nothing wrong, and is told by the outcome of the command.
+    D2  Two client managers never make one name twice: the second is told the first one's channel and id.
+    D3  What is remembered may be out of date, and is asked for anew before anything is refused or made
+        because of it.
+    D4  Nobody waits for ever for a channel that has no quorum: what exists there is still found, what would
+        have to be made is refused after a while. What was ordered by then may be made all the same.
+
+What it leaves to others
+    An id that is used after its destination was deleted is judged by the fold, and by the primary.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from antiphon.client_manager.connection import Connection, Refusal
-from antiphon.client_manager.session import Creation, Session
-from antiphon.errors import InvalidName, SubscriptionInUse
+from antiphon.bus.messages import Advertised
+from antiphon.client_manager.connection import Connection, Outbox, Refusal
+from antiphon.client_manager.loads import Loads
+from antiphon.client_manager.lookups import Answer, Lookups
+from antiphon.client_manager.ordering import Ordering
+from antiphon.client_manager.session import AS_IT_IS, Creation, Lane
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.errors import DestinationUnavailable, InvalidName
 from antiphon.names import DestinationName, parse_destination
+from antiphon.wire.commands import (
+    CommandKind,
+    CreateDestination,
+    Outcome,
+    OutcomeCode,
+    Payload,
+    PlaceDestination,
+)
 
 KIND_CODES = {"queue": 1, "topic": 2}
 SETTINGS_VERSION = 1
 
+DEFAULTS = "{}"
+
 UNKNOWN = "destination.unknown"
 REFUSED = "destination.refused"
-NO_SUBSCRIPTION = "subscription.unknown"
 
-Ask = Callable[[str], str]
+_NS_PER_MS = 1_000_000
 
 
 class Destination(NamedTuple):
@@ -40,104 +67,301 @@ class Destination(NamedTuple):
     settings_version: int
 
 
-class Subscription(NamedTuple):
-    """Where a durable subscription lives."""
-
-    id: int
-    destination: int
-    channel: str
-
-
 class Waiter(NamedTuple):
-    """Who asked for a destination that is being made, and for which session if it is for one."""
+    """Who asked for a destination, and for which session if it is for one."""
 
     connection: Connection
     request: int
     session: int = 0
 
 
+class _Search:
+    """A destination that somebody waits for, on its way to being found or made."""
+
+    __slots__ = ("channel", "creation", "is_certain", "ordered_in", "waiters")
+
+    def __init__(self, creation: Creation, waiter: Waiter) -> None:
+        self.creation = creation
+        self.waiters = [waiter]
+        # Where it lives, or is about to.
+        self.channel = ""
+        # Did the system channel say so, or do we only remember it (D3)?
+        self.is_certain = False
+        # The channel in whose order a command of ours is, which cannot be taken back.
+        self.ordered_in = ""
+
+
 class DestinationService:
-    """What one client manager knows of destinations."""
+    """What one client manager knows of destinations. `found` tells a waiter."""
 
-    __slots__ = ("_ask", "_being_made", "_by_id", "_by_name", "_channel", "_names")
-
-    def __init__(self, channel: str, ask: Ask) -> None:
-        self._channel = channel
-        self._ask = ask
+    def __init__(
+        self,
+        channels: Sequence[str],
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        lookups: Lookups,
+        ordering: Ordering,
+        found: Callable[[Waiter, Destination], None],
+    ) -> None:
+        self._channels = tuple(channels)
+        self._system = min(channels)
+        self._outbox = outbox
+        self._lookups = lookups
+        self._ordering = ordering
+        self._found = found
+        self._wait_ns = settings.directory_wait_ms * _NS_PER_MS
+        self._placed_max = settings.placements_kept
+        self._lanes = {channel: Lane(channel, None) for channel in channels}
+        self.loads = Loads(channels)
         self._by_name: dict[str, Destination] = {}
-        self._by_id: dict[int, Destination] = {}
-        self._names: dict[int, str] = {}
-        self._being_made: dict[Creation, list[Waiter]] = {}
+        self._names: dict[tuple[str, int], str] = {}
+        self._placed: dict[str, str] = {}
+        self._searches: dict[Creation, _Search] = {}
+        # When those who wait for a command that is in the order are told that it takes too long.
+        self._deadlines: dict[Creation, int] = {}
+        self._untimed: list[_Search] = []
 
-    def parse(self, text: str) -> DestinationName:
-        """The name a client gave, or an error that says what is wrong with it."""
-        try:
-            name = parse_destination(text)
-        except InvalidName as error:
-            raise Refusal(error.code, error.text) from None
-        if name.is_reserved:
-            raise Refusal(InvalidName.code, f"{text}: names that begin with _ are the system's own")
-        return name
+    # -- what clients ask for --------------------------------------------------
 
-    def find(self, name: DestinationName) -> Destination | None:
-        spelled = str(name)
-        known = self._by_name.get(spelled)
-        if known is None:
-            known = self._inquire({"question": "destination", "name": spelled})
-            if known is not None:
-                self._remember(spelled, known)
-        return known
+    def open(self, text: str, waiter: Waiter, *, may_create: bool) -> None:
+        """Find a destination, and make it if there is none and that is wanted."""
+        name = str(_parse(text))
+        known = self._by_name.get(name)
+        if known is not None:
+            self._found(waiter, known)
+        else:
+            self._search(Creation(name, AS_IT_IS if may_create else None), waiter)
 
-    def find_id(self, destination: int) -> Destination | None:
-        known = self._by_id.get(destination)
-        return known or self._inquire({"question": "destination", "id": destination})
+    def create(self, text: str, settings: str, waiter: Waiter) -> None:
+        """Make a destination; whether an existing one is set as asked for, its channel says."""
+        name = str(_parse(text))
+        settings, channel = _take_channel(settings)
+        if channel and channel not in self._channels:
+            raise Refusal(REFUSED, f"{name} cannot be made: there is no channel {channel[:80]!r}")
+        self._search(Creation(name, settings, channel), waiter)
 
-    def _inquire(self, question: dict[str, str | int]) -> Destination | None:
-        answer = json.loads(self._ask(json.dumps(question)))
-        if not answer.get("destination"):
-            return None
-        found = Destination(
-            answer["destination"],
-            answer.get("channel", self._channel),
-            answer.get("settings_version", SETTINGS_VERSION),
-        )
-        self._by_id[found.id] = found
-        return found
+    def _search(self, creation: Creation, waiter: Waiter) -> None:
+        search = self._searches.get(creation)
+        if search is None:
+            search = self._searches[creation] = _Search(creation, waiter)
+            self._locate(search)
+            return
+        search.waiters.append(waiter)
+        if search.ordered_in and creation not in self._deadlines:
+            self._untimed.append(search)
 
-    def wait(self, creation: Creation, waiter: Waiter) -> bool:
-        """Somebody wants a destination to be made. Must it be ordered, or is it already (D1)?"""
-        waiters = self._being_made.setdefault(creation, [])
-        waiters.append(waiter)
-        return len(waiters) == 1
+    # -- where it lives --------------------------------------------------------
 
-    def made(self, creation: Creation, destination: int) -> tuple[Destination, list[Waiter]]:
-        """The directory has the name under this id, since now or since long."""
-        found = Destination(destination, self._channel, SETTINGS_VERSION)
-        self._remember(creation.name, found)
-        return found, self._being_made.pop(creation, [])
+    def _locate(self, search: _Search) -> None:
+        if len(self._channels) == 1:
+            search.is_certain = True
+            self._enter(search, self._system)
+            return
+        remembered = self._placed.get(search.creation.name)
+        if remembered is not None and search.creation.is_met_by_any:
+            self._enter(search, remembered)
+        else:
+            self._ask_placement(search)
 
-    def not_made(self, creation: Creation) -> list[Waiter]:
-        return self._being_made.pop(creation, [])
+    def _ask_placement(self, search: _Search) -> None:
+        search.is_certain = True
+        question = {"question": "placement", "name": search.creation.name}
+        self._lookups.ask(self._system, question, partial(self._on_placement, search))
 
-    def find_subscription(self, session: Session, name: str) -> Subscription:
-        """A durable subscription of the session's client id that nobody else consumes; or a Refusal."""
-        question = {"question": "subscription", "client_id": session.client_id, "name": name}
-        answer = json.loads(self._ask(json.dumps(question)))
-        if not answer.get("subscription"):
-            raise Refusal(NO_SUBSCRIPTION, f"there is no durable subscription {name[:80]!r}")
-        if any(other != session.id for other in answer["sessions"]):
-            raise Refusal(
-                SubscriptionInUse.code, f"another session has a consumer of subscription {name[:80]!r}"
-            )
-        return Subscription(answer["subscription"], answer["destination"], answer["channel"])
+    def _on_placement(self, search: _Search, answer: Answer | None) -> None:
+        creation = search.creation
+        if answer is None:
+            self._fail(search, DestinationUnavailable.code, _silent(self._system, creation.name))
+        elif "channel" in answer:
+            self._enter(search, answer["channel"])
+        elif creation.settings is None:
+            self._fail(search, UNKNOWN, _unknown(creation.name))
+        else:
+            search.channel = creation.channel or self.loads.least()
+            place = PlaceDestination(name=creation.name, channel=search.channel)
+            self._order(search, self._system, place)
 
-    def retire(self, destination: int) -> None:
-        """The destination is gone: its name may be given to another, its id never is (D2)."""
-        name = self._names.pop(destination, None)
+    def _on_placed(self, search: _Search, outcomes: Sequence[Outcome]) -> None:
+        if not outcomes:
+            self.loads.placed(search.channel)
+            self.remember_place(search.creation.name, search.channel)
+            self._make(search)
+        elif outcomes[0].code == OutcomeCode.EXISTS:
+            self._enter(search, outcomes[0].text)
+        else:
+            self._fail(search, REFUSED, outcomes[0].text)
+
+    # -- the destination itself ------------------------------------------------
+
+    def _enter(self, search: _Search, channel: str) -> None:
+        """The destination lives in this channel, if anywhere."""
+        creation = search.creation
+        search.channel = channel
+        if channel not in self._channels or creation.channel not in ("", channel):
+            if search.is_certain:
+                self._fail(search, REFUSED, f"{creation.name} has its place in channel {channel}")
+            else:
+                self._ask_placement(search)
+        elif creation.is_met_by_any:
+            question = {"question": "destination", "name": creation.name}
+            self._lookups.ask(channel, question, partial(self._on_looked_up, search))
+        else:
+            self._make(search)
+
+    def _on_looked_up(self, search: _Search, answer: Answer | None) -> None:
+        name = search.creation.name
+        if answer is None:
+            self._fail(search, DestinationUnavailable.code, _silent(search.channel, name))
+        elif "destination" in answer:
+            self._place_is(search)
+            version = answer.get("settings_version", SETTINGS_VERSION)
+            self._finish(search, Destination(answer["destination"], search.channel, version))
+        elif not search.is_certain:
+            self._placed.pop(name, None)
+            self._ask_placement(search)
+        elif search.creation.settings is None:
+            self._fail(search, UNKNOWN, _unknown(name))
+        else:
+            self._make(search)
+
+    def _make(self, search: _Search) -> None:
+        if not search.waiters:
+            # It took so long that everybody was told no.
+            del self._searches[search.creation]
+            return
+        kind, _, name = search.creation.name.partition(":")
+        settings = search.creation.settings
+        assert settings is not None, "a destination is made that was only to be found"
+        create = CreateDestination(kind=KIND_CODES[kind], name=name, settings=settings or DEFAULTS)
+        self._order(search, search.channel, create)
+
+    def _on_created(self, search: _Search, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
+            id = outcomes[0].original if outcomes else sequence
+            self._place_is(search)
+            self._finish(search, Destination(id, search.channel, SETTINGS_VERSION))
+        elif outcomes[0].code == OutcomeCode.EXISTS:
+            # The system channel itself: the name was freed and given to another channel meanwhile.
+            self._enter(search, outcomes[0].text)
+        else:
+            text = outcomes[0].text or f"{search.creation.name} could not be made"
+            self._fail(search, REFUSED, text)
+
+    # -- ordering --------------------------------------------------------------
+
+    def _order(self, search: _Search, channel: str, payload: Payload) -> None:
+        search.ordered_in = channel
+        self._untimed.append(search)
+        self._ordering.order(self._lanes[channel], payload, detail=search.creation)
+
+    def settled(self, creation: Creation, kind: int, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        """A command of ours was applied at `sequence`, except for what `outcomes` says."""
+        search = self._searches[creation]
+        search.ordered_in = ""
+        self._deadlines.pop(creation, None)
+        if kind == CommandKind.PLACE:
+            self._on_placed(search, outcomes)
+        else:
+            self._on_created(search, sequence, outcomes)
+
+    def next_deadline_ns(self) -> int | None:
+        return next(iter(self._deadlines.values()), None)
+
+    def keep_time(self, now_ns: int) -> None:
+        """Tell those who have waited for too long (D4)."""
+        for creation, deadline_ns in list(self._deadlines.items()):
+            if deadline_ns > now_ns:
+                break
+            del self._deadlines[creation]
+            search = self._searches[creation]
+            self._refuse(search, DestinationUnavailable.code, _no_quorum(search))
+        for search in self._untimed:
+            if search.ordered_in and search.waiters:
+                self._deadlines.setdefault(search.creation, now_ns + self._wait_ns)
+        self._untimed.clear()
+
+    # -- answers ---------------------------------------------------------------
+
+    def _finish(self, search: _Search, found: Destination) -> None:
+        del self._searches[search.creation]
+        name = search.creation.name
+        self._by_name[name] = found
+        self._names[found.channel, found.id] = name
+        for waiter in search.waiters:
+            self._found(waiter, found)
+
+    def _fail(self, search: _Search, code: str, text: str) -> None:
+        del self._searches[search.creation]
+        self._refuse(search, code, text)
+
+    def _refuse(self, search: _Search, code: str, text: str) -> None:
+        waiters, search.waiters = search.waiters, []
+        for waiter in waiters:
+            self._outbox.refuse(waiter.connection, waiter.request, code, text)
+
+    # -- what is remembered ----------------------------------------------------
+
+    def advertised(self, channel: str, message: Advertised) -> None:
+        """The system channel tells of new places: they need not be asked for."""
+        for name, place in zip(message.names, message.channels, strict=False):
+            self.remember_place(name, place)
+
+    def remember_place(self, name: str, channel: str) -> None:
+        self._placed.pop(name, None)
+        self._placed[name] = channel
+        if len(self._placed) > self._placed_max:
+            del self._placed[next(iter(self._placed))]
+
+    def _place_is(self, search: _Search) -> None:
+        if len(self._channels) > 1:
+            self.remember_place(search.creation.name, search.channel)
+
+    def retire(self, channel: str, destination: int) -> None:
+        """The destination is gone: its name may be given to another, its id never is."""
+        name = self._names.pop((channel, destination), None)
         known = self._by_name.get(name) if name is not None else None
-        if name is not None and known is not None and known.id == destination:
+        if name is not None and known is not None and (known.channel, known.id) == (channel, destination):
             del self._by_name[name]
 
-    def _remember(self, name: str, found: Destination) -> None:
-        self._by_name[name] = self._by_id[found.id] = found
-        self._names[found.id] = name
+
+def _parse(text: str) -> DestinationName:
+    """The name a client gave, or a Refusal that says what is wrong with it."""
+    try:
+        name = parse_destination(text)
+    except InvalidName as error:
+        raise Refusal(error.code, error.text) from None
+    if name.is_reserved:
+        raise Refusal(InvalidName.code, f"{text}: names that begin with _ are the system's own")
+    return name
+
+
+def _take_channel(settings: str) -> tuple[str, str]:
+    """The settings without the channel, which decides where they go, and that channel.
+
+    What cannot be read is for the fold to refuse.
+    """
+    try:
+        given: Any = json.loads(settings or DEFAULTS)
+    except (ValueError, RecursionError):
+        return settings, ""
+    if not isinstance(given, dict) or "channel" not in given:
+        return settings or DEFAULTS, ""
+    channel = given.pop("channel")
+    if not isinstance(channel, str) or not channel:
+        raise Refusal(REFUSED, "the channel of a destination is the name of one")
+    return json.dumps(given, sort_keys=True), channel
+
+
+def _unknown(name: str) -> str:
+    return f"there is no destination {name}"
+
+
+def _silent(channel: str, name: str) -> str:
+    return f"channel {channel} does not answer at the moment, so whether there is a {name} is not known"
+
+
+def _no_quorum(search: _Search) -> str:
+    return (
+        f"{search.creation.name} could not be made in time: channel {search.ordered_in} orders nothing at "
+        "the moment, most likely because too few of its nodes can be reached. What exists can still be used"
+    )

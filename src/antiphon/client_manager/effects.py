@@ -12,20 +12,28 @@ from antiphon.bus.effects import (
     EnvelopeCommitted,
     EnvelopeConfirmed,
     EnvelopeUncertain,
+    LoadChanged,
     PrimaryChanged,
     Received,
     SpaceChanged,
 )
 from antiphon.bus.messages import (
+    Advertised,
     BrowseReply,
     BrowseRequest,
     ConsumerEnded,
-    CreditUpdate,
+    Credits,
     Deliver,
+    DeliverAck,
+    DeliverHead,
+    Lookup,
+    LookupReply,
     Register,
     Registered,
     SessionDetached,
+    SessionDetachedHeard,
     Unregister,
+    Unregistered,
 )
 from antiphon.wire.frames import ClientFrame
 from antiphon.wire.primitives import Buffer
@@ -72,6 +80,16 @@ class WriteUnblocked:
     conn: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time passed: `next_deadline_ns` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """This node did nothing for a long while: it was stopped, or starved. What comes now may be old."""
+
+
 # --- events of the node --------------------------------------------------------------------------
 
 
@@ -91,10 +109,16 @@ FromChannel = (
     | EnvelopeUncertain
     | PrimaryChanged
     | SpaceChanged
+    | LoadChanged
     | Registered
+    | Unregistered
+    | SessionDetachedHeard
     | Deliver
+    | DeliverHead
     | ConsumerEnded
     | BrowseReply
+    | LookupReply
+    | Advertised
     | Received
 )
 
@@ -113,6 +137,8 @@ Event = (
     | ConnectionLost
     | WriteBlocked
     | WriteUnblocked
+    | Ticked
+    | Woke
     | Answered
     | ChannelEvent
 )
@@ -175,7 +201,17 @@ class SendToPrimary:
     """Hand a message to whoever serves the channel."""
 
     channel: str
-    message: Register | Unregister | CreditUpdate | SessionDetached | BrowseRequest
+    message: Register | Unregister | Credits | DeliverAck | SessionDetached | BrowseRequest | Lookup
+
+
+@dataclass(frozen=True, slots=True)
+class SendToReplica:
+    """Hand a message to some replica of the channel that keeps up with it; not to the primary if another
+    one does. With every `attempt` that was not answered, to the next one."""
+
+    channel: str
+    message: BrowseRequest | Lookup
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,5 +231,6 @@ Effect = (
     | ResumeReading
     | SubmitEnvelope
     | SendToPrimary
+    | SendToReplica
     | AskNode
 )

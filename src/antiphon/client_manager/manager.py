@@ -20,31 +20,35 @@ What it leaves to others
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from antiphon.bus.effects import (
     EnvelopeCommitted,
     EnvelopeConfirmed,
     EnvelopeUncertain,
+    LoadChanged,
     PrimaryChanged,
     Received,
     SpaceChanged,
 )
-from antiphon.bus.messages import BrowseReply, ConsumerEnded, Deliver, Registered
+from antiphon.bus.messages import (
+    Advertised,
+    BrowseReply,
+    ConsumerEnded,
+    Deliver,
+    DeliverHead,
+    LookupReply,
+    Registered,
+    SessionDetachedHeard,
+    Unregistered,
+)
 from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
-from antiphon.client_manager.destination_service import (
-    KIND_CODES,
-    REFUSED,
-    UNKNOWN,
-    Ask,
-    Destination,
-    DestinationService,
-    Waiter,
-)
+from antiphon.client_manager.destination_service import Destination, DestinationService, Waiter
 from antiphon.client_manager.effects import (
     AdmitConnection,
     Answered,
@@ -56,29 +60,39 @@ from antiphon.client_manager.effects import (
     Effect,
     Event,
     FramesReceived,
+    Ticked,
+    Woke,
     WriteBlocked,
     WriteUnblocked,
 )
 from antiphon.client_manager.flow import Flow
+from antiphon.client_manager.lookups import Answer, Lookups
 from antiphon.client_manager.ordering import Ordering
-from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered
+from antiphon.client_manager.requests import Requests
+from antiphon.client_manager.session import Consumer, Creation, Lane, LaneState, Ordered
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
+from antiphon.client_manager.subscription_finder import Subscription, SubscriptionFinder
 from antiphon.errors import ProtocolError, RemoteError, SessionClosed
 from antiphon.ids import IdSource
-from antiphon.names import DestinationName
 from antiphon.wire import frames
-from antiphon.wire.commands import CommandKind, CreateDestination, Outcome, OutcomeCode
+from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode
 
 __all__ = ["ClientManager", "ClientManagerSettings"]
 
-_SESSION_EXISTS = (OutcomeCode.DUPLICATE, OutcomeCode.STALE)
-
-AS_IT_IS = "{}"
-"""No settings are asked for: a destination that exists is fine whatever its settings are."""
-
+UNAVAILABLE = "channel.unavailable"
 EXPIRED = "the channel does not know the session; it was away for too long and has expired"
 RESUMED_ELSEWHERE = "the session has been resumed elsewhere"
+
+
+class Timed(Protocol):
+    """A part that says things again until they are answered."""
+
+    def next_deadline_ns(self) -> int | None:
+        """When `keep_time` must be called at the latest."""
+
+    def keep_time(self, now_ns: int) -> None:
+        """At the end of every step: note when what was said is to be said again, and say what is due."""
 
 
 class ClientManager:
@@ -93,7 +107,6 @@ class ClientManager:
         ids: IdSource,
         channels: Sequence[str],
         settings: ClientManagerSettings,
-        ask: Ask,
     ) -> None:
         assert channels, "a client manager without a channel can order nothing"
         self.node_id = node_id
@@ -102,38 +115,85 @@ class ClientManager:
         self._servers = tuple(servers)
         self._ids = ids
         self._settings = settings
+        self._channels = tuple(channels)
         self._outbox = Outbox()
         self._connections: dict[int, Connection] = {}
-        self._system_lane = Lane(channels[0], None)
-        self._destinations = DestinationService(channels[0], ask)
-        self._consumers = Consumers(list(channels), ids, self._outbox)
-        self._browsing = Browsing(self._outbox)
-        self._flow = Flow(self._outbox)
-        self._ordering = Ordering(channels, settings, self._outbox, self._destinations, self._on_own_settled)
-        self._sessions = SessionService(
-            list(channels), settings, ids, self._outbox, self._ordering, self._consumers, self._flow
+        self._requests = Requests(settings, self._outbox)
+        self._consumers = Consumers(
+            node_id,
+            list(channels),
+            settings,
+            ids,
+            self._outbox,
+            self._requests,
+            self._on_session_detached,
+            self._on_consumer_refused,
         )
-        self._on_event: dict[type[Any], Callable[[Any], None]] = {
+        self._browsing = Browsing(settings, self._outbox)
+        self._flow = Flow(self._outbox)
+        self._ordering = Ordering(channels, settings, self._outbox, self._on_own_settled, self._retire)
+        self._lookups = Lookups(settings, self._outbox, self._ordering.confirmed_through)
+        self._destinations = DestinationService(
+            channels, settings, self._outbox, self._lookups, self._ordering, self._tell_destination
+        )
+        self._subscriptions = SubscriptionFinder(channels, self._lookups)
+        self._sessions = SessionService(
+            list(channels),
+            settings,
+            ids,
+            self._outbox,
+            self._ordering,
+            self._consumers,
+            self._flow,
+            self._requests,
+        )
+        self._timed: tuple[Timed, ...] = (
+            self._lookups,
+            self._destinations,
+            self._browsing,
+            self._requests,
+            self._consumers.streams,
+            self._consumers.credits,
+        )
+        self._on_event = self._event_handlers()
+        self._on_channel = self._channel_handlers()
+        self._on_frame = self._frame_handlers()
+        self._on_request = self._request_handlers()
+
+    def _event_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
+        return {
             FramesReceived: self._on_frames_received,
             ChannelEvent: self._on_channel_event,
             ConnectionOpened: self._on_connection_opened,
             ConnectionLost: self._on_connection_lost,
             WriteBlocked: self._on_write_blocked,
             WriteUnblocked: self._on_write_unblocked,
+            Ticked: lambda event: None,
+            Woke: lambda event: self._consumers.woke(),
             Answered: self._on_answered,
         }
-        self._on_channel: dict[type[Any], Callable[[str, Any], None]] = {
+
+    def _channel_handlers(self) -> dict[type[Any], Callable[[str, Any], None]]:
+        return {
             EnvelopeConfirmed: self._ordering.confirmed,
             EnvelopeCommitted: self._ordering.committed,
             EnvelopeUncertain: self._ordering.uncertain,
             Deliver: self._consumers.deliver,
-            Registered: self._on_registered,
+            DeliverHead: self._consumers.head,
+            Registered: self._consumers.registered,
+            Unregistered: self._requests.unregistered,
+            SessionDetachedHeard: self._requests.detached_heard,
             ConsumerEnded: self._consumers.ended,
             PrimaryChanged: self._on_primary_changed,
             SpaceChanged: self._on_space_changed,
+            LoadChanged: self._on_load_changed,
             BrowseReply: self._browsing.answered,
+            LookupReply: self._lookups.answered,
+            Advertised: self._destinations.advertised,
         }
-        self._on_frame: dict[type[Any], Callable[[Connection, Any], None]] = {
+
+    def _frame_handlers(self) -> dict[type[Any], Callable[[Connection, Any], None]]:
+        return {
             frames.Command: self._ordering.take,
             frames.Credit: self._on_credit,
             frames.Ping: self._on_ping,
@@ -141,7 +201,9 @@ class ClientManager:
             frames.Hello: self._on_hello,
             frames.Goodbye: self._on_goodbye,
         }
-        self._on_request: dict[type[Any], Callable[[Connection, Any], None]] = {
+
+    def _request_handlers(self) -> dict[type[Any], Callable[[Connection, Any], None]]:
+        return {
             frames.SessionOpen: self._sessions.open,
             frames.SessionClose: self._sessions.close,
             frames.DestinationOpen: self._on_destination_open,
@@ -167,15 +229,17 @@ class ClientManager:
         return len(self._consumers)
 
     def next_deadline_ns(self) -> int | None:
-        """There is no timer here: deadlines of peers are the rim's, those of channels the bus's."""
-        return None
+        """When to step even if nothing happens: what a channel was told is said again until it is heard."""
+        deadlines = [part.next_deadline_ns() for part in self._timed]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def step(self, now_ns: int, events: Iterable[Event]) -> list[Effect]:
         """Take what has happened, return what must happen next, in order."""
         for event in events:
             self._on_event[type(event)](event)
+        for part in self._timed:
+            part.keep_time(now_ns)
         self._ordering.finish_step()
-        self._consumers.send_credits()
         return self._outbox.take()
 
     # -- connections -----------------------------------------------------------
@@ -281,14 +345,40 @@ class ClientManager:
         if connection.questions >= self._settings.questions_max:
             raise Refusal(LIMIT, f"{connection.questions} questions wait for their answer; ask one by one")
         connection.questions += 1
-        self._outbox.do(AskNode(connection.conn, ask.request, ask.question))
+        of_channel = self._question_to_channel(ask.question)
+        if of_channel is None:
+            self._outbox.do(AskNode(connection.conn, ask.request, ask.question))
+        else:
+            tell = partial(self._on_channel_told, connection.conn, ask.request)
+            self._lookups.ask(of_channel["channel"], of_channel, tell)
+
+    def _question_to_channel(self, text: str) -> dict[str, str] | None:
+        """What a channel knows of a session, no node knows but its replicas. Who adopts one asks for it."""
+        try:
+            asked = json.loads(text)
+            question = {key: str(asked[key]) for key in ("question", "channel", "session")}
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        is_known = question["question"] == "session" and question["channel"] in self._channels
+        return question if is_known else None
+
+    def _on_channel_told(self, conn: int, request: int, answer: Answer | None) -> None:
+        if answer is None:
+            self._on_answered(
+                Answered(conn, request, "the channel does not answer at the moment", UNAVAILABLE)
+            )
+        else:
+            self._on_answered(Answered(conn, request, json.dumps(answer)))
 
     def _on_answered(self, event: Answered) -> None:
         connection = self._connections.get(event.conn)
         if connection is None:
             return
         connection.questions -= 1
-        if event.code:
+        if len(event.text) > self._settings.answer_length_max:
+            text = f"the answer of {len(event.text)} characters is too long"
+            self._outbox.refuse(connection, event.request, LIMIT, text)
+        elif event.code:
             self._outbox.refuse(connection, event.request, event.code, event.text)
         else:
             answer = frames.Answer(request=event.request, answer=event.text)
@@ -297,25 +387,11 @@ class ClientManager:
     # -- destinations ----------------------------------------------------------
 
     def _on_destination_open(self, connection: Connection, wish: frames.DestinationOpen) -> None:
-        name = self._destinations.parse(wish.name)
-        found = self._destinations.find(name)
         waiter = Waiter(connection, wish.request, wish.session)
-        if found is not None:
-            self._tell_destination(waiter, found)
-        elif not wish.create:
-            raise Refusal(UNKNOWN, f"there is no destination {name}")
-        else:
-            self._create(name, AS_IT_IS, waiter)
+        self._destinations.open(wish.name, waiter, may_create=wish.create)
 
     def _on_destination_create(self, connection: Connection, wish: frames.DestinationCreate) -> None:
-        """Ordered in any case: whether an existing one is set as asked for, the fold says."""
-        self._create(self._destinations.parse(wish.name), wish.settings, Waiter(connection, wish.request))
-
-    def _create(self, name: DestinationName, settings: str, waiter: Waiter) -> None:
-        creation = Creation(str(name), settings)
-        if self._destinations.wait(creation, waiter):
-            create = CreateDestination(kind=KIND_CODES[name.kind], name=name.name, settings=settings)
-            self._ordering.order(self._system_lane, create, detail=creation)
+        self._destinations.create(wish.name, wish.settings, Waiter(connection, wish.request))
 
     def _tell_destination(self, waiter: Waiter, found: Destination) -> None:
         opened = frames.DestinationOpened(
@@ -343,36 +419,32 @@ class ClientManager:
         except Refusal as refusal:
             self._outbox.refuse(connection, request, refusal.code, refusal.text)
 
-    def _on_created(self, creation: Creation, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
-            id = outcomes[0].original if outcomes else sequence
-            found, waiters = self._destinations.made(creation, id)
-            for waiter in waiters:
-                self._tell_destination(waiter, found)
-            return
-        text = outcomes[0].text or f"{creation.name} could not be made"
-        for waiter in self._destinations.not_made(creation):
-            self._outbox.refuse(waiter.connection, waiter.request, REFUSED, text)
-
     def _on_subscription_find(self, connection: Connection, wish: frames.SubscriptionFind) -> None:
         session = self._sessions.of(connection, wish.session)
-        found = self._destinations.find_subscription(session, wish.name)
+        waiter = Waiter(connection, wish.request, wish.session)
+        self._subscriptions.find(session, wish.name, partial(self._tell_subscription, waiter))
+
+    def _tell_subscription(self, waiter: Waiter, found: Subscription | Refusal) -> None:
+        if isinstance(found, Refusal):
+            self._outbox.refuse(waiter.connection, waiter.request, found.code, found.text)
+            return
         answer = frames.SubscriptionFound(
-            request=wish.request,
+            request=waiter.request,
             subscription=found.id,
             destination=found.destination,
             channel=found.channel,
         )
-        self._answer_within(Waiter(connection, wish.request, wish.session), found.channel, answer)
+        self._answer_within(waiter, found.channel, answer)
 
     def _on_browse(self, connection: Connection, wish: frames.Browse) -> None:
         if not wish.limit:
             raise ProtocolError("a page without messages")
-        destination = self._destinations.find_id(wish.destination)
-        if destination is None:
-            raise Refusal(UNKNOWN, f"there is no destination with id {wish.destination}")
-        floor = self._ordering.confirmed_through[destination.channel]
-        self._browsing.ask(connection, destination.channel, wish, floor)
+        self._check_channel(wish.channel)
+        self._browsing.ask(connection, wish, self._ordering.confirmed_through[wish.channel])
+
+    def _check_channel(self, channel: str) -> None:
+        if channel not in self._channels:
+            raise ProtocolError(f"there is no channel {channel[:80]!r}")
 
     # -- consumers -------------------------------------------------------------
 
@@ -390,10 +462,8 @@ class ClientManager:
             )
         if len(self._consumers) >= self._settings.consumers_total_max:
             raise Refusal(LIMIT, f"a node has at most {self._settings.consumers_total_max} consumers")
-        destination = self._destinations.find_id(wish.destination)
-        if destination is None:
-            raise Refusal(UNKNOWN, f"there is no destination with id {wish.destination}")
-        lane = session.lane(destination.channel)
+        self._check_channel(wish.channel)
+        lane = session.lane(wish.channel)
         if lane.state == LaneState.REFUSED:
             raise Refusal(SessionClosed.code, lane.refusal)
         self._consumers.open(session, lane, wish)
@@ -418,17 +488,26 @@ class ClientManager:
     def _on_primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         self._consumers.primary_changed(channel, event)
         self._browsing.primary_changed(channel)
+        self._lookups.primary_changed(channel)
+
+    def _on_load_changed(self, channel: str, event: LoadChanged) -> None:
+        self._destinations.loads.changed(channel, event.load)
 
     def _on_space_changed(self, channel: str, event: SpaceChanged) -> None:
         self._flow.changed(channel, event, self._connections.values())
         # What clients sent before they heard of it may still go on, as long as there is room for that.
         self._ordering.set_blocked(channel, event.is_tight)
 
-    def _on_registered(self, channel: str, message: Registered) -> None:
-        refused = self._consumers.registered(channel, message)
-        if refused is not None:
-            # Perhaps because the destination is gone; whoever asks for the name again gets a fresh answer.
-            self._destinations.retire(refused.destination)
+    def _on_consumer_refused(self, consumer: Consumer) -> None:
+        # Perhaps because the destination is gone; whoever asks for the name again gets a fresh answer.
+        self._retire(consumer.lane.channel, consumer.destination)
+
+    def _retire(self, channel: str, destination: int) -> None:
+        self._destinations.retire(channel, destination)
+
+    def _on_session_detached(self, lane: Lane) -> None:
+        """The channel took this client manager for dead, and does not know whose the session is."""
+        self._ordering.claim_lane(lane)
 
     # -- what the channels say -------------------------------------------------
 
@@ -441,15 +520,16 @@ class ClientManager:
 
     def _on_own_settled(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
         """A command of our own was applied: a creation, or the opening or end of a session."""
-        if ordered.kind == CommandKind.CREATE:
+        if ordered.kind in (CommandKind.CREATE, CommandKind.PLACE):
             assert isinstance(ordered.detail, Creation), "a creation remembers what was wanted"
-            self._on_created(ordered.detail, sequence, outcomes)
+            self._destinations.settled(ordered.detail, ordered.kind, sequence, outcomes)
         elif ordered.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             # Nothing of the session has been told to anybody yet. To go on would be to tell its client
-            # that the channel has its messages, because it has others under the same numbers.
+            # that the channel has its messages, because it has others under the same numbers. STALE is
+            # another thing: our word was so late that the client has resumed the session elsewhere.
             lane, session = ordered.lane, ordered.lane.session
             is_made_up_here = session is not None and not session.is_resumed and not lane.is_repeated
-            assert not (is_made_up_here and outcomes and outcomes[0].code in _SESSION_EXISTS), (
+            assert not (is_made_up_here and outcomes and outcomes[0].code == OutcomeCode.DUPLICATE), (
                 "the channel knows a session that was made up just now: an id was given twice"
             )
             self._on_lane_opened(lane, outcomes)

@@ -10,6 +10,10 @@ What it promises
     O3  Confirmations of one session are put together over a step, and come before an answer that
         waited for them.
     O4  Who is too far ahead of the channels is not read from until half of it is confirmed.
+
+What it leaves to others
+    Whether there is a destination with the id that a command names, the fold says: ids are a channel's own,
+    and a client that comes from another client manager knows some that were never asked for here.
 """
 
 from __future__ import annotations
@@ -19,10 +23,9 @@ from collections.abc import Callable, Sequence
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, EnvelopeUncertain
 from antiphon.client_manager.admission import check_command
 from antiphon.client_manager.connection import Connection, Outbox
-from antiphon.client_manager.destination_service import DestinationService
 from antiphon.client_manager.effects import PauseReading, ResumeReading
 from antiphon.client_manager.envelopes import Gatherer, items_of, outcomes_by_command
-from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered, Session
+from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
@@ -40,7 +43,7 @@ from antiphon.wire.commands import (
 from antiphon.wire.frames import Command
 
 _PUBLISH = int(CommandKind.PUBLISH)
-_UNSUBSCRIBE = int(CommandKind.UNSUBSCRIBE)
+_RETURN = int(CommandKind.RETURN)
 _APPLIED = int(OutcomeCode.APPLIED)
 
 _KEEP_VIEW_BYTES = 32 * 1024
@@ -48,6 +51,7 @@ _KEEP_VIEW_BYTES = 32 * 1024
 few of them could hold on to many times their own size."""
 
 OwnSettled = Callable[[Ordered, int, Sequence[Outcome]], None]
+DestinationGone = Callable[[str, int], None]
 
 
 class Ordering:
@@ -58,13 +62,13 @@ class Ordering:
         channels: Sequence[str],
         settings: ClientManagerSettings,
         outbox: Outbox,
-        destinations: DestinationService,
         own_settled: OwnSettled,
+        destination_gone: DestinationGone,
     ) -> None:
         self._settings = settings
         self._outbox = outbox
-        self._destinations = destinations
         self._own_settled = own_settled
+        self._destination_gone = destination_gone
         self._gatherers = {channel: Gatherer(channel, settings) for channel in channels}
         # The highest number confirmed in each channel.
         self.confirmed_through = dict.fromkeys(channels, 0)
@@ -93,8 +97,6 @@ class Ordering:
                 f"generation {header.generation} of session {header.session:032x} "
                 "is not open on this connection"
             )
-        if header.kind != _UNSUBSCRIBE:
-            self._check_destination(session, destination, channel)
         lane = session.lane(channel)
         lane.take_numbers(header.number, header.count)
         if header.kind == _PUBLISH:
@@ -107,6 +109,10 @@ class Ordering:
             lane, header.kind, header.number, header.count, size, destination, subscription, ranges
         )
         gatherer.put(ordered, data if size >= _KEEP_VIEW_BYTES else bytes(data))
+        if ranges is not None and header.kind == _RETURN:
+            # Its client has let go of them. When we hear that this was ordered, it may have got them again;
+            # and a new primary that was told they are held here would keep them from everybody.
+            session.release(channel, destination, subscription, ranges)
         weight = size + settings.command_weight
         self._unconfirmed_bytes += weight
         session.unconfirmed_bytes += weight
@@ -115,16 +121,6 @@ class Ordering:
             self._unconfirmed_bytes > settings.total_bytes_max
         ):
             self._pause_reading(connection)
-
-    def _check_destination(self, session: Session, destination: int, channel: str) -> None:
-        known = self._destinations.find_id(destination)
-        if known is None:
-            # Who resumes a session sends again what it sent before the destination was deleted,
-            # perhaps to another client manager: the fold will say that there is no such thing.
-            if not session.is_resumed:
-                raise ProtocolError(f"there is no destination with id {destination}")
-        elif known.channel != channel:
-            raise ProtocolError(f"destination {destination} is not in channel {channel!r}")
 
     def open_lane(self, lane: Lane, *, may_create: bool = False) -> None:
         """The channel must hear of the session before it hears of anything else (O2).
@@ -139,6 +135,14 @@ class Ordering:
             self.order(lane, ResumeSession())
         else:
             self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
+
+    def claim_lane(self, lane: Lane) -> None:
+        """The channel has lost sight of who has the session: it must hear that it is still here."""
+        if lane.state == LaneState.OPEN:
+            lane.state = LaneState.OPENING
+            # It is known there already, by our own doing.
+            lane.is_repeated = True
+            self.order(lane, ResumeSession())
 
     def order(self, lane: Lane, payload: Payload, detail: Creation | None = None) -> None:
         """Order a command of our own: of the node, or about a session. It has no number."""
@@ -195,10 +199,10 @@ class Ordering:
         session.unconfirmed_bytes -= weight
         if kind == _PUBLISH:
             lane.published_bytes -= size
-        elif isinstance(detail, Ranges):
-            session.release(destination, subscription, detail)
+        elif isinstance(detail, Ranges) and kind != _RETURN:
+            session.release(lane.channel, destination, subscription, detail)
         if outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION:
-            self._destinations.retire(destination)
+            self._destination_gone(lane.channel, destination)
         connection = session.connection
         if connection is None:
             return

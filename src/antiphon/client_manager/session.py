@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
-from antiphon.wire.frames import Confirm, encode_frame
+from antiphon.wire.frames import confirm_bytes
 from antiphon.wire.primitives import Buffer
 
 if TYPE_CHECKING:
@@ -38,11 +38,24 @@ class LaneState(IntEnum):
     REFUSED = 3
 
 
+AS_IT_IS = ""
+"""In place of settings: a destination that exists is fine, however it is set, and need not be made."""
+
+
 class Creation(NamedTuple):
-    """A destination that somebody wants to be there, and to be set so (JSON)."""
+    """A destination that somebody wants to be there, and to be set so (JSON); or only to be found.
+
+    With a `channel`, it is to be there and nowhere else.
+    """
 
     name: str
-    settings: str
+    settings: str | None
+    channel: str = ""
+
+    @property
+    def is_met_by_any(self) -> bool:
+        """Is one that exists fine, however it is set?"""
+        return self.settings in (None, AS_IT_IS)
 
 
 class Ordered(NamedTuple):
@@ -161,7 +174,7 @@ class Lane:
         """The Confirm frame of everything told since the last one."""
         assert self.session is not None, "the node confirms nothing to itself"
         items, self.items = self.items, []
-        return encode_frame(Confirm(session=self.session.id, channel=self.channel, items=tuple(items)))
+        return confirm_bytes(self.session.id, self.channel, items)
 
 
 class ConsumerState(IntEnum):
@@ -185,6 +198,7 @@ class Consumer:
         "base_messages",
         "credit_bytes",
         "credit_messages",
+        "delivered_bytes",
         "delivered_messages",
         "destination",
         "held",
@@ -193,10 +207,12 @@ class Consumer:
         "lane",
         "number",
         "request",
+        "resumes",
+        "said_credit",
         "session",
         "state",
+        "stream",
         "subscription",
-        "window_bytes",
     )
 
     def __init__(
@@ -210,11 +226,16 @@ class Consumer:
         self.subscription = subscription
         self.state = ConsumerState.WAITING
         self.is_resumed = False
+        # Is it to take over what the primary still has of it under another key?
+        self.resumes = False
+        # In which stream it was attached, and the credit that its registration named.
+        self.stream = 0
+        self.said_credit = (0, 0)
         self.request: int | None = None
         self.credit_messages = 0
         self.credit_bytes = 0
-        self.window_bytes = 0  # the credit it began with
         self.delivered_messages = 0
+        self.delivered_bytes = 0
         self.base_messages = 0
         self.base_bytes = 0
         self.held = Ranges()
@@ -266,12 +287,13 @@ class Session:
             lane = self.lanes[channel] = Lane(channel, self)
         return lane
 
-    def release(self, destination: int, subscription: int, ranges: Ranges) -> None:
-        """An acknowledgement or a return of these is confirmed: nobody here holds them now (S3)."""
+    def release(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:
+        """An acknowledgement of these is confirmed, or they are given back: nobody here holds them (S3)."""
         for consumer in self.consumers.values():
             if (
                 consumer.destination == destination
                 and consumer.subscription == subscription
+                and consumer.lane.channel == channel
                 and consumer.held
             ):
                 consumer.held.remove_all(ranges)

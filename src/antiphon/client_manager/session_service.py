@@ -24,9 +24,9 @@ from functools import partial
 from antiphon.bus.messages import SessionDetached
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
-from antiphon.client_manager.effects import SendToPrimary
 from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
+from antiphon.client_manager.requests import Requests
 from antiphon.client_manager.session import Lane, LaneState, Session
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.errors import AccessDenied, ProtocolError, SessionClosed
@@ -40,7 +40,17 @@ STALE = "session.stale"
 class SessionService:
     """The sessions of all clients of one client manager."""
 
-    __slots__ = ("_channels", "_consumers", "_flow", "_ids", "_ordering", "_outbox", "_sessions", "_settings")
+    __slots__ = (
+        "_channels",
+        "_consumers",
+        "_flow",
+        "_ids",
+        "_ordering",
+        "_outbox",
+        "_requests",
+        "_sessions",
+        "_settings",
+    )
 
     def __init__(
         self,
@@ -51,6 +61,7 @@ class SessionService:
         ordering: Ordering,
         consumers: Consumers,
         flow: Flow,
+        requests: Requests,
     ) -> None:
         self._channels = channels
         self._settings = settings
@@ -59,6 +70,7 @@ class SessionService:
         self._ordering = ordering
         self._consumers = consumers
         self._flow = flow
+        self._requests = requests
         self._sessions: dict[int, Session] = {}
 
     def __len__(self) -> int:
@@ -99,6 +111,8 @@ class SessionService:
 
     def _take_over(self, connection: Connection, wish: SessionOpen) -> None:
         """The client comes back, perhaps before we noticed that it was gone."""
+        for channel in self._channels:
+            self._requests.resumed(channel, wish.session)
         former = self._sessions.get(wish.session)
         if former is None:
             return
@@ -202,7 +216,7 @@ class SessionService:
     def _detach_lane(self, session: Session, lane: Lane) -> None:
         # One that was taken over by a higher generation is not away.
         if lane.state == LaneState.OPEN and self._sessions.get(session.id) is session:
-            self._outbox.do(SendToPrimary(lane.channel, SessionDetached(session.id, session.generation)))
+            self._requests.detach(lane.channel, SessionDetached(session.id, session.generation))
         del session.lanes[lane.channel]
         if not session.lanes:
             self._forget(session)

@@ -44,8 +44,27 @@ class ClientManagerSettings:
     question_length_max: int = 64 * KIB
     """Characters of one question to the node."""
 
+    answer_length_max: int = 2 * MIB
+    """Characters of one answer: most have one byte, and a frame holds little more."""
+
     questions_max: int = 16
     """Questions of one connection that wait for their answer: a short one may have a long answer."""
+
+    directory_wait_ms: int = 5_000
+    """How long a channel may take to say what it knows of a name, or to make a destination, until whoever
+    waits for it is told that it does not."""
+
+    lookup_repeat_ms: int = 200
+    """After which a question to a channel is asked again."""
+
+    primary_wait_ms: int = 1_000
+    """How long only the primary is asked: about as long as it takes to have another."""
+
+    browse_repeat_ms: int = 500
+    """After which another replica is asked for a page."""
+
+    placements_kept: int = 100_000
+    """Names of destinations whose channel is remembered without their having been used here."""
 
     window_bytes: int = 4 * MIB
     """Published but not yet confirmed, for each session and channel. A client is told, and keeps to it."""
@@ -72,3 +91,21 @@ class ClientManagerSettings:
 
     turn_bytes: int = 64 * KIB
     """What one session may add to an envelope before it is the next one's turn."""
+
+    request_interval_ms: int = 200
+    """What a primary has not answered is said again after this."""
+
+    detached_review_ms: int = 300_000
+    """How often a session whose client is gone is asked about, to learn whether it has expired."""
+
+    attachment_check_ms: int = 1_000
+    """How often a primary is asked whether it still knows us, when there is nothing else to say to it."""
+
+    missing_delay_ms: int = 20
+    """How long a gap in what a primary delivers may be a matter of order: then it is named."""
+
+    missing_interval_ms: int = 100
+    """A gap that was named is named again after this."""
+
+    early_bytes_max: int = 8 * MIB
+    """What may be kept of a channel's deliveries that came before others. The rest is sent again."""

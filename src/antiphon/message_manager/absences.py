@@ -37,13 +37,6 @@ class Absences:
     def remove(self, consumer: Consumer) -> None:
         self._absent.pop(consumer.key, None)
 
-    def find(self, session: int, number: int) -> Consumer | None:
-        """The consumer that a client knows under this number, if it is away."""
-        for absence in self._absent.values():
-            if (absence.consumer.session, absence.consumer.number) == (session, number):
-                return absence.consumer
-        return None
-
     def take_due(self, now_ns: int) -> list[Absence]:
         """Those that were waited for long enough. Whoever left since the last look is waited for from now."""
         due = []

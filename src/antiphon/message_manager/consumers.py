@@ -6,9 +6,12 @@ does no harm. Deliveries are numbered 1, 2, 3, … from the attachment on; bytes
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.ranges import Ranges
+
+if TYPE_CHECKING:
+    from antiphon.message_manager.streams import Stream
 
 _RUNS_SPARE: Final = 16
 
@@ -44,6 +47,7 @@ class Consumer:
         "key",
         "number",
         "session",
+        "stream",
         "subscription",
     )
 
@@ -56,11 +60,14 @@ class Consumer:
         destination: int,
         subscription: int = 0,
         number: int = 0,
+        stream: Stream | None = None,
     ) -> None:
         self.key = key
         # What its client calls it, and whether that client was lost and may come back.
         self.number = number
         self.is_away = False
+        # What its client manager is sent; None if that knows no bounds.
+        self.stream = stream
         self.session = session
         self.generation = generation
         self.destination = destination

@@ -14,6 +14,11 @@ What it promises
         holds up no other.
     Y6  What a consumer holds whose client was lost is given to nobody else for a short while (absences),
         and stays with it if it comes back by then.
+    Y7  Everything that is said to client managers may come twice, late, or not at all, and so may what they
+        say: asked again, the primary answers again; what it says in numbers it says until it is known to
+        have come (streams).
+    Y8  The same rows for several consumers leave once: to one client manager in one message, to several in
+        one message for all of them.
 
 What it leaves to others
     Who may consume is the client manager's business, in what order the fold's.
@@ -22,29 +27,38 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from antiphon.bus.effects import Alarm, Send
+from antiphon.bus.effects import Alarm, Multicast, Send
 from antiphon.bus.messages import (
+    SESSION_DETACHED,
     ConsumerEnded,
-    CreditUpdate,
+    Credits,
     Deliver,
+    DeliverAck,
     Piece,
     Register,
     Registered,
+    SessionDetachedHeard,
+    Taker,
+    Target,
     Unregister,
+    Unregistered,
 )
-from antiphon.errors import ConsumerClosed, SessionClosed, SubscriptionInUse
+from antiphon.errors import ConsumerClosed, ProtocolError, SessionClosed, SubscriptionInUse
 from antiphon.message_manager.absences import Absences
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.destinations.directory import Directory
 from antiphon.message_manager.destinations.source import Source
 from antiphon.message_manager.destinations.subscription import Subscription
 from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.dispatcher import Dispatcher, Parcel
+from antiphon.message_manager.dispatcher import Dispatcher
 from antiphon.message_manager.reading import BatchReader
-from antiphon.message_manager.sessions import Session, Sessions
+from antiphon.message_manager.rounds import Round
+from antiphon.message_manager.sessions import NOBODY, Session, Sessions
+from antiphon.message_manager.settings import MessageManagerSettings
+from antiphon.message_manager.streams import Rows, Sent, Stream, Streams
 from antiphon.ranges import Ranges
 
 NO_DESTINATION: Final = "destination.unknown"
@@ -54,6 +68,13 @@ NO_SUBSCRIPTION: Final = "subscription.unknown"
 UNSUBSCRIBED: Final = "subscription.deleted"
 
 _NO_DISPATCHERS: Final[dict[int, Dispatcher]] = {}
+
+_GONE_REMEMBERED: Final = 4_096
+"""Consumers that were detached and may not be attached again by a word that comes late."""
+
+_WHOLE: Final = 1 << 62
+
+Said = Send | Multicast | Alarm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +93,16 @@ class Delivery:
         "_absences",
         "_answers",
         "_by_destination",
+        "_by_number",
         "_by_session",
         "_claimed_after",
         "_consumers",
-        "_deliver_bytes_max",
+        "_directory",
         "_dispatchers",
+        "_gone",
         "_reader",
         "_returns",
+        "_round",
         "_stirred",
         "_streams",
         "_term",
@@ -92,27 +116,32 @@ class Delivery:
         term: int,
         claimed_after: int,
         reader: BatchReader,
-        deliver_bytes_max: int,
+        directory: Directory,
+        settings: MessageManagerSettings,
         serves_at_ns: int,
-        awaited: list[int],
+        awaited: dict[int, int],
         absence_ns: int = 0,
     ) -> None:
         self._term = term
         self._claimed_after = claimed_after
         self._reader = reader
-        self._deliver_bytes_max = deliver_bytes_max
+        self._directory = directory
+        self._round = Round(term, settings.deliver_bytes_max)
         self.serves_at_ns = serves_at_ns
-        # Sessions whose client managers may hold messages of an earlier term (Y2). A dict for its order.
-        self.awaited = dict.fromkeys(awaited)
+        # Sessions whose client managers may hold messages of an earlier term, and where these are (Y2).
+        self.awaited = awaited
         self._consumers: dict[ConsumerKey, Consumer] = {}
         self._by_session: dict[int, dict[ConsumerKey, Consumer]] = {}
+        # By the session and what the client calls it there: the one that was attached last.
+        self._by_number: dict[tuple[int, int], Consumer] = {}
         # By the id of the source; and those of one destination together.
         self._dispatchers: dict[int, Dispatcher] = {}
         self._by_destination: dict[int, dict[int, Dispatcher]] = {}
         # Sources where something may be given now, in the order in which that became so.
         self._stirred: dict[int, Dispatcher] = {}
-        # The number of the last message to each client manager: a gap in them is a loss on the way.
-        self._streams: dict[int, int] = {}
+        self._streams = Streams(term, settings)
+        # Those that were detached last; a dict for its order.
+        self._gone: dict[ConsumerKey, None] = {}
         self._answers: list[Send] = []
         self._returns: list[SeenReturn] = []
         self._absences = Absences(absence_ns)
@@ -145,24 +174,34 @@ class Delivery:
         """When to flush without anything having happened: what one flush left over, or the wait is over."""
         if self._answers or self._returns:
             return now_ns
-        deadline_ns = self._absences.next_deadline_ns(now_ns)
+        stirred_ns = None
         if self._stirred:
             stirred_ns = self.serves_at_ns if self.awaited and self.serves_at_ns > now_ns else now_ns
-            return stirred_ns if deadline_ns is None else min(deadline_ns, stirred_ns)
-        return deadline_ns
+        deadlines = (
+            stirred_ns,
+            self._absences.next_deadline_ns(now_ns),
+            self._streams.next_deadline_ns(now_ns),
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # -- client managers say -----------------------------------------------------
 
-    def register(self, sender: int, message: Register, directory: Directory, sessions: Sessions) -> None:
-        """Attach a consumer, or say why not (Y4)."""
+    def register(self, sender: int, message: Register, sessions: Sessions) -> None:
+        """Attach a consumer, or say why not (Y4). What is meant for another term is nothing to us."""
+        if message.term != self._term:
+            return
         key = ConsumerKey(sender, message.consumer)
         session = sessions.get(message.session)
-        destination = directory.get(message.destination)
-        source = directory.source(message.destination, message.subscription)
-        if session is None:
+        destination = self._directory.get(message.destination)
+        source = self._directory.source(message.destination, message.subscription)
+        if key in self._gone or self._is_superseded(key, message):
+            self._refuse(key, ConsumerClosed.code, "the consumer was detached")
+        elif session is None:
             self._refuse(
                 key, SessionClosed.code, "the channel does not know the session; it may have expired"
             )
+        elif session.generation == message.generation and session.owner == NOBODY:
+            self._refuse(key, SESSION_DETACHED, "no client manager has the session")
         elif session.generation != message.generation or session.owner.pid != sender:
             self._refuse(key, SessionClosed.code, "the session has been resumed elsewhere")
         elif destination is None:
@@ -174,18 +213,35 @@ class Delivery:
         elif source.is_exclusive and self._has_other_consumer(source.id, key, message):
             self._refuse(key, SubscriptionInUse.code, f"{source.name}, has a consumer already")
         else:
-            self._attach(key, message, source)
+            self._attach(key, message, source, self._streams.begin(sender, session.owner.pe))
 
     def _has_other_consumer(self, source: int, key: ConsumerKey, message: Register) -> bool:
-        """Who is away keeps nobody out: its place is taken."""
+        """Who is away keeps nobody out: its place is taken. Who resumes is no other."""
         dispatcher = self._dispatchers.get(source)
         others = [other for other in dispatcher.consumers.values() if other.key != key] if dispatcher else []
-        for other in others:
-            if other.is_away and (other.session, other.number) != (message.session, message.number):
+        strangers = [other for other in others if not _is_former(other, message)]
+        for other in strangers:
+            if other.is_away:
                 self._drop(other, None)
-        return not all(other.is_away for other in others)
+        return not all(other.is_away for other in strangers)
 
-    def _attach(self, key: ConsumerKey, message: Register, source: Source) -> None:
+    def _is_superseded(self, key: ConsumerKey, message: Register) -> bool:
+        """Has its client manager attached the same consumer again, under a key that it gave later?"""
+        other = self._by_number.get((message.session, message.number))
+        return (
+            other is not None
+            and (other.generation, other.key.node) == (message.generation, key.node)
+            and other.key.consumer > key.consumer
+        )
+
+    def _former(self, key: ConsumerKey, message: Register) -> Consumer | None:
+        """What is still known of a consumer that comes back: under its own key, or under another."""
+        known = self._consumers.get(key)
+        if known is not None:
+            return known if known.is_away else None
+        return self._by_number.get((message.session, message.number)) if message.resumes else None
+
+    def _attach(self, key: ConsumerKey, message: Register, source: Source, stream: Stream) -> None:
         consumer = self._consumers.get(key)
         if consumer is not None and (consumer.session, consumer.generation, consumer.source) != (
             message.session,
@@ -198,7 +254,9 @@ class Delivery:
         if dispatcher is None:
             dispatcher = self._dispatchers[source.id] = Dispatcher(source, self._claimed_after)
             self._by_destination.setdefault(source.destination, {})[source.id] = dispatcher
-        if consumer is None:
+        former = self._former(key, message)
+        answer = Registered(consumer=key.consumer, term=self._term, stream=stream.run)
+        if consumer is None or former is consumer:
             consumer = Consumer(
                 key=key,
                 session=message.session,
@@ -206,9 +264,9 @@ class Delivery:
                 destination=message.destination,
                 subscription=message.subscription,
                 number=message.number,
+                stream=stream,
             )
             consumer.grant(message.credit_messages, message.credit_bytes)
-            former = self._absences.find(message.session, message.number) if message.resumes else None
             if former is not None and former.source == source.id:
                 self._forget(former)
                 dispatcher.come_back(former, consumer, message.held)
@@ -216,28 +274,61 @@ class Delivery:
                 dispatcher.attach(consumer, message.held)
             self._consumers[key] = consumer
             self._by_session.setdefault(message.session, {})[key] = consumer
+            self._by_number[message.session, message.number] = consumer
+            answer = replace(answer, lost=message.held.difference(consumer.in_flight))
+            self._answers.append(self._streams.number(stream, answer))
         else:
             # Said again because our answer was lost.
             consumer.grant(message.credit_messages, message.credit_bytes)
             dispatcher.look_at_credit(consumer)
-        lost = message.held.difference(consumer.in_flight)
-        self._answers.append(Send(key.node, Registered(consumer=key.consumer, term=self._term, lost=lost)))
+            answer = replace(answer, lost=message.held.difference(consumer.in_flight))
+            self.answer(key.node, answer)
         self._stir(dispatcher)
 
     def _refuse(self, key: ConsumerKey, code: str, text: str) -> None:
-        answer = Registered(consumer=key.consumer, term=self._term, code=code, text=text)
-        self._answers.append(Send(key.node, answer))
+        self.answer(key.node, Registered(consumer=key.consumer, term=self._term, code=code, text=text))
 
-    def credit(self, sender: int, message: CreditUpdate) -> None:
-        consumer = self._consumers.get(ConsumerKey(sender, message.consumer))
-        if consumer is not None:
-            consumer.grant(message.messages, message.bytes)
+    def answer(self, node: int, message: Registered | Unregistered | SessionDetachedHeard) -> None:
+        """Beside the stream: whoever does not hear it asks again."""
+        self._answers.append(Send(node, message))
+
+    def credit(self, sender: int, message: Credits) -> None:
+        """Credit is absolute, so it does not matter in which order it comes."""
+        if message.term != self._term:
+            return
+        if message.is_settled and self.awaited:
+            self.awaited = {session: node for session, node in self.awaited.items() if node != sender}
+        if self._streams.heard(sender, message) is None:
+            return
+        for item in message.items:
+            consumer = self._consumers.get(ConsumerKey(sender, item.consumer))
+            if consumer is not None:
+                consumer.grant(item.messages, item.bytes)
+                dispatcher = self._dispatchers[consumer.source]
+                dispatcher.look_at_credit(consumer)
+                self._stir(dispatcher)
+
+    def acknowledge(self, sender: int, message: DeliverAck) -> None:
+        """A client manager has taken what it was sent; those of its consumers that waited go on."""
+        stream = self._streams.acknowledge(sender, message)
+        if stream is None:
+            return
+        stopped, stream.stopped = stream.stopped, {}
+        for consumer in stopped.values():
             dispatcher = self._dispatchers[consumer.source]
             dispatcher.look_at_credit(consumer)
             self._stir(dispatcher)
 
     def unregister(self, sender: int, message: Unregister) -> None:
-        consumer = self._consumers.get(ConsumerKey(sender, message.consumer))
+        """Whoever is not attached any more, or never was, is detached."""
+        if message.term != self._term:
+            return
+        key = ConsumerKey(sender, message.consumer)
+        self.answer(sender, Unregistered(message.consumer, self._term))
+        self._gone[key] = None
+        if len(self._gone) > _GONE_REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        consumer = self._consumers.get(key)
         if consumer is None:
             return
         if message.is_lost:
@@ -276,6 +367,10 @@ class Delivery:
         if not consumers:
             return []
         return [consumer for consumer in consumers.values() if consumer.source == source]
+
+    def client_manager_gone(self, node: int, before: int) -> None:
+        """Its runs that began before number `before` are over; its sessions are lost one by one."""
+        self._streams.end(node, before)
 
     def session_lost(self, session: int) -> None:
         """The session was resumed elsewhere, or its client manager is gone: its consumers may come back."""
@@ -320,8 +415,11 @@ class Delivery:
             del self._by_destination[source.destination]
 
     def _tell_end(self, consumer: Consumer, code: str, text: str) -> None:
-        ended = ConsumerEnded(consumer=consumer.key.consumer, term=self._term, code=code, text=text)
-        self._answers.append(Send(consumer.key.node, ended))
+        """In the stream: whatever it is still to be given comes before. Who has no stream hears of that."""
+        stream = consumer.stream
+        if stream is not None and self._streams.is_current(stream):
+            ended = ConsumerEnded(consumer=consumer.key.consumer, term=self._term, code=code, text=text)
+            self._answers.append(self._streams.number(stream, ended))
 
     def _drop(self, consumer: Consumer, seen_through: int | None) -> None:
         self._forget(consumer)
@@ -339,7 +437,11 @@ class Delivery:
 
     def _forget(self, consumer: Consumer) -> None:
         self._absences.remove(consumer)
+        if consumer.stream is not None:
+            consumer.stream.stopped.pop(consumer.key, None)
         del self._consumers[consumer.key]
+        if self._by_number.get((consumer.session, consumer.number)) is consumer:
+            del self._by_number[consumer.session, consumer.number]
         of_session = self._by_session[consumer.session]
         del of_session[consumer.key]
         if not of_session:
@@ -357,50 +459,114 @@ class Delivery:
 
     # -- flushing ------------------------------------------------------------------
 
-    def flush(self, now_ns: int, bytes_max: int) -> tuple[list[Send | Alarm], list[SeenReturn]]:
+    def flush(self, now_ns: int, bytes_max: int) -> tuple[list[Said], list[SeenReturn]]:
         """Answers first, then deliveries of up to so many bytes; and what has to be given back."""
         for absence in self._absences.take_due(now_ns):
             self._drop(absence.consumer, absence.seen_through)
-        effects: list[Send | Alarm] = list(self._answers)
+        effects: list[Said] = list(self._answers)
         self._answers.clear()
         returns, self._returns = self._returns, []
         if self.awaited and now_ns >= self.serves_at_ns:
-            self.awaited.clear()
-        if not self.awaited:
-            while self._stirred and bytes_max > 0:
-                dispatcher = self._stirred.pop(next(iter(self._stirred)))
-                parcels, spent, complaints = dispatcher.distribute(self._reader, bytes_max)
-                bytes_max -= spent
-                effects += map(Alarm, complaints)
-                for parcel in parcels:
-                    self._wrap(parcel, effects)
-                self._stir(dispatcher)
+            self.awaited = {}
+        bytes_max -= self._repeat(effects, bytes_max)
+        if not self.awaited and self._stirred:
+            self._give_out(effects, bytes_max)
+        effects += self._streams.heads(now_ns)
         return effects, returns
 
-    def _wrap(self, parcel: Parcel, effects: list[Send | Alarm]) -> None:
-        """One or more Deliver messages, none larger than a frame may be."""
-        first_delivery = parcel.first_delivery
-        pieces: list[Piece] = []
-        size = 0
-        for piece in parcel.pieces:
-            piece_size = sum(map(len, piece.buffers))
-            if pieces and size + piece_size > self._deliver_bytes_max:
-                first_delivery = self._send(parcel.consumer, first_delivery, pieces, effects)
-                pieces, size = [], 0
-            pieces.append(piece)
-            size += piece_size
-        self._send(parcel.consumer, first_delivery, pieces, effects)
+    def _give_out(self, effects: list[Said], bytes_max: int) -> None:
+        """In rounds: in each a source has its turn once, and what is the same for several is put together."""
+        round_ = self._round
+        while self._stirred and bytes_max > 0:
+            dispatcher = self._stirred.pop(next(iter(self._stirred)))
+            source = dispatcher.source
+            if round_.had_turn(source.id):
+                effects += round_.end()
+            parcels, spent, complaints = dispatcher.distribute(self._reader, bytes_max)
+            bytes_max -= spent
+            effects += map(Alarm, complaints)
+            # A queue is the only source of its messages; subscriptions of a topic have the same ones.
+            round_.add(source.id, parcels, is_shared=len(self._by_destination[source.destination]) > 1)
+            self._stir(dispatcher)
+        effects += round_.end()
 
-    def _send(
-        self, consumer: Consumer, first_delivery: int, pieces: list[Piece], effects: list[Send | Alarm]
-    ) -> int:
-        node = consumer.key.node
-        number = self._streams[node] = self._streams.get(node, 0) + 1
-        deliver = Deliver(
-            self._term, number, consumer.key.consumer, consumer.destination, first_delivery, tuple(pieces)
-        )
-        effects.append(Send(node, deliver))
-        return first_delivery + sum(piece.count for piece in pieces)
+    # -- saying it again -------------------------------------------------------------
+
+    def _repeat(self, effects: list[Said], bytes_max: int) -> int:
+        """What client managers miss, under the same numbers; how many bytes of bodies that is."""
+        spent = 0
+        for stream in self._streams:
+            while stream.again and spent < bytes_max:
+                number = next(iter(stream.again))
+                del stream.again[number]
+                sent = stream.find(number)
+                if sent is not None:
+                    spent += self._send_again(stream, number, sent, effects)
+        return spent
+
+    def _send_again(self, stream: Stream, number: int, sent: Sent, effects: list[Said]) -> int:
+        if sent.message is not None:
+            effects.append(Send(stream.node, sent.message))
+            return 0
+        takers = [
+            (taker, self._consumers.get(ConsumerKey(stream.node, taker.consumer))) for taker in sent.takers
+        ]
+        here = [(taker, one) for taker, one in takers if one is not None and not one.is_away]
+        sent.takers = tuple([taker for taker, _ in here])
+        read = self._read_again(sent, [consumer for _, consumer in here])
+        if read is None:
+            # It is being mended; whoever misses it will say so again.
+            return 0
+        before = sum([rows.body_bytes for rows in sent.rows])
+        pieces, sent.rows = read
+        spent = sum([rows.body_bytes for rows in sent.rows])
+        if spent < before:
+            self._refund(stream.node, sent.takers, before - spent)
+        target = Target(stream.node, number, sent.takers, stream.run)
+        effects.append(Send(stream.node, Deliver(self._term, sent.destination, (target,), pieces)))
+        return spent
+
+    def _read_again(
+        self, sent: Sent, holders: list[Consumer]
+    ) -> tuple[tuple[Piece, ...], tuple[Rows, ...]] | None:
+        """What these still hold of rows that were sent once; None if it cannot be read just now.
+
+        Nothing is left when nobody is. The number must come all the same.
+        """
+        destination = self._directory.get(sent.destination)
+        pieces: list[Piece] = []
+        read: list[Rows] = []
+        for first, count, redelivery_count, _ in sent.rows if destination is not None else ():
+            assert destination is not None, "of a destination that is gone nothing is left"
+            left = Ranges()
+            for consumer in holders:
+                left.add_all(consumer.in_flight.clip(first, first + count))
+            for start, stop in left.intersection(destination.live):
+                while start < stop:
+                    try:
+                        cut = self._reader.cut(destination, start, stop, _WHOLE)
+                    except ProtocolError:
+                        break
+                    if cut is None:
+                        return None
+                    pieces.append(cut.piece._replace(redelivery_count=redelivery_count))
+                    read.append(Rows(start, cut.stop - start, redelivery_count, cut.body_bytes))
+                    start = cut.stop
+        return tuple(pieces), tuple(read)
+
+    def _refund(self, node: int, takers: tuple[Taker, ...], size: int) -> None:
+        """These will never get so many bytes of what they were given: they are not to count."""
+        for taker in takers:
+            consumer = self._consumers[ConsumerKey(node, taker.consumer)]
+            consumer.delivered_bytes -= size
+            dispatcher = self._dispatchers[consumer.source]
+            dispatcher.look_at_credit(consumer)
+            self._stir(dispatcher)
+
+
+def _is_former(other: Consumer, message: Register) -> bool:
+    """Does its client know this consumer under the same number, and resumes it?"""
+    return message.resumes and (other.session, other.number) == (message.session, message.number)
 
 
 def _may_attach(session: Session, subscription: Subscription) -> bool:

@@ -9,6 +9,7 @@ What it promises
     D2  What is ready goes out in the order of its numbers, also what came back.
     D3  Consumers with credit take turns, and nobody takes more than an equal part of what is ready.
     D4  Whatever the backlog, only a part of it is looked at, and kept here, at a time.
+    D5  A consumer whose client manager does not keep up is passed over, and the others go on.
 
 What it leaves to others
     All of this is forgotten when the primary changes: what must survive (acknowledgements and counted
@@ -37,7 +38,16 @@ class Parcel:
 
     consumer: Consumer
     first_delivery: int
+    # Of bodies that it had been given before.
+    bytes_before: int
     pieces: list[Piece] = field(default_factory=list)
+    # Of the bodies of each piece.
+    body_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> tuple[tuple[int, int, int], ...]:
+        """Which messages these are, and how often each was given back."""
+        return tuple([piece[:3] for piece in self.pieces])
 
 
 class Dispatcher:
@@ -131,6 +141,7 @@ class Dispatcher:
     def come_back(self, former: Consumer, consumer: Consumer, held: Ranges) -> None:
         """Its client is here again: what it holds stays its own, the rest never reached it."""
         del self.consumers[former.key]
+        self._able.pop(former.key, None)
         self.ready.add_all(former.in_flight)
         self.attach(consumer, held)
 
@@ -202,9 +213,16 @@ class Dispatcher:
             share = -(-self.ready.count // turns)
             for _ in range(turns):
                 consumer = able.pop(next(iter(able)))
+                stream = consumer.stream
+                if stream is not None and stream.room <= 0:
+                    # Its turn comes again when its client manager has room (D5).
+                    stream.stopped[consumer.key] = consumer
+                    continue
                 parcel = parcels.get(consumer.key)
                 if parcel is None:
-                    parcel = parcels[consumer.key] = Parcel(consumer, consumer.delivered + 1)
+                    parcel = parcels[consumer.key] = Parcel(
+                        consumer, consumer.delivered + 1, consumer.delivered_bytes
+                    )
                 spent += self._give(parcel, share, reader, bytes_max - spent, complaints)
                 if consumer.has_credit:
                     able[consumer.key] = consumer
@@ -218,6 +236,8 @@ class Dispatcher:
         consumer, ready = parcel.consumer, self.ready
         left = min(share, consumer.credit_messages - consumer.delivered)
         bytes_left = min(bytes_max, consumer.credit_bytes - consumer.delivered_bytes)
+        if consumer.stream is not None:
+            bytes_left = min(bytes_left, consumer.stream.room)
         spent = 0
         while left > 0 and spent < bytes_left and ready:
             start, stop = next(iter(ready))
@@ -240,8 +260,11 @@ class Dispatcher:
             ready.remove(start, cut.stop)
             consumer.give(start, cut.stop, cut.body_bytes)
             parcel.pieces.append(cut.piece)
+            parcel.body_bytes.append(cut.body_bytes)
             left -= cut.stop - start
             spent += cut.body_bytes
+        if consumer.stream is not None:
+            consumer.stream.given_bytes += spent
         return spent
 
     def _set_aside(self, number: int, error: ProtocolError) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from antiphon.bus.messages import Entry
+from antiphon.bus.planted import ACKNOWLEDGED_TWICE, LOWER_GENERATION_ACCEPTED, NONE, OLD_TERM_ACCEPTED
 from antiphon.bus.ports import Location
 from antiphon.errors import DestinationError, InvalidName, ProtocolError
 from antiphon.message_manager.destinations.directory import KIND_TOPIC, Destination
@@ -44,6 +45,7 @@ from antiphon.wire.commands import (
     OpenSession,
     Outcome,
     OutcomeCode,
+    PlaceDestination,
     Publish,
     Return,
     StartKind,
@@ -113,9 +115,11 @@ class _Turn:
 class Fold:
     """Applies commands to `state`; `primary` is told if this replica is the one."""
 
-    __slots__ = ("_handlers", "primary", "state")
+    __slots__ = ("_channel", "_handlers", "_planted", "primary", "state")
 
-    def __init__(self) -> None:
+    def __init__(self, channel: str, planted: frozenset[str] = NONE) -> None:
+        self._channel = channel
+        self._planted = planted
         self.state = ChannelState()
         self.primary: Primary | None = None
         self._handlers: dict[int, Handler] = {
@@ -129,6 +133,7 @@ class Fold:
             CommandKind.LOG_TIME: self._on_log_time,
             CommandKind.SUBSCRIBE: self._on_subscribe,
             CommandKind.UNSUBSCRIBE: self._on_unsubscribe,
+            CommandKind.PLACE: self._on_place,
         }
 
     def apply(self, entry: Entry, payload: memoryview, location: Location) -> None:
@@ -175,7 +180,7 @@ class Fold:
         row = self.state.sessions.get(header.session)
         if row is None:
             return self._deny(turn, _SESSION_UNKNOWN)
-        if header.generation != row.generation:
+        if header.generation != row.generation and not self._is_taken_anyway(header, row):
             return self._deny(turn, _STALE)
         if row.owner != turn.owner:
             # The client manager had to open itself to the bus anew, but the session never left it.
@@ -192,6 +197,10 @@ class Fold:
                 self.state.outcomes.note(outcome)
             return turn.skip < header.count
         return True
+
+    def _is_taken_anyway(self, header: CommandHeader, row: Session) -> bool:
+        """Never; planted: whatever a former client manager still had."""
+        return LOWER_GENERATION_ACCEPTED in self._planted and header.generation < row.generation
 
     def _deny(self, turn: _Turn, code: int, text: str = "") -> bool:
         self._note(turn.sequence, turn.header.count, code, 0, text)
@@ -245,7 +254,7 @@ class Fold:
             return
         removed = source.acknowledge(numbers)
         lost = numbers.count - removed.count
-        if lost:
+        if lost and ACKNOWLEDGED_TWICE not in self._planted:  # planted: what is gone is acknowledged
             text = f"{lost} of {numbers.count} were no longer there"
             self._settle(turn, _ACK_LOST, numbers.difference(removed).first, text)
         else:
@@ -286,7 +295,8 @@ class Fold:
     def _on_create(self, turn: _Turn, body: memoryview) -> None:
         """An existing name is answered with its id, if it is set as this one wants it.
 
-        It counts as a duplicate of the command that made it.
+        It counts as a duplicate of the command that made it. In the system channel, a name whose place is
+        elsewhere is answered with that: whoever asks went by what was true before.
         """
         if not self._admit(turn):
             return
@@ -298,6 +308,10 @@ class Fold:
             self._settle(turn, _REFUSED, text=error.text)
             return
         known = directory.named(name)
+        placed = self.state.placements.get(name)
+        if known is None and placed is not None and placed != self._channel:
+            self._settle(turn, _EXISTS, text=placed)
+            return
         try:
             if known is None:
                 directory.create(turn.sequence, wish.kind, name, wish.settings)
@@ -324,9 +338,31 @@ class Fold:
             self._settle(turn, _NO_DESTINATION)
             return
         self.state.directory.delete(gone)
+        self.state.placements.free(gone.name)
         self._settle(turn)
         if self.primary is not None:
             self.primary.delivery.destination_deleted(gone.id, gone.name)
+
+    def _on_place(self, turn: _Turn, body: memoryview) -> None:
+        """A name keeps the place it has; and so does a destination that was made here without one."""
+        try:
+            wish = PlaceDestination.decode(body)
+            there = self.place_of(wish.name)
+            if there is None:
+                self.state.placements.place(wish.name, wish.channel)
+        except (ProtocolError, InvalidName, DestinationError) as error:
+            self._deny(turn, _REFUSED, error.text)
+            return
+        if there is not None:
+            self._deny(turn, _EXISTS, there)
+        elif self.primary is not None:
+            self.primary.placed.append((wish.name, wish.channel))
+
+    def place_of(self, name: str) -> str | None:
+        """The channel in which a destination of this name lives, or is to live."""
+        return self.state.placements.get(name) or (
+            self._channel if self.state.directory.named(name) is not None else None
+        )
 
     # -- subscriptions -----------------------------------------------------------------
 
@@ -421,6 +457,9 @@ class Fold:
         if generation < row.generation:
             self._deny(turn, _STALE)
         elif generation == row.generation:
+            if row.owner != turn.owner:
+                # Its client manager was taken for dead, and says that it still has it.
+                self._take_over(row, generation, turn.owner)
             self._deny(turn, _DUPLICATE)
         else:
             self._take_over(row, generation, turn.owner)
@@ -451,7 +490,9 @@ class Fold:
             self._deny(turn, _REFUSED, error.text)
             return
         row = self.state.sessions.get(expire.session)
-        if row is not None and expire.term == self.state.term and expire.generation == row.generation:
+        is_current = expire.term == self.state.term
+        is_current = is_current or OLD_TERM_ACCEPTED in self._planted  # planted: any primary's word counts
+        if row is not None and is_current and expire.generation == row.generation:
             self._end_session(row)
         else:
             self._deny(turn, _STALE)
@@ -483,6 +524,8 @@ class Fold:
 
     def producer_gone(self, now_ns: int, pid: int, before: int) -> None:
         """Lives of this client manager that began before number `before` are over: so are its attachments."""
+        if self.primary is not None:
+            self.primary.delivery.client_manager_gone(pid, before)
         for row in self.state.sessions.detach(pid, before):
             if self.primary is not None:
                 self.primary.delivery.session_lost(row.id)

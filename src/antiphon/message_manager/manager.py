@@ -17,25 +17,31 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from antiphon.bus.effects import Multicast, Send
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import (
+    Advertised,
     Applied,
     AppliedGet,
     BatchGet,
     BatchReply,
     BrowseRequest,
     BusMessage,
-    CreditUpdate,
+    Credits,
+    DeliverAck,
     Entry,
     EntryKind,
+    Lookup,
     Register,
     SessionDetached,
+    SessionDetachedHeard,
     Unregister,
 )
+from antiphon.bus.planted import FLOOR_IGNORED, HELD_RANGES_IGNORED, NONE
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged, FormatMismatch
 from antiphon.message_manager.browsing import Browsing
@@ -44,6 +50,7 @@ from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.fold import Fold
+from antiphon.message_manager.lookups import Lookups
 from antiphon.message_manager.mending import Mender
 from antiphon.message_manager.primary import Primary
 from antiphon.message_manager.proposals import Proposals, counted_return
@@ -51,6 +58,7 @@ from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.sessions import NOBODY
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import ChannelState
+from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Buffer
 
 __all__ = ["MessageManager", "MessageManagerSettings"]
@@ -72,15 +80,26 @@ class MessageManager:
         payloads: Payloads,
         settings: MessageManagerSettings | None = None,
         replicas: tuple[int, ...] = (),
+        *,
+        planted: frozenset[str] = NONE,
     ) -> None:
+        self._planted = planted
         self.channel = channel
         self.node = node
         self.settings = settings or MessageManagerSettings()
-        self._fold = Fold()
+        self._fold = Fold(channel, planted)
         self._mender = Mender(payloads)
         self.reconfigure(replicas)
         self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
         self._browsing = Browsing(self._reader, self.settings.deliver_bytes_max)
+        self._lookups = Lookups(
+            {
+                "destination": lambda asked: self.find(str(asked["name"])),
+                "subscription": lambda asked: self.find_subscription(asked["client_id"], asked["name"]),
+                "placement": lambda asked: self.find_placement(str(asked["name"])),
+                "session": lambda asked: self.find_session(int(asked["session"], 16)),
+            }
+        )
         # Through which number we have said, in this term, what was applied.
         self._announced = 0
         # Who missed something of that, and behind which number.
@@ -116,6 +135,11 @@ class MessageManager:
     @property
     def is_primary(self) -> bool:
         return self.primary is not None
+
+    @property
+    def load(self) -> int:
+        """How much is kept here: a destination counts like a mebibyte of messages."""
+        return sum(self.live_bytes_by_segment().values()) + (len(self.state.directory) << 20)
 
     # -- applying the log --------------------------------------------------------
 
@@ -158,6 +182,10 @@ class MessageManager:
         state.primary = entry.mid.pid
         self._fold.primary = self._begin_term() if state.primary == self.node else None
 
+    def step_down(self) -> None:
+        """We are not the primary, whatever the log says: we are not the life that claimed to be."""
+        self._fold.primary = None
+
     def _begin_term(self) -> Primary:
         state, settings, now_ns = self.state, self.settings, self._now_ns
         self._announced = state.outcomes.newest(_OF_BEFORE_MAX)
@@ -165,9 +193,10 @@ class MessageManager:
             term=state.term,
             claimed_after=state.applied,
             reader=self._reader,
-            deliver_bytes_max=settings.deliver_bytes_max,
+            directory=state.directory,
+            settings=settings,
             serves_at_ns=now_ns + settings.registration_wait_ms * _NS_PER_MS,
-            awaited=[row.id for row in state.sessions if row.owner != NOBODY],
+            awaited={row.id: row.owner.pid for row in state.sessions if row.owner != NOBODY},
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
         )
         proposals = Proposals(
@@ -191,7 +220,13 @@ class MessageManager:
         """
         self._now_ns = now_ns
         if isinstance(message, BrowseRequest):
+            if FLOOR_IGNORED in self._planted:  # planted: whatever is here is shown
+                message = replace(message, floor=0)
             self._browsing.ask(sender, message)
+            return
+        if isinstance(message, Lookup):
+            if self.is_primary or message.anybody:
+                self._lookups.ask(sender, message)
             return
         if isinstance(message, AppliedGet):
             self._asked[sender] = message.after
@@ -206,16 +241,26 @@ class MessageManager:
             return
         delivery, proposals = self.primary.delivery, self.primary.proposals
         match message:
-            case CreditUpdate():
+            case DeliverAck():
+                delivery.acknowledge(sender, message)
+            case Credits():
                 delivery.credit(sender, message)
             case Register():
-                delivery.register(sender, message, self.state.directory, self.state.sessions)
+                if HELD_RANGES_IGNORED in self._planted:  # planted: who came before counts for nothing
+                    message = replace(message, held=Ranges())
+                delivery.register(sender, message, self.state.sessions)
             case Unregister():
                 delivery.unregister(sender, message)
             case SessionDetached():
                 row = self.state.sessions.get(message.session)
-                if row is not None and (row.generation, row.owner.pid) == (message.generation, sender):
+                is_theirs = row is not None and (row.generation, row.owner.pid) == (
+                    message.generation,
+                    sender,
+                )
+                if row is not None and is_theirs:
                     proposals.detached(now_ns, row)
+                heard = SessionDetachedHeard(message.session, message.generation, not is_theirs)
+                delivery.answer(sender, heard)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for the message manager")
 
@@ -226,7 +271,7 @@ class MessageManager:
         if self._mender.is_busy and self._mender.is_due(now_ns):
             # Perhaps what is damaged is needed no longer: whoever waits tries again.
             self._go_on()
-        effects: list[Effect] = list(self._browsing.flush(state))
+        effects: list[Effect] = [*self._lookups.flush(state.applied), *self._browsing.flush(state)]
         if self._asked:
             effects += self._answer_asked()
         if primary is None:
@@ -235,6 +280,8 @@ class MessageManager:
             applied = self._applied_after(self._announced)
             self._announced = applied.upto
             effects.append(Multicast(applied))
+        if primary.placed:
+            effects.append(Multicast(_advertised(primary)))
         sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)
         effects += sends
         effects += map(counted_return, returns)
@@ -360,10 +407,9 @@ class MessageManager:
 
     # -- questions -------------------------------------------------------------------------
 
-    def find(self, destination: str | int) -> dict[str, Any] | None:
-        """Look up a destination by `queue:orders` or by its id, as client managers ask for it."""
-        directory = self.state.directory
-        found = directory.named(destination) if isinstance(destination, str) else directory.get(destination)
+    def find(self, name: str) -> dict[str, Any] | None:
+        """Look up a destination by `queue:orders`, as client managers ask for it."""
+        found = self.state.directory.named(name)
         if found is None:
             return None
         return {
@@ -374,7 +420,7 @@ class MessageManager:
         }
 
     def find_subscription(self, client_id: str, name: str) -> dict[str, Any] | None:
-        """Look up a durable subscription, and the sessions that have a consumer of it."""
+        """Look up a durable subscription, and the sessions that consume it, which only the primary knows."""
         found = self.state.directory.durable(client_id, name)
         if found is None:
             return None
@@ -382,27 +428,44 @@ class MessageManager:
             "subscription": found.id,
             "destination": found.destination,
             "channel": self.channel,
-            "sessions": self.primary.delivery.sessions_at(found.id) if self.primary else [],
+            "sessions": self.primary.delivery.sessions_at(found.id) if self.primary else None,
         }
 
+    def find_placement(self, name: str) -> dict[str, Any] | None:
+        """Look up in which channel a destination lives; only the system channel knows of them all."""
+        channel = self._fold.place_of(name)
+        return None if channel is None else {"channel": channel}
+
+    def find_session(self, session: int) -> dict[str, Any] | None:
+        """What the channel knows of a session, for whoever wants to go on with it."""
+        row = self.state.sessions.get(session)
+        return None if row is None else {"generation": row.generation, "last": row.last}
+
     def destinations(self) -> list[dict[str, Any]]:
-        """One row for each destination; consumers and messages in flight are known to the primary only."""
+        """One row for each destination."""
+        return [row for _, row in self.destinations_after(0)]
+
+    def destinations_after(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Those with higher ids, ascending. Consumers and what is in flight, only the primary knows."""
         delivery = self.primary.delivery if self.primary else None
-        return [
-            {
-                "name": destination.name,
-                "channel": self.channel,
-                "messages": destination.live.count,
-                "in_flight": delivery.in_flight_count(destination.id) if delivery else 0,
-                "consumers": delivery.consumer_count(destination.id) if delivery else 0,
-                "bytes": destination.bytes,
-                "published": destination.published,
-                "acknowledged": destination.acknowledged,
-                "blocked": False,
-                "subscriptions": _subscriptions(destination),
-            }
-            for destination in self.state.directory
-        ]
+        for destination in self.state.directory:
+            if destination.id <= after:
+                continue
+            yield (
+                destination.id,
+                {
+                    "name": destination.name,
+                    "channel": self.channel,
+                    "messages": destination.live.count,
+                    "in_flight": delivery.in_flight_count(destination.id) if delivery else 0,
+                    "consumers": delivery.consumer_count(destination.id) if delivery else 0,
+                    "bytes": destination.bytes,
+                    "published": destination.published,
+                    "acknowledged": destination.acknowledged,
+                    "blocked": False,
+                    "subscriptions": _subscriptions(destination),
+                },
+            )
 
     def status(self) -> dict[str, Any]:
         """The channel as this replica sees it."""
@@ -417,6 +480,12 @@ class MessageManager:
             "sessions": len(state.sessions),
             "destinations": len(state.directory),
         }
+
+
+def _advertised(primary: Primary) -> Advertised:
+    names, channels = zip(*primary.placed, strict=True)
+    primary.placed.clear()
+    return Advertised(names, channels)
 
 
 def _subscriptions(destination: Destination) -> list[dict[str, Any]]:

@@ -98,6 +98,11 @@ class Session:
             return
         self.confirmed_through = through
         records = self._records
+        if through == self.last:
+            # Who sends one by one has always heard of everything.
+            records.clear()
+            self._numbers.clear()
+            return
         heard = bisect_right(self._numbers, through)
         if heard and records[heard - 1].number + records[heard - 1].count > through + 1:
             heard -= 1

@@ -27,3 +27,12 @@ class MessageManagerSettings:
 
     batches_kept: int = 16
     """Decoded batches kept for consumers that take a batch in several steps."""
+
+    stream_window_bytes: int = 4 * 1024 * 1024
+    """Delivered to a client manager and not acknowledged by it; its consumers get no more until it does."""
+
+    stream_probe_ms: int = 100
+    """A client manager that has not acknowledged what it was sent is told how much that was; the first time
+    after this, later up to `stream_probe_ms_max`."""
+
+    stream_probe_ms_max: int = 1_000

@@ -23,20 +23,30 @@ from antiphon.message_manager.destinations.directory import (
     Destination,
     Directory,
 )
+from antiphon.message_manager.destinations.placements import Placements
 from antiphon.message_manager.destinations.queue import DIGEST_BYTES, Queue
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.outcomes import Outcomes
 from antiphon.message_manager.sessions import Session, Sessions
 from antiphon.wire.primitives import Buffer, Reader, Writer
 
-_MAGIC: Final = b"AMS2"
+_MAGIC: Final = b"AMS3"
 _HEAD = struct.Struct("<4sI")
 
 
 class ChannelState:
     """The fold of the log through number `applied`."""
 
-    __slots__ = ("applied", "directory", "log_time_ms", "outcomes", "primary", "sessions", "term")
+    __slots__ = (
+        "applied",
+        "directory",
+        "log_time_ms",
+        "outcomes",
+        "placements",
+        "primary",
+        "sessions",
+        "term",
+    )
 
     def __init__(self) -> None:
         self.applied = 0
@@ -46,6 +56,7 @@ class ChannelState:
         self.sessions = Sessions()
         self.outcomes = Outcomes()
         self.directory = Directory()
+        self.placements = Placements()
 
     def digest(self) -> bytes:
         """BLAKE2b-16 over the logical part."""
@@ -84,6 +95,7 @@ class ChannelState:
         for destination in self.directory:
             writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
             destination.write_logical(writer)
+        self.placements.write(writer)
         return writer.join()
 
     @classmethod
@@ -114,6 +126,7 @@ class ChannelState:
         self.outcomes = Outcomes.read(reader)
         for _ in range(reader.count(1)):
             self.directory.add(self._read_destination(reader.u8(), reader))
+        self.placements = Placements.read(reader)
         reader.finish()
 
     def _read_destination(self, kind: int, reader: Reader) -> Destination:

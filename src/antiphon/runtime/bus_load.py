@@ -41,28 +41,34 @@ class Load:
         self.end_ns = now_ns + options["seconds"] * 1_000_000_000 if "seconds" in options else None
         self.left = options.get("envelopes", 1 << 62)
         self.submitted = 0
-        self.sent_ns: dict[int, int] = {}
-        """Of what is not confirmed, by tag: when it was submitted."""
-        self.numbers: dict[int, int] = {}
+        self.under_way = 0
         self.delays_ns: list[int] = []
         self.confirmed_ns = now_ns
         self.uncertain = 0
         self.places: list[tuple[int, int, int]] | None = [] if options.get("list") else None
         weight = max(WEIGHT_MIN, self.messages * self.size)
         self._ahead = max(2, AHEAD_BYTES // weight)
+        self._body: list[bytes] = []
 
     def due(self, now_ns: int) -> int:
         """How many to submit now."""
         if self.end_ns is not None and now_ns >= self.end_ns:
             self.left = 0
-        due = min(self.left, self._ahead - len(self.sent_ns))
+        due = min(self.left, self._ahead - self.under_way)
         if self.rate:
             due = min(due, (now_ns - self.begun_ns) * self.rate // 1_000_000_000 - self.submitted)
         return max(0, due)
 
+    def body(self, of: bytes) -> list[bytes]:
+        """The bodies of one envelope; nobody looks at what they say."""
+        if not self._body:
+            size = self.messages * self.size
+            self._body = [of[:size] if size <= len(of) else bytes(size)]
+        return self._body
+
     @property
     def is_over(self) -> bool:
-        return not self.left and not self.sent_ns
+        return not self.left and not self.under_way
 
     def result(self) -> dict[str, Any]:
         seconds = max(1e-9, (self.confirmed_ns - self.begun_ns) / 1e9)
@@ -108,7 +114,8 @@ class BusDesk:
         self._tags = 0
         self._number = 1
         self._loads: list[Load] = []
-        self._of_tag: dict[int, Load] = {}
+        # Of what is not confirmed, by tag: whose it is, when it was submitted, and its number.
+        self._under_way: dict[int, tuple[Load, int, int]] = {}
         self._waiting: list[tuple[int, dict[str, int]]] = []
         self._is_scheduled = False
         self._pacing: asyncio.TimerHandle | None = None
@@ -141,21 +148,22 @@ class BusDesk:
 
     def carry_out(self, effect: bus.Effect) -> None:
         """The producer says what became of an envelope."""
-        assert isinstance(effect, bus.EnvelopeConfirmed | bus.EnvelopeCommitted | bus.EnvelopeUncertain)
-        load = self._of_tag[effect.tag]
-        if isinstance(effect, bus.EnvelopeConfirmed):
+        if type(effect) is bus.EnvelopeConfirmed:
+            tag, first, count, _ = effect
+            load, sent_ns, number = self._under_way.pop(tag)
+            load.under_way -= 1
             load.confirmed_ns = now_ns = time.monotonic_ns()
-            load.delays_ns.append(now_ns - load.sent_ns.pop(effect.tag))
-            number = load.numbers.pop(effect.tag)
+            load.delays_ns.append(now_ns - sent_ns)
             if load.places is not None:
-                load.places.append((number, effect.first, effect.count))
-            del self._of_tag[effect.tag]
+                load.places.append((number, first, count))
             if not self._is_scheduled:
                 # Not in the middle of a step.
                 self._is_scheduled = True
                 self._loop.call_soon(self._go_on)
-        elif isinstance(effect, bus.EnvelopeUncertain):
-            load.uncertain += 1
+        elif type(effect) is bus.EnvelopeUncertain:
+            self._under_way[effect.tag][0].uncertain += 1
+        else:
+            assert type(effect) is bus.EnvelopeCommitted, f"{type(effect).__name__} is not for the desk"
 
     def look(self) -> None:
         """A step is over: has something been reached for which somebody waits?"""
@@ -190,14 +198,11 @@ class BusDesk:
         self._tags += 1
         tag, number = self._tags, self._number
         self._number += load.messages
-        size = load.messages * load.size
-        body = self._bodies[:size] if size <= len(self._bodies) else bytes(size)
-        command = publish_buffers(self._session, 1, number, 0, 1, 1, [body], load.messages)
+        command = publish_buffers(self._session, 1, number, 0, 1, 1, load.body(self._bodies), load.messages)
         load.left -= 1
         load.submitted += 1
-        load.sent_ns[tag] = now_ns
-        load.numbers[tag] = number
-        self._of_tag[tag] = load
+        load.under_way += 1
+        self._under_way[tag] = (load, now_ns, number)
         return bus.Submitted(tag, b"".join(command), load.messages)
 
     def _answer(self, to: int, word: str, what: Any) -> None:

@@ -7,12 +7,14 @@ standard input (see `bus_load.py`), and stops in order on SIGTERM or when its in
 `data` is no server of the channel: it only produces. The configuration:
 
     node            our number
-    group           `group`, `nodes` and whatever else of `GroupConfig` is not the default
+    group           `group`, `nodes` and whatever else of `GroupConfig` is not the default; `disk_ids` in hex
     transport       udp or tcp
     network         `cluster_id` in hex, `peers` {node: [host, port]}, `groups` {lane: [host, port]}, and
                     whatever else of `TransportSettings` is not the default
     key_file        the group key
-    data            the data directory, or null
+    data            the data directory, or null. If it is ruined and `disk_ids` lists the disks, its files
+                    are put aside, and the member begins anew and learns from the others
+    disk_id         in hex: of the disk that an empty directory becomes, if it is not to be drawn
     journal         `segment_bytes`, …
     fault_file      fault rules, see `transport/faults.py`
     history         a file: one line for each envelope that is applied
@@ -30,7 +32,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
@@ -38,14 +40,16 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import EntryKind
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
-from antiphon.bus.recovery import recover
+from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.bus.station import Station
 from antiphon.bus.tally import Tally
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, Damaged
 from antiphon.journal.format import Settings as JournalSettings
+from antiphon.journal.format import checkpoint_name
 from antiphon.journal.journal import Journal
+from antiphon.journal.recovery import Recovered
 from antiphon.node import InChannel
 from antiphon.runtime.bus_load import BusDesk
 from antiphon.runtime.bus_port import BusPort, CarryOut
@@ -54,12 +58,15 @@ from antiphon.runtime.embedded import loop_factory, stop_signal
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
+from antiphon.startup import Identity, can_do_without_disk, open_journal, put_aside
 from antiphon.transport.interface import Lane, Peer, Transport, TransportSettings
 from antiphon.transport.key_file import read_key_file
 from antiphon.transport.kinds import make_transport
 from antiphon.wire.commands import iterate_commands
 
 log = logging.getLogger("antiphon.member")
+
+_DATA = EntryKind.DATA
 
 _FOR_DESK = frozenset((bus.EnvelopeConfirmed, bus.EnvelopeCommitted, bus.EnvelopeUncertain))
 
@@ -74,6 +81,7 @@ class MemberSettings:
     transport: str
     network: TransportSettings
     data: Path | None
+    disk_id: bytes
     journal: JournalSettings
     fault_file: Path | None
     history: Path | None
@@ -86,6 +94,7 @@ class MemberSettings:
         group: dict[str, Any] = {
             name: tuple(one) if isinstance(one, list) else one for name, one in given["group"].items()
         }
+        group["disk_ids"] = tuple([bytes.fromhex(one) for one in group.get("disk_ids", ())])
         network: dict[str, Any] = given["network"]
         peers = {int(number): Peer(*address) for number, address in network.pop("peers").items()}
         groups = {Lane[name]: tuple(address) for name, address in network.pop("groups", {}).items()}
@@ -104,10 +113,63 @@ class MemberSettings:
                 **network,
             ),
             data=Path(given["data"]) if given.get("data") else None,
+            disk_id=bytes.fromhex(given.get("disk_id", "")) or secrets.token_bytes(16),
             journal=JournalSettings(**given.get("journal", {})),
             fault_file=Path(given["fault_file"]) if given.get("fault_file") else None,
             history=Path(given["history"]) if given.get("history") else None,
         )
+
+
+class _Opened(NamedTuple):
+    """What a disk held, and what it comes to."""
+
+    journal: Journal
+    found: Recovered
+    recovered: RecoveredReplica
+    tally: Tally
+
+
+def _open_or_begin_anew(disk: FileDisk, settings: MemberSettings) -> _Opened:
+    """Open the journal; if it is ruined and the others have the same, put it aside and begin with nothing."""
+    group, node = settings.group, settings.node
+    try:
+        if disk.distrusted:
+            raise Damaged("data directory", 0, disk.distrusted)
+        return _open(disk, settings, settings.disk_id)
+    except Damaged as damage:
+        if not can_do_without_disk(group, node):
+            raise
+        identity = _identity(settings, secrets.token_bytes(16))
+        log.error(put_aside(disk, identity, group, node, damage))
+    opened = _open(disk, settings, identity.disk_id)
+    disk.trust()
+    return opened
+
+
+def _open(disk: FileDisk, settings: MemberSettings, disk_id: bytes) -> _Opened:
+    group, node = settings.group, settings.node
+    journal, found = open_journal(
+        disk,
+        settings.journal,
+        _identity(settings, disk_id),
+        node_id=node,
+        cluster=group.group,
+        has_peers=can_do_without_disk(group, node),
+    )
+    for note in (*found.repairs, *found.truncated, *found.checkpoint_problems, *found.lost):
+        log.info(note)
+    recovered = recover(found, journal.payloads, group=group)
+    tally = Tally(node)
+    if recovered.manager_state is not None:
+        tally.restore(recovered.manager_state)
+        if tally.digest != recovered.manager_digest:
+            name = checkpoint_name(recovered.applied)
+            raise Damaged(name, 0, "the state it gives is not the one that was reported")
+    return _Opened(journal, found, recovered, tally)
+
+
+def _identity(settings: MemberSettings, disk_id: bytes) -> Identity:
+    return Identity(disk_id=disk_id, run_id=settings.run_id, start_s=0)
 
 
 class _Machines:
@@ -126,8 +188,8 @@ class _Machines:
     def step(self, now_ns: int, wall_ms: int, events: Iterable[InChannel]) -> list[Any]:
         effects = self.station.step(now_ns, [event.what for event in events])
         self.desk.look()
-        channel = self._channel
-        return [effect if type(effect) in _FOR_DESK else InChannel(channel, effect) for effect in effects]
+        # All of a step at once: there is one channel, and one who carries out whatever it wants.
+        return [InChannel(self._channel, effects)]
 
 
 class BusMember:
@@ -154,21 +216,15 @@ class BusMember:
         producer = Producer(group, node, run_id)
         if settings.data is None:
             return Station(group, node, producer)
-        self._disk = disk = FileDisk(settings.data)
-        if not Journal.is_formatted(disk):
-            Journal.format(disk, settings.journal, secrets.token_bytes(16), node, group.group)
-        journal, found = Journal.open(disk, settings.journal)
-        recovered = recover(found, journal.payloads, group=group)
-        tally = Tally(node)
-        if recovered.manager_state is not None:
-            tally.restore(recovered.manager_state)
-            assert tally.digest == recovered.manager_digest, "the checkpoint gives another state"
-        counter = JournalCounter()
-        self._disk_id = found.disk_id
-        replica = Replica(group, node, run_id, journal.payloads, counter, recovered)
-        station = Station(group, node, producer, replica, tally, disk_id=found.disk_id)
+        self._disk = disk = FileDisk(settings.data, has_peers=can_do_without_disk(group, node))
+        opened = self._opened = _open_or_begin_anew(disk, settings)
+        self._counter = JournalCounter()
+        self._disk_id = disk_id = opened.found.disk_id
+        replica = Replica(
+            group, node, run_id, opened.journal.payloads, self._counter, opened.recovered, disk_id=disk_id
+        )
+        station = Station(group, node, producer, replica, opened.tally, disk_id=disk_id)
         station.on_applied = self._on_applied
-        self._opened = (journal, found, counter, tally)
         return station
 
     def begin(self) -> None:
@@ -177,17 +233,30 @@ class BusMember:
         channel = settings.group.group
         otherwise: CarryOut = _no_disk
         if self._disk is not None:
-            journal, found, counter, tally = self._opened
+            opened = self._opened
             self.storage = ChannelStorage(
-                self._disk, journal, found, counter, tally,
+                self._disk, opened.journal, opened.found, self._counter, opened.tally,
                 tell=lambda event: runner.tell(channel, event), fail=runner.fail,
             )  # fmt: skip
             otherwise = self.storage.carry_out
+        self.station.producer.window_bytes_max = self._transport.window_bytes
         self.port = BusPort(self._transport, settings.node, settings.run_id, runner.take)
         carry_out = self.port.join(settings.group, self._disk_id, otherwise)
+        desk = self.desk
+
+        def carry_out_all(effects: Any) -> None:
+            for effect in effects:
+                kind = type(effect)
+                if kind is bus.Append:
+                    otherwise(effect)
+                elif kind in _FOR_DESK:
+                    desk.carry_out(effect)
+                else:
+                    carry_out(effect)
+
         # First the network, then the disk: they work at the same time.
         flushes = [self.port.flush, *([self.storage.flush] if self.storage else [])]
-        runner.begin_in({channel: carry_out}, flushes, self.desk)
+        runner.begin_in({channel: carry_out_all}, flushes, desk)
 
     def end(self, *, in_order: bool) -> None:
         """Take no further step; in order, everything written is synced."""
@@ -208,7 +277,7 @@ class BusMember:
 
     def _on_applied(self, apply: bus.Apply) -> None:
         entry = apply.entry
-        if entry.kind is not EntryKind.DATA:
+        if entry.kind is not _DATA:
             return
         self._envelopes += 1
         self._messages += entry.count
@@ -232,6 +301,7 @@ class BusMember:
                 "serving": int(replica.is_serving),
                 "following": int(replica.state is State.FOLLOWER),
                 "synchronized": int(replica.is_synchronized),
+                "voting": int(not replica.is_amnesiac),
                 "checkpoint": replica.stable_checkpoint,
                 "envelopes": self._envelopes,
             }
@@ -252,6 +322,7 @@ class BusMember:
             "rss_bytes": used.ru_maxrss * 1024,
             "refused": self.port.refused,
             "resent": station.producer.resent,
+            "window_bytes": station.producer.window_bytes,
             "counters": {str(node): asdict(one) for node, one in self._transport.counters().items()},
         }
         if station.replica is not None and station.application is not None:

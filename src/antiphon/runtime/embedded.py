@@ -81,7 +81,7 @@ async def _serve(
     port = ClientPort(runner.take)
     channel = started.channel
     storage = ChannelStorage(
-        disk, started.journal, started.found, started.counter, started.manager,
+        disk, started.journal, started.found, started.counter, started.keeper,
         tell=partial(runner.tell, channel), fail=runner.fail,
     )  # fmt: skip
     stop = stop_signal()

@@ -31,8 +31,10 @@ from antiphon.node import NodeEffect, NodeEvent
 from antiphon.sim.checkers.watch import Holder, Watch
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
+from antiphon.wire.commands import CommandKind, Return, read_command
 from antiphon.wire.frames import (
     ClientFrame,
+    Command,
     Confirm,
     ConsumerClose,
     ConsumerGone,
@@ -140,6 +142,7 @@ class Connection:
 
     def __init__(self, network: Network, number: int, client: ClientEnd, node: ClientPort) -> None:
         self.number = number
+        self.node_id = node.node_id
         self._network = network
         self._client = client
         self._node = node
@@ -287,6 +290,7 @@ class ClientPort:
         self, world: World, node: int, watch: Watch, take: Callable[[list[NodeEvent]], None]
     ) -> None:
         self.is_listening = False
+        self.node_id = node
         self._world = world
         self._node = node
         self._watch = watch
@@ -295,6 +299,8 @@ class ClientPort:
         self._holders: dict[Holder, None] = {}
         # Consumers that want to be attached again, by connection and request.
         self._coming_back: dict[tuple[int, int], ConsumerResume] = {}
+        # Consumers that were closed in this step.
+        self._closed: list[ConsumerClose] = []
 
     # What connections tell.
 
@@ -364,12 +370,27 @@ class ClientPort:
                 self._let_go(event.conn, None, None)
             elif isinstance(event, FramesReceived):
                 for frame in event.frames:
-                    if isinstance(frame, ConsumerClose):
+                    if isinstance(frame, Command):
+                        self._look_at_command(frame)
+                    elif isinstance(frame, ConsumerClose):
                         self._let_go(None, frame.session, frame.consumer)
+                        self._closed.append(frame)
                     elif isinstance(frame, SessionOpen | SessionClose) and frame.session:
                         self._let_go(None, frame.session, None)
                     elif isinstance(frame, ConsumerResume):
                         self._coming_back[event.conn, frame.request] = frame
+
+    def after_step(self) -> None:
+        """What came before the end of a consumer and was handed over in the same step is not held either."""
+        for frame in self._closed:
+            self._let_go(None, frame.session, frame.consumer)
+        self._closed.clear()
+
+    def _look_at_command(self, frame: Command) -> None:
+        header, body = read_command(frame.command)
+        if header.kind == CommandKind.RETURN:
+            back = Return.decode(body)
+            self._watch.on_given_back(self._node, header.session, back.subscription, back.ranges)
 
     def _look_at(self, conn: int, buffers: Sequence[Buffer]) -> None:
         for kind, payload in FrameBuffer(FRAME_BYTES_MAX).feed(b"".join(buffers)):

@@ -8,8 +8,6 @@ of a call of the disk. The next life gets the same disk and nothing else.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from antiphon.bus import codec
@@ -22,12 +20,13 @@ from antiphon.journal.ports import Location
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.node import InChannel, NodeEvent
 from antiphon.sim.checkers.watch import Watch
-from antiphon.sim.disk import PowerLost, SimDisk
+from antiphon.sim.disk import SimDisk
 from antiphon.sim.image import Image
+from antiphon.sim.lives import Lives
 from antiphon.sim.network import ClientPort
 from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.trace import summary
-from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, World
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, World
 from antiphon.startup import CHANNEL, Identity, StartedNode, StartSettings, open_journal, start_node
 
 _RESTART_NS = 50 * MILLISECOND_NS
@@ -90,7 +89,7 @@ class NodeHabits:
         )
 
 
-class NodeRunner:
+class NodeRunner(Lives):
     """Drives one node through its lives."""
 
     def __init__(
@@ -103,27 +102,17 @@ class NodeRunner:
         habits: NodeHabits,
         planted: frozenset[str],
     ) -> None:
-        self.world = world
+        super().__init__(world, node_id, clock, habits.tick_ns)
         self.disk = disk
-        self.life = 0
-        self._node_id = node_id
-        self._name = f"node {node_id}"
-        self._clock = clock
         self._watch = watch
         self._habits = habits
         self._planted = planted
-        self._chance: random.Random = world.random(f"node/{node_id}")
         self._started: StartedNode | None = None
         self._storage: ChannelStorage | None = None
         self._port: ClientPort | None = None
-        self._events: list[NodeEvent] = []
-        self._step_timer: Timer | None = None
-        self._deadline_timer: Timer | None = None
-        self._paused_until_ns = 0
 
     @property
     def is_up(self) -> bool:
-        """Is there a process?"""
         return self._started is not None
 
     def port_if_serving(self) -> ClientPort | None:
@@ -146,26 +135,14 @@ class NodeRunner:
 
     # Living and dying.
 
-    def start(self) -> None:
-        """Begin a life with what is on the disk."""
-        if self.is_up:
-            return
-        self.life += 1
-        self.world.note(self._name, f"starts life {self.life}")
-        try:
-            self._begin()
-        except PowerLost as cut:
-            self.world.probe("node.power_lost_while_starting")
-            self._end(str(cut))
-
     def _begin(self) -> None:
         identity = Identity(
-            disk_id=self.world.random(f"disk id/{self._node_id}").randbytes(16),
+            disk_id=self.world.random(f"disk id/{self.node_id}").randbytes(16),
             run_id=self._chance.randbytes(16),
-            start_s=self._clock.wall_ms() // 1_000,
+            start_s=self.clock.wall_ms() // 1_000,
         )
         settings = StartSettings(
-            group=self._habits.group(self._node_id),
+            group=self._habits.group(self.node_id),
             client_manager=self._habits.client_manager(),
             message_manager=self._habits.message_manager(),
             planted=self._planted,
@@ -174,18 +151,18 @@ class NodeRunner:
         image = Image.of(found)
         started = start_node(journal, found, identity, settings)
         for note in started.notes:
-            self.world.note(self._name, note)
+            self.world.note(self.name, note)
         self.world.probe("recovery.torn_tail_cut", len(found.truncated))
         self.world.probe("recovery.repaired", len(found.repairs))
         self.world.probe("recovery.from_checkpoint", int(started.manager.applied > 0))
         self.world.probe("recovery.after_clean_end", int(found.was_clean))
-        self._watch.on_started(self._node_id, image, started.manager.applied)
+        self._watch.on_started(self.node_id, image, started.manager.applied)
         self._observe(started, identity)
         life = self.life
-        self._port = ClientPort(self.world, self._node_id, self._watch, self.take)
+        self._port = ClientPort(self.world, self.node_id, self._watch, self.take)
         self._storage = ChannelStorage(
             self.world,
-            self._node_id,
+            self.node_id,
             self.disk,
             journal,
             found,
@@ -200,12 +177,12 @@ class NodeRunner:
 
     def _observe(self, started: StartedNode, identity: Identity) -> None:
         """Let the checkers see, and the codec carry, what the machines say to each other."""
-        node_id, watch, world = self._node_id, self._watch, self.world
+        node_id, watch, world = self.node_id, self._watch, self.world
         config_id = self._habits.group(node_id).config_id
 
         def carry(message: BusMessage) -> BusMessage:
             if world.trace.is_on:
-                world.note(self._name, f"says {summary(message)}")
+                world.note(self.name, f"says {summary(message)}")
             watch.on_sent(node_id, message)
             data = codec.encode(message, CHANNEL, config_id, node_id, identity.run_id)
             return codec.decode(data)[1]
@@ -223,15 +200,14 @@ class NodeRunner:
             return _NOTHING
 
         started.node.loopback = carry_or_not
-        parts = started.node.channels[started.channel]
-        parts.replica.loopback = carry_or_lose
+        started.replica.loopback = carry_or_lose
         apply = started.manager.apply
 
         def watched_apply(
             now_ns: int, wall_ms: int, entry: Entry, payload: memoryview | None, location: Location | None
         ) -> None:
             if world.trace.is_on:
-                world.note(self._name, f"applies {summary(entry)}")
+                world.note(self.name, f"applies {summary(entry)}")
             watch.on_applied(node_id, entry, payload)
             apply(now_ns, wall_ms, entry, payload, location)
 
@@ -248,16 +224,10 @@ class NodeRunner:
         kind = chance.choice(("lost", "late", "late", "twice"))
         self.world.probe(f"bus.data_{kind}")
         if kind != "lost":
-            again = Received(self._node_id, message)
+            again = Received(self.node_id, message)
             delay = chance.randrange(20 * MILLISECOND_NS)
             self._later(self.life, delay, lambda: self._tell(again))
         return kind != "twice"
-
-    def crash(self) -> None:
-        """The power goes."""
-        if self.is_up:
-            self.world.probe("node.crashed")
-            self._end("crash")
 
     def stop(self) -> None:
         """An orderly end: clients are sent away, everything is synced, and the journal notes it."""
@@ -273,23 +243,15 @@ class NodeRunner:
         self._end("stop")
 
     def _end(self, why: str) -> None:
-        self.world.note(self._name, f"ends life {self.life}: {why}")
+        self.world.note(self.name, f"ends life {self.life}: {why}")
         if self._started is not None:
-            self._watch.on_crashed(self._node_id)
+            self._watch.on_crashed(self.node_id)
         if self._port is not None:
             self._port.die()
-        for timer in (self._step_timer, self._deadline_timer):
-            if timer is not None:
-                timer.cancel()
-        self._step_timer = self._deadline_timer = None
-        self._events.clear()
+        self._forget_plans()
         self._started = self._storage = self._port = None
         self.disk.lose_power()
-        self.world.after(self._chance.randrange(1, _RESTART_NS), self.start)
-
-    def pause(self, duration_ns: int) -> None:
-        """The process is not given the processor for a while."""
-        self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + duration_ns)
+        self._restart_within(_RESTART_NS)
 
     def heal(self) -> None:
         """Nothing fails from now on."""
@@ -298,70 +260,31 @@ class NodeRunner:
         self._habits.trouble_probability = 0.0
         self._habits.loss_probability = 0.0
 
-    # Events in.
-
-    def take(self, events: list[NodeEvent]) -> None:
-        """Something happened at the client port."""
-        if self.is_up:
-            self._events.extend(events)
-            self._plan_step()
+    # Steps.
 
     def _tell(self, event: Event) -> None:
         self._events.append(InChannel(CHANNEL, event))
         self._plan_step()
 
-    def _later(self, life: int, delay_ns: int, action: Callable[[], None]) -> None:
-        def act() -> None:
-            if self.is_up and self.life == life:
-                self._guard(action)
-
-        self.world.after(delay_ns, act)
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except PowerLost as cut:
-            self.world.probe("node.power_lost_in_a_call")
-            self._end(str(cut))
-
-    # Steps.
-
-    def _plan_step(self) -> None:
-        if self._step_timer is None:
-            delay = self._chance.randrange(1, self._habits.tick_ns + 1)
-            delay = max(delay, self._paused_until_ns - self.world.now_ns)
-            self._step_timer = self.world.after(delay, lambda: self._guard(self._step))
-
-    def _step(self) -> None:
+    def _act(self, events: list[NodeEvent]) -> None:
         started, storage, port = self._started, self._storage, self._port
         assert started is not None and storage is not None and port is not None, (
             "a node that is down took a step"
         )
         node = started.node
-        self._step_timer = None
-        events, self._events = self._events, []
-        if self.world.trace.is_on:
-            for event in events:
-                self.world.note(self._name, f"takes {summary(event)}")
         port.before_step(events)
-        for effect in node.step(self._clock.now_ns(), self._clock.wall_ms(), events):
+        for effect in node.step(self.clock.now_ns(), self.clock.wall_ms(), events):
             if self.world.trace.is_on:
-                self.world.note(self._name, f"does {summary(effect)}")
+                self.world.note(self.name, f"does {summary(effect)}")
             if isinstance(effect, InChannel):
                 storage.carry_out(effect.what)
             else:
                 port.carry_out(effect)
+        port.after_step()
         storage.flush()
         if not port.is_listening and node.is_serving:
             port.is_listening = True
-        self._arm()
 
-    def _arm(self) -> None:
+    def _next_deadline_ns(self) -> int | None:
         assert self._started is not None, "a node that is down set its timer"
-        deadline_ns = self._started.node.next_deadline_ns()
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
-        if deadline_ns is not None:
-            delay = max(self._clock.delay_until(deadline_ns), self._habits.tick_ns)
-            self._deadline_timer = self.world.after(delay, self._plan_step)
+        return self._started.node.next_deadline_ns()

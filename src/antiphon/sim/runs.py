@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
+from antiphon.sim.workloads.cluster import ClusterRun
 from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.workloads.topic import TopicRun
 from antiphon.sim.world import Violation
 
-WORKLOADS: dict[str, type[BusRun] | type[NodeRun]] = {"bus": BusRun, "node": NodeRun, "topic": TopicRun}
+WORKLOADS: dict[str, type[BusRun] | type[ClusterRun] | type[NodeRun]] = {
+    "bus": BusRun,
+    "cluster": ClusterRun,
+    "node": NodeRun,
+    "topic": TopicRun,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +114,9 @@ def run(
 
 def _acting(
     workload: str, seed: int, trace: Trace, planted: str, profile: str, without: Sequence[str], nodes: int
-) -> BusRun | NodeRun:
+) -> BusRun | ClusterRun | NodeRun:
     kind = WORKLOADS[workload]
     if issubclass(kind, BusRun):
         return kind(seed, trace, planted, profile, without, nodes)
-    assert not nodes, f"the workload {workload} is about one node"
+    assert not nodes, "only the size of the group of the bus workload can be chosen"
     return kind(seed, trace, planted, profile, without)

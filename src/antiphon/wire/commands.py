@@ -43,6 +43,7 @@ class CommandKind(IntEnum):
     LOG_TIME = 10
     SUBSCRIBE = 11
     UNSUBSCRIBE = 12
+    PLACE = 13
 
 
 COMMAND_FLAGS_KNOWN = 0
@@ -71,7 +72,7 @@ _PUBLISH = int(CommandKind.PUBLISH)
 _NUMBER_END = 1 << 64
 _KINDS = frozenset(int(kind) for kind in CommandKind)
 _UNNUMBERED = frozenset((1, 2, 3))  # open, resume, close: always of a session, never numbered
-_OF_THE_NODE = frozenset((9, 10))  # never of a session
+_OF_THE_NODE = frozenset((9, 10, 13))  # never of a session
 _NO_SESSION = bytes(16)
 
 
@@ -114,6 +115,17 @@ def iterate_commands(data: Buffer) -> Iterator[tuple[CommandHeader, memoryview, 
 
 def read_command(data: Buffer) -> tuple[CommandHeader, memoryview]:
     """Exactly one command, as a client sends it."""
+    view = memoryview(data)
+    if len(view) >= COMMAND_HEADER_SIZE:
+        kind, flags, reserved, length, count, generation, number, confirmed, session = _HEADER.unpack_from(
+            view
+        )
+        fault = _fault_of(kind, flags | reserved << 8, count, number, session == _NO_SESSION)
+        if fault is None and COMMAND_HEADER_SIZE + length == len(view):
+            who = int.from_bytes(session, "little")
+            fields = (kind, flags, length, count, generation, number, confirmed, who)
+            return tuple.__new__(CommandHeader, fields), view[COMMAND_HEADER_SIZE:]
+    # Something is wrong. Walking in slow steps tells what.
     for header, payload, _ in iterate_commands(data):
         if COMMAND_HEADER_SIZE + header.length != len(data):
             raise ProtocolError("more than one command where one belongs")
@@ -123,7 +135,7 @@ def read_command(data: Buffer) -> tuple[CommandHeader, memoryview]:
 
 def count_of(data: Buffer) -> int:
     """How many sequence numbers the commands take together."""
-    view = memoryview(data)
+    view = data if type(data) is bytes else memoryview(data)
     end = len(view)
     offset = total = 0
     unpack_header = _HEADER.unpack_from
@@ -245,7 +257,9 @@ class Publish(NamedTuple):
         destination, settings_version, flags = _PUBLISH_HEAD.unpack_from(data)
         if flags & ~PUBLISH_FLAGS_KNOWN:
             raise ProtocolError("a publish with bits set that have no meaning")
-        return cls(destination, settings_version, flags, memoryview(data)[_PUBLISH_HEAD.size :])
+        view = data if type(data) is memoryview else memoryview(data)
+        # Past the NamedTuple's own constructor, as in `iterate_commands`.
+        return tuple.__new__(cls, (destination, settings_version, flags, view[_PUBLISH_HEAD.size :]))
 
 
 class _Payload:
@@ -392,6 +406,17 @@ class Unsubscribe(_Payload):
     subscription: U64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceDestination(_Payload):
+    """A destination of this name is to live in this channel. Ordered in the system channel only.
+
+    One that has its place already keeps it: EXISTS, and the text of the outcome is the channel.
+    """
+
+    name: Text
+    channel: Text
+
+
 Payload: TypeAlias = (
     OpenSession
     | ResumeSession
@@ -405,6 +430,7 @@ Payload: TypeAlias = (
     | LogTime
     | Subscribe
     | Unsubscribe
+    | PlaceDestination
 )
 
 _PAYLOADS: dict[int, type[Any]] = {
@@ -420,6 +446,7 @@ _PAYLOADS: dict[int, type[Any]] = {
     CommandKind.LOG_TIME: LogTime,
     CommandKind.SUBSCRIBE: Subscribe,
     CommandKind.UNSUBSCRIBE: Unsubscribe,
+    CommandKind.PLACE: PlaceDestination,
 }
 _LAYOUTS: dict[type[Any], Layout[Any]] = {
     cls: Layout(cls) for kind, cls in _PAYLOADS.items() if kind != CommandKind.PUBLISH
@@ -460,7 +487,8 @@ class Outcome(NamedTuple):
     """What became of the sequence numbers first .. first + count - 1.
 
     `original` is the sequence number of the original for a DUPLICATE, the first number
-    that was lost for ACK_LOST, and the id of what is there already for EXISTS; else 0.
+    that was lost for ACK_LOST, and the id of what is there already for EXISTS; else 0. What is there
+    already in another channel has no number here: then `text` is that channel.
     """
 
     first: int

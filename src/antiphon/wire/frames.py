@@ -23,7 +23,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
+from antiphon.wire.commands import ConfirmItem, OutcomeCode, read_outcomes, write_outcomes
 from antiphon.wire.layout import U16, U32, U64, U128, Bool, Document, Field, Layout, Rest, Text, Texts
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
 
@@ -33,6 +33,10 @@ PROTOCOL_VERSION = 1
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
 _COUNT = struct.Struct("<I")
+# Of a Confirm: where the name of its channel begins, and what stands behind it if there is one item.
+_CONFIRM_NAME = 16 + _TEXT_LENGTH.size
+_LONE_ITEM = struct.Struct("<IQIBQI")
+_OUTCOME_MAX = int(max(OutcomeCode))
 _PIECE_HEAD = struct.Struct("<QII")
 _DELIVER_STREAM = struct.Struct("<QQQI")
 _BROWSED_HEAD = struct.Struct("<IQ?")
@@ -319,6 +323,7 @@ class ConsumerOpen:
     request: U32
     session: U128
     consumer: U32
+    channel: Text
     destination: U64
     subscription: U64 = 0
     credit_messages: U64
@@ -336,6 +341,7 @@ class ConsumerResume:
     request: U32
     session: U128
     consumer: U32
+    channel: Text
     destination: U64
     subscription: U64
     credit_messages: U64
@@ -404,6 +410,7 @@ class Browse:
     """Show up to `limit` stored messages with numbers above `after`. Answered by Browsed."""
 
     request: U32
+    channel: Text
     destination: U64
     after: U64
     limit: U32
@@ -512,6 +519,7 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
 _LAYOUTS: dict[int, Layout[Any]] = {kind: Layout(cls) for kind, (cls, _) in _TYPES.items()}
 _TYPE_OF: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _TYPES.items()}
 _COMMAND, _DELIVER, _BROWSED = _TYPE_OF[Command], _TYPE_OF[Deliver], _TYPE_OF[Browsed]
+_CONFIRM = _TYPE_OF[Confirm]
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -526,6 +534,8 @@ def decode_frame(kind: int, payload: Buffer) -> Frame:
     """What `FrameBuffer` gave out, as a frame of either direction."""
     if kind == _COMMAND:
         return _decode_command(payload)
+    if kind == _CONFIRM:
+        return _decode_confirm(payload)
     layout = _LAYOUTS.get(kind)
     if layout is None:
         raise ProtocolError(f"frame type {kind} is not known")
@@ -544,6 +554,30 @@ def _decode_command(payload: Buffer) -> Command:
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the name of a command's channel is not UTF-8: {error.reason}") from None
     return Command(channel=channel, command=view[start:].toreadonly())
+
+
+def _decode_confirm(payload: Buffer) -> Confirm:
+    """As its layout would; one that has a single item and no text, as most have, in a third of the time."""
+    view = memoryview(payload)
+    start = _CONFIRM_NAME + _TEXT_LENGTH.unpack_from(view, 16)[0] if len(view) >= _CONFIRM_NAME else 0
+    if start and len(view) - start == _LONE_ITEM.size:
+        rows, number, count, code, sequence, texts = _LONE_ITEM.unpack_from(view, start)
+        name = bytes(view[_CONFIRM_NAME:start])
+        if rows == 1 and not texts and code <= _OUTCOME_MAX and name.isascii():
+            item = ConfirmItem(number, count, code, sequence)
+            session = int.from_bytes(view[:16], "little")
+            return Confirm(session=session, channel=name.decode(), items=(item,))
+    return cast(Confirm, _LAYOUTS[_CONFIRM].decode(payload))
+
+
+def confirm_bytes(session: int, channel: str, items: Sequence[ConfirmItem]) -> bytes:
+    """A Confirm frame: what `encode_frame` makes of it. No other frame is written so often."""
+    if len(items) != 1 or items[0].text:
+        return encode_frame(Confirm(session=session, channel=channel, items=tuple(items)))
+    number, count, code, sequence, _ = items[0]
+    name = encode_text(channel)
+    head = pack(_HEAD, 1 + 16 + len(name) + _LONE_ITEM.size, _CONFIRM)
+    return b"".join((head, encode_u128(session), name, pack(_LONE_ITEM, 1, number, count, code, sequence, 0)))
 
 
 def decode_client_frame(kind: int, payload: Buffer) -> ClientFrame:

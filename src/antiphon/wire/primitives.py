@@ -82,6 +82,10 @@ class Reader:
         self._offset = stop
         return self._view[start:stop]
 
+    def ahead(self, size: int) -> memoryview:
+        """The next `size` bytes, or as many as there are, which remain to be read."""
+        return self._view[self._offset : self._offset + size]
+
     def bytes_(self) -> memoryview:
         return self.raw(self._number(_U32))
 

@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder, BodyKind, ColumnId
 from antiphon.batch.column import Column
+from antiphon.batch.decoding import lone_body
 from antiphon.batch.layout import ENTRY, HEADER
 from antiphon.errors import ProtocolError
 from antiphon.values import ValueType
@@ -238,3 +239,37 @@ def test_offsets_of_a_slice_need_not_start_at_0() -> None:
     data = part.encode()
     assert struct.unpack_from("<3i", data, 56) == (1, 3, 4)
     assert Batch.decode(data).bodies() == [b"bc", b"d"]
+
+
+def lone_by_definition(data: bytes) -> tuple[int, int] | None:
+    try:
+        batch = Batch.decode(data)
+    except ProtocolError:
+        return None
+    is_lone = batch.count == 1 and batch.body_kind(0) == BodyKind.BYTES and HEADER.unpack_from(data)[6] == 1
+    return (batch.producer, batch.first_number) if is_lone else None
+
+
+@pytest.mark.parametrize("body", [b"", b"abc", b"eight by", bytes(300)])
+def test_a_batch_of_one_body_is_read_as_any_other_whatever_byte_of_it_lies(body: bytes) -> None:
+    """The short way against the long one, for every byte of what stands around the body."""
+    honest = Batch.of_bodies([body], producer=7, first_number=9, timestamp_ms=5).encode()
+    assert lone_body(memoryview(honest)) == (7, 9)
+    around = [at for at in range(len(honest)) if not 64 <= at < 64 + len(body)]
+    for at in around:
+        for flip in (1, 2, 4, 0x10, 0x80, 0xFF):
+            lie = bytearray(honest)
+            lie[at] ^= flip
+            where = f"byte {at} of {len(honest)} is {lie[at]:#x}"
+            assert lone_body(memoryview(lie)) == lone_by_definition(bytes(lie)), where
+
+
+@pytest.mark.parametrize("size", range(1, 80, 3))
+def test_less_or_more_than_a_batch_of_one_body_is_none(size: int) -> None:
+    honest = Batch.of_bodies([b"abc"], producer=7, first_number=9, timestamp_ms=5).encode()
+    assert lone_body(memoryview((honest + bytes(80))[:size])) is None
+
+
+@pytest.mark.parametrize("other", [plain(), rich()])
+def test_other_batches_are_not_taken_for_one_of_one_body(other: bytearray) -> None:
+    assert lone_body(memoryview(other)) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from antiphon.bus import messages as m
@@ -22,6 +24,32 @@ def test_a_payload_is_neither_copied_out_nor_in() -> None:
     assert header == ("main", 1, 7, RUN, NO_DISK)
     assert isinstance(back, m.Data) and isinstance(back.payload, memoryview)
     assert back == data
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 100_000])
+def test_several_envelopes_come_back_one_by_one_and_small_ones_do_not_keep_each_other(size: int) -> None:
+    items = tuple(m.Data(Mid(1, 2, n), n, 1, bytes([n]) * 16, bytes([n]) * (size - n)) for n in range(4))
+    parts = encode_parts(m.Envelopes(items), "main", 1, 7, RUN)
+    assert all(any(part is item.payload for part in parts) for item in items)
+    _, back = decode(b"".join(parts))
+    assert isinstance(back, m.Envelopes) and back.items == items
+    kinds = {type(item.payload) for item in back.items}
+    assert kinds == ({bytes} if size == 10 else {memoryview})
+
+
+@pytest.mark.parametrize("message", [m.Envelopes, lambda items: m.FetchDataReply(items, ())])
+def test_envelopes_that_end_too_early_are_refused(message: Callable[..., m.BusMessage]) -> None:
+    items = tuple(m.Data(Mid(1, 2, n), n, 1, b"d" * 16, b"payload") for n in range(3))
+    whole = encode(message(items), "main", 1, 1, RUN)
+    for end in range(whole.index(b"d" * 16), len(whole)):
+        with pytest.raises(ProtocolError):
+            decode(whole[:end])
+
+
+def test_entries_with_and_without_details_stand_side_by_side() -> None:
+    entries = (entry(1), entry(2)._replace(detail=b"something"), entry(3), entry(4)._replace(detail=b"!"))
+    message = m.Commit(1, entries, 4)
+    assert decode(encode(message, "main", 1, 1, RUN))[1] == message
 
 
 def entry(first: int, count: int = 1) -> Entry:

@@ -108,6 +108,24 @@ def test_an_envelope_is_written_and_reported_only_once_it_is_durable() -> None:
     assert desk.step(Synced(1)) == [Send(1, m.DataReport(EPOCH, (item_of(data),)))]
 
 
+def test_envelopes_that_came_together_are_taken_each_for_itself() -> None:
+    together, alone = Desk(), Desk()
+    good = [data_of(mid(pseq)) for pseq in (1, 2, 3)]
+    broken = good[1]._replace(digest=b"x" * 16)
+    came = (good[0], broken, good[1], good[0], data_of(mid(9, pe=0)), good[2])
+    for desk in (together, alone):
+        desk.learn(opened(1, b"r" * 16))
+        desk.lead()
+    effects = together.hear(m.Envelopes(came), 7)
+    assert effects == [effect for data in came for effect in alone.hear(data, 7)]
+    assert [effect.index for effect in effects if isinstance(effect, Append)] == [1, 2, 3]
+    assert together.server.dropped == alone.server.dropped == 1
+    assert [type(send.message) for send in effects if isinstance(send, Send)] == [m.ReportNack]
+    assert together.step(Synced(3)) == alone.step(Synced(3))
+    # What is durable and comes again is reported again, and once.
+    assert reported(together.hear(m.Envelopes((good[2], good[0], good[2])), 7)) == [[3, 1]]
+
+
 def test_a_sync_that_began_too_early_releases_only_what_was_written_before() -> None:
     desk = Desk()
     desk.lead()
@@ -267,11 +285,14 @@ def test_what_our_own_sequencer_does_not_number_is_passed_on_to_each_in_turn() -
         desk.hear(data)
     desk.step(Synced(3))
     passed: list[list[tuple[int, m.BusMessage]]] = []
-    for _ in range(5):
+    for _ in range(32):
         desk.now_ns += 200 * MS
         sends = [effect for effect in desk.step() if isinstance(effect, Send)]
         passed.append([(send.to, send.message) for send in sends if isinstance(send.message, m.Data)])
-    assert passed == [[], [], [(1, one), (1, two)], [(3, one), (3, two)], [(7, one), (7, two)]]
+    assert passed[:5] == [[], [], [(1, one), (1, two)], [(3, one), (3, two)], [(7, one), (7, two)]]
+    # If that did not help it is done seldom, and still in turn.
+    later = {number: words[0][0] for number, words in enumerate(passed[5:], start=6) if words}
+    assert list(later) == [8, 16, 24, 32] and set(later.values()) == {1, 3, 7}
 
 
 @pytest.mark.parametrize("settings", [{"data_quantity": 1}, {}])

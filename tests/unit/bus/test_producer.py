@@ -117,6 +117,19 @@ def test_nothing_is_said_before_there_is_something_to_send() -> None:
     assert Door().producer.next_deadline_ns() is None
 
 
+def test_who_serves_clients_opens_at_once_because_former_consumers_hold_messages() -> None:
+    config = GroupConfig.of("main", (1, 2, 7))
+    producer = Producer(config, 7, RUN, opens_at_once=True)
+
+    assert producer.next_deadline_ns() == 0
+    assert producer.step(5, []) == [Multicast(m.ProducerOpen(7, RUN))]
+    assert producer.step(5 + config.rereport_ms * MS, []) == [Multicast(m.ProducerOpen(7, RUN))]
+    opened = Entry(4, 1, EntryKind.PRODUCER_OPEN, Mid(1, EPOCH, 4), 0, NO_DIGEST, OpenDetail(7, RUN).encode())
+    producer.step(6, [Received(1, m.Heartbeat(EPOCH, 3, 0, 1, 3, True))])
+    producer.step(7, [Received(1, m.Commit(EPOCH, (opened,), 4))])
+    assert (producer.pe, producer.next_deadline_ns()) == (4, None)
+
+
 def test_the_first_envelope_opens_the_run_and_waits_for_its_number() -> None:
     door = Door()
     assert door.submit(1) == [Multicast(m.ProducerOpen(7, RUN))]
@@ -183,6 +196,12 @@ def test_at_most_a_window_is_on_the_way() -> None:
     assert [one.mid.pseq for one in more] == [3]
 
 
+def test_at_most_what_the_network_takes_is_on_the_way() -> None:
+    door = Door(producer_window_bytes=1 << 20)
+    door.producer.window_bytes_max = 2 * 1_280
+    assert len(door.open(1, 2, 3)) == 2
+
+
 def test_an_envelope_larger_than_the_window_goes_alone() -> None:
     door = Door(producer_window_bytes=100)
     data = door.open(1, 2)
@@ -195,8 +214,11 @@ def test_what_is_not_committed_is_sent_again_exactly_as_it_was() -> None:
     door.commit(door.numbered(one))
     assert sent(door.wait()) == [two], "the same id, ts, digest and payload"
     assert door.now_ns == 400 * MS
-    assert sent(door.wait()) == [two]
-    assert door.now_ns == 800 * MS
+    times = []
+    for _ in range(5):
+        assert sent(door.wait()) == [two]
+        times.append(door.now_ns // MS)
+    assert times == [1_200, 2_800, 6_000, 9_200, 12_400], "less and less often, but for ever"
 
 
 def test_a_refusal_that_is_not_final_changes_nothing() -> None:

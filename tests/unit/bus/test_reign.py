@@ -256,6 +256,17 @@ def test_at_most_window_entries_are_on_the_way() -> None:
     assert numbered(chair.acknowledge(3)) == [(5, 3)]
 
 
+def test_a_report_longer_than_the_window_is_taken_as_far_as_its_beginning_makes_room() -> None:
+    chair = Chair(window_entries=2)
+    chair.lead()
+    pe = chair.open()
+    effects = chair.report(*(Mid(1, pe, pseq) for pseq in (1, 2, 3, 4, 5)))
+    assert numbered(effects) == [(3, 1), (4, 2)]
+    # 3 and 4 wait for the window; 5 is two ahead of what could be numbered, and is reported again later.
+    assert refused(effects) == [(5, NackReason.GAP)]
+    assert numbered(chair.acknowledge(4)) == [(5, 3), (6, 4)]
+
+
 # -- committing -------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,33 @@ def test_an_adopted_log_is_fetched_in_pages_started_and_then_committed() -> None
     assert submitted(effects) == [[(6, EntryKind.PRIMARY_CLAIM)]]
 
 
+def test_the_base_may_move_while_a_log_is_adopted() -> None:
+    chair = Chair(entries=ticks(1, 5), committed=2, fetch_entries_max=2)
+    chair.step()
+    epoch = chair.epoch = chair.superblock.epoch_claimed
+    chair.step(Synced(1))
+    chair.hear(m.SealOk(epoch, OLD, 0, 5, 2))
+    chair.commit_server.log.forget(4)
+    chair.hear(m.FetchLogReply(epoch, 3, ticks(3, 4), 5))
+    chair.hear(m.FetchLogReply(epoch, 5, ticks(5, 5), 5))
+    effects = chair.acknowledge(5)
+    assert effects[0] == Multicast(m.Commit(epoch, ticks(5, 5), 5)), "the rest is in a checkpoint"
+    assert chair.sequencer.state is State.LEADING
+
+
+def test_a_base_beyond_what_a_reign_has_committed_is_not_of_its_order() -> None:
+    chair = lead_three()
+    chair.open()
+    chair.acknowledge(1, 1)
+    chair.acknowledge(1, 2)
+    reign = chair.sequencer.reign
+    assert reign is not None and (reign.committed_upto, reign.log.last) == (1, 2)
+    reign.forget(2)
+    assert reign.log.base == 0
+    reign.forget(1)
+    assert reign.log.base == 1
+
+
 def test_what_was_adopted_is_not_committed_before_it_is_held_in_the_new_epoch() -> None:
     chair = Chair(entries=ticks(1, 2))
     chair.step()

@@ -59,6 +59,7 @@ class FakeServer:
 
     window_bytes: int = 4 * 1024 * 1024
     heartbeat_ms: int = 0
+    is_mute: bool = False  # it hears, and says nothing
     url: str = ""
     heard: list[frames.ClientFrame] = field(default_factory=list)
     commands: list[tuple[CommandHeader, Any]] = field(default_factory=list)
@@ -71,8 +72,9 @@ class FakeServer:
     consumers: dict[tuple[int, int], Consumer] = field(default_factory=dict)
     acknowledged: Ranges = field(default_factory=Ranges)
     sequence: int = 0
+    places: dict[str, str] = field(default_factory=dict)  # the channels of destinations elsewhere
     _names: dict[str, int] = field(default_factory=dict)
-    _stored: dict[tuple[int, int], ConfirmItem] = field(default_factory=dict)
+    _stored: dict[tuple[int, str, int], ConfirmItem] = field(default_factory=dict)
     _held: list[tuple[Peer, frames.Confirm]] | None = None
     _watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = field(default_factory=list)
 
@@ -123,12 +125,16 @@ class FakeServer:
         self.store(self.destination(name), Batch.of_bodies(bodies, 7, 1, 0))
 
     def destination(self, name: str) -> int:
-        return self._names.setdefault(name, len(self._names) + 1)
+        """Its id, which is its channel's own: two channels may use the same."""
+        number = len([known for known in self._names if self.places.get(known) == self.places.get(name)])
+        return self._names.setdefault(name, number + 1)
 
     # -- the broker ------------------------------------------------------------
 
     def hear(self, peer: Peer, frame: frames.ClientFrame) -> None:
         self.heard.append(frame)
+        if self.is_mute:
+            return
         refusal = self.refusals.get(type(frame))
         if refusal is not None:
             peer.say(frames.Failed(request=frame.request, code=refusal[0], text=refusal[1]))
@@ -163,7 +169,7 @@ class FakeServer:
                         request=frame.request,
                         destination=self.destination(frame.name),
                         settings_version=1,
-                        channel=CHANNEL,
+                        channel=self.places.get(frame.name, CHANNEL),
                     )
                 )
             case frames.DestinationCreate():
@@ -185,7 +191,7 @@ class FakeServer:
                 peer.say(self._page(frame))
             case frames.Command():
                 header, payload = read_command(frame.command)
-                self._on_command(peer, header, decode_payload(header.kind, payload))
+                self._on_command(peer, frame.channel, header, decode_payload(header.kind, payload))
             case frames.ConsumerOpen():
                 consumer = Consumer(
                     frame.consumer, frame.session, frame.destination,
@@ -207,6 +213,8 @@ class FakeServer:
                 peer.say(frames.Done(request=frame.request))
             case frames.Ask():
                 answer = self.answers[json.loads(frame.question)["question"]]
+                if isinstance(answer, list):  # one after the other
+                    answer = answer.pop(0)
                 peer.say(frames.Answer(request=frame.request, answer=answer))
             case frames.Ping():
                 peer.say(frames.Pong(nonce=frame.nonce))
@@ -250,10 +258,10 @@ class FakeServer:
             ),
         )
 
-    def _on_command(self, peer: Peer, header: CommandHeader, payload: Any) -> None:
+    def _on_command(self, peer: Peer, channel: str, header: CommandHeader, payload: Any) -> None:
         self.commands.append((header, payload))
         item = self.judge(header, payload)
-        known = self._stored.get((header.session, header.number))
+        known = self._stored.get((header.session, channel, header.number))
         if item is None and known is not None:
             item = known._replace(code=OutcomeCode.DUPLICATE)
         if item is None:
@@ -267,8 +275,8 @@ class FakeServer:
                 for consumer in self.consumers.values():
                     for number in payload.ranges.numbers():
                         consumer.holds.pop(number, None)
-            self._stored[header.session, header.number] = item
-        confirm = frames.Confirm(session=header.session, channel=CHANNEL, items=(item,))
+            self._stored[header.session, channel, header.number] = item
+        confirm = frames.Confirm(session=header.session, channel=channel, items=(item,))
         if self._held is not None:
             self._held.append((peer, confirm))
         else:

@@ -115,10 +115,16 @@ def test_an_acknowledge_mode_that_does_not_exist_is_refused_at_once() -> None:
 @asynchronous
 async def test_the_system_answers_questions() -> None:
     async with serving() as server, antiphon.connect(server.url) as connection:
-        server.answers = {"status": json.dumps({"cluster": "c"}), "destinations": json.dumps([{"name": "q"}])}
+        pages = [
+            json.dumps({"rows": [{"name": "q"}], "next": {"channel": "a", "after": 7}}),
+            json.dumps({"rows": [{"name": "r"}], "next": None}),
+        ]
+        server.answers = {"status": json.dumps({"cluster": "c"}), "destinations": pages}
         admin = connection.admin()
         assert await admin.status() == {"cluster": "c"}
-        assert await admin.destinations() == [{"name": "q"}]
+        assert await admin.destinations() == [{"name": "q"}, {"name": "r"}]
+        *_, last = server.heard_of(frames.Ask)
+        assert json.loads(last.question) == {"question": "destinations", "channel": "a", "after": 7}
 
 
 @pytest.mark.parametrize("answer", ["no json", "[]", "7"])

@@ -317,6 +317,7 @@ def test_a_consumer_is_opened_with_its_credit_and_may_be_sent_to_at_once() -> No
             request=request,
             session=SESSION,
             consumer=1,
+            channel="a",
             destination=3,
             credit_messages=50,
             credit_bytes=1 << 20,

@@ -82,9 +82,41 @@ def test_a_server_that_lets_us_in_and_drops_us_again_is_not_hammered() -> None:
 
 def test_servers_that_the_system_tells_of_are_tried_too() -> None:
     route = lost_at(0, A)
-    route.add(read_servers(["b:2", "a:1", "not an address!", "c:3"]))
+    route.refresh(read_servers(["b:2", "a:1", "not an address!", "c:3"]))
     route.lost(0)
     assert [server for server, _ in attempts(route, 3)] == [A, B, C]
+
+
+def test_servers_that_the_system_does_not_tell_of_any_more_are_forgotten_unless_they_were_named() -> None:
+    route = lost_at(0, A, B)
+    route.refresh([B, C])
+    assert route.servers == [A, B, C]
+    route.refresh([Server("d", 4)])
+    assert route.servers == [A, B, Server("d", 4)]
+    route.refresh([])
+    assert route.servers == [A, B]
+
+
+def test_a_server_that_is_forgotten_while_it_is_ours_is_not_tried_again() -> None:
+    route = Route([A], lambda: 1.0)
+    route.refresh([A, B])
+    route.reached(0, B)
+    route.refresh([A])
+    route.lost(1)
+    assert [server for server, _ in attempts(route, 2)] == [A, A]
+
+
+def test_a_server_that_fell_silent_is_tried_last() -> None:
+    route = Route([A, B, C], lambda: 1.0)
+    route.reached(0, B)
+    route.lost(7, was_silent=True)
+    assert attempts(route, 3) == [(C, 0), (A, 0), (B, 0)]
+
+
+def test_the_only_server_is_tried_though_it_fell_silent() -> None:
+    route = Route([A], lambda: 1.0)
+    route.lost(7, was_silent=True)
+    assert attempts(route, 1) == [(A, 0)]
 
 
 def test_the_reasons_are_kept_until_a_server_is_reached() -> None:

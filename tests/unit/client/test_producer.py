@@ -380,3 +380,15 @@ def test_batches_of_sends_are_what_the_builder_would_make() -> None:
     for body in (b"a", b"bc"):
         builder.add(body, timestamp_ms=5)
     assert builder.build(9, 1) == Batch.of_bodies([b"a", b"bc"], 9, 1, 5)
+
+
+@asynchronous
+async def test_two_channels_may_use_the_same_id_for_different_destinations() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        server.places = {"queue:x": "b"}
+        session = await connection.session()
+        here, there = await session.producer("queue:a"), await session.producer("queue:x")
+        assert server.destination("queue:a") == server.destination("queue:x")
+        receipts = await asyncio.gather(here.send(b"1"), there.send(b"2"))
+        assert [receipt.channel for receipt in receipts] == ["a", "b"]
+        assert sorted(frame.channel for frame in server.heard_of(frames.Command)) == ["a", "b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -167,6 +168,41 @@ async def test_a_server_that_the_system_told_of_takes_over() -> None:
             first.drop()
             await session.producer(QUEUE).send(b"x")
             assert len(second.commands) == 1
+
+
+@asynchronous
+async def test_the_list_of_servers_is_the_one_that_was_told_last() -> None:
+    async with serving() as first, serving() as second, serving() as third:
+
+        def telling(server: FakeServer, *others: FakeServer) -> None:
+            addresses = tuple(other.url.removeprefix("antiphon://") for other in others)
+            server.greet = lambda hello: replace(server.welcome(), servers=addresses)
+
+        telling(first, second)
+        telling(second, third)
+        async with antiphon.connect(first.url) as connection:
+            session = await connection.session()
+            producer = await session.producer(QUEUE)
+            for server in (first, second):
+                server.greet = lambda hello: frames.Goodbye(code="connection.stopping", text="stopping")
+                server.drop()
+                await producer.send(b"x")
+            assert (len(second.commands), len(third.commands)) == (1, 1)
+            assert third.url.removeprefix("antiphon://") in repr(connection)
+
+
+@asynchronous
+async def test_a_server_that_falls_silent_is_left_for_another_at_once() -> None:
+    async with serving() as first, serving() as second:
+        url = f"{first.url},{second.url.removeprefix('antiphon://')}"
+        first.greet = lambda hello: replace(first.welcome(), heartbeat_ms=10)
+        async with antiphon.connect(url) as connection:
+            session = await connection.session()
+            producer = await session.producer(QUEUE)
+            first.is_mute = True
+            await producer.send(b"x")
+            assert len(second.commands) == 1
+            assert len(first.heard_of(frames.Hello)) == 1
 
 
 @asynchronous

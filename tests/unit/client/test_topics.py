@@ -239,14 +239,14 @@ async def test_a_destination_is_made_with_settings() -> None:
         admin = connection.admin()
         await admin.create("queue:orders")
         await admin.create("topic:prices", retention=timedelta(minutes=1), retention_bytes=5_000)
-        await admin.create("topic:weather", retention="consumed")
+        await admin.create("topic:weather", retention="consumed", channel="b")
         made = [
             (frame.name, json.loads(frame.settings)) for frame in server.heard_of(frames.DestinationCreate)
         ]
         assert made == [
             ("queue:orders", {}),
             ("topic:prices", {"retention": 60, "retention_bytes": 5_000}),
-            ("topic:weather", {"retention": "consumed"}),
+            ("topic:weather", {"channel": "b", "retention": "consumed"}),
         ]
         server.refusals[frames.DestinationCreate] = ("destination.refused", "its retention is 60, not 5")
         with pytest.raises(antiphon.DestinationError, match="60, not 5"):
@@ -257,7 +257,7 @@ async def test_a_destination_is_made_with_settings() -> None:
 async def test_settings_that_cannot_be_are_refused_before_anything_is_sent() -> None:
     async with serving() as server, antiphon.connect(server.url) as connection:
         admin = connection.admin()
-        for settings in ({"retention": -1}, {"retention": "soon"}, {"retention_bytes": 1.5}):
+        for settings in ({"retention": -1}, {"retention": "soon"}, {"retention_bytes": 1.5}, {"channel": ""}):
             with pytest.raises(antiphon.LocalError):
                 await admin.create("topic:prices", **settings)
         with pytest.raises(antiphon.InvalidName):

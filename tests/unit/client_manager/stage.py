@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from antiphon.batch import Batch
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged
-from antiphon.bus.messages import Register, Registered
+from antiphon.bus.messages import (
+    ConsumerEnded,
+    Deliver,
+    Lookup,
+    LookupReply,
+    Register,
+    Registered,
+    Target,
+)
 from antiphon.client_manager.effects import (
     ChannelEvent,
     CloseConnection,
@@ -20,7 +29,9 @@ from antiphon.client_manager.effects import (
     FromChannel,
     SendFrames,
     SendToPrimary,
+    SendToReplica,
     SubmitEnvelope,
+    Ticked,
 )
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.ids import IdSource
@@ -41,6 +52,7 @@ from antiphon.wire.commands import (
 
 CHANNEL = "a"
 KNOWN = 5  # a destination that the node knows
+RUN = 7  # the number of our PRODUCER_OPEN, after which our stream is named
 
 T = TypeVar("T")
 
@@ -48,10 +60,15 @@ T = TypeVar("T")
 class Stage:
     """Everything a test says to the manager goes through here, and everything it answers is kept."""
 
-    def __init__(self, channels: Sequence[str] = (CHANNEL,), **settings: Any) -> None:
+    def __init__(
+        self, channels: Sequence[str] = (CHANNEL,), *, is_led: bool = True, **settings: Any
+    ) -> None:
         self.directory: dict[str, int] = {"queue:known": KNOWN}
         self.subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
+        self.placements: dict[str, str] = {}
+        self.sessions: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
+        self.silent: set[str] = set()  # channels whose replicas answer no question
         self.manager = ClientManager(
             1,
             "node-1",
@@ -60,30 +77,55 @@ class Stage:
             IdSource(1, 2, 3, 4),
             channels,
             ClientManagerSettings(**settings),
-            self._ask,
         )
+        self.now_ns = 0
         self.effects: list[Effect] = []
         self.heard: dict[int, list[frames.ServerFrame]] = {}
         self.submitted: list[SubmitEnvelope] = []  # not yet confirmed
         self.next_sequence = 100
         self._streams: dict[int, FrameBuffer] = {}
         self._next_request = 1
+        # What the primary has said to us in its term, in numbers.
+        self.term = 0
+        self.said = 0
+        for channel in channels if is_led else ():
+            self.new_term(1, channel)
+        self.effects.clear()
 
-    def _ask(self, question: str) -> str:
+    def _look_up(self, channel: str, question: str) -> dict[str, Any]:
+        """What the channel knows: as the message managers answer."""
         asked = json.loads(question)
         self.asked.append(asked)
-        if asked["question"] == "subscription":
-            return json.dumps(self.subscriptions.get((asked["client_id"], asked["name"]), {}))
-        if "name" in asked:
-            found = self.directory.get(asked["name"])
-        else:
-            found = asked["id"] if asked["id"] in self.directory.values() else None
-        return json.dumps({"destination": found, "channel": CHANNEL, "settings_version": 1})
+        match asked["question"]:
+            case "subscription":
+                found = self.subscriptions.get((asked["client_id"], asked["name"]), {})
+                return found if found.get("channel", CHANNEL) == channel else {}
+            case "placement":
+                place = self.placements.get(asked["name"])
+                return {} if place is None else {"channel": place}
+            case "session":
+                return self.sessions.get(asked["session"], {})
+        id = self.directory.get(asked["name"])
+        if id is None or self.placements.get(asked["name"], CHANNEL) != channel:
+            return {}
+        return {"destination": id, "channel": channel, "settings_version": 1}
+
+    def _answer_lookups(self, effects: list[Effect]) -> None:
+        """The primary is at hand and answers in the same step, unless it is to be silent."""
+        lookups = [
+            (effect.channel, effect.message)
+            for effect in effects
+            if isinstance(effect, SendToPrimary | SendToReplica) and isinstance(effect.message, Lookup)
+        ]
+        for channel, lookup in lookups:
+            if channel not in self.silent:
+                answer = json.dumps(self._look_up(channel, lookup.question))
+                effects += self.step(ChannelEvent(channel, LookupReply(lookup.request, answer)))
 
     # -- saying ----------------------------------------------------------------
 
     def step(self, *events: Event) -> list[Effect]:
-        effects = self.manager.step(0, events)
+        effects = self.manager.step(self.now_ns, events)
         self.effects += effects
         for effect in effects:
             if isinstance(effect, SendFrames):
@@ -92,13 +134,36 @@ class Stage:
                     self.heard.setdefault(effect.conn, []).append(frames.decode_server_frame(kind, payload))
             elif isinstance(effect, SubmitEnvelope):
                 self.submitted.append(effect)
+        self._answer_lookups(effects)
+        return effects
+
+    def wait(self, ms: int) -> list[Effect]:
+        """Time passes; what is due meanwhile happens when it is."""
+        effects: list[Effect] = []
+        end_ns = self.now_ns + ms * 1_000_000
+        while (due_ns := self.manager.next_deadline_ns()) is not None and due_ns <= end_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            effects += self.step(Ticked())
+        self.now_ns = end_ns
         return effects
 
     def say(self, conn: int, *said: frames.ClientFrame) -> list[Effect]:
         return self.step(FramesReceived(conn, list(said)))
 
     def tell(self, *events: FromChannel, channel: str = CHANNEL) -> list[Effect]:
-        return self.step(*(ChannelEvent(channel, event) for event in events))
+        """What the primary says in its stream is numbered here, unless the test has done so."""
+        return self.step(*(ChannelEvent(channel, self._numbered(event)) for event in events))
+
+    def _numbered(self, event: FromChannel) -> FromChannel:
+        match event:
+            case Deliver(term=self.term, targets=(Target(number=0) as target,)):
+                self.said += 1
+                return replace(event, targets=(target._replace(number=self.said, stream=RUN),))
+            case Registered(term=self.term, number=0, code="") | ConsumerEnded(term=self.term, number=0):
+                self.said += 1
+                return replace(event, number=self.said, stream=RUN)
+            case _:
+                return event
 
     def request(self) -> int:
         self._next_request += 1
@@ -138,14 +203,17 @@ class Stage:
             request=self.request(),
             session=session,
             consumer=consumer,
+            channel=CHANNEL,
             destination=KNOWN,
             subscription=subscription,
             credit_messages=credit,
             credit_bytes=1 << 20,
         )
 
-    def new_term(self, term: int) -> list[Effect]:
-        return self.tell(PrimaryChanged(term=term, primary=1))
+    def new_term(self, term: int, channel: str = CHANNEL) -> list[Effect]:
+        if term > self.term:
+            self.term, self.said = term, 0
+        return self.tell(PrimaryChanged(term=term, primary=1), channel=channel)
 
     # -- the channel -----------------------------------------------------------
 
@@ -174,6 +242,9 @@ class Stage:
 
     def to_primary(self, kind: type[T]) -> list[T]:
         return [e.message for e in self.of_kind(SendToPrimary) if isinstance(e.message, kind)]
+
+    def to_replica(self, kind: type[T]) -> list[T]:
+        return [e.message for e in self.of_kind(SendToReplica) if isinstance(e.message, kind)]
 
     def heard_of(self, kind: type[T], conn: int = 1) -> list[T]:
         return [frame for frame in self.heard.get(conn, []) if isinstance(frame, kind)]

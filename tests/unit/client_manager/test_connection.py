@@ -166,3 +166,13 @@ def test_an_answer_for_a_peer_that_is_gone_is_dropped() -> None:
     stage.say(1, frames.Ask(request=3, question="{}"))
     stage.lose()
     assert stage.step(Answered(1, 3, "{}")) == []
+
+
+def test_an_answer_that_no_frame_holds_is_refused() -> None:
+    stage = Stage(answer_length_max=10)
+    stage.connect()
+    stage.say(1, frames.Ask(request=3, question="?"))
+    stage.step(Answered(1, 3, "x" * 11))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert (failed.request, failed.code) == (3, "limit")
+    assert stage.manager.connection_count == 1

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from antiphon.batch import Batch
 from antiphon.bus.effects import Received
 from antiphon.bus.messages import (
     ConsumerEnded,
-    CreditUpdate,
+    Credit,
+    Credits,
     Deliver,
+    DeliverAck,
     Piece,
     Register,
     Registered,
+    Taker,
+    Target,
     Unregister,
 )
 from antiphon.client_manager.effects import (
     ChannelEvent,
     SendFrames,
+    SendToPrimary,
     SubmitEnvelope,
     WriteBlocked,
     WriteUnblocked,
@@ -26,7 +32,7 @@ from antiphon.errors import ConsumerClosed, SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, Return
-from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, acknowledge, command, kinds, publish
+from tests.unit.client_manager.stage import CHANNEL, KNOWN, RUN, Stage, acknowledge, command, kinds, publish
 
 
 def piece(first: int, bodies: list[bytes], redelivered: int = 0) -> Piece:
@@ -34,8 +40,11 @@ def piece(first: int, bodies: list[bytes], redelivered: int = 0) -> Piece:
     return Piece(first, len(bodies), redelivered, batch.buffers())
 
 
-def deliver(key: int, first_delivery: int, *pieces: Piece, term: int = 1) -> Deliver:
-    return Deliver(term, 1, key, KNOWN, first_delivery, pieces)
+def deliver(
+    key: int, first_delivery: int, *pieces: Piece, term: int = 1, number: int = 0, stream: int = RUN
+) -> Deliver:
+    target = Target(1, number, (Taker(key, first_delivery),), stream)
+    return Deliver(term, KNOWN, (target,), pieces)
 
 
 def attached(**settings: Any) -> tuple[Stage, int, int]:
@@ -107,10 +116,19 @@ def test_a_consumer_of_an_unknown_destination_has_failed() -> None:
     stage = Stage()
     stage.connect()
     session = stage.open_session()
-    stage.directory.clear()
     stage.say(1, stage.consumer_open(session))
+    stage.confirm()
+    (register,) = stage.to_primary(Register)
+    stage.tell(Registered(consumer=register.consumer, term=1, code="destination.unknown", text="gone"))
     assert stage.heard_of(frames.Failed)[0].code == "destination.unknown"
-    assert stage.submitted == []
+
+
+def test_a_consumer_in_a_channel_that_does_not_exist_is_a_breach() -> None:
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, replace(stage.consumer_open(session), channel="b"))
+    assert "there is no channel 'b'" in stage.goodbye().text
 
 
 def test_consumers_of_a_session_are_bounded() -> None:
@@ -133,7 +151,8 @@ def test_a_consumer_number_used_twice_ends_the_connection() -> None:
 def test_a_delivery_is_passed_on_without_joining_its_batches() -> None:
     stage, session, key = attached()
     pieces = (piece(40, [b"a", b"b"]), piece(50, [b"c"], redelivered=2))
-    (sent,) = stage.tell(deliver(key, 1, *pieces))
+    acknowledgement, sent = stage.tell(deliver(key, 1, *pieces))
+    assert acknowledgement == SendToPrimary(CHANNEL, DeliverAck(1, 2, stream=RUN))
 
     assert isinstance(sent, SendFrames)
     for each in pieces:
@@ -147,13 +166,16 @@ def test_a_delivery_is_passed_on_without_joining_its_batches() -> None:
 
 def test_a_delivery_said_twice_is_passed_on_once() -> None:
     stage, _, key = attached()
-    stage.tell(deliver(key, 1, piece(40, [b"a", b"b"])))
-    assert stage.tell(deliver(key, 1, piece(40, [b"a", b"b"]))) == []
+    said = deliver(key, 1, piece(40, [b"a", b"b"]), number=2)
+    stage.tell(said)
+    assert stage.of_kind(SendFrames, stage.tell(said)) == []
 
 
-def test_a_delivery_to_nobody_is_dropped() -> None:
+def test_a_delivery_to_nobody_is_dropped_and_nobody_is_detached() -> None:
     stage, _, _ = attached()
-    assert stage.tell(deliver(12345, 1, piece(40, [b"a"]))) == []
+    effects = stage.tell(deliver(12345, 1, piece(40, [b"a"])))
+    assert stage.of_kind(SendFrames, effects) == []
+    assert stage.to_primary(Unregister) == [Unregister(12345, 0, term=1)]
 
 
 def test_a_consumer_ended_by_the_primary_is_told_so() -> None:
@@ -168,13 +190,17 @@ def test_a_consumer_ended_by_the_primary_is_told_so() -> None:
     assert stage.to_primary(Unregister) == []
 
 
+def credits_told(stage: Stage) -> list[Credit]:
+    return [item for credits in stage.to_primary(Credits) for item in credits.items]
+
+
 # -- credit ----------------------------------------------------------------------------------------
 
 
 def test_credit_is_passed_on_once_a_step() -> None:
     stage, session, key = attached()
     stage.say(1, credit(session, 1100), credit(session, 1300), credit(session, 1200))
-    assert stage.to_primary(CreditUpdate) == [CreditUpdate(key, 1300, 1300 * 1000)]
+    assert credits_told(stage) == [Credit(key, 1300, 1300 * 1000)]
 
 
 def test_credit_of_nobody_is_dropped() -> None:
@@ -187,9 +213,9 @@ def test_a_peer_that_does_not_read_gets_no_credit_until_it_does() -> None:
     other = stage.open_consumer(session, consumer=2)
     stage.step(WriteBlocked(1))
     stage.say(1, credit(session, 2000), credit(session, 3000), credit(session, 2000, consumer=2))
-    assert stage.to_primary(CreditUpdate) == []
+    assert credits_told(stage) == []
     stage.step(WriteUnblocked(1))
-    assert [(update.consumer, update.messages) for update in stage.to_primary(CreditUpdate)] == [
+    assert [(update.consumer, update.messages) for update in credits_told(stage)] == [
         (key, 3000),
         (other, 2000),
     ]
@@ -202,7 +228,7 @@ def test_one_who_does_not_read_takes_no_credit_from_others() -> None:
     key = stage.open_consumer(session, conn=2)
     stage.step(WriteBlocked(1))
     stage.say(2, credit(session, 2000))
-    assert [update.consumer for update in stage.to_primary(CreditUpdate)] == [key]
+    assert [update.consumer for update in credits_told(stage)] == [key]
 
 
 def test_credit_before_the_session_is_known_goes_with_the_registration() -> None:
@@ -212,7 +238,7 @@ def test_credit_before_the_session_is_known_goes_with_the_registration() -> None
     stage.say(1, stage.consumer_open(session, credit=10), credit(session, 5000))
     stage.confirm()
     assert stage.to_primary(Register)[0].credit_messages == 5000
-    assert stage.to_primary(CreditUpdate) == []
+    assert credits_told(stage) == []
 
 
 # -- detaching -------------------------------------------------------------------------------------
@@ -225,7 +251,7 @@ def test_a_consumer_is_detached_when_its_acknowledgements_are_confirmed() -> Non
     assert stage.to_primary(Unregister) == []
 
     stage.confirm()
-    assert stage.to_primary(Unregister) == [Unregister(key, 6)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 6, term=1)]
     assert [type(frame) for frame in stage.heard[1][-2:]] == [frames.Confirm, frames.Done]
     assert stage.manager.consumer_count == 0
 
@@ -235,22 +261,22 @@ def test_later_commands_do_not_hold_up_a_closing() -> None:
     stage.say(1, acknowledge(session, 1, (40, 44)))
     stage.say(1, consumer_close(session), publish(session, 2))
     stage.confirm()
-    assert stage.to_primary(Unregister) == [Unregister(key, 0)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 0, term=1)]
 
 
 def test_nothing_is_delivered_to_a_consumer_that_is_closing() -> None:
     stage, session, key = attached()
     stage.tell(deliver(key, 1, piece(40, [b"a"])))
     stage.say(1, publish(session, 1), consumer_close(session, seen_through=1))
-    assert stage.tell(deliver(key, 2, piece(41, [b"b"]))) == []
+    assert stage.of_kind(SendFrames, stage.tell(deliver(key, 2, piece(41, [b"b"])))) == []
     stage.confirm()
-    assert stage.to_primary(Unregister) == [Unregister(key, 1)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 1, term=1)]
 
 
 def test_nobody_has_seen_more_than_was_sent() -> None:
     stage, session, key = attached()
     stage.say(1, consumer_close(session, seen_through=1 << 60))
-    assert stage.to_primary(Unregister) == [Unregister(key, 0)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 0, term=1)]
 
 
 def test_a_lost_client_may_have_seen_all_it_was_sent() -> None:
@@ -260,7 +286,7 @@ def test_a_lost_client_may_have_seen_all_it_was_sent() -> None:
     stage.lose()
     assert stage.to_primary(Unregister) == []
     stage.confirm()
-    assert stage.to_primary(Unregister) == [Unregister(key, 10, is_lost=True)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 10, is_lost=True, term=1)]
 
 
 def test_a_consumer_closed_before_it_is_known_was_never_there() -> None:
@@ -283,8 +309,8 @@ def test_a_consumer_closed_while_it_is_registered_is_unregistered() -> None:
     stage.confirm()
     key = stage.to_primary(Register)[0].consumer
     stage.say(1, consumer_close(session))
-    assert stage.to_primary(Unregister) == [Unregister(key, 0)]
-    assert stage.tell(Registered(consumer=key, term=1)) == []
+    assert stage.to_primary(Unregister) == [Unregister(key, 0, term=1)]
+    assert stage.of_kind(SendFrames, stage.tell(Registered(consumer=key, term=1))) == []
     assert [type(frame) for frame in stage.heard[1][-2:]] == [frames.Failed, frames.Done]
 
 
@@ -304,7 +330,7 @@ def test_closing_a_session_detaches_its_consumers_before_its_end_is_ordered() ->
     stage.tell(deliver(key, 1, piece(40, [b"a"] * 3)))
     stage.say(1, acknowledge(session, 1, (40, 41)), frames.SessionClose(request=91, session=session))
     effects = stage.confirm()
-    assert stage.to_primary(Unregister) == [Unregister(key, 3)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 3, term=1)]
     assert kinds(stage.of_kind(SubmitEnvelope, effects)[0]) == [CommandKind.SESSION_CLOSE]
     stage.confirm()
     assert stage.heard[1][-1] == frames.Done(request=91)
@@ -343,10 +369,10 @@ def test_delivery_numbers_go_on_for_the_client_when_the_primary_changes() -> Non
     assert [frame.first_delivery for frame in stage.heard_of(frames.Deliver)] == [1, 11]
 
     stage.say(1, credit(session, 2000))
-    assert stage.to_primary(CreditUpdate)[-1].messages == 1990
+    assert credits_told(stage)[-1].messages == 1990
 
     stage.say(1, consumer_close(session, seen_through=12))
-    assert stage.to_primary(Unregister) == [Unregister(key, 2)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 2, term=2)]
 
 
 def test_the_client_hears_one_answer_though_the_primary_changes_meanwhile() -> None:
@@ -394,4 +420,4 @@ def test_a_closing_consumer_keeps_what_it_holds_until_its_acknowledgements_are_c
     register = stage.to_primary(Register)[-1]
     assert (register.held, register.credit_messages) == (Ranges([(40, 50)]), 0)
     stage.confirm()
-    assert stage.to_primary(Unregister) == [Unregister(key, 0)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 0, term=2)]

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.bus.effects import LoadChanged
+from antiphon.bus.messages import Advertised
 from antiphon.client_manager.effects import SubmitEnvelope
-from antiphon.errors import InvalidName
+from antiphon.errors import DestinationUnavailable, InvalidName
 from antiphon.wire import frames
-from antiphon.wire.commands import CommandKind, CreateDestination, Outcome, OutcomeCode, iterate_commands
+from antiphon.wire.commands import (
+    CommandKind,
+    CreateDestination,
+    Outcome,
+    OutcomeCode,
+    PlaceDestination,
+    decode_payload,
+    iterate_commands,
+)
 from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, kinds, publish
 
 
@@ -133,10 +143,279 @@ def test_a_deleted_destination_is_asked_for_anew_and_its_id_still_does_no_harm()
     assert stage.manager.connection_count == 1
 
 
-def test_an_id_is_asked_for_when_this_client_manager_has_not_seen_it() -> None:
+# -- several channels ------------------------------------------------------------------
+
+CHANNELS = ("a", "b", "c")
+
+
+def clustered(**settings: int) -> Stage:
+    stage = Stage(channels=CHANNELS, **settings)
+    stage.connect()
+    return stage
+
+
+def ordered(stage: Stage) -> list[tuple[str, object]]:
+    """The commands that wait for their outcome, with their channels."""
+    return [
+        (envelope.channel, decode_payload(header.kind, payload))
+        for envelope in stage.submitted
+        for header, payload, _ in iterate_commands(envelope.payload)
+    ]
+
+
+def opened(stage: Stage, conn: int = 1) -> list[tuple[int, int, str]]:
+    return [
+        (each.request, each.destination, each.channel)
+        for each in stage.heard_of(frames.DestinationOpened, conn)
+    ]
+
+
+def test_a_destination_is_found_in_the_channel_where_it_has_its_place() -> None:
+    stage = clustered()
+    stage.directory["queue:orders"] = 33
+    stage.placements["queue:orders"] = "b"
+    stage.say(1, destination_open(1, "queue:orders"))
+    assert opened(stage) == [(1, 33, "b")]
+    assert [asked["question"] for asked in stage.asked] == ["placement", "destination"]
+    stage.say(1, destination_open(2, "queue:orders"))
+    assert len(stage.asked) == 2, "what is known is not asked for"
+
+
+def test_a_new_destination_is_placed_on_the_least_loaded_channel_and_made_there() -> None:
+    stage = clustered()
+    for channel, load in zip(CHANNELS, (900, 500, 500), strict=True):
+        stage.tell(LoadChanged(load), channel=channel)
+    stage.say(1, destination_open(1, "queue:new"))
+    assert ordered(stage) == [("a", PlaceDestination(name="queue:new", channel="b"))]
+    stage.confirm()
+    assert ordered(stage) == [("b", CreateDestination(kind=1, name="new", settings="{}"))]
+    stage.confirm()
+    assert opened(stage) == [(1, 101, "b")]
+    # What was just placed counts, though the channel has not told of it yet.
+    stage.say(1, destination_open(2, "queue:newer"))
+    assert ordered(stage) == [("a", PlaceDestination(name="queue:newer", channel="c"))]
+
+
+def test_a_channel_that_nobody_serves_is_given_nothing() -> None:
+    stage = clustered()
+    stage.tell(LoadChanged(10_000), channel="c")
+    stage.say(1, destination_open(1, "queue:new"))
+    assert ordered(stage) == [("a", PlaceDestination(name="queue:new", channel="c"))]
+
+
+def test_whoever_is_second_makes_it_where_the_first_one_placed_it() -> None:
+    stage = clustered()
+    stage.say(1, destination_open(1, "queue:new"))
+    stage.directory["queue:new"], stage.placements["queue:new"] = 44, "c"
+    stage.confirm(Outcome(0, 1, OutcomeCode.EXISTS, 0, "c"))
+    assert opened(stage) == [(1, 44, "c")]
+    assert stage.submitted == []
+
+
+def test_a_place_without_a_destination_is_used() -> None:
+    """Whoever placed it died before it was made."""
+    stage = clustered()
+    stage.placements["queue:new"] = "c"
+    stage.say(1, destination_open(1, "queue:new"))
+    assert ordered(stage) == [("c", CreateDestination(kind=1, name="new", settings="{}"))]
+    stage.confirm()
+    assert opened(stage) == [(1, 100, "c")]
+
+
+def test_many_who_ask_at_once_share_one_place_and_one_creation() -> None:
+    stage = clustered()
+    stage.connect(2)
+    stage.say(1, destination_open(1, "queue:new"), destination_open(2, "queue:new"))
+    stage.say(2, destination_open(1, "queue:new"))
+    stage.confirm_all()
+    envelopes = stage.of_kind(SubmitEnvelope)
+    assert [kinds(envelope) for envelope in envelopes] == [[CommandKind.PLACE], [CommandKind.CREATE]]
+    assert opened(stage) + opened(stage, 2) == [(1, 101, "a"), (2, 101, "a"), (1, 101, "a")]
+
+
+def test_a_destination_is_made_in_the_channel_that_its_settings_name() -> None:
+    stage = clustered()
+    wish = frames.DestinationCreate(request=1, name="topic:new", settings='{"channel":"c","retention":60}')
+    stage.say(1, wish)
+    assert ordered(stage) == [("a", PlaceDestination(name="topic:new", channel="c"))]
+    stage.confirm()
+    assert ordered(stage) == [("c", CreateDestination(kind=2, name="new", settings='{"retention": 60}'))]
+    stage.confirm()
+    assert opened(stage) == [(1, 101, "c")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ('{"channel":"b"}', "topic:there has its place in channel c"),
+        ('{"channel":"z"}', "there is no channel 'z'"),
+        ('{"channel":7}', "the channel of a destination is the name of one"),
+    ],
+)
+def test_a_channel_that_cannot_be_is_refused(settings: str, text: str) -> None:
+    stage = clustered()
+    stage.placements["topic:there"] = "c"
+    stage.tell(Advertised(("topic:there",), ("c",)))
+    stage.say(1, frames.DestinationCreate(request=1, name="topic:there", settings=settings))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert (failed.code, text in failed.text) == ("destination.refused", True)
+    assert stage.submitted == []
+
+
+def test_the_channel_may_be_named_where_there_is_only_one() -> None:
     stage = Stage()
     stage.connect()
+    stage.say(1, frames.DestinationCreate(request=1, name="queue:new", settings='{"channel":"a"}'))
+    assert ordered(stage) == [("a", CreateDestination(kind=1, name="new", settings="{}"))]
+
+
+def test_an_advertised_place_need_not_be_asked_for() -> None:
+    stage = clustered()
+    stage.directory["queue:orders"], stage.placements["queue:orders"] = 33, "b"
+    stage.tell(Advertised(("queue:orders",), ("b",)))
+    stage.say(1, destination_open(1, "queue:orders"))
+    assert opened(stage) == [(1, 33, "b")]
+    assert [asked["question"] for asked in stage.asked] == ["destination"]
+
+
+def test_a_remembered_place_that_is_wrong_by_now_is_asked_for_anew() -> None:
+    stage = clustered()
+    stage.tell(Advertised(("queue:orders",), ("b",)))
+    stage.directory["queue:orders"], stage.placements["queue:orders"] = 33, "c"
+    stage.say(1, destination_open(1, "queue:orders", create=False))
+    assert opened(stage) == [(1, 33, "c")]
+    assert [asked["question"] for asked in stage.asked] == ["destination", "placement", "destination"]
+
+
+def test_a_name_that_moved_away_from_the_system_channel_is_followed() -> None:
+    stage = clustered()
+    stage.placements["queue:orders"] = "a"
+    stage.say(1, destination_open(1, "queue:orders"))
+    assert ordered(stage) == [("a", CreateDestination(kind=1, name="orders", settings="{}"))]
+    stage.directory["queue:orders"], stage.placements["queue:orders"] = 33, "b"
+    stage.confirm(Outcome(0, 1, OutcomeCode.EXISTS, 0, "b"))
+    assert opened(stage) == [(1, 33, "b")]
+
+
+def test_places_that_are_remembered_are_bounded() -> None:
+    stage = clustered(placements_kept=2)
+    for name in ("queue:1", "queue:2", "queue:3"):
+        stage.directory[name], stage.placements[name] = 33, "b"
+        stage.tell(Advertised((name,), ("b",)))
+    for request, name in enumerate(("queue:3", "queue:2", "queue:1")):
+        stage.say(1, destination_open(request, name))
+    assert [asked["question"] for asked in stage.asked].count("placement") == 1
+
+
+def test_without_a_quorum_what_exists_is_found_and_what_does_not_is_refused_after_a_while() -> None:
+    stage = clustered()
+    stage.directory["queue:orders"], stage.placements["queue:orders"] = 33, "b"
+    stage.say(1, destination_open(1, "queue:orders"), destination_open(2, "queue:new"))
+    assert opened(stage) == [(1, 33, "b")]
+    stage.wait(4_999)
+    assert stage.heard_of(frames.Failed) == []
+    stage.wait(1)
+    (failed,) = stage.heard_of(frames.Failed)
+    assert (failed.request, failed.code) == (2, DestinationUnavailable.code)
+    assert "channel a orders nothing at the moment" in failed.text
+    assert stage.manager.next_deadline_ns() is None
+
+
+def test_whoever_comes_while_a_creation_is_overdue_waits_for_the_same_one() -> None:
+    stage = clustered()
+    stage.say(1, destination_open(1, "queue:new"))
+    stage.wait(5_000)
+    stage.say(1, destination_open(2, "queue:new"))
+    assert len(stage.of_kind(SubmitEnvelope)) == 1
+    stage.wait(4_000)
+    assert [failed.request for failed in stage.heard_of(frames.Failed)] == [1]
+    stage.confirm_all()
+    assert opened(stage) == [(2, 101, "a")]
+    stage.wait(10_000)
+    assert len(stage.heard_of(frames.Failed)) == 1
+
+
+def test_what_nobody_waits_for_any_more_is_not_made() -> None:
+    stage = clustered()
+    stage.say(1, destination_open(1, "queue:new"))
+    stage.wait(5_000)
+    stage.confirm()
+    assert stage.submitted == []
+    stage.placements["queue:new"] = "a"
+    stage.say(1, destination_open(2, "queue:new"))
+    assert ordered(stage) == [("a", CreateDestination(kind=1, name="new", settings="{}"))]
+
+
+def test_a_place_that_is_refused_is_told() -> None:
+    stage = clustered()
+    stage.say(1, destination_open(1, "queue:new"))
+    stage.confirm(Outcome(0, 1, OutcomeCode.REFUSED, 0, "there are 7 destinations already"))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert (failed.code, failed.text) == ("destination.refused", "there are 7 destinations already")
+
+
+def test_equal_ids_of_two_channels_are_two_destinations() -> None:
+    stage = clustered()
     session = stage.open_session()
-    stage.say(1, publish(session, 1))
-    stage.say(1, publish(session, 2))
-    assert stage.asked == [{"question": "destination", "id": KNOWN}]
+    for name, channel in (("queue:x", "a"), ("queue:y", "b")):
+        stage.directory[name], stage.placements[name] = KNOWN, channel
+    stage.say(1, destination_open(1, "queue:x"), destination_open(2, "queue:y"))
+    stage.say(1, publish(session, 1))  # in channel a
+    stage.confirm(Outcome(1, 1, OutcomeCode.NO_DESTINATION))
+    stage.asked.clear()
+    stage.say(1, destination_open(3, "queue:y"))
+    assert stage.asked == [], "it is another one that is gone"
+    stage.say(1, destination_open(4, "queue:x"))
+    assert [asked["name"] for asked in stage.asked] == ["queue:x"]
+
+
+# -- durable subscriptions -----------------------------------------------------------------
+
+
+def find(session: int, request: int = 9) -> frames.SubscriptionFind:
+    return frames.SubscriptionFind(request=request, session=session, name="audit")
+
+
+def test_a_durable_subscription_is_looked_for_in_all_channels() -> None:
+    stage = clustered()
+    session = stage.open_session()
+    there = {"subscription": 77, "destination": 5, "channel": "c", "sessions": []}
+    stage.subscriptions["", "audit"] = there
+    stage.say(1, find(session))
+    stage.confirm_all()
+    (found,) = stage.heard_of(frames.SubscriptionFound)
+    assert (found.subscription, found.destination, found.channel) == (77, 5, "c")
+    assert len(stage.asked) == 3
+
+
+def test_a_subscription_that_is_found_is_not_kept_back_by_a_silent_channel() -> None:
+    stage = clustered()
+    session = stage.open_session()
+    stage.silent = {"a"}
+    stage.subscriptions["", "audit"] = {"subscription": 7, "destination": 5, "channel": "c", "sessions": []}
+    stage.say(1, find(session))
+    stage.confirm_all()
+    assert stage.heard_of(frames.SubscriptionFound)[0].channel == "c"
+    stage.wait(10_000)
+    assert stage.heard_of(frames.Failed) == []
+
+
+def test_that_there_is_no_subscription_is_said_only_when_all_have_said_so() -> None:
+    stage = clustered()
+    session = stage.open_session()
+    stage.say(1, find(session))
+    stage.silent = {"b"}
+    stage.say(1, find(session, 10))
+    stage.wait(10_000)
+    codes = [(failed.request, failed.code) for failed in stage.heard_of(frames.Failed)]
+    assert codes == [(9, "subscription.unknown"), (10, "subscription.unavailable")]
+    assert "channel b does not answer" in stage.heard_of(frames.Failed)[-1].text
+
+
+def test_whether_a_subscription_is_in_use_only_the_primary_knows() -> None:
+    stage = clustered()
+    session = stage.open_session()
+    stage.subscriptions["", "audit"] = {"subscription": 7, "destination": 5, "channel": "c", "sessions": None}
+    stage.say(1, find(session))
+    (failed,) = stage.heard_of(frames.Failed)
+    assert (failed.code, "no primary" in failed.text) == ("subscription.unavailable", True)

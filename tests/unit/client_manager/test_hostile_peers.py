@@ -12,7 +12,7 @@ from antiphon.client_manager.effects import ConnectionLost, ConnectionOpened, Wr
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import Acknowledge, Outcome, OutcomeCode
-from tests.unit.client_manager.stage import KNOWN, Stage, command, publish
+from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, command, publish
 
 REFUSALS = (
     OutcomeCode.NO_DESTINATION,
@@ -49,6 +49,7 @@ def frame_of(kind: int, request: int, session: int, number: int) -> frames.Clien
             request=request,
             session=session,
             consumer=number,
+            channel=CHANNEL,
             destination=KNOWN,
             credit_messages=1,
             credit_bytes=1,

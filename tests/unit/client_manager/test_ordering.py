@@ -99,7 +99,7 @@ BREACHES: dict[str, tuple[Callable[[int], frames.Command], str]] = {
     "another producer": (lambda s: publish(s, producer=s + 1), "its batch is of session"),
     "another first number": (lambda s: publish(s, first_number=2), "from 2"),
     "confirmed before it was sent": (lambda s: publish(s, confirmed_through=1), "says that 1 is confirmed"),
-    "an unknown destination": (lambda s: publish(s, destination=99), "no destination with id 99"),
+    "an unknown channel": (lambda s: raw(publish_bytes(s), "b"), "there is no channel 'b'"),
     "a creation": (lambda s: command(s, 1, CreateDestination(kind=1, name="x", settings="{}")), "kind 7"),
     "a deletion": (lambda s: command(s, 1, DeleteDestination(destination=KNOWN)), "kind 8"),
     "an opening": (lambda s: command(s, 0, OpenSession(user="root", client_id="")), ""),
@@ -122,12 +122,16 @@ def test_a_command_that_breaks_the_protocol_ends_the_connection(breach: str) -> 
     assert stage.submitted == []
 
 
-def test_a_destination_is_published_to_in_its_own_channel() -> None:
+def test_whether_a_channel_has_the_destination_it_says_itself() -> None:
+    """Ids are a channel's own, and a client may know some from another client manager."""
     stage = Stage(channels=(CHANNEL, "b"))
     stage.connect()
     session = stage.open_session()
-    stage.say(1, raw(publish_bytes(session), "b"))
-    assert "is not in channel 'b'" in stage.goodbye().text
+    stage.say(1, raw(publish_bytes(session, destination=99), "b"))
+    assert [envelope.channel for envelope in stage.submitted] == ["b"]
+    stage.confirm(Outcome(1, 1, OutcomeCode.NO_DESTINATION))
+    (confirm,) = stage.heard_of(frames.Confirm)
+    assert (confirm.channel, confirm.items[0].code) == ("b", OutcomeCode.NO_DESTINATION)
 
 
 def test_a_number_said_twice_ends_the_connection() -> None:

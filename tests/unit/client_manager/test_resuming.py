@@ -43,7 +43,7 @@ def consumer_resume(request: int = 8, held: Ranges | None = None, **more: int) -
         "delivered_messages": 50,
         "delivered_bytes": 5_000,
     } | more
-    return frames.ConsumerResume(request=request, held=held or Ranges(), **fields)
+    return frames.ConsumerResume(request=request, channel=CHANNEL, held=held or Ranges(), **fields)
 
 
 def resumed() -> Stage:
@@ -258,7 +258,9 @@ def test_resent_acknowledgements_come_before_the_consumer() -> None:
         consumer_resume(held=Ranges([(40, 45)])),
     )
     assert kinds(stage.submitted[0]) == [ACK]
-    assert stage.to_primary(Register)[0].held == Ranges([(40, 45)])
+    assert not stage.to_primary(Register)
+    stage.confirm()
+    assert stage.to_primary(Register)[0].held == Ranges([(42, 45)])
 
 
 def acknowledge_bytes(session: int, number: int, *pairs: tuple[int, int]) -> bytes:
@@ -271,7 +273,7 @@ def test_only_a_client_that_was_lost_is_waited_for() -> None:
     session = stage.open_session()
     key = stage.open_consumer(session)
     stage.say(1, frames.Goodbye(code="", text=""))
-    assert stage.to_primary(Unregister) == [Unregister(key, 0, is_lost=False)]
+    assert stage.to_primary(Unregister) == [Unregister(key, 0, is_lost=False, term=1)]
 
 
 # -- flow ----------------------------------------------------------------------------------

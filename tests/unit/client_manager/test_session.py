@@ -177,6 +177,18 @@ def test_an_id_that_was_given_twice_stops_the_node() -> None:
     assert not stage.heard_of(frames.Confirm)
 
 
+def test_a_session_whose_client_resumed_it_elsewhere_before_its_opening_was_ordered_is_refused() -> None:
+    """We slept with the opening in our queue; the client did not wait for us."""
+    stage = Stage()
+    stage.connect()
+    session = stage.open_session()
+    stage.say(1, publish(session, 1))
+    stage.confirm(Outcome(0, 1, OutcomeCode.STALE), Outcome(1, 1, OutcomeCode.STALE))
+    assert [item.code for item in stage.heard_of(frames.Confirm)[0].items] == [OutcomeCode.STALE]
+    stage.say(1, stage.consumer_open(session))
+    assert stage.heard_of(frames.Failed)[0].text == "the session has been resumed elsewhere"
+
+
 def test_closing_a_session_waits_for_its_commands_and_then_for_its_end() -> None:
     stage = Stage()
     stage.connect()
@@ -262,7 +274,7 @@ def test_a_lost_client_is_detached_after_its_consumers() -> None:
     key = stage.open_consumer(session)
     effects = stage.lose()
     messages = [effect.message for effect in effects]  # type: ignore[union-attr]
-    assert messages == [Unregister(key, 0, is_lost=True), SessionDetached(session, 1)]
+    assert messages == [Unregister(key, 0, is_lost=True, term=1), SessionDetached(session, 1)]
 
 
 def test_a_session_that_was_being_closed_ends_though_the_client_is_gone() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.bus.messages import Deliver, Piece, Register, Registered
+from antiphon.bus.messages import Deliver, Piece, Register, Registered, Taker, Target
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import (
@@ -82,8 +82,12 @@ def test_the_same_wish_is_ordered_once_and_another_for_itself() -> None:
     stage, _ = staged()
     stage.say(1, create(1, "{}"), create(2, "{}"), create(3, '{"retention":60}'))
     stage.say(1, frames.DestinationOpen(request=4, name="topic:prices", create=True))
-    stage.confirm_all()
-    assert len([effect for effect in stage.effects if type(effect).__name__ == "SubmitEnvelope"]) == 1
+    assert [kinds(envelope) for envelope in stage.submitted] == [
+        [CommandKind.CREATE] * 2,
+        [CommandKind.CREATE],
+    ]
+    stage.confirm()
+    stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE, 100))
     answers = {opened.request: opened.destination for opened in stage.heard_of(frames.DestinationOpened)}
     assert answers == {1: 100, 2: 100, 3: 101, 4: 100}
 
@@ -115,10 +119,12 @@ def test_the_place_of_a_new_subscription_is_its_id() -> None:
     assert confirm.items == (ConfirmItem(1, 1, OutcomeCode.APPLIED, 101),)
 
 
-def test_one_subscribes_to_what_exists() -> None:
+def test_whether_there_is_such_a_topic_the_channel_says() -> None:
     stage, session = staged()
     stage.say(1, command(session, 1, subscribe(destination=999)))
-    assert "no destination with id 999" in stage.goodbye().text
+    stage.confirm(Outcome(1, 1, OutcomeCode.NO_DESTINATION))
+    (confirm,) = stage.heard_of(frames.Confirm)
+    assert (confirm.items[0].number, confirm.items[0].code) == (1, OutcomeCode.NO_DESTINATION)
 
 
 def test_unsubscribing_names_no_destination() -> None:
@@ -167,7 +173,8 @@ def open_consumer(stage: Stage, session: int, consumer: int, subscription: int) 
 
 
 def deliver(key: int, first: int, count: int) -> Deliver:
-    return Deliver(1, 1, key, KNOWN, 1, (Piece(first, count, 0, [b"rows"]),))
+    target = Target(1, 0, (Taker(key, 1),))
+    return Deliver(1, KNOWN, (target,), (Piece(first, count, 0, [b"rows"]),))
 
 
 def test_two_subscriptions_of_one_session_hold_the_same_messages_each_for_itself() -> None:

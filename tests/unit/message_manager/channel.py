@@ -12,8 +12,10 @@ from antiphon.bus.messages import (
     Applied,
     BusMessage,
     ConsumerEnded,
-    CreditUpdate,
+    Credit,
+    Credits,
     Deliver,
+    DeliverAck,
     Entry,
     EntryKind,
     Register,
@@ -121,6 +123,7 @@ class Channel:
         self.manager = MessageManager("main", node, self.payloads, settings)
         self._runs: dict[int, tuple[int, int]] = {}
         self._counter = 0
+        self._credits = 0
         if begin:
             self.claim(node)
             self.open_producer(CM)
@@ -229,15 +232,25 @@ class Channel:
                 credit_messages=credit,
                 credit_bytes=credit_bytes,
                 held=held or Ranges(),
+                number=consumer,
+                term=self.manager.term,
             ),
             sender,
         )
 
     def credit(self, consumer: int, messages: int, bytes: int = 1 << 40, sender: int = CM) -> None:
-        self.say(CreditUpdate(consumer, messages, bytes), sender)
+        run, _ = self._runs[sender]
+        self._credits += 1
+        items = (Credit(consumer, messages, bytes),)
+        self.say(Credits(self.manager.term, self._credits, items, run), sender)
+
+    def acknowledge(self, upto: int, *missing: tuple[int, int], sender: int = CM) -> None:
+        """Its client manager has taken what came up to there, and knows that of the rest this is missing."""
+        run, _ = self._runs[sender]
+        self.say(DeliverAck(self.manager.term, upto, Ranges(missing), run), sender)
 
     def unregister(self, consumer: int, seen_through: int, sender: int = CM) -> None:
-        self.say(Unregister(consumer, seen_through), sender)
+        self.say(Unregister(consumer, seen_through, term=self.manager.term), sender)
 
     def lose_client(self, session: int = SESSION, generation: int = 1) -> None:
         self.say(SessionDetached(session, generation))
@@ -393,11 +406,15 @@ def delivered(effects: Iterable[Effect]) -> list[tuple[int, int, bytes, int]]:
     """(consumer, sequence number, body, redelivery count) of every delivered message."""
     rows = []
     for deliver in delivers(effects):
+        takers = [taker.consumer for target in deliver.targets for taker in target.takers]
         for piece in deliver.pieces:
-            batch = batch_of(piece.buffers)
-            assert batch.count == piece.count, "a piece says how many rows it has"
-            for row, body in enumerate(batch.bodies()):
-                rows.append((deliver.consumer, piece.first_sequence + row, body, piece.redelivery_count))
+            assert batch_of(piece.buffers).count == piece.count, "a piece says how many rows it has"
+        rows += [
+            (taker, piece.first_sequence + row, body, piece.redelivery_count)
+            for taker in takers
+            for piece in deliver.pieces
+            for row, body in enumerate(batch_of(piece.buffers).bodies())
+        ]
     return rows
 
 

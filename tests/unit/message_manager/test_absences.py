@@ -71,12 +71,13 @@ def register(
             held=held or Ranges(),
             number=number,
             resumes=resumes,
+            term=channel.manager.term,
         )
     )
 
 
 def lose(channel: Channel, key: int, seen_through: int) -> None:
-    channel.say(Unregister(key, seen_through, is_lost=True), CM)
+    channel.say(Unregister(key, seen_through, is_lost=True, term=channel.manager.term), CM)
 
 
 def held_by_a_lost_client(channel: Channel, client: Client, queue: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.batch import Batch
 from antiphon.bus.effects import Alarm
-from antiphon.bus.messages import ConsumerEnded, Registered
+from antiphon.bus.messages import ConsumerEnded, DeliverHead, Registered, Unregistered
 from antiphon.message_manager.manager import MessageManagerSettings
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import CommandKind, Publish, Return, read_command
@@ -81,7 +81,7 @@ def test_a_registration_is_answered_before_anything_is_delivered(
     channel.order(client.publish(queue, bodies(1)))
     channel.register(1, queue)
     messages = sent(channel.flush())
-    assert messages[0] == Registered(consumer=1, term=channel.manager.term)
+    assert messages[0] == Registered(consumer=1, term=channel.manager.term, stream=2, number=1)
     assert [message.first_delivery for message in delivers(channel.flush())] == []
 
 
@@ -108,7 +108,7 @@ def test_deliveries_are_numbered_without_gaps(channel: Channel, client: Client, 
     for count in (3, 1, 4):
         channel.order(client.publish(queue, bodies(count)))
         for deliver in delivers(channel.flush()):
-            assert deliver.first_delivery == seen + 1
+            assert deliver.targets[0].takers[0].first_delivery == seen + 1
             seen += sum(piece.count for piece in deliver.pieces)
     assert seen == 8
 
@@ -121,8 +121,9 @@ def test_messages_to_one_client_manager_are_numbered_as_one_stream(
     numbers = []
     for _ in range(3):
         channel.order(client.publish(queue, bodies(4)))
-        numbers += [deliver.stream_number for deliver in delivers(channel.flush())]
-    assert numbers == list(range(1, len(numbers) + 1))
+        numbers += [deliver.targets[0].number for deliver in delivers(channel.flush())]
+    # Behind the answers to the registrations.
+    assert numbers == list(range(3, len(numbers) + 3))
 
 
 def test_pieces_of_a_batch_are_slices_of_it(channel: Channel, client: Client, queue: int) -> None:
@@ -454,10 +455,16 @@ def test_a_repeated_registration_is_answered_and_changes_nothing(
     assert channel.manager.destinations()[0]["in_flight"] == 3
 
 
-def test_a_consumer_that_nobody_knows_is_ignored(channel: Channel, client: Client, queue: int) -> None:
+def test_a_consumer_that_nobody_knows_is_detached_at_once(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    channel.register(1, queue)
+    channel.flush()
     channel.credit(99, 5)
     channel.unregister(99, 0)
-    assert sent(channel.flush()) == []
+    unregistered, head = sent(channel.flush())
+    assert unregistered == Unregistered(99, channel.manager.term)
+    assert isinstance(head, DeliverHead) and head.credits_heard == 1
 
 
 def test_a_queue_without_consumers_costs_nothing(channel: Channel, client: Client, queue: int) -> None:
@@ -477,7 +484,7 @@ def test_consumers_of_a_deleted_destination_are_told(channel: Channel, client: C
     channel.order(client.delete(queue))
     assert [(type(a), a.code) for a in answers(channel.flush())] == [(ConsumerEnded, "destination.deleted")]
     channel.credit(1, 100)
-    assert sent(channel.flush()) == []
+    assert delivered(channel.flush()) == []
 
 
 def test_consumers_of_a_session_that_moved_are_void(channel: Channel, client: Client, queue: int) -> None:
@@ -616,6 +623,8 @@ def test_a_new_primary_waits_for_those_who_may_hold_messages(client: Client) -> 
     channel.register(1, queue)
     assert delivered(channel.flush()) == []
     channel.register(2, queue, credit=0, held=Ranges([(first, first + 1)]))
+    channel.flush()
+    channel.acknowledge(2)
     channel.flush()
     assert channel.manager.next_deadline_ns() == 3 * SECOND_NS // 10
     channel.now_ns = 3 * SECOND_NS // 10

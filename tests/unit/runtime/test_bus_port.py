@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.codec import decode, encode
+from antiphon.bus.codec import VERSION, decode, encode
 from antiphon.bus.effects import Alarm, Effect, Multicast, Received, Reconfigured, Send
 from antiphon.bus.group import GroupConfig
 from antiphon.ids import Mid
@@ -33,6 +33,7 @@ class NotingTransport:
     def __init__(self) -> None:
         self.sent: list[tuple[int | Lane, Sequence[Buffer]]] = []
         self.flushes = 0
+        self.whole_bytes = 1_000
         self.deliver: Any = None
 
     def send(self, to: int, buffers: Sequence[Buffer]) -> None:
@@ -65,12 +66,13 @@ def said_by(sender: int, message: m.BusMessage, *, group: str = "a", run_id: byt
 
 def test_each_message_takes_its_lane() -> None:
     desk = Desk()
-    deliver = m.Deliver(1, 1, 1, 1, 1, ())
+    deliver = m.Deliver(1, 1, (), ())
     for message in (DATA, HEARTBEAT, deliver):
         desk.carry_out(Multicast(message))
     desk.carry_out(Send(3, ACK))
-    assert [to for to, _ in desk.transport.sent] == [Lane.DATA, Lane.CONTROL, Lane.DELIVERIES, 3]
-    for (_, parts), message in zip(desk.transport.sent, (DATA, HEARTBEAT, deliver, ACK), strict=True):
+    desk.port.flush()
+    assert [to for to, _ in desk.transport.sent] == [Lane.CONTROL, Lane.DELIVERIES, 3, Lane.DATA]
+    for (_, parts), message in zip(desk.transport.sent, (HEARTBEAT, deliver, ACK, DATA), strict=True):
         header, decoded = decode(b"".join(parts))
         assert decoded == message
         assert (header.group, header.sender, header.run_id, header.disk_id) == ("a", 1, RUN, DISK)
@@ -83,6 +85,47 @@ def test_a_message_to_several_is_encoded_once_and_payloads_are_not_copied() -> N
     (_, first), (_, second) = desk.transport.sent
     assert first is second
     assert any(part is DATA.payload for part in first)
+
+
+def data_of(number: int, size: int) -> m.Data:
+    return m.Data(Mid(1, 2, number), 4, 1, b"d" * 16, bytes([number]) * size)
+
+
+def said_in(desk: Desk) -> list[m.BusMessage]:
+    return [decode(b"".join(parts))[1] for _, parts in desk.transport.sent]
+
+
+def test_envelopes_of_one_step_leave_in_one_frame_when_it_is_over() -> None:
+    desk = Desk()
+    envelopes = tuple(data_of(number, 100) for number in (1, 2, 3))
+    for envelope in envelopes:
+        desk.carry_out(Multicast(envelope))
+    assert desk.transport.sent == []
+    desk.port.flush()
+    assert said_in(desk) == [m.Envelopes(envelopes)]
+    assert [to for to, _ in desk.transport.sent] == [Lane.DATA] and desk.transport.flushes == 1
+    desk.port.flush()
+    assert len(desk.transport.sent) == 1, "what was said is said once"
+
+
+def test_no_more_envelopes_are_gathered_than_travel_in_one_piece() -> None:
+    desk = Desk()
+    sizes = [300, 300, 100, 2_000, 10, 10]
+    envelopes = [data_of(number, size) for number, size in enumerate(sizes, start=1)]
+    for envelope in envelopes:
+        desk.carry_out(Multicast(envelope))
+    desk.port.flush()
+    first, large, rest = said_in(desk)
+    assert isinstance(first, m.Envelopes) and isinstance(rest, m.Envelopes)
+    assert [*first.items, large, *rest.items] == envelopes
+    assert len(b"".join(desk.transport.sent[0][1])) <= desk.transport.whole_bytes
+
+
+def test_envelopes_that_came_together_are_told_together() -> None:
+    desk = Desk()
+    envelopes = m.Envelopes((data_of(1, 5), data_of(2, 0)))
+    desk.arrive(said_by(2, envelopes))
+    assert desk.taken == [[InChannel("a", Received(2, envelopes, DISK))]]
 
 
 def test_what_is_not_for_the_network_goes_its_own_way() -> None:
@@ -112,7 +155,7 @@ def test_what_came_in_one_wake_up_reaches_the_node_in_one_call() -> None:
         said_by(2, HEARTBEAT, group="b"),
         said_by(3, HEARTBEAT),
         said_by(2, HEARTBEAT, run_id=RUN),
-        said_by(2, HEARTBEAT).replace(b"\x71\xa9\x02", b"\x71\xa9\x03"),
+        said_by(2, HEARTBEAT).replace(bytes([0x71, 0xA9, VERSION]), bytes([0x71, 0xA9, VERSION + 1])),
     ],
     ids=["nothing", "noise", "short", "long", "group", "sender", "run", "version"],
 )
@@ -141,13 +184,16 @@ def test_two_nodes_hear_each_other_through_a_transport() -> None:
         peers = {node: Peer("memory", node) for node in (1, 2)}
         heard: asyncio.Queue[list[InChannel]] = asyncio.Queue()
         ways: dict[int, CarryOut] = {}
+        ports: list[BusPort] = []
         for node, run_id in ((1, RUN), (2, OTHER_RUN)):
             settings = TransportSettings(node=node, cluster_id=b"c" * 16, run_id=run_id, peers=peers)
             transport = MemoryTransport(network, settings)
             await transport.start()
             port = BusPort(transport, node, run_id, heard.put_nowait)
             ways[node] = port.join(CONFIG, DISK, lambda effect: None)
+            ports.append(port)
         ways[1](Multicast(DATA))
+        ports[0].flush()
         ways[2](Send(1, ACK))
         async with asyncio.timeout(10):
             told = [await heard.get(), await heard.get()]

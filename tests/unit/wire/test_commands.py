@@ -19,6 +19,7 @@ from antiphon.wire.commands import (
     OpenSession,
     Outcome,
     OutcomeCode,
+    PlaceDestination,
     Publish,
     ResumeSession,
     Return,
@@ -88,6 +89,7 @@ def test_the_bytes_of_the_other_payloads() -> None:
     audit = subscribe(start=StartKind.NUMBER, number=9)
     assert audit.encode() == seven + b"\1\0" + b"\5\0audit" + b"\4\0desk" + b"\2" + nine
     assert Unsubscribe(subscription=9).encode() == nine
+    assert PlaceDestination(name="queue:q", channel="b").encode() == b"\7\0queue:q" + b"\1\0b"
 
 
 def subscribe(start: StartKind, number: int) -> Subscribe:
@@ -160,7 +162,7 @@ def altered(command: bytes, offset: int, value: bytes) -> bytes:
     ("offset", "value", "reason"),
     [
         (0, b"\x00", "kind 0"),
-        (0, b"\x0d", "kind 13"),
+        (0, b"\x0e", "kind 14"),
         (0, b"\x05", "cannot take 3 numbers"),
         (1, b"\x01", "no meaning"),
         (2, b"\x01", "no meaning"),
@@ -222,7 +224,7 @@ def test_a_publish_with_flags_nobody_knows_is_refused() -> None:
         Publish.decode(Publish(1, 1, 1, b"").encode())
 
 
-@pytest.mark.parametrize("kind", [0, 13, 255])
+@pytest.mark.parametrize("kind", [0, 14, 255])
 def test_the_payload_of_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"kind {kind} is not known"):
         decode_payload(kind, b"")
@@ -303,6 +305,7 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "LOG_TIME": 10,
         "SUBSCRIBE": 11,
         "UNSUBSCRIBE": 12,
+        "PLACE": 13,
     }
     assert {code.name: int(code) for code in OutcomeCode} == {
         "APPLIED": 0,

@@ -47,12 +47,14 @@ from antiphon.wire.frames import (
     Welcome,
     browsed_buffers,
     command_buffers,
+    confirm_bytes,
     decode_client_frame,
     decode_frame,
     decode_server_frame,
     deliver_buffers,
     encode_frame,
 )
+from antiphon.wire.layout import Layout
 
 
 def u32(value: int) -> bytes:
@@ -148,13 +150,14 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             request=3,
             session=9,
             consumer=4,
+            channel="main",
             destination=5,
             subscription=8,
             credit_messages=6,
             credit_bytes=7,
         ),
         64,
-        u32(3) + u128(9) + u32(4) + u64(5) + u64(8) + u64(6) + u64(7),
+        u32(3) + u128(9) + u32(4) + b"\x04\0main" + u64(5) + u64(8) + u64(6) + u64(7),
     ),
     (
         ConsumerClose(request=3, session=9, consumer=4, seen_through=5),
@@ -193,6 +196,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             request=3,
             session=9,
             consumer=4,
+            channel="main",
             destination=5,
             subscription=8,
             credit_messages=6,
@@ -205,6 +209,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         u32(3)
         + u128(9)
         + u32(4)
+        + b"\x04\0main"
         + u64(5)
         + u64(8)
         + u64(6)
@@ -214,7 +219,11 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         + (u32(16) + u64(40) + u64(50)),
     ),
     (ConsumerResumed(request=3, lost=Ranges([(40, 42)])), 70, u32(3) + u32(16) + u64(40) + u64(42)),
-    (Browse(request=3, destination=5, after=6, limit=7), 72, u32(3) + u64(5) + u64(6) + u32(7)),
+    (
+        Browse(request=3, channel="main", destination=5, after=6, limit=7),
+        72,
+        u32(3) + b"\x04\0main" + u64(5) + u64(6) + u32(7),
+    ),
     (
         Browsed(request=3, through=9, more=True, pieces=(DeliverPiece(100, 1, b"rows"),)),
         73,
@@ -363,3 +372,41 @@ def test_values_that_do_not_fit_are_our_own_mistake() -> None:
     for frame in (Ping(nonce=2**64), SessionClose(request=1, session=-1), Goodbye(code="x" * 65536, text="")):
         with pytest.raises(ValueError, match=r"fit|65536"):
             encode_frame(frame)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (),
+        (ConfirmItem(5, 1, OutcomeCode.APPLIED, 77),),
+        (ConfirmItem(5, 3, OutcomeCode.REFUSED, 0, "no"),),
+        (ConfirmItem(5, 1, OutcomeCode.APPLIED, 77), ConfirmItem(6, 2, OutcomeCode.APPLIED, 90)),
+    ],
+)
+@pytest.mark.parametrize("channel", ["a", "", "kanal-ä"])
+def test_a_confirm_is_written_and_read_as_its_layout_says(
+    channel: str, items: tuple[ConfirmItem, ...]
+) -> None:
+    frame = Confirm(session=1 << 100, channel=channel, items=items)
+    data = confirm_bytes(frame.session, channel, items)
+    assert data == encode_frame(frame)
+    assert decode_frame(data[4], data[5:]) == Layout(Confirm).decode(data[5:]) == frame
+
+
+def test_a_confirm_of_one_item_is_refused_as_its_layout_says() -> None:
+    """The short way against the long one, for every byte."""
+    honest = confirm_bytes(3, "main", [ConfirmItem(5, 1, OutcomeCode.APPLIED, 77)])
+    layout = Layout(Confirm)
+    for at in range(5, len(honest)):
+        for flip in (1, 2, 0x10, 0x80, 0xFF):
+            lie = bytearray(honest)
+            lie[at] ^= flip
+            payload = bytes(lie[5:])
+            try:
+                expected = layout.decode(payload)
+            except ProtocolError as error:
+                with pytest.raises(ProtocolError) as refusal:
+                    decode_frame(lie[4], payload)
+                assert refusal.value.text == error.text, f"byte {at}"
+            else:
+                assert decode_frame(lie[4], payload) == expected, f"byte {at}"

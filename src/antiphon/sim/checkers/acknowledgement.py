@@ -1,8 +1,8 @@
 """An acknowledgement is final, as seen at the client port (I13 from outside).
 
-Once the node has told any client that its acknowledgement of a message was accepted, no other
-acknowledgement of that message is accepted, and the message never leaves the node again. Both are
-judged by what crosses the client port, in the order in which it crosses, over all lives of the node.
+Once a node has told any client that its acknowledgement of a message was accepted, no other
+acknowledgement of that message is accepted, and from a node that is alone the message never leaves again.
+Both are judged by what crosses the client port, in the order in which it crosses, over all lives of the node.
 """
 
 from __future__ import annotations
@@ -22,26 +22,32 @@ class Acknowledgements(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._asked: dict[tuple[int, int], Ranges] = {}
-        self._accepted: dict[int, tuple[int, int]] = {}
+        self._asked: dict[tuple[int, int], tuple[int, Ranges]] = {}
+        # By the subscription, 0 for a queue, and the number of the message.
+        self._accepted: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def on_acknowledged(self, session: int, number: int, ranges: Ranges) -> None:
-        self._asked[session, number] = ranges
+    def on_acknowledged(self, session: int, number: int, subscription: int, ranges: Ranges) -> None:
+        self._asked[session, number] = subscription, ranges
 
     def on_confirm_left(self, node: int, session: int, number: int, count: int, code: int, at: int) -> None:
         if code not in _ACCEPTED:
             return
         for row in range(count):
             command = (session, number + row)
-            ranges = self._asked.get(command)
-            if ranges is None:
+            asked = self._asked.get(command)
+            if asked is None:
                 continue
+            subscription, ranges = asked
             for message in ranges.numbers():
-                first = self._accepted.setdefault(message, command)
+                first = self._accepted.setdefault((subscription, message), command)
                 if first != command:
                     self.fail(f"two acknowledgements of {message} were accepted, {first} and {command}")
 
+
+class FinalAcknowledgements(Acknowledgements):
+    """Where whoever hands out also applies: what has been confirmed cannot be under way any more."""
+
     def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
         for message in range(sequence, sequence + count):
-            if message in self._accepted:
+            if (0, message) in self._accepted:
                 self.fail(f"{message} leaves for {holder} after its acknowledgement was confirmed")

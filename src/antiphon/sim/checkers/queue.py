@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
+from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Target
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World
@@ -44,7 +44,8 @@ class QueueModel:
 
     enqueued: int = 0
     live: set[int] = field(default_factory=set)
-    acknowledged: set[int] = field(default_factory=set)
+    # With the number of the acknowledgement that was accepted.
+    acknowledged: dict[int, int] = field(default_factory=dict)
 
 
 class Queues(Checker):
@@ -62,6 +63,8 @@ class Queues(Checker):
         self._sessions: dict[int, _Session] = {}
         self._holders: dict[int, Holder] = {}
         self._held: dict[Holder, set[int]] = {}
+        # Places in the streams to client managers that something was said in.
+        self._told: set[tuple[int, int, int, int]] = set()
 
     # The model.
 
@@ -82,7 +85,7 @@ class Queues(Checker):
 
     def _fold(self, header: CommandHeader, body: memoryview, sequence: int) -> None:
         skip = 0
-        if header.session and (found := self._rows_to_skip(header)) is not None:
+        if header.session and (found := self._rows_to_skip(header, sequence)) is not None:
             skip = found
         elif header.session:
             return
@@ -102,7 +105,7 @@ class Queues(Checker):
             case Acknowledge(destination=destination, ranges=ranges):
                 queue = self.queues.get(destination)
                 if queue is not None:
-                    self._acknowledge(queue, set(ranges.numbers()))
+                    self._acknowledge(queue, set(ranges.numbers()), sequence)
             case Return(ranges=ranges):
                 for number in ranges.numbers():
                     self._release(number)
@@ -116,24 +119,26 @@ class Queues(Checker):
                     expire.term,
                 ):
                     self.world.probe("model.session_expired")
-                    self._end_session(expire.session)
+                    self._end_session(expire.session, sequence)
 
-    def _end_session(self, session: int) -> None:
+    def _end_session(self, session: int, sequence: int) -> None:
         del self._sessions[session]
 
-    def _rows_to_skip(self, header: CommandHeader) -> int | None:
+    def _rows_to_skip(self, header: CommandHeader, sequence: int) -> int | None:
         """How many of its numbers were applied before; None when it does nothing at all."""
         session = self._sessions.get(header.session)
         if header.kind == CommandKind.SESSION_OPEN and session is None:
             self._sessions[header.session] = _Session(header.generation)
             return None
+        if session is not None and header.generation < session.generation:
+            self.world.probe("model.stale_command")
         if session is None or header.generation < session.generation:
             return None
         if header.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
             session.generation = header.generation
             return None
-        if header.kind == CommandKind.SESSION_CLOSE:
-            self._end_session(header.session)
+        if header.kind == CommandKind.SESSION_CLOSE and header.generation == session.generation:
+            self._end_session(header.session, sequence)
             return None
         if header.generation > session.generation or header.number > session.last + 1:
             return None
@@ -145,27 +150,42 @@ class Queues(Checker):
         session.last = header.number + header.count - 1
         return skip
 
-    def _acknowledge(self, queue: QueueModel, numbers: set[int]) -> None:
+    def _acknowledge(self, queue: QueueModel, numbers: set[int], sequence: int) -> None:
         accepted = numbers & queue.live
         queue.live -= accepted
-        queue.acknowledged |= accepted
+        queue.acknowledged.update(dict.fromkeys(accepted, sequence))
         if len(queue.live) + len(queue.acknowledged) != queue.enqueued:
             self.fail("the model itself lost count")
 
     # What leaves the node.
 
+    def _fresh(self, message: Deliver) -> list[Target]:
+        """Whom it concerns that was not told this before: what is said twice in a stream is taken once."""
+        fresh = []
+        for target in message.targets:
+            place = message.term, target.node, target.stream, target.number
+            if place not in self._told:
+                self._told.add(place)
+                fresh.append(target)
+        return fresh
+
     def on_sent(self, node: int, message: BusMessage) -> None:
-        if not isinstance(message, Deliver):
+        if not isinstance(message, Deliver) or not self._fresh(message):
             return
         queue = self.queues.get(message.destination)
         if queue is None:
             self.fail(f"node {node} delivers from destination {message.destination}, which does not exist")
         for piece in message.pieces:
             for number in range(piece.first_sequence, piece.first_sequence + piece.count):
-                if number in queue.acknowledged:
-                    self.fail(f"{number} is handed out after its acknowledgement was accepted")
-                if number not in queue.live:
+                at = queue.acknowledged.get(number)
+                if at is None and number not in queue.live:
                     self.fail(f"{number} is handed out and is not in queue {message.destination}")
+                if at is not None and self._knows(node, at):
+                    self.fail(f"{number} is handed out after its acknowledgement was accepted")
+
+    def _knows(self, node: int, number: int) -> bool:
+        """Must a node that speaks now go by what was ordered under this number? One that is alone must."""
+        return True
 
     def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
         held = self._held.setdefault(holder, set())
@@ -178,12 +198,24 @@ class Queues(Checker):
 
     def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
         self.world.probe("model.consumer_came_back")
-        for start, stop in numbers:
-            self.on_handed_out(node, holder, start, stop - start, 0)
+        for number in numbers.numbers():
+            # What was acknowledged while it came back is held by nobody.
+            if not self._is_done(holder, number):
+                self.on_handed_out(node, holder, number, 1, 0)
+
+    def _is_done(self, holder: Holder, number: int) -> bool:
+        """Is this message acknowledged, where the holder got it?"""
+        return any(number in queue.acknowledged for queue in self.queues.values())
 
     def on_holder_gone(self, node: int, holder: Holder) -> None:
         for number in sorted(self._held.pop(holder, ())):
             del self._holders[number]
+
+    def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
+        for number in numbers.numbers() if not subscription else ():
+            holder = self._holders.get(number)
+            if holder is not None and holder.session == session:
+                self._release(number)
 
     def _release(self, number: int) -> None:
         holder = self._holders.pop(number, None)

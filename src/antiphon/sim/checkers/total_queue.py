@@ -5,6 +5,7 @@
     twice        one body under two numbers: a message was stored two times
 
     again        a second copy of a message that does not say that it may have been delivered before
+    order        a message of a session behind one that the session sent later
 
 A message whose fate its producer never learned may appear, at most under one number. All bodies of
 a run are unique. What was lost is known only after the queues were drained.
@@ -93,6 +94,18 @@ class TotalQueue(Checker):
         self._times[sequence] = self._times.get(sequence, 0) + 1
 
     def at_quiet(self, facts: dict[int, int]) -> None:
+        self._check_order()
         lost = sorted(self._confirmed[body] for body in self._confirmed if body not in self._number_of)
         if lost:
             self.fail(f"{len(lost)} confirmed messages were never delivered, the first is {lost[0]}")
+
+    def _check_order(self) -> None:
+        """Whatever of a session arrived has its place in the order of its numbers in the session."""
+        places: dict[int, int] = {}
+        for (session, number), body in sorted(self._body_of.items()):
+            place = self._number_of.get(body)
+            if place is None:
+                continue
+            if place <= places.get(session, 0):
+                self.fail(f"number {number} of session {session:#x} is {place}, behind {places[session]}")
+            places[session] = place

@@ -25,6 +25,7 @@ class TotalTopic(TotalQueue):
 
     def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
         assert self.topics is not None, "the model of the topics watches, too"
+        # 0 for the consumer of a queue.
         subscription = self.topics.subscription_of[holder.session, holder.consumer]
         # The base class counts over everybody; here it is counted for the subscription.
         self._times = self._times_of.setdefault(subscription, {})
@@ -42,6 +43,7 @@ class TotalTopic(TotalQueue):
 
     def at_quiet(self, facts: dict[int, int]) -> None:
         assert self.topics is not None, "the model of the topics watches, too"
+        self._check_order()
         for id, subscription in self.topics.subscriptions.items():
             lost = sorted(subscription.wanted.difference(self._times_of.get(id, ())))
             if lost:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from antiphon.bus.messages import BusMessage, Entry, ServerStatus
 from antiphon.ids import Mid
+from antiphon.message_manager.state import ChannelState
 from antiphon.ranges import Ranges
 from antiphon.sim.image import Image, Record
 from antiphon.sim.world import Violation, World
@@ -51,6 +52,9 @@ class Checker:
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
         """The member of the node handed an entry to its message manager."""
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        """The message manager of the node has taken the entry; this is its state now."""
 
     def on_restored(self, node: int, n: int) -> None:
         """A node took over the state after number n from another, in the middle of a life."""
@@ -94,6 +98,9 @@ class Checker:
     def on_holder_gone(self, node: int, holder: Holder) -> None:
         """The node learned that a consumer is no more; what it held may go to others."""
 
+    def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
+        """The node heard that a client wants to hold these no longer; that is still to be ordered."""
+
     def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
         """The node let a consumer that came back keep these."""
 
@@ -105,14 +112,26 @@ class Checker:
     def on_published(self, session: int, number: int, bodies: Sequence[bytes]) -> None:
         """A client handed messages to its connection for the first time."""
 
-    def on_acknowledged(self, session: int, number: int, ranges: Ranges) -> None:
-        """A client handed an acknowledgement to its connection for the first time."""
+    def on_acknowledged(self, session: int, number: int, subscription: int, ranges: Ranges) -> None:
+        """A client handed an acknowledgement to its connection for the first time; 0 for that of a queue."""
 
     def on_confirmed(self, session: int, number: int, count: int, code: int, sequence: int) -> None:
         """A client learned what became of its commands."""
 
     def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
         """A message reached an application."""
+
+    def on_look(self, look: int, session: int, destination: int, after: int) -> None:
+        """A client with this session asks to see what is stored behind a number."""
+
+    def on_looked(self, look: int, through: int, numbers: Sequence[int]) -> None:
+        """It was shown these; everything through a number was looked at."""
+
+    def on_sought(self, look: int, session: int, subscription: int) -> None:
+        """A client asks for a durable subscription that was confirmed to this session, by its name."""
+
+    def on_found(self, look: int, session: int, is_there: bool) -> None:
+        """It was told whether there is one of that name."""
 
     def at_quiet(self, facts: dict[int, int]) -> None:
         """Nothing is under way any more; `facts` is how many messages each queue holds, by the node."""
@@ -151,6 +170,7 @@ class Watch:
     on_appended: Callable[[int, int, Record], None]
     on_durable: Callable[[int, int], None]
     on_applied: Callable[[int, Entry, memoryview | None], None]
+    on_folded: Callable[[int, Entry, ChannelState], None]
     on_restored: Callable[[int, int], None]
     on_discarded: Callable[[int, Mid], None]
     on_released: Callable[[int, int], None]
@@ -163,12 +183,17 @@ class Watch:
     at_end: Callable[[dict[int, NodeFacts]], None]
     on_handed_out: Callable[[int, Holder, int, int, int], None]
     on_holder_gone: Callable[[int, Holder], None]
+    on_given_back: Callable[[int, int, int, Ranges], None]
     on_kept: Callable[[int, Holder, Ranges], None]
     on_confirm_left: Callable[[int, int, int, int, int, int], None]
     on_published: Callable[[int, int, Sequence[bytes]], None]
-    on_acknowledged: Callable[[int, int, Ranges], None]
+    on_acknowledged: Callable[[int, int, int, Ranges], None]
     on_confirmed: Callable[[int, int, int, int, int], None]
     on_received: Callable[[Holder, int, bytes, int], None]
+    on_look: Callable[[int, int, int, int], None]
+    on_looked: Callable[[int, int, Sequence[int]], None]
+    on_sought: Callable[[int, int, int], None]
+    on_found: Callable[[int, int, bool], None]
     at_quiet: Callable[[dict[int, int]], None]
 
     def __init__(self, checkers: Sequence[Checker]) -> None:

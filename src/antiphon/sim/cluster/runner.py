@@ -14,7 +14,7 @@ from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Received, Submitted
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import BusMessage, Data, ServerStatus
+from antiphon.bus.messages import BusMessage, Data, Envelopes, ServerStatus
 from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
@@ -84,6 +84,7 @@ class BusRunner:
         self._chance: random.Random = world.random(f"node/{node}")
         self._storage: Storage | None = None
         self._events: list[bus.Event] = []
+        self._gathered: list[Data] = []
         self._step_timer: Timer | None = None
         self._deadline_timer: Timer | None = None
         self._deadline_at_ns = -1
@@ -225,6 +226,7 @@ class BusRunner:
                 timer.cancel()
         self._step_timer = self._deadline_timer = None
         self._events.clear()
+        self._gathered.clear()
         self.open_tags.clear()
         self.machines = self._storage = None
         self._paused_until_ns = 0
@@ -326,6 +328,7 @@ class BusRunner:
             self._carry_out(effect)
             if self.machines is not machines:
                 return
+        self._say_gathered()
         if self._storage is not None:
             self._storage.flush()
         if self.replica is not None and self.replica.must_begin_anew:
@@ -339,7 +342,11 @@ class BusRunner:
         if kind is bus.Send:
             self._send(effect.to, effect.message)  # type: ignore[union-attr]
         elif kind is bus.Multicast:
-            self._multicast(effect.message)  # type: ignore[union-attr]
+            message = effect.message  # type: ignore[union-attr]
+            if type(message) is Data and self.last_words is None:
+                self._gathered.append(message)
+            else:
+                self._multicast(message)
         elif kind is bus.EnvelopeConfirmed:
             self._on_confirmed(effect)  # type: ignore[arg-type]
         elif kind is bus.EnvelopeUncertain:
@@ -363,6 +370,15 @@ class BusRunner:
     def _send(self, to: int, message: BusMessage) -> None:
         disk_id = self.disk.disk_id if self.disk is not None else NO_DISK
         self.hall.links.send(self.node, to, Received(self.node, message, disk_id))
+
+    def _say_gathered(self) -> None:
+        """The envelopes of a step leave together, as they do through a port, and are lost together."""
+        gathered, self._gathered = self._gathered, []
+        if len(gathered) > 1:
+            self.hall.world.probe("producer.said_together")
+            self._multicast(Envelopes(tuple(gathered)))
+        elif gathered:
+            self._multicast(gathered[0])
 
     def _multicast(self, message: BusMessage) -> None:
         disk_id = self.disk.disk_id if self.disk is not None else NO_DISK

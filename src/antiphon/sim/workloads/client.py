@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from antiphon.batch import Batch
+from antiphon.ids import U64_MAX
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, ClientProcess, Hall
@@ -31,6 +32,8 @@ from antiphon.wire.commands import (
 )
 from antiphon.wire.frames import (
     AckMode,
+    Browse,
+    Browsed,
     ClientFrame,
     Command,
     Confirm,
@@ -52,6 +55,7 @@ from antiphon.wire.frames import (
     SessionClose,
     SessionOpen,
     SessionOpened,
+    SubscriptionFound,
     Welcome,
 )
 
@@ -105,6 +109,12 @@ class SimSession:
     def confirmed_through(self) -> int:
         """Every number up to here has its outcome."""
         return next(iter(self.unconfirmed), self.next_number) - 1
+
+    @property
+    def channels_to_resume(self) -> tuple[str, ...]:
+        """Where it is to be resumed at once; elsewhere with the first command."""
+        is_named = self.id and self.channel and self.client.habits.names_channels
+        return (self.channel,) if is_named else ()
 
     @property
     def is_idle(self) -> bool:
@@ -172,6 +182,12 @@ class SimSession:
     def on_done(self, request: int) -> None:
         """A request was carried out."""
 
+    def on_browsed(self, page: Browsed) -> None:
+        """A page of what is stored has come."""
+
+    def on_subscription(self, frame: SubscriptionFound) -> None:
+        """A subscription was found by its name."""
+
 
 class ProducerSession(SimSession):
     """Publishes its share of bodies."""
@@ -187,6 +203,10 @@ class ProducerSession(SimSession):
         return not self.unconfirmed and not self.left
 
     def start(self) -> None:
+        likely = self.client.habits.look_probability
+        if likely and self.client.chance.random() < likely:
+            # Perhaps we come from another client manager, which confirmed what this one never heard of.
+            self._look()
         self._plan()
 
     def _plan(self) -> None:
@@ -209,6 +229,33 @@ class ProducerSession(SimSession):
             client.watch.on_published(self.id, self.next_number, bodies)
             self.order_next(Kept(CommandKind.PUBLISH, rows, payload))
         self._plan()
+
+    def settle(self, item: ConfirmItem) -> bool:
+        is_fine = super().settle(item)
+        likely = self.client.habits.look_probability
+        if is_fine and self.is_ready and likely and self.client.chance.random() < likely:
+            self._look()
+        return is_fine
+
+    def _look(self) -> None:
+        """Ask for what is stored: everything that we know to be there must be shown."""
+        client = self.client
+        request = client.next_request(self)
+        limit = client.chance.choice((1, 5, 1_000))
+        client.watch.on_look(self._key(request), self.id, self.destination, 0)
+        client.say(
+            Browse(request=request, channel=self.channel, destination=self.destination, after=0, limit=limit)
+        )
+
+    def _key(self, request: int) -> int:
+        return self.id << 32 | request
+
+    def on_browsed(self, page: Browsed) -> None:
+        numbers: list[int] = []
+        for first, _, batch in page.pieces:
+            numbers += range(first, first + Batch.decode(batch).count)
+        through = page.through if page.more else U64_MAX
+        self.client.watch.on_looked(self._key(page.request), through, numbers)
 
     def _body(self, room: int) -> bytes:
         self._bodies += 1
@@ -260,6 +307,7 @@ class ConsumerSession(SimSession):
                 request=client.next_request(self),
                 session=self.id,
                 consumer=self.consumer,
+                channel=self.channel,
                 destination=self.destination,
                 subscription=self.subscription,
                 credit_messages=client.chance.randint(1, client.habits.credit_messages),
@@ -366,7 +414,7 @@ class ConsumerSession(SimSession):
             self.order_next(Kept(CommandKind.RETURN, 1, back.encode(), ranges))
             return
         payload = Acknowledge(destination=self.destination, subscription=self.subscription, ranges=ranges)
-        client.watch.on_acknowledged(self.id, self.next_number, ranges)
+        client.watch.on_acknowledged(self.id, self.next_number, self.subscription, ranges)
         self.order_next(Kept(CommandKind.ACK, 1, payload.encode(), ranges))
 
 
@@ -437,6 +485,14 @@ class SimClient(ClientProcess):
                     session.on_done(frame.request)
             case Failed():
                 self._on_failed(frame)
+            case Browsed():
+                session = self._requests.pop(frame.request, None)
+                if session is not None:
+                    session.on_browsed(frame)
+            case SubscriptionFound():
+                session = self._requests.pop(frame.request, None)
+                if session is not None:
+                    session.on_subscription(frame)
             case ConsumerGone():
                 self._session(frame.session, lambda session: session.on_gone(frame))
             case Ping():
@@ -467,6 +523,7 @@ class SimClient(ClientProcess):
                 session=session.id,
                 generation=session.generation,
                 ack_mode=AckMode.INDIVIDUAL,
+                channels=session.channels_to_resume,
             )
         )
 

@@ -203,8 +203,8 @@ class LibraryClient(ClientProcess):
                 bodies = Batch.decode(Publish.decode(body).batch).bodies()
                 self.watch.on_published(header.session, header.number, bodies)
             elif header.kind == CommandKind.ACK:
-                ranges = Acknowledge.decode(body).ranges
-                self.watch.on_acknowledged(header.session, header.number, ranges)
+                wish = Acknowledge.decode(body)
+                self.watch.on_acknowledged(header.session, header.number, wish.subscription, wish.ranges)
 
     # Publishing.
 

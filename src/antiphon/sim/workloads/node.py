@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from antiphon.bus.planted import NONE
-from antiphon.sim.checkers.acknowledgement import Acknowledgements
+from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Durability
 from antiphon.sim.checkers.monotone import Monotone
@@ -67,7 +67,7 @@ class NodeRun:
             self.profile.node,
             frozenset([planted]) if planted else NONE,
         )
-        self._hall = Hall(self.world, self._network, self._watch, self.node.port_if_serving)
+        self._hall = Hall(self.world, self._network, self._watch, lambda address: self.node.port_if_serving())
         self._clients = [*self._producers(), *self._consumers()]
 
     def _checkers(self) -> list[Checker]:
@@ -80,7 +80,7 @@ class NodeRun:
             Monotone(self.world),
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
-            Acknowledgements(self.world),
+            FinalAcknowledgements(self.world),
             self._total,
         ]
 

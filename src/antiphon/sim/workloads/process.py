@@ -1,4 +1,8 @@
-"""ClientProcess: what all simulated clients have in common: they connect, lose connections, and die."""
+"""ClientProcess: what all simulated clients have in common: they connect, lose connections, and die.
+
+Where there are several client managers, a client that lost its connection goes to the next one; and so does,
+after a while, one that waits for something and hears nothing at all.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,12 @@ class ClientHabits:
     resume_probability: float = 0.7
     return_probability: float = 0.0
     reopen_probability: float = 0.0
+    # How long a client that waits for something hears nothing before it goes elsewhere; 0: for ever.
+    patience_ns: int = 0
+    # Does a client that comes back say which channels are to resume its session at once?
+    names_channels: bool = False
+    # Of a producer's confirmations: how many are followed at once by a look at what is stored.
+    look_probability: float = 0.0
 
 
 @dataclass(slots=True)
@@ -40,7 +50,8 @@ class Hall:
     world: World
     network: Network
     watch: Watch
-    find_port: Callable[[], ClientPort | None]
+    # The client port at one of the addresses that clients know, if somebody listens there.
+    find_port: Callable[[int], ClientPort | None]
 
 
 class ClientProcess:
@@ -55,7 +66,10 @@ class ClientProcess:
         self.connection: Connection | None = None
         # Counts the connections; what was planned for an earlier one does not happen.
         self.life = 0
+        # Which of the addresses it uses or tries next; there may be fewer, then they come again.
+        self.address = 0
         self._hall = hall
+        self._heard_ns = 0
 
     # For the kinds of client.
 
@@ -95,13 +109,32 @@ class ClientProcess:
     def _connect(self, life: int) -> None:
         if self.life != life or self.connection is not None:
             return
-        port = self._hall.find_port()
+        port = self._hall.find_port(self.address)
         if port is None:
+            self.address += 1
             self.connect_later()
             return
         end = _End(self)
         self.connection = end.connection = self._hall.network.connect(end, port)
+        self._heard_ns = self.world.now_ns
+        if self.habits.patience_ns:
+            self._be_patient(self.life)
         self.greet()
+
+    def _be_patient(self, life: int) -> None:
+        """Look again when it is time to think about going elsewhere."""
+
+        def look() -> None:
+            patience_ns = self.habits.patience_ns
+            if self.life != life or not patience_ns:
+                return
+            if self.is_idle or self.world.now_ns - self._heard_ns < patience_ns:
+                self.world.after(patience_ns, look)
+                return
+            self.world.probe("client.impatient")
+            self.move()
+
+        self.world.after(self.habits.patience_ns, look)
 
     def crash(self) -> None:
         """The process dies with everything it knew, and another is started in its place."""
@@ -119,13 +152,24 @@ class ClientProcess:
         self.world.probe("client.moved")
         left = self.connection
         self._lose()
+        self.address += 1
         self._connect(self.life)
         self.world.after(self.chance.randrange(self.habits.reconnect_ns), left.abandon)
+
+    def is_at(self, node: int) -> bool:
+        """Is it connected to this node?"""
+        return self.connection is not None and self.connection.node_id == node
 
     def on_lost(self) -> None:
         """The connection is gone."""
         self._lose()
+        self.address += 1
         self.connect_later()
+
+    def hear(self, frame: ServerFrame) -> None:
+        """Something came from the node; what only says that it is there counts, too."""
+        self._heard_ns = self.world.now_ns
+        self.on_frame(frame)
 
     def _lose(self) -> None:
         self.connection = None
@@ -146,7 +190,7 @@ class _End:
         if client.connection is self.connection:
             if client.world.trace.is_on:
                 client.world.note(client.name, f"hears {type(frame).__name__}")
-            client.on_frame(frame)
+            client.hear(frame)
 
     def on_lost(self) -> None:
         """The connection is gone."""

@@ -19,7 +19,13 @@ from antiphon.sim.workloads.client import ConsumerSession, Kept, ProducerSession
 from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.workloads.process import ClientProcess
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, StartKind, Subscribe, Unsubscribe
-from antiphon.wire.frames import DestinationCreate, DestinationOpen, Failed
+from antiphon.wire.frames import (
+    DestinationCreate,
+    DestinationOpen,
+    Failed,
+    SubscriptionFind,
+    SubscriptionFound,
+)
 
 SETTINGS = (
     '{"retention":"consumed"}',
@@ -27,6 +33,7 @@ SETTINGS = (
     '{"retention":0.2,"retention_bytes":2000}',
     "{}",
 )
+NO_SUBSCRIPTION = "subscription.unknown"
 _SUBSCRIBED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE, OutcomeCode.EXISTS)
 _SESSION_EXPIRY_SHORT_MS = 1_000
 
@@ -50,6 +57,7 @@ class SubscriberSession(ConsumerSession):
         self._name = name
         self._settings = settings
         self._subscribing = 0
+        self._sought = 0
 
     @property
     def is_idle(self) -> bool:
@@ -90,6 +98,9 @@ class SubscriberSession(ConsumerSession):
             if item.code not in _SUBSCRIBED:
                 return False
             self.subscription = item.sequence + place
+            likely = self.client.habits.look_probability
+            if self._name and likely and self.client.chance.random() < likely:
+                self._seek()
             if self.is_ready:
                 super().start()
         return True
@@ -105,7 +116,19 @@ class SubscriberSession(ConsumerSession):
         else:
             super().on_done(request)
 
+    def _seek(self) -> None:
+        """Ask for the subscription that we know to be there."""
+        self._sought = self.client.next_request(self)
+        self.client.watch.on_sought(self._sought, self.id, self.subscription)
+        self.client.say(SubscriptionFind(request=self._sought, session=self.id, name=self._name))
+
+    def on_subscription(self, frame: SubscriptionFound) -> None:
+        self.client.watch.on_found(frame.request, self.id, True)
+
     def on_failed(self, frame: Failed) -> bool:
+        if frame.request == self._sought:
+            self.client.watch.on_found(self._sought, self.id, frame.code != NO_SUBSCRIPTION)
+            return True
         if frame.code == "subscription.in_use":
             # Our own former connection, most likely.
             self.attach_soon()

@@ -6,6 +6,8 @@ the same history without.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from antiphon.bus.effects import DataRecord, OrderRecord, SuperblockRecord
@@ -24,11 +26,13 @@ from antiphon.bus.messages import (
     ReportItem,
     Seal,
     SealOk,
+    Taker,
+    Target,
 )
 from antiphon.bus.records import EntriesAppended, EpochStarted, encode_order
 from antiphon.ids import Mid
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.acknowledgement import Acknowledgements
+from antiphon.sim.checkers.acknowledgement import Acknowledgements, FinalAcknowledgements
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Durability
 from antiphon.sim.checkers.monotone import Monotone
@@ -243,8 +247,12 @@ def queue_with(*commands: bytes) -> Queues:
     return queues
 
 
+NUMBERS = itertools.count(1)
+"""Of a stream: what is said under a number that was used before is no second delivery."""
+
+
 def deliver(first: int, count: int) -> Deliver:
-    return Deliver(1, 1, 1, DESTINATION, 1, (Piece(first, count, 0, []),))
+    return Deliver(1, DESTINATION, (Target(1, next(NUMBERS), (Taker(1, 1),)),), (Piece(first, count, 0, []),))
 
 
 def test_the_model_counts_a_repeated_publish_once() -> None:
@@ -290,8 +298,8 @@ def test_books_that_differ_are_seen() -> None:
 
 def test_two_accepted_acknowledgements_are_seen() -> None:
     checker = Acknowledgements(WORLD)
-    checker.on_acknowledged(SESSION, 1, Ranges([(3, 5)]))
-    checker.on_acknowledged(78, 1, Ranges([(4, 5)]))
+    checker.on_acknowledged(SESSION, 1, 0, Ranges([(3, 5)]))
+    checker.on_acknowledged(78, 1, 0, Ranges([(4, 5)]))
     checker.on_confirm_left(NODE, SESSION, 1, 1, OutcomeCode.APPLIED, 9)
     checker.on_confirm_left(NODE, SESSION, 1, 1, OutcomeCode.DUPLICATE, 9)
     checker.on_confirm_left(NODE, 78, 1, 1, OutcomeCode.ACK_LOST, 4)
@@ -300,8 +308,8 @@ def test_two_accepted_acknowledgements_are_seen() -> None:
 
 
 def test_a_message_that_leaves_after_its_acknowledgement_was_confirmed_is_seen() -> None:
-    checker = Acknowledgements(WORLD)
-    checker.on_acknowledged(SESSION, 1, Ranges([(3, 5)]))
+    checker = FinalAcknowledgements(WORLD)
+    checker.on_acknowledged(SESSION, 1, 0, Ranges([(3, 5)]))
     checker.on_handed_out(NODE, OTHER, 3, 2, 1)
     checker.on_confirm_left(NODE, SESSION, 1, 1, OutcomeCode.APPLIED, 9)
     with pytest.raises(Violation, match="4 leaves for"):
@@ -425,3 +433,13 @@ def test_a_hook_reaches_every_checker_that_wants_it() -> None:
     watch.at_quiet({})
 
     assert order.committed_upto == 1
+
+
+def test_what_is_said_again_under_its_number_is_no_second_hand_out() -> None:
+    queues = queue_with(publish(1, 3))
+    said = deliver(3, 3)
+    queues.on_sent(NODE, said)
+    queues.on_applied(NODE, entry(6, 4, 1), memoryview(acknowledge(4, (3, 5))))
+    queues.on_sent(NODE, said)
+    with pytest.raises(Violation, match="3 is handed out after its acknowledgement"):
+        queues.on_sent(NODE, deliver(3, 1))

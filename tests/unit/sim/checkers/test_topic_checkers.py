@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from antiphon.bus.messages import Deliver, Entry, EntryKind, Piece, Register
+from antiphon.bus.messages import Deliver, Entry, EntryKind, Piece, Register, Taker, Target
 from antiphon.ids import Mid
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.topic import Topics
@@ -83,8 +85,14 @@ class Log:
         self.apply(Acknowledge(destination=TOPIC, subscription=subscription, ranges=Ranges([(start, stop)])))
 
 
+NUMBERS = itertools.count(1)
+"""Of a stream: what is said under a number that was used before is no second delivery."""
+
+
 def deliver(first: int, count: int, consumer: int = KEY) -> Deliver:
-    return Deliver(1, 1, consumer, TOPIC, 1, (Piece(first, count, 0, []),))
+    return Deliver(
+        1, TOPIC, (Target(1, next(NUMBERS), (Taker(consumer, 1),)),), (Piece(first, count, 0, []),)
+    )
 
 
 def test_delivering_what_is_wanted_passes_and_what_is_acknowledged_is_seen() -> None:

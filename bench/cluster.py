@@ -1,0 +1,74 @@
+"""`make bench ARGS=--cluster`: a cluster of three replicas, with fsync and encryption, over `udp`.
+
+One client manager, one producer process, one consumer process; then 100 sessions on 4 connections that each
+send one message at a time. Five runs of `antiphon bench`, and the medians beside the marks they are to reach.
+All processes share this machine: the figures say what its cores do together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# The processes are those of the tests.
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.cluster_processes import ClusterProcess
+
+SESSIONS = 100
+CONNECTIONS = 4
+
+MARKS = {
+    "publish_rate": ("at least", 400_000),
+    "drain_rate": (None, 0),
+    "end_to_end_rate": ("at least", 300_000),
+    "latency_ms.p50": (None, 0),
+    "latency_ms.p99": (None, 0),
+    "send_ms.p50": ("under", 2.5),
+    "send_ms.p99": (None, 0),
+    "crowd.rate": ("at least", 40_000),
+    "crowd.send_ms.p50": (None, 0),
+}
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Print every run, and the medians."""
+    # The project's own disk, not a memory file system: a sync must mean something.
+    with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as folder:
+        cluster = ClusterProcess(
+            Path(folder), transport=arguments.transport, client_managers=1, has_faults=False
+        )
+        with cluster:
+            runs = [run(cluster.url, arguments) for _ in range(arguments.runs)]
+    print(
+        f"medians of {len(runs)} runs, three replicas, {arguments.transport}, "
+        f"{arguments.messages:,} messages of {arguments.size} bytes:"
+    )
+    for name, (how, mark) in MARKS.items():
+        values = sorted(figure(one, name) for one in runs)
+        wanted = f"   mark: {how} {mark:,}" if how else ""
+        spread = f"[{values[0]:,.3f} .. {values[-1]:,.3f}]"
+        print(f"  {name:<18} {statistics.median(values):>14,.3f}   {spread}{wanted}")
+
+
+def run(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", "antiphon.cli.main", "bench", "--url", url, "--json"]
+    command += ["--messages", str(arguments.messages), "--size", str(arguments.size)]
+    command += ["--sessions", str(SESSIONS), "--connections", str(CONNECTIONS)]
+    line = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    print(line.strip(), flush=True)
+    result: dict[str, Any] = json.loads(line)
+    return result
+
+
+def figure(run: dict[str, Any], name: str) -> float:
+    value: Any = run
+    for part in name.split("."):
+        value = value[part]
+    return float(value)

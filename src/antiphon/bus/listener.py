@@ -1,0 +1,95 @@
+"""Listener: what a node that keeps nothing of a channel knows of it, and how the others know of that node.
+
+Where it sits
+    HEARTBEAT, PRESENCE  ->  LISTENER  ->  client manager;   LISTENER  ->  PRESENCE  ->  all
+
+What it promises
+    P1  The primary is who leads the highest epoch heard of, once it says that it serves. What an older one
+        says changes nothing.
+    P2  A node that lives is heard (`PresenceKeeper`): who is silent for long is fenced.
+    P3  News is told once: another primary, more or less room on its disk, another load.
+
+What it leaves to others
+    Everything that must be true rests on the order. A listener may be wrong for a while, and whoever goes by
+    it says again what was not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.bus import messages as m
+from antiphon.bus.effects import Event, LoadChanged, Multicast, PrimaryChanged, Received, SpaceChanged
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import SpaceState
+from antiphon.bus.presence import PresenceKeeper
+from antiphon.ids import epoch_node
+
+ROLE = "client-manager"
+
+News = PrimaryChanged | SpaceChanged | LoadChanged | Multicast
+
+
+class Listener:
+    """One channel, as a client manager hears it."""
+
+    def __init__(self, config: GroupConfig, node: int, name: str = "") -> None:
+        self.config = config
+        self.term = 0
+        self.primary = 0
+        self._presence = PresenceKeeper(config, node, name, ROLE)
+        self._space = SpaceState.AMPLE
+        # None until the primary has told it, be it that it keeps nothing.
+        self._load: int | None = None
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """The channel has another configuration."""
+        self.config = config
+        self._presence.reconfigure(config)
+
+    def next_deadline_ns(self) -> int | None:
+        """When it is time to say that we are there."""
+        return self._presence.next_deadline_ns()
+
+    def step(self, now_ns: int, events: Sequence[Event]) -> list[News]:
+        """Take what was heard; returns what is news."""
+        news: list[News] = []
+        for event in events:
+            if type(event) is Received and type(event.message) is m.Heartbeat:
+                self._on_heartbeat(event.sender, event.message, news)
+        news += [said for said in self._presence.step(now_ns, events) if isinstance(said, Multicast)]
+        seen = self._presence.seen(self.primary)
+        # Who has no role has only been heard, and not said yet how it stands.
+        if seen is not None and seen.role and seen.load != self._load:
+            self._load = seen.load
+            news.append(LoadChanged(seen.load))
+        return news
+
+    def _on_heartbeat(self, sender: int, beat: m.Heartbeat, news: list[News]) -> None:
+        if beat.epoch < self.term or epoch_node(beat.epoch) != sender or not beat.serving:
+            return
+        if beat.epoch > self.term:
+            self.term, self.primary = beat.epoch, sender
+            news.append(PrimaryChanged(beat.epoch, sender))
+        if beat.space is not self._space:
+            self._space = beat.space
+            is_tight = beat.space is SpaceState.TIGHT
+            news.append(SpaceChanged(beat.space is not SpaceState.AMPLE, is_tight, _low(sender)))
+
+    def is_silent(self, node: int, now_ns: int) -> bool:
+        """Has this node not been heard of for so long that it is taken for gone?"""
+        return self._presence.is_silent(node, 0, now_ns)
+
+    def readers(self) -> list[int]:
+        """Who can be asked to read: backups that keep up, then the primary, then the other replicas."""
+        ranks: list[tuple[int, int]] = []
+        for node in self.config.data_servers:
+            seen = self._presence.seen(node)
+            keeps_up = seen is not None and seen.is_synchronized
+            rank = 1 if node == self.primary else 0 if keeps_up else 2
+            ranks.append((rank, node))
+        return [node for _, node in sorted(ranks)]
+
+
+def _low(node: int) -> str:
+    return f"the disk of node {node}, which serves the channel, is nearly full"

@@ -1,0 +1,73 @@
+"""ChannelParts: the machines of one channel on one node, and what waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from antiphon.bus import effects as bus
+from antiphon.bus.listener import Listener
+from antiphon.bus.producer import Producer
+from antiphon.bus.replica import Replica
+from antiphon.message_manager.manager import MessageManager
+
+
+@dataclass(slots=True)
+class ChannelParts:
+    """The machines of one channel on this node, with what waits for them.
+
+    A node without a replica has a listener; one that keeps no messages has no message manager.
+    """
+
+    name: str
+    producer: Producer
+    replica: Replica | None = None
+    manager: MessageManager | None = None
+    listener: Listener | None = None
+    for_replica: list[bus.Event] = field(default_factory=list)
+    for_producer: list[bus.Event] = field(default_factory=list)
+    for_listener: list[bus.Event] = field(default_factory=list)
+    manager_heard: bool = False
+    proposals: int = 0
+    # Is there anybody else? What was said before a configuration began goes to those of the one before.
+    is_alone: bool = field(init=False)
+    # Room on the disk is low: nothing more is published for now.
+    is_blocked: bool = False
+
+    def __post_init__(self) -> None:
+        assert (self.replica is None) != (self.listener is None), "a channel is kept, or listened to"
+        self.is_alone = len(self.producer.config.nodes) == 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Is anything waiting for one of the machines?"""
+        return bool(self.for_replica or self.for_producer or self.for_listener or self.manager_heard)
+
+    @property
+    def primary(self) -> int:
+        """Who serves the channel, as far as is known here; 0 for nobody."""
+        return self.replica.primary if self.replica is not None else self._listener.primary
+
+    @property
+    def is_ready(self) -> bool:
+        """Is the channel served here, or followed, or known to be served elsewhere?"""
+        if self.replica is None:
+            return self._listener.primary != 0
+        return self.replica.is_serving or self.replica.is_synchronized
+
+    @property
+    def _listener(self) -> Listener:
+        assert self.listener is not None, "a channel without a replica is listened to"
+        return self.listener
+
+    @property
+    def kept(self) -> MessageManager:
+        """The message manager of a node that keeps messages."""
+        assert self.manager is not None, "this node keeps no messages"
+        return self.manager
+
+    def reader(self, node: int, attempt: int) -> int:
+        """Whom to ask to read: ourselves if we can, else one after the other. 0: there is nobody."""
+        if self.manager is not None:
+            return node
+        readers = self._listener.readers()
+        return readers[attempt % len(readers)] if readers else 0

@@ -1,0 +1,135 @@
+"""`antiphon init`: writes what the nodes of a cluster on several machines need.
+
+That is `cluster.toml`, which every node gets a copy of; `cluster.key`, the key of their bus, which every node
+gets too and nobody else; and `START`, the commands that start each node, the first time and later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from antiphon.cli.topology import TRANSPORTS, add_topology_options, counts_of
+from antiphon.errors import NodeError
+
+if TYPE_CHECKING:
+    # `antiphon send` need not load a server.
+    from antiphon.cluster.topology import ClusterSpec, NodeSpec
+
+LOOPBACK = "127.0.0.1"
+START = "START"
+DEFAULT_PORT = 7420
+BUS_PORT = 7430
+
+
+def add_command(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "init", help="write the files of a cluster on several machines", description=__doc__
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where the files go")
+    add_topology_options(parser, transports=TRANSPORTS)
+    parser.add_argument(
+        "--host",
+        action="append",
+        type=_host,
+        default=[],
+        metavar="NAME=ADDR",
+        help="which machine a node is on, as the others reach it; once for each node (default 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULT_PORT, help="of a machine's first client manager (default 7420)"
+    )
+    parser.add_argument(
+        "--bus-port", type=_port, default=BUS_PORT, help="of the first node on a machine (default 7430)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files."""
+    from antiphon.cluster.topology import lay_out
+    from antiphon.runtime.cluster_data import CLUSTER_FILE, remote_sources, write_cluster
+
+    hosts = dict(arguments.host)
+    sources = remote_sources(lambda name: hosts.get(name, LOOPBACK), arguments.port, arguments.bus_port)
+    spec = lay_out(counts_of(arguments), sources)
+    _check_hosts(spec, hosts)
+    write_cluster(arguments.directory, spec)
+    text = start_commands(spec)
+    (arguments.directory / START).write_text(text, encoding="utf-8")
+    if arguments.json:
+        told = {
+            "config": str(arguments.directory / CLUSTER_FILE),
+            "key": str(arguments.directory / spec.key_file),
+            "url": f"antiphon://{','.join(spec.servers)}",
+            "nodes": [
+                {"name": one.name, "host": one.host, "first_start": _first(one), "start": _later(one)}
+                for one in spec.nodes
+            ],
+        }
+        print(json.dumps(told))
+    else:
+        print(f"{arguments.directory} holds {CLUSTER_FILE}, {spec.key_file} and {START}:\n\n{text}", end="")
+    return 0
+
+
+def start_commands(spec: ClusterSpec) -> str:
+    """What to do on which machine."""
+    lines = [
+        f"Copy cluster.toml and {spec.key_file} to a directory of each machine, the key readable by its",
+        "owner only, and start its nodes there. The first time:",
+        "",
+    ]
+    lines += _listed(spec, _first)
+    lines += ["", "Every later time, also after a disk was lost:", ""]
+    lines += _listed(spec, _later)
+    if any(one.host != LOOPBACK for one in spec.client_managers):
+        lines += [
+            "",
+            "There are no users and there is no encryption for clients yet: whoever reaches these addresses",
+            f"may read and write everything: {', '.join(spec.servers)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _first(node: NodeSpec) -> str:
+    return f"{_later(node)} --format" if node.has_disk else _later(node)
+
+
+def _later(node: NodeSpec) -> str:
+    return f"antiphon node {node.name} --config cluster.toml"
+
+
+def _listed(spec: ClusterSpec, command: Callable[[NodeSpec], str]) -> Iterator[str]:
+    for host in dict.fromkeys(one.host for one in spec.nodes):
+        yield f"  on {host}"
+        yield from (f"    {command(one)}" for one in spec.nodes if one.host == host)
+
+
+def _check_hosts(spec: ClusterSpec, hosts: dict[str, str]) -> None:
+    for name in hosts:
+        spec.node(name)
+    at_home = [one.name for one in spec.nodes if one.host == LOOPBACK]
+    if at_home and len(at_home) < len(spec.nodes):
+        raise NodeError(
+            f"other machines do not reach {at_home[0]} at {LOOPBACK}: say --host {at_home[0]}=ADDRESS"
+        )
+
+
+def _host(text: str) -> tuple[str, str]:
+    name, equals, address = text.partition("=")
+    if not (name and equals and address) or ":" in address or "/" in address:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=ADDRESS")
+    return name, address
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{value} is no port")
+    return value

@@ -1,0 +1,165 @@
+"""Credits: what consumers may be sent, said to the primary until it has heard of it.
+
+Where it sits
+    consumers  ->  CREDITS  ->  the primary of the channel
+
+What it promises
+    K1  There is at most one word for each channel and step, and it says what holds at the end of the step.
+    K2  What the primary has not heard of is said again, as it stands by then. Credit is absolute, so it does
+        not matter which of two words comes first.
+    K3  Credit is said of consumers that are attached; until then their registration says it. A word that
+        overtook the registration would be heard and lost.
+    K4  While there is an attached consumer, the primary is asked now and then whether it knows us: who was
+        taken for dead would wait for ever.
+
+What it leaves to others
+    Who is attached, and what to do when the primary does not know us: `consumers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from typing import Final
+
+from antiphon.bus.messages import Credit, Credits, DeliverHead
+from antiphon.client_manager.connection import Outbox
+from antiphon.client_manager.effects import SendToPrimary
+from antiphon.client_manager.session import Consumer, ConsumerState
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.client_manager.streams import Streams
+
+_NS_PER_MS: Final = 1_000_000
+
+
+class _Account:
+    """What is to be said in one channel."""
+
+    __slots__ = ("changed", "check_at_ns", "is_settled", "number", "repeat_at_ns", "said", "settled_number")
+
+    def __init__(self) -> None:
+        # The number of the last word. It goes on from term to term.
+        self.number = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """There is a new primary: it hears everything with the registrations."""
+        self.changed: dict[int, Consumer] = {}
+        # Said and not heard of: the consumer, and the number of the last word about it.
+        self.said: dict[int, tuple[Consumer, int]] = {}
+        self.repeat_at_ns: int | None = None
+        self.check_at_ns: int | None = None
+        # Is it to be said that everybody is attached again, and in which word was it said?
+        self.is_settled = False
+        self.settled_number = 0
+
+    def heard(self, number: int) -> None:
+        if self.said:
+            self.said = {key: said for key, said in self.said.items() if said[1] > number}
+        if self.settled_number and self.settled_number <= number:
+            self.is_settled = False
+            self.settled_number = 0
+        if not self.said and not self.is_settled:
+            self.repeat_at_ns = None
+
+    def take(self) -> tuple[Credit, ...]:
+        """What to say now, under the next number.
+
+        Whatever the primary has not heard of is in it: that it heard a word says nothing about earlier ones.
+        """
+        self.number += 1
+        for key, (consumer, _) in self.said.items():
+            self.changed.setdefault(key, consumer)
+        items = []
+        for key, consumer in self.changed.items():
+            if consumer.state == ConsumerState.ATTACHED:
+                items.append(Credit(key, *consumer.credit_left))
+                self.said[key] = (consumer, self.number)
+            else:
+                self.said.pop(key, None)
+        self.changed.clear()
+        if self.is_settled:
+            self.settled_number = self.number
+        return tuple(items)
+
+
+class CreditAccounts:
+    """The credit of all consumers of one client manager."""
+
+    __slots__ = ("_accounts", "_check_ns", "_consumers", "_interval_ns", "_outbox", "_streams")
+
+    def __init__(
+        self,
+        consumers: Mapping[str, Sized],
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        streams: Streams,
+    ) -> None:
+        # Of each channel; here only to see whether there are any (K4).
+        self._consumers = consumers
+        self._outbox = outbox
+        self._streams = streams
+        self._interval_ns = settings.request_interval_ms * _NS_PER_MS
+        self._check_ns = settings.attachment_check_ms * _NS_PER_MS
+        self._accounts = {channel: _Account() for channel in consumers}
+
+    def changed(self, consumer: Consumer) -> None:
+        """Say what its credit is at the end of this step (K1)."""
+        if consumer.state == ConsumerState.ATTACHED:
+            self._accounts[consumer.lane.channel].changed[consumer.key] = consumer
+
+    def forget(self, consumer: Consumer) -> None:
+        account = self._accounts[consumer.lane.channel]
+        account.changed.pop(consumer.key, None)
+        account.said.pop(consumer.key, None)
+
+    def settled(self, channel: str) -> None:
+        """Everybody whom an earlier primary knew is attached again: this one need not wait for more."""
+        self._accounts[channel].is_settled = True
+
+    def new_term(self, channel: str) -> None:
+        self._accounts[channel].begin()
+
+    def ask(self, channel: str) -> int:
+        """Ask at the end of this step whether the primary knows us (K4); the number of that word."""
+        account = self._accounts[channel]
+        account.check_at_ns = 0
+        return account.number + 1
+
+    def heard(self, channel: str, message: DeliverHead) -> None:
+        self._accounts[channel].heard(message.credits_heard)
+
+    # -- time ------------------------------------------------------------------
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = [
+            deadline
+            for account in self._accounts.values()
+            for deadline in (account.repeat_at_ns, account.check_at_ns)
+            if deadline is not None
+        ]
+        return min(deadlines, default=None)
+
+    def keep_time(self, now_ns: int) -> None:
+        for channel, account in self._accounts.items():
+            is_repeated = account.repeat_at_ns is not None and account.repeat_at_ns <= now_ns
+            is_settling = account.is_settled and not account.settled_number
+            if not self._consumers[channel] or not self._streams.stream(channel):
+                account.check_at_ns = None
+            elif account.check_at_ns is None:
+                account.check_at_ns = now_ns + self._check_ns
+            is_check = account.check_at_ns is not None and account.check_at_ns <= now_ns
+            if account.changed or is_repeated or is_settling or is_check:
+                self._say(channel, account, now_ns, is_repeated=is_repeated)
+
+    def _say(self, channel: str, account: _Account, now_ns: int, *, is_repeated: bool) -> None:
+        items = account.take()
+        if is_repeated or account.repeat_at_ns is None:
+            unheard = account.said or account.is_settled
+            account.repeat_at_ns = now_ns + self._interval_ns if unheard else None
+        if account.check_at_ns is not None:
+            account.check_at_ns = now_ns + self._check_ns
+        streams = self._streams
+        said = Credits(
+            streams.term(channel), account.number, items, streams.stream(channel), account.is_settled
+        )
+        self._outbox.do(SendToPrimary(channel, said))

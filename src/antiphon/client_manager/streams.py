@@ -1,0 +1,227 @@
+"""Streams: what a primary says to this client manager in numbers, put in order and acknowledged.
+
+Where it sits
+    the primary of a channel  ->  STREAMS  ->  consumers  ->  clients
+
+What it promises
+    S1  Of each stream every number is taken once, in the order 1, 2, 3 …, whatever the network does to it.
+    S2  A higher term voids the stream of a lower one, and within a term that of a later run of ours voids
+        that of an earlier one. What still comes of a void stream is not taken.
+    S3  What came is acknowledged once for each step, and again when the primary does not seem to know.
+    S4  A gap is named after a short while, because the network reorders; and again until it is closed.
+    S5  What is kept because it came too early is bounded. What is not kept counts as missing.
+    S6  Of a stream that is held nothing is taken until it is released: what came may be old.
+
+What it leaves to others
+    What the messages mean; and that what is missing comes again is the primary's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from antiphon.bus.messages import ConsumerEnded, Deliver, DeliverAck, DeliverHead, Registered
+from antiphon.client_manager.connection import Outbox
+from antiphon.client_manager.effects import SendToPrimary
+from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.ranges import Ranges
+
+_NS_PER_MS: Final = 1_000_000
+
+_EARLY_MAX: Final = 4_096
+"""How many messages may be kept that came before others."""
+
+_NAMED_MAX: Final = 256
+"""How many missing numbers are named at once: these first, the others when they are there."""
+
+_WEIGHT: Final = 256
+"""What a message weighs besides its rows, about."""
+
+Numbered = Deliver | Registered | ConsumerEnded
+
+
+class Inflow:
+    """The stream of one channel."""
+
+    __slots__ = (
+        *("channel", "early", "early_bytes", "is_held", "is_owed", "name_at_ns", "next", "stream", "term"),
+        "told",
+    )
+
+    def __init__(self, channel: str) -> None:
+        self.channel = channel
+        self.term = 0
+        self.begin(0)
+
+    def begin(self, stream: int) -> None:
+        """Nothing has come of this stream; of what there was before, nothing is wanted (S2)."""
+        self.stream = stream
+        self.next = 1
+        # The highest number that is known to be said.
+        self.told = 0
+        self.early: dict[int, Numbered] = {}
+        self.early_bytes = 0
+        # Must what comes wait (S6)?
+        self.is_held = False
+        # Is an acknowledgement due, and when is a gap to be named?
+        self.is_owed = False
+        self.name_at_ns: int | None = None
+
+    @property
+    def has_gap(self) -> bool:
+        return self.told >= self.next
+
+    def missing(self) -> Ranges:
+        """What is known to be said and has not come, the first of it."""
+        missing = Ranges()
+        number, left = self.next, _NAMED_MAX
+        for early in [*sorted(self.early), self.told + 1]:
+            if early > number and left:
+                stop = min(early, number + left)
+                missing.add(number, stop)
+                left -= stop - number
+            number = early + 1
+        return missing
+
+
+class Streams:
+    """The streams of all channels. `take` is handed what is in order, `begun` told of another stream."""
+
+    __slots__ = ("_begun", "_delay_ns", "_early_bytes_max", "_inflows", "_interval_ns", "_outbox", "_take")
+
+    def __init__(
+        self,
+        channels: list[str],
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        take: Callable[[str, Numbered], None],
+        begun: Callable[[str, int], None],
+    ) -> None:
+        self._outbox = outbox
+        self._take = take
+        self._begun = begun
+        self._delay_ns = settings.missing_delay_ms * _NS_PER_MS
+        self._interval_ns = settings.missing_interval_ms * _NS_PER_MS
+        self._early_bytes_max = settings.early_bytes_max
+        self._inflows = {channel: Inflow(channel) for channel in channels}
+
+    def term(self, channel: str) -> int:
+        return self._inflows[channel].term
+
+    def stream(self, channel: str) -> int:
+        """The stream that is current in a channel; 0 while there is none."""
+        return self._inflows[channel].stream
+
+    def new_term(self, channel: str, term: int) -> None:
+        inflow = self._inflows[channel]
+        assert term > inflow.term, f"term {term} of channel {channel} follows term {inflow.term}"
+        inflow.term = term
+        inflow.begin(0)
+
+    def is_current(self, channel: str, term: int, stream: int) -> bool:
+        inflow = self._inflows[channel]
+        return term == inflow.term and stream == inflow.stream
+
+    # -- the primary says ------------------------------------------------------
+
+    def arrive(self, channel: str, stream: int, number: int, message: Numbered) -> None:
+        """A message with a number came: it is taken in its turn, and once (S1)."""
+        inflow = self._inflows[channel]
+        if message.term != inflow.term or stream < inflow.stream:
+            return
+        if stream > inflow.stream:
+            self._begin(inflow, stream)
+        inflow.is_owed = True
+        if number != inflow.next or inflow.is_held:
+            self._keep(inflow, number, message)
+            return
+        inflow.next = number + 1
+        if number > inflow.told:
+            inflow.told = number
+        self._take(channel, message)
+        if inflow.early:
+            self._take_early(inflow)
+
+    def _take_early(self, inflow: Inflow) -> None:
+        while not inflow.is_held and (early := inflow.early.pop(inflow.next, None)) is not None:
+            inflow.next += 1
+            inflow.early_bytes -= _weight(early)
+            self._take(inflow.channel, early)
+
+    def learn(self, channel: str, term: int, stream: int) -> None:
+        """There is such a stream, though perhaps nothing has come of it yet."""
+        inflow = self._inflows[channel]
+        if term == inflow.term and stream > inflow.stream:
+            self._begin(inflow, stream)
+
+    def _begin(self, inflow: Inflow, stream: int) -> None:
+        inflow.begin(stream)
+        self._begun(inflow.channel, stream)
+
+    def _keep(self, inflow: Inflow, number: int, message: Numbered) -> None:
+        if number < inflow.next or number in inflow.early:
+            return
+        inflow.told = max(inflow.told, number)
+        weight = _weight(message)
+        if len(inflow.early) < _EARLY_MAX and inflow.early_bytes + weight <= self._early_bytes_max:
+            inflow.early[number] = message
+            inflow.early_bytes += weight
+
+    def hold(self, channel: str) -> None:
+        """We may have been taken for dead: take nothing more of the stream before it is released (S6)."""
+        self._inflows[channel].is_held = True
+
+    def release(self, channel: str) -> None:
+        """The stream is still ours."""
+        inflow = self._inflows[channel]
+        if inflow.is_held:
+            inflow.is_held = False
+            inflow.is_owed = True
+            self._take_early(inflow)
+
+    def head(self, channel: str, message: DeliverHead) -> None:
+        """How long a stream of ours is, and how much of it the primary knows to be here (S3)."""
+        if self.is_current(channel, message.term, message.stream) and message.stream:
+            inflow = self._inflows[channel]
+            inflow.told = max(inflow.told, message.number)
+            if message.acknowledged < inflow.next - 1 or inflow.has_gap:
+                inflow.is_owed = True
+
+    def void(self, channel: str) -> None:
+        """The primary has given up the stream: it waits for us to begin another."""
+        inflow = self._inflows[channel]
+        inflow.is_owed = False
+        inflow.name_at_ns = None
+        inflow.told = inflow.next - 1
+
+    # -- time ------------------------------------------------------------------
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = [inflow.name_at_ns for inflow in self._inflows.values() if inflow.name_at_ns is not None]
+        return min(deadlines, default=None)
+
+    def keep_time(self, now_ns: int) -> None:
+        for inflow in self._inflows.values():
+            if inflow.is_owed or inflow.name_at_ns is not None:
+                self._acknowledge(inflow, now_ns)
+
+    def _acknowledge(self, inflow: Inflow, now_ns: int) -> None:
+        missing = None
+        if not inflow.has_gap:
+            inflow.name_at_ns = None
+        elif inflow.name_at_ns is None:
+            inflow.name_at_ns = now_ns + self._delay_ns
+        elif inflow.name_at_ns <= now_ns:
+            inflow.name_at_ns = now_ns + self._interval_ns
+            missing = inflow.missing()
+        if inflow.is_owed or missing is not None:
+            inflow.is_owed = False
+            said = DeliverAck(inflow.term, inflow.next - 1, missing or Ranges(), inflow.stream)
+            self._outbox.do(SendToPrimary(inflow.channel, said))
+
+
+def _weight(message: Numbered) -> int:
+    if not isinstance(message, Deliver):
+        return _WEIGHT
+    return _WEIGHT + sum([sum(map(len, piece.buffers)) for piece in message.pieces])

@@ -1,0 +1,120 @@
+"""Agreement: a node that starts asks the others whether they have the same `cluster.toml`.
+
+Where it sits
+    config_file  ->  AGREEMENT  <->  AdminAsk, AdminAnswer  <->  the other members
+
+What it promises
+    P1  A node whose file differs from that of one that is at work does not start, and says in which keys.
+    P2  Of two that start at the same time with different files at least the one with the higher number does
+        not start.
+    P3  Who does not answer in time is not waited for: a cluster starts also while some of it is away.
+    P4  Who is about to give a disk the id that the file lists learns whether the channel has ordered anything
+        before: if so, that id may have been another disk's.
+
+What it leaves to others
+    Sending, receiving and the time. Members whose cluster id, key or addresses differ do not hear each other
+    at all; nobody can tell them more than that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+QUESTION: Final = "config"
+HISTORY_QUESTION: Final = json.dumps({"question": "status"})
+KEYS_NAMED_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigCard:
+    """What a node shows of its file."""
+
+    name: str
+    number: int
+    digest: str
+    keys: Mapping[str, str]
+
+    def answer(self, question: Mapping[str, Any], *, is_established: bool) -> dict[str, Any]:
+        """To whoever asks; who has the same digest need not be told the keys."""
+        keys = {} if question.get("digest") == self.digest else dict(self.keys)
+        return {"digest": self.digest, "keys": keys, "is_established": is_established}
+
+
+class Agreement:
+    """What the others have said so far."""
+
+    def __init__(self, card: ConfigCard, others: Mapping[int, str]) -> None:
+        """`others` are the members but us, by number, with their names."""
+        self.card = card
+        self._others = dict(others)
+        self._heard: dict[int, dict[str, Any]] = {}
+        self.has_history = False
+
+    @property
+    def question(self) -> str:
+        """What to ask of everybody."""
+        return json.dumps({"question": QUESTION, "digest": self.card.digest})
+
+    @property
+    def unheard(self) -> list[int]:
+        """Who has not answered."""
+        return [number for number in sorted(self._others) if number not in self._heard]
+
+    def reply(self, question: str) -> str | None:
+        """To a member that asks while we are still asking ourselves."""
+        asked = _parse(question)
+        if asked is None or asked.get("question") != QUESTION:
+            return None
+        return json.dumps(self.card.answer(asked, is_established=False))
+
+    def take(self, sender: int, answer: str) -> None:
+        """A member has answered; what makes no sense is no answer."""
+        said = _parse(answer)
+        if said is not None and sender in self._others and isinstance(said.get("digest"), str):
+            self._heard[sender] = said
+
+    def take_history(self, answer: str) -> None:
+        """A member has told how its channel stands (P4)."""
+        said = _parse(answer)
+        rows = said.get("channels") if said is not None else None
+        if isinstance(rows, list):
+            numbers = [row.get("committed") for row in rows if isinstance(row, dict)]
+            self.has_history |= any(isinstance(number, int) and number > 0 for number in numbers)
+
+    def refusal(self) -> str | None:
+        """Why we do not start, in one sentence; None if nothing that was heard speaks against it."""
+        for number in sorted(self._heard):
+            said = self._heard[number]
+            is_ours_to_yield = said.get("is_established") is True or number < self.card.number
+            if said["digest"] != self.card.digest and is_ours_to_yield:
+                return self._sentence(self._others[number], said.get("keys"))
+        return None
+
+    def _sentence(self, other: str, theirs: object) -> str:
+        differing = self._differing(theirs if isinstance(theirs, dict) else {})
+        named = ", ".join(differing[:KEYS_NAMED_MAX])
+        more = len(differing) - KEYS_NAMED_MAX
+        return (
+            f"the cluster file of {self.card.name} is not that of {other}; different are {named}"
+            f"{f' and {more} more' if more > 0 else ''}: copy the file that is right to every node"
+        )
+
+    def _differing(self, theirs: Mapping[str, object]) -> list[str]:
+        ours = self.card.keys
+        paths = sorted({*ours, *_texts(theirs)})
+        return [path for path in paths if ours.get(path) != theirs.get(path)] or ["nothing that was told"]
+
+
+def _texts(found: Iterable[object]) -> list[str]:
+    return [one for one in found if isinstance(one, str)]
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,320 @@
+"""Topology: which nodes a cluster has, where they are, and who does what on each channel.
+
+Where it sits
+    command line  ->  TOPOLOGY  ->  config_file, and every node that composes itself by it
+
+What it promises
+    P1  A channel's group lists its message managers by rank, then its witnesses, then all client managers of
+        the cluster; those have no disk and no vote.
+    P2  At most five message managers vote, those of the lowest ranks, and the votes of a channel are odd. The
+        one exception is two message managers without a witness: nothing is lost with one disk, and nothing
+        is ordered while one of them is away.
+    P3  Whoever votes is listed with the disk it votes with.
+
+What it leaves to others
+    Chance and free ports come in as data: whoever lays out a cluster draws ids and looks for ports. What a
+    file may say is `config_file.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any, Final
+
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import GroupConfig
+from antiphon.errors import NodeError
+from antiphon.transport.interface import Address, Lane, Peer
+
+LOOPBACK: Final = "127.0.0.1"
+VOTERS_MAX: Final = 5
+CHANNELS_MAX: Final = 52
+NODES_MAX: Final = 0xFFFF
+
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+
+# A loopback takes large datagrams whole; between machines they have to fit into packets.
+_DATAGRAM_BYTES_LOOPBACK: Final = 60_000
+_DATAGRAM_BYTES: Final = 1_400
+
+
+class Role(StrEnum):
+    """What a node of a cluster is."""
+
+    CLIENT_MANAGER = "client-manager"
+    MESSAGE_MANAGER = "message-manager"
+    WITNESS = "witness"
+
+
+LANES: Final[dict[Role, frozenset[Lane]]] = {
+    Role.CLIENT_MANAGER: frozenset({Lane.CONTROL, Lane.DELIVERIES}),
+    Role.MESSAGE_MANAGER: frozenset({Lane.DATA, Lane.CONTROL}),
+    Role.WITNESS: frozenset({Lane.CONTROL}),
+}
+"""What each listens to: the rest does not even wake it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """One node: who it is, and where the others find it."""
+
+    name: str
+    number: int
+    role: Role
+    # Of message managers and witnesses.
+    channel: str | None = None
+    # Of message managers: the lowest stands first for sequencer.
+    rank: int | None = None
+    host: str = LOOPBACK
+    # The address of the network card for multicasts; empty: that of the host.
+    interface: str = ""
+    # A port for each channel that the node takes part in.
+    bus: Mapping[str, int]
+    # Of client managers: where clients connect.
+    listen: Address | None = None
+    # Of message managers and witnesses: the disk that the cluster was created with.
+    disk_id: bytes = NO_DISK
+    # Of message managers and witnesses: where the data lies, relative to the file that says so.
+    data: str = ""
+
+    @property
+    def has_disk(self) -> bool:
+        return self.role is not Role.CLIENT_MANAGER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSpec:
+    """One channel: what its nodes have in common."""
+
+    name: str
+    # Where each lane is heard; `udp` only.
+    multicast: Mapping[Lane, Address] = field(default_factory=dict)
+    # Down to how many copies the channel goes on while message managers are silent; 0: never fewer than two.
+    min_copies: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """A whole cluster, as its file describes it."""
+
+    name: str = "antiphon"
+    cluster_id: bytes
+    transport: str
+    key_file: str = "cluster.key"
+    datagram_bytes: int = _DATAGRAM_BYTES
+    hops: int = 1
+    # What is not the default of `GroupConfig` and of the journal's `Settings`.
+    bus: Mapping[str, int] = field(default_factory=dict)
+    journal: Mapping[str, int] = field(default_factory=dict)
+    channels: tuple[ChannelSpec, ...]
+    nodes: tuple[NodeSpec, ...]
+
+    def node(self, name: str) -> NodeSpec:
+        """The node of this name; `NodeError` that tells which there are."""
+        for one in self.nodes:
+            if one.name == name:
+                return one
+        known = ", ".join(one.name for one in self.nodes)
+        raise NodeError(f"the cluster has no node {name!r}; there are {known}")
+
+    def channel(self, name: str) -> ChannelSpec:
+        """The channel of this name, which exists."""
+        return next(one for one in self.channels if one.name == name)
+
+    def message_managers(self, channel: str) -> list[NodeSpec]:
+        """Those of a channel, the lowest rank first."""
+        found = [one for one in self.nodes if one.role is Role.MESSAGE_MANAGER and one.channel == channel]
+        return sorted(found, key=lambda one: one.rank or 0)
+
+    def witnesses(self, channel: str) -> list[NodeSpec]:
+        """Those of a channel."""
+        return [one for one in self.nodes if one.role is Role.WITNESS and one.channel == channel]
+
+    @property
+    def client_managers(self) -> list[NodeSpec]:
+        """All of them: each takes part in every channel."""
+        return [one for one in self.nodes if one.role is Role.CLIENT_MANAGER]
+
+    def members(self, channel: str) -> list[NodeSpec]:
+        """Whoever takes part in a channel (P1)."""
+        return [*self.message_managers(channel), *self.witnesses(channel), *self.client_managers]
+
+    def channels_of(self, node: NodeSpec) -> list[ChannelSpec]:
+        """The channels that a node takes part in."""
+        return [one for one in self.channels if node.channel in (None, one.name)]
+
+    @property
+    def servers(self) -> list[str]:
+        """Where clients may connect, in the order in which they are to be tried."""
+        return [f"{host}:{port}" for host, port in (one.listen for one in self.nodes if one.listen)]
+
+    def peers(self, channel: str) -> dict[int, Peer]:
+        """Where the members of a channel hear each other."""
+        return {
+            one.number: Peer(one.host, one.bus[channel], LANES[one.role]) for one in self.members(channel)
+        }
+
+    def bus_id(self, channel: str) -> bytes:
+        """As what the members of a channel know each other: what was said on another is not for them."""
+        return blake2b(self.cluster_id + channel.encode(), digest_size=16).digest()
+
+    def group_config(self, channel: str) -> GroupConfig:
+        """Who does what on a channel, as it is when the cluster is created."""
+        members = self.members(channel)
+        managers = [one.number for one in self.message_managers(channel)]
+        witnesses = [one.number for one in self.witnesses(channel)]
+        voters = managers[: voting_managers(len(managers), len(witnesses))]
+        quorum = (len(voters) + len(witnesses)) // 2 + 1
+        copies = min(len(managers), 2)
+        return GroupConfig(
+            group=channel,
+            nodes=tuple([one.number for one in members]),
+            disk_ids=tuple([one.disk_id for one in members]),
+            commit_servers=(*voters, *witnesses),
+            data_servers=tuple(managers),
+            checkpoint_servers=tuple(managers),
+            # A sequencer must be one of those who vote.
+            candidates=tuple(voters),
+            data_quantity=copies,
+            commit_quantity=quorum,
+            seal_quantity=quorum,
+            checkpoint_quantity=copies,
+            min_copies=self.channel(channel).min_copies,
+            **self.bus,
+        )
+
+
+def voting_managers(managers: int, witnesses: int) -> int:
+    """How many message managers of a channel vote (P2)."""
+    voters = min(managers, VOTERS_MAX)
+    is_even = (voters + witnesses) % 2 == 0
+    # A fourth vote would only make three of four necessary where two of three were enough.
+    return voters - 1 if is_even and not witnesses and voters > 2 else voters
+
+
+def complaint_about_votes(managers: int, witnesses: int) -> str:
+    """Why so many witnesses make no sense; empty if they do."""
+    votes = voting_managers(managers, witnesses) + witnesses
+    if not witnesses or votes % 2 == 1:
+        return ""
+    return (
+        f"{managers} message managers with {witnesses} witnesses give a channel {votes} votes, and an odd "
+        f"number is needed: have {witnesses - 1} or {witnesses + 1} witnesses"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How large a cluster is to be."""
+
+    client_managers: int = 1
+    # Of each channel.
+    message_managers: int = 1
+    channels: int = 1
+    # Of each channel; None: one if there are two message managers, else none.
+    witnesses: int | None = None
+    transport: str = "udp"
+
+    @property
+    def witnesses_of_channel(self) -> int:
+        if self.witnesses is not None:
+            return self.witnesses
+        return 1 if self.message_managers == 2 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where whatever is drawn or looked for comes from."""
+
+    # Sixteen bytes that nobody has drawn before.
+    draw_id: Callable[[], bytes]
+    # A port of a host on which nobody listens, and that was not given out before.
+    bus_port: Callable[[str], int]
+    # One for the multicast groups of a channel, the same on all hosts.
+    multicast_port: Callable[[], int]
+    # The n-th client manager's, counted from 0.
+    client_port: Callable[[str, int], int]
+    # Which host a node of this name is on.
+    host_of: Callable[[str], str] = lambda name: LOOPBACK
+
+
+def channel_names(count: int) -> list[str]:
+    """a, b, … z, za, zb, …: the first is the lowest, and so the system channel.
+
+    >>> channel_names(3)
+    ['a', 'b', 'c']
+    """
+    names = [*_LETTERS, *("z" + letter for letter in _LETTERS)]
+    return names[:count]
+
+
+def lay_out(counts: Counts, sources: Sources) -> ClusterSpec:
+    """A new cluster of this size; `NodeError` if there can be none."""
+    _check(counts)
+    channels = channel_names(counts.channels)
+    witnesses = counts.witnesses_of_channel
+    nodes: list[NodeSpec] = []
+
+    def add(name: str, role: Role, channel: str | None = None, **rest: Any) -> None:
+        host = sources.host_of(name)
+        ports = {one: sources.bus_port(host) for one in channels if channel in (None, one)}
+        if role is not Role.CLIENT_MANAGER:
+            rest |= {"disk_id": sources.draw_id(), "data": f"nodes/{name}"}
+        nodes.append(
+            NodeSpec(
+                name=name, number=len(nodes) + 1, role=role, channel=channel, host=host, bus=ports, **rest
+            )
+        )
+
+    for at in range(counts.client_managers):
+        name = f"cm-{at + 1}"
+        host = sources.host_of(name)
+        add(name, Role.CLIENT_MANAGER, listen=(host, sources.client_port(host, at)))
+    for channel in channels:
+        for rank in range(1, counts.message_managers + 1):
+            add(f"mm-{channel}-{rank}", Role.MESSAGE_MANAGER, channel, rank=rank)
+        for at in range(1, witnesses + 1):
+            add(f"w-{channel}-{at}", Role.WITNESS, channel)
+    is_local = all(one.host == LOOPBACK for one in nodes)
+    return ClusterSpec(
+        cluster_id=sources.draw_id(),
+        transport=counts.transport,
+        datagram_bytes=_DATAGRAM_BYTES_LOOPBACK if is_local else _DATAGRAM_BYTES,
+        channels=tuple([_channel(one, counts, sources) for one in channels]),
+        nodes=tuple(nodes),
+    )
+
+
+def _check(counts: Counts) -> None:
+    for what, number, least in (
+        ("client managers", counts.client_managers, 1),
+        ("message managers", counts.message_managers, 1),
+        ("channels", counts.channels, 1),
+        ("witnesses", counts.witnesses_of_channel, 0),
+    ):
+        if number < least:
+            raise NodeError(f"a cluster cannot have {number} {what}")
+    if counts.channels > CHANNELS_MAX:
+        raise NodeError(f"{counts.channels} channels; a cluster has at most {CHANNELS_MAX}")
+    if complaint := complaint_about_votes(counts.message_managers, counts.witnesses_of_channel):
+        raise NodeError(complaint)
+    servers = counts.message_managers + counts.witnesses_of_channel
+    total = counts.client_managers + counts.channels * servers
+    if total > NODES_MAX:
+        raise NodeError(f"{total} nodes; a cluster has at most {NODES_MAX:,}")
+
+
+def _channel(name: str, counts: Counts, sources: Sources) -> ChannelSpec:
+    multicast: dict[Lane, Address] = {}
+    if counts.transport == "udp":
+        # Any address of the range that is for organizations to use among themselves (RFC 2365); the last
+        # byte tells the lanes apart. Two clusters that draw the same do not understand each other.
+        drawn = sources.draw_id()
+        port = sources.multicast_port()
+        for lane in Lane:
+            multicast[lane] = (f"239.{192 + drawn[0] % 56}.{drawn[1]}.{1 + 4 * (drawn[2] % 60) + lane}", port)
+    min_copies = 1 if counts.message_managers == 2 else 0
+    return ChannelSpec(name=name, multicast=multicast, min_copies=min_copies)

@@ -1,0 +1,302 @@
+"""Inquiries: a client's question about the whole system, put to all of its nodes.
+
+Where it sits
+    client  ->  client manager  ->  INQUIRIES  <->  AdminAsk, AdminAnswer  <->  the standing of every node
+
+What it promises
+    Q1  Whoever lives is heard: nodes are asked directly, nothing is ordered, and nobody's absence is
+        waited for longer than a second. Who gave no answer is named.
+    Q2  Of what several replicas know, the primary's word counts; without one, that of the replica that is
+        farthest. Of two that take themselves for the primary, the one with the higher epoch is.
+    Q3  However many clients ask the same at once, the nodes are asked once.
+    Q4  An answer is bounded: destinations are told page by page, channel after channel.
+
+What it leaves to others
+    What a node says about itself is `standing`'s. A node that is alone needs no inquiry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from antiphon.bus.messages import AdminAnswer, AdminAsk
+
+WAIT_MS: Final = 1_000
+REPEAT_MS: Final = 300
+_NS_PER_MS: Final = 1_000_000
+
+MESSAGE_MANAGER: Final = "message-manager"
+
+STATUS: Final = "status"
+DESTINATIONS: Final = "destinations"
+DIGESTS: Final = "digests"
+KEPT: Final = "kept"
+
+# What the answer of a node has at least. Digests are a list, to which nothing needs to belong.
+_KEYS: Final = {
+    STATUS: {"cluster", "nodes", "channels", "destinations", "connections", "config_digest"},
+    DESTINATIONS: {"channels", "rows", "through", "more"},
+}
+
+
+class Question(NamedTuple):
+    """What a client wants to know; of destinations, those of a channel with ids above `after`."""
+
+    name: str
+    channel: str = ""
+    after: int = 0
+
+    @property
+    def to_nodes(self) -> str:
+        """What the nodes are asked for that."""
+        if self.name != DESTINATIONS:
+            return json.dumps({"question": self.name})
+        return json.dumps({"question": KEPT, "channel": self.channel, "after": self.after})
+
+
+def read_question(text: str, channels: Iterable[str]) -> Question | None:
+    """A question that concerns more than one node; None if it is no such thing."""
+    try:
+        asked = json.loads(text)
+        name = asked["question"]
+        if name in (STATUS, DIGESTS):
+            return Question(name)
+        question = Question(name, str(asked.get("channel") or min(channels)), int(asked.get("after", 0)))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return question if name == DESTINATIONS and question.channel in channels else None
+
+
+class Member(NamedTuple):
+    """A node of the cluster, as its configuration has it; one without a channel takes part in all."""
+
+    name: str
+    number: int
+    role: str
+    channel: str | None = None
+    rank: int | None = None
+
+
+class Asker(NamedTuple):
+    """The client that wants to know."""
+
+    conn: int
+    request: int
+
+
+class Put(NamedTuple):
+    """Put this question to a node, over a channel that it takes part in."""
+
+    channel: str
+    to: int
+    question: AdminAsk
+
+
+class Told(NamedTuple):
+    """The answer for a client, as JSON."""
+
+    asker: Asker
+    answer: str
+
+
+Step = tuple[list[Put], list[Told]]
+
+
+class _Inquiry:
+    """One question, on its way to everybody it concerns."""
+
+    __slots__ = ("again_ns", "answers", "askers", "attempts", "deadline_ns", "members", "number", "question")
+
+    def __init__(self, number: int, question: Question, members: Sequence[Member], now_ns: int) -> None:
+        self.number = number
+        self.question = question
+        self.members = members
+        self.askers: list[Asker] = []
+        self.answers: dict[int, Any] = {}  # by node number
+        self.attempts = 0
+        self.again_ns = now_ns + REPEAT_MS * _NS_PER_MS
+        self.deadline_ns = now_ns + WAIT_MS * _NS_PER_MS
+
+    @property
+    def silent(self) -> list[Member]:
+        return [member for member in self.members if member.number not in self.answers]
+
+
+class Inquiries:
+    """What one node asks the others. `is_silent` says whether a node has not been heard of for long."""
+
+    def __init__(
+        self,
+        own: int,
+        members: Iterable[Member],
+        channels: Iterable[str],
+        is_silent: Callable[[int], bool],
+    ) -> None:
+        self._own = own
+        self._members = tuple(members)
+        self._channels = tuple(channels)
+        self._is_silent = is_silent
+        self._by_question: dict[Question, _Inquiry] = {}
+        self._numbers = 0
+
+    def concerns_all(self, text: str) -> Question | None:
+        """The question, if the others have something to say to it."""
+        return read_question(text, self._channels) if len(self._members) > 1 else None
+
+    def ask(self, now_ns: int, asker: Asker, question: Question, tell: Callable[[str], str | None]) -> Step:
+        """A client asks; `tell` is our own answer to what the others are asked."""
+        inquiry = self._by_question.get(question)
+        if inquiry is not None:
+            inquiry.askers.append(asker)
+            return [], []
+        self._numbers += 1
+        members = [one for one in self._members if _concerns(question, one)]
+        inquiry = self._by_question[question] = _Inquiry(self._numbers, question, members, now_ns)
+        inquiry.askers.append(asker)
+        own = _read(tell(question.to_nodes) or "", question)
+        if own is not None and any(member.number == self._own for member in members):
+            inquiry.answers[self._own] = own
+        return self._put(inquiry), self._conclude(inquiry)
+
+    def _put(self, inquiry: _Inquiry) -> list[Put]:
+        ask = AdminAsk(inquiry.number, inquiry.question.to_nodes)
+        # One that takes part in all channels is asked over another one each time.
+        any_channel = self._channels[inquiry.attempts % len(self._channels)]
+        return [Put(member.channel or any_channel, member.number, ask) for member in inquiry.silent]
+
+    def answered(self, sender: int, message: AdminAnswer) -> list[Told]:
+        """A node has answered; what it could not answer does not count."""
+        for inquiry in self._by_question.values():
+            if inquiry.number == message.request and sender not in inquiry.answers:
+                answer = _read(message.answer, inquiry.question)
+                if answer is not None:
+                    inquiry.answers[sender] = answer
+                return self._conclude(inquiry)
+        return []
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = [min(one.again_ns, one.deadline_ns) for one in self._by_question.values()]
+        return min(deadlines, default=None)
+
+    def keep_time(self, now_ns: int) -> Step:
+        """Ask again who has not answered, and wait for nobody longer than that (Q1)."""
+        puts: list[Put] = []
+        told: list[Told] = []
+        for inquiry in list(self._by_question.values()):
+            if inquiry.deadline_ns <= now_ns:
+                told += self._conclude(inquiry, is_over=True)
+            elif inquiry.again_ns <= now_ns:
+                inquiry.attempts += 1
+                inquiry.again_ns = now_ns + REPEAT_MS * _NS_PER_MS
+                puts += self._put(inquiry)
+        return puts, told
+
+    def _conclude(self, inquiry: _Inquiry, *, is_over: bool = False) -> list[Told]:
+        if inquiry.silent and not is_over:
+            return []
+        del self._by_question[inquiry.question]
+        if inquiry.question.name == STATUS:
+            states = {
+                one.number: "down" if self._is_silent(one.number) else "suspect" for one in inquiry.silent
+            }
+            answer: Any = merge_status(inquiry.members, inquiry.answers, states)
+        elif inquiry.question.name == DESTINATIONS:
+            voice = _voices(inquiry.members, inquiry.answers).get(inquiry.question.channel)
+            answer = page_of(inquiry.question, voice, self._channels)
+        else:
+            answer = [row for one in inquiry.members for row in inquiry.answers.get(one.number, ())]
+        text = json.dumps(answer)
+        return [Told(asker, text) for asker in inquiry.askers]
+
+
+def _concerns(question: Question, member: Member) -> bool:
+    """Only message managers keep anything."""
+    if question.name == STATUS:
+        return True
+    return member.role == MESSAGE_MANAGER and question.channel in ("", member.channel)
+
+
+def _read(text: str, question: Question) -> Any:
+    """The answer of a node; None if that is not what such an answer looks like."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if question.name == DIGESTS:
+        return answer if isinstance(answer, list) else None
+    return answer if isinstance(answer, dict) and answer.keys() >= _KEYS[question.name] else None
+
+
+# -- putting answers together ------------------------------------------------------------
+
+
+def merge_status(
+    members: Sequence[Member], answers: Mapping[int, dict[str, Any]], states: Mapping[int, str]
+) -> dict[str, Any]:
+    """The state of the system from what its nodes say; `states` are those of the silent ones."""
+    nodes: list[dict[str, Any]] = []
+    for member in members:
+        said = answers.get(member.number)
+        nodes += said["nodes"] if said is not None else [_silent_row(member, states[member.number])]
+    voices = _voices(members, answers)
+    rows = [voice["channels"][0] for voice in voices.values()]
+    primaries = {row["primary"] for row in rows}
+    for node in nodes:
+        node["is_primary"] = node["is_primary"] and node["name"] in primaries
+    first = next(iter(answers.values()), {})
+    return {
+        "cluster": first.get("cluster"),
+        "nodes": nodes,
+        "channels": rows,
+        "destinations": sum(voice["destinations"] for voice in voices.values()),
+        "connections": sum(said["connections"] for said in answers.values()),
+        "config_digest": first.get("config_digest"),
+        "silent": [member.name for member in members if member.number not in answers],
+    }
+
+
+def _voices(members: Sequence[Member], answers: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each channel, the answer that counts (Q2), by the channel's name."""
+    best: dict[str, tuple[tuple[int, bool, int], dict[str, Any]]] = {}
+    for member in members:
+        said = answers.get(member.number)
+        if said is None or member.role != MESSAGE_MANAGER or not said["channels"]:
+            continue
+        row = said["channels"][0]
+        # A deposed primary may not know it yet: the higher epoch is the newer one.
+        weight = (row["epoch"], row["primary"] is not None, row["committed"])
+        name = row["name"]
+        if name not in best or weight > best[name][0]:
+            best[name] = (weight, said)
+    return {name: best[name][1] for name in sorted(best)}
+
+
+def _silent_row(member: Member, state: str) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "role": member.role,
+        "channel": member.channel,
+        "rank": member.rank,
+        "state": state,
+        "is_primary": False,
+        "is_sequencer": False,
+        "synchronized": None,
+        "epoch": None,
+        "committed": None,
+        "applied": None,
+        "lag": None,
+    }
+
+
+def page_of(question: Question, kept: Mapping[str, Any] | None, channels: Iterable[str]) -> dict[str, Any]:
+    """A page of destinations, from the replica whose word counts, and where the next one begins (Q4)."""
+    following = None
+    if kept is not None and kept["more"]:
+        following = {"channel": question.channel, "after": kept["through"]}
+    else:
+        later = [channel for channel in channels if channel > question.channel]
+        if later:
+            following = {"channel": min(later), "after": 0}
+    return {"rows": [] if kept is None else kept["rows"], "next": following}

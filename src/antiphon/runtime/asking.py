@@ -1,0 +1,122 @@
+"""Asking: the questions of a node to its members before it is one itself (`cluster/agreement.py`).
+
+Who does not answer is asked again while there is time: connections are made in these very moments. Who was
+heard at all, and so is there, is waited for longer than who was not. Whoever asks us meanwhile is answered.
+When this is over, what arrives is for whoever takes the transport next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.bus import effects as bus
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import AdminAnswer, AdminAsk
+from antiphon.cluster.agreement import HISTORY_QUESTION, Agreement
+from antiphon.node import InChannel
+from antiphon.runtime.bus_port import BusPort, CarryOut
+from antiphon.transport.interface import Transport
+
+ASK_SECONDS: Final = 0.05
+PATIENT_SECONDS: Final = 2.0
+_CONFIG, _HISTORY = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One channel that a node takes part in, with the sockets of its own."""
+
+    group: GroupConfig
+    run_id: bytes
+    transport: Transport
+    # Who else takes part, with their names.
+    others: Mapping[int, str]
+
+
+class _Asker:
+    """All that is said while a node asks."""
+
+    def __init__(self, agreement: Agreement, lines: Sequence[Line], *, with_history: bool) -> None:
+        self.agreement = agreement
+        self.changed = asyncio.Event()
+        self._questions = {_CONFIG: agreement.question}
+        if with_history:
+            self._questions[_HISTORY] = HISTORY_QUESTION
+        self._lines: list[tuple[Line, BusPort, CarryOut]] = []
+        self._carry_out: dict[str, CarryOut] = {}
+        # Who has not told its history, of those from whom we want to know it.
+        self._to_tell = {node for line in lines for node in line.others} if with_history else set()
+        for line in lines:
+            port = BusPort(line.transport, agreement.card.number, line.run_id, self._take)
+            carry_out = port.join(line.group, NO_DISK, lambda effect: None)
+            self._carry_out[line.group.group] = carry_out
+            self._lines.append((line, port, carry_out))
+
+    @property
+    def unheard(self) -> set[int]:
+        return self._to_tell.union(self.agreement.unheard)
+
+    def is_worth_waiting(self, since_s: float, seconds: float) -> bool:
+        """Is somebody missing, and is there time left for that one?"""
+        missing = self.unheard
+        if since_s < seconds or not missing:
+            return bool(missing)
+        return since_s < max(seconds, PATIENT_SECONDS) and any(map(self._is_there, missing))
+
+    def _is_there(self, node: int) -> bool:
+        for line, _, _ in self._lines:
+            counters = line.transport.counters().get(node)
+            if counters is not None and counters.frames:
+                return True
+        return False
+
+    def ask(self) -> None:
+        """Ask everybody who has not answered, each by one way."""
+        left = self.unheard
+        for line, port, carry_out in self._lines:
+            for node in sorted(left.intersection(line.others)):
+                left.remove(node)
+                for request, question in self._questions.items():
+                    carry_out(bus.Send(node, AdminAsk(request, question)))
+            port.flush()
+
+    def _take(self, events: list[InChannel]) -> None:
+        for channel, event in events:
+            message = event.message
+            if isinstance(message, AdminAsk):
+                answer = self.agreement.reply(message.question)
+                if answer is not None:
+                    said = AdminAnswer(message.request, self.agreement.card.name, answer)
+                    self._carry_out[channel](bus.Send(event.sender, said))
+            elif isinstance(message, AdminAnswer):
+                self._hear(event.sender, message)
+
+    def _hear(self, sender: int, message: AdminAnswer) -> None:
+        if message.request == _CONFIG:
+            self.agreement.take(sender, message.answer)
+        elif message.request == _HISTORY:
+            self._to_tell.discard(sender)
+            self.agreement.take_history(message.answer)
+        self.changed.set()
+
+
+async def ask_members(
+    agreement: Agreement, lines: Sequence[Line], seconds: float, *, with_history: bool
+) -> None:
+    """Ask all members until all have answered or the time is over."""
+    asker = _Asker(agreement, lines, with_history=with_history)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    while asker.is_worth_waiting(loop.time() - began_s, seconds):
+        asker.ask()
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                while asker.unheard:
+                    asker.changed.clear()
+                    await asker.changed.wait()
+        except TimeoutError:
+            continue

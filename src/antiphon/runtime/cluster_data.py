@@ -1,0 +1,315 @@
+"""ClusterData: the folder of a cluster on this machine: its file, its key, and the disks of its nodes.
+
+    cluster.toml    what the cluster is (`cluster/config_file.py`)
+    cluster.key     the key of its bus
+    nodes/NAME      the data directory of each node that has one
+
+What it promises
+    P1  A cluster is created whole or not at all: the file gets its name when everything else is there, and
+        a creation that was cut off is gone on with, under the same ids, by whoever comes next.
+    P2  A disk gets the id that is listed for it once, when the cluster is created. Who gave it to a new disk
+        would give that one the votes of the old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import itertools
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from antiphon.cluster.config_file import read, write
+from antiphon.cluster.topology import LOOPBACK, ClusterSpec, Counts, NodeSpec, Sources, lay_out
+from antiphon.errors import DataDirectoryLocked, NodeError
+from antiphon.journal.format import SUPERBLOCK
+from antiphon.journal.format import Settings as JournalSettings
+from antiphon.journal.journal import Journal
+from antiphon.runtime.disk import LOCK, FileDisk
+from antiphon.transport.key_file import generate_key_file
+
+CLUSTER_FILE: Final = "cluster.toml"
+_UNFINISHED: Final = "cluster.toml.unfinished"
+_FILE_BYTES_MAX: Final = 16 << 20
+_FILE_MODE: Final = 0o600
+
+PORTS: Final = range(20_000, 32_000)
+"""Where free ports are looked for: below those that the kernel gives to whoever calls out, so that nobody
+has taken one by chance when its node comes back."""
+
+
+def load_cluster(path: Path) -> ClusterSpec:
+    """The cluster that a file describes; `NodeError` unless it makes sense and its key is there."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise NodeError(f"{path} is too long for a cluster's file")
+        spec = read(content.decode("utf-8"), str(path))
+    except OSError as error:
+        raise NodeError(f"the cluster file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise NodeError(f"{path} is no text") from None
+    if not key_path(path, spec).is_file():
+        raise NodeError(f"{path}: key_file: there is no file {key_path(path, spec)}")
+    return spec
+
+
+def check_local(path: Path, spec: ClusterSpec) -> None:
+    """`NodeError` unless all nodes can be started on this machine, with disks enough to begin."""
+    hosts = dict.fromkeys(node.host for node in spec.nodes)
+    if len(hosts) > 1:
+        raise NodeError(f"{path} has nodes on {' and '.join(hosts)}: start each there with antiphon node")
+    for channel in spec.channels:
+        group = spec.group_config(channel.name)
+        voters = [node for node in spec.nodes if node.number in group.commit_servers]
+        empty = [node.name for node in voters if not (data_path(path, node) / SUPERBLOCK).exists()]
+        if len(voters) - len(empty) < group.commit_quantity:
+            raise NodeError(
+                f"channel {channel.name} cannot begin, for there is nothing in the data of "
+                f"{' and '.join(empty)}, and most who vote need their disks: restore them from a backup; "
+                "or, if the cluster is new, start each node once with antiphon node and --format"
+            )
+
+
+def move_clients(path: Path, spec: ClusterSpec, client_port: int) -> ClusterSpec:
+    """Have the client managers of a cluster that does not run listen from this port on."""
+    ports = itertools.count(client_port)
+    nodes = [
+        replace(node, listen=(node.listen[0], next(ports))) if node.listen is not None else node
+        for node in spec.nodes
+    ]
+    moved = replace(spec, nodes=tuple(nodes))
+    if moved != spec:
+        text = write(moved)
+        read(text, f"with --port {client_port}")
+        _write_durably(path, text)
+    return moved
+
+
+def holds_cluster(folder: Path) -> bool:
+    """Is there a cluster, or the beginning of one?"""
+    return (folder / CLUSTER_FILE).exists() or (folder / _UNFINISHED).exists()
+
+
+def key_path(config: Path, spec: ClusterSpec) -> Path:
+    """Where the key of the bus lies."""
+    return config.parent / spec.key_file
+
+
+def data_path(config: Path, node: NodeSpec) -> Path:
+    """Where the data of a node lies."""
+    return config.parent / node.data
+
+
+def journal_settings(spec: ClusterSpec) -> JournalSettings:
+    """How large the segments of its nodes are."""
+    return JournalSettings(**spec.journal)
+
+
+# --- a new one -------------------------------------------------------------------------------------
+
+
+def require_transport() -> None:
+    """`NodeError` if what nodes need to talk to each other is not installed."""
+    if importlib.util.find_spec("cryptography") is None:
+        raise NodeError("several nodes need cryptography: pip install 'antiphon[cluster]'")
+
+
+def create_cluster(
+    folder: Path,
+    counts: Counts,
+    client_port: int,
+    *,
+    bus: Mapping[str, int] | None = None,
+    journal: Mapping[str, int] | None = None,
+) -> ClusterSpec:
+    """Make a cluster of this size on this machine, with all of its disks, or finish making it (P1).
+
+    `bus` and `journal` are the settings of those tables of the file.
+    """
+    unfinished = folder / _UNFINISHED
+    if unfinished.exists():
+        spec = read(unfinished.read_text(encoding="utf-8"), str(unfinished))
+    else:
+        if (folder / SUPERBLOCK).exists():
+            raise NodeError(
+                f"{folder} holds an embedded message system, and no cluster: nothing was changed; start it "
+                "without topology options, or choose another --data"
+            )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with free_ports() as next_port:
+            laid_out = lay_out(counts, local_sources(next_port, client_port))
+        spec = replace(laid_out, bus=bus or {}, journal=journal or {})
+        _write_durably(unfinished, write(spec))
+    if not key_path(unfinished, spec).exists():
+        generate_key_file(key_path(unfinished, spec))
+    for node in spec.nodes:
+        if node.has_disk:
+            with contextlib.closing(FileDisk(data_path(unfinished, node))) as disk:
+                format_disk(disk, spec, node)
+    unfinished.rename(folder / CLUSTER_FILE)
+    _sync_folder(folder)
+    return spec
+
+
+def format_disk(disk: FileDisk, spec: ClusterSpec, node: NodeSpec) -> bool:
+    """Give a new disk the id that is listed for it (P2); False, and nothing done, if it is no new one."""
+    if Journal.is_formatted(disk):
+        return False
+    Journal.format(disk, journal_settings(spec), node.disk_id, node.number, spec.name)
+    return True
+
+
+def prepare_disk(
+    disk: FileDisk,
+    spec: ClusterSpec,
+    node: NodeSpec,
+    fresh_id: bytes,
+    *,
+    is_formatting: bool,
+    has_history: bool,
+    has_peers: bool,
+) -> str:
+    """See to it that an empty disk gets the right id, or refuse it; returns what the operator should know.
+
+    `has_history`: the channel is known to have ordered something, so the listed disk may have voted.
+    `has_peers`: others have what was on the disk. If it gets no id here, it will be formatted as `fresh_id`.
+    """
+    if Journal.is_formatted(disk):
+        return f"{disk.path} was formatted before, and --format did nothing" if is_formatting else ""
+    if is_formatting and not has_history:
+        format_disk(disk, spec, node)
+        return f"{disk.path} is formatted as disk {node.disk_id.hex()}"
+    if not has_peers:
+        raise NodeError(
+            f"{disk.path} is empty, and nobody else has the messages of channel {node.channel}: restore it "
+            "from a backup, or start the node once with --format to begin with nothing"
+        )
+    ignored = "; --format did nothing, for the channel is at work already" if is_formatting else ""
+    return (
+        f"{disk.path} is empty: the node begins as the new disk {fresh_id.hex()}, learns from the others, "
+        f"and has no vote until they have listed it{ignored}"
+    )
+
+
+def write_cluster(folder: Path, spec: ClusterSpec) -> None:
+    """Write the file and a new key for a cluster whose nodes are elsewhere."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / CLUSTER_FILE
+    if path.exists():
+        raise NodeError(f"there is a cluster in {folder} already; nothing was changed")
+    # Ports that were counted up may have met.
+    read(write(spec), "these options")
+    generate_key_file(folder / spec.key_file)
+    _write_durably(path, write(spec))
+
+
+def _write_durably(path: Path, text: str) -> None:
+    fresh = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- ports -----------------------------------------------------------------------------------------
+
+
+def local_sources(next_port: Callable[[], int], client_port: int) -> Sources:
+    """Chance, and ports of this machine; client managers listen on `client_port` and those after it."""
+    return Sources(
+        draw_id=lambda: secrets.token_bytes(16),
+        bus_port=lambda host: next_port(),
+        multicast_port=next_port,
+        client_port=lambda host, at: client_port + at if client_port else next_port(),
+    )
+
+
+def remote_sources(host_of: Callable[[str], str], client_port: int, bus_port: int) -> Sources:
+    """Chance, and ports counted up on each machine, where nobody can look whether they are free."""
+    given: dict[str, int] = {}
+    listening: dict[str, int] = {}
+    groups = itertools.count(bus_port)
+
+    def next_port(host: str) -> int:
+        given[host] = given.get(host, bus_port - 1) + 1
+        return given[host]
+
+    def next_client_port(host: str, at: int) -> int:
+        listening[host] = listening.get(host, client_port - 1) + 1
+        return listening[host]
+
+    return Sources(
+        draw_id=lambda: secrets.token_bytes(16),
+        bus_port=next_port,
+        # A multicast group is an address of its own, and so are its ports.
+        multicast_port=lambda: next(groups),
+        client_port=next_client_port,
+        host_of=host_of,
+    )
+
+
+@contextlib.contextmanager
+def free_ports() -> Iterator[Callable[[], int]]:
+    """Gives ports of the loopback that nobody uses; while this lasts, no other caller gets the same."""
+    with contextlib.ExitStack() as stack:
+        candidates = iter(random.SystemRandom().sample(PORTS, len(PORTS)))
+
+        def next_port() -> int:
+            for port in candidates:
+                if _is_free(stack, port):
+                    return port
+            raise NodeError(f"no port between {PORTS.start} and {PORTS.stop} is free")
+
+        yield next_port
+
+
+def _is_free(stack: contextlib.ExitStack, port: int) -> bool:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        sock = stack.enter_context(socket.socket(socket.AF_INET, kind))
+        try:
+            sock.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+# --- whose folder it is ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time runs a cluster in a folder; `DataDirectoryLocked` for the second."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise DataDirectoryLocked(
+                f"process {holder} works in {folder}: stop it, or use another data directory"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,376 @@
+"""ClusterNode: one node of a cluster as a process: reads the cluster's file, composes what it is, and runs.
+
+Where it sits
+    antiphon node NAME  ->  CLUSTER NODE  ->  startup, bus ports, disk, client port
+
+What it promises
+    P1  A node whose file differs from that of one that is at work does not start (`cluster/agreement.py`).
+    P2  An empty data directory is a new disk. It gets the id that the file lists only if that was asked for
+        and nothing was ordered yet; else it gets one of its own, learns from the others, and has no vote
+        until they have listed it. If nobody else has what was on it, the node does not start.
+    P3  A client manager lets clients in when it knows who serves its channels, or has waited long enough:
+        one channel that is away does not keep clients from the others.
+
+What it leaves to others
+    All decisions of a running node are its machines'. `embedded.py` is the process that has everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from antiphon.bus import effects as bus
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import GroupConfig
+from antiphon.cluster.agreement import Agreement, ConfigCard
+from antiphon.cluster.config_file import digest, essential_keys
+from antiphon.cluster.topology import ClusterSpec, NodeSpec
+from antiphon.errors import AntiphonError, NodeError
+from antiphon.inquiries import Member
+from antiphon.node import Node
+from antiphon.runtime.asking import Line, ask_members
+from antiphon.runtime.bus_port import BusPort
+from antiphon.runtime.cluster_data import data_path, journal_settings, key_path, load_cluster, prepare_disk
+from antiphon.runtime.disk import FileDisk
+from antiphon.runtime.embedded import loop_factory, stop_signal
+from antiphon.runtime.memory import collect_seldom
+from antiphon.runtime.network import ClientPort
+from antiphon.runtime.node_runner import NodeRunner
+from antiphon.runtime.storage import ChannelStorage
+from antiphon.standing import Agreed
+from antiphon.startup import (
+    ClientManagerStart,
+    Identity,
+    StartedNode,
+    StartSettings,
+    can_do_without_disk,
+    start,
+    start_client_manager,
+)
+from antiphon.transport.interface import TransportSettings
+from antiphon.transport.key_file import read_key_file
+from antiphon.transport.keys import GroupKeys
+from antiphon.transport.kinds import make_transport
+
+log = logging.getLogger("antiphon.node")
+
+Announce = Callable[[dict[str, Any]], None]
+
+AGREE_SECONDS: Final = 0.3
+FORMAT_SECONDS: Final = 1.0
+"""Who formats a disk waits longer for answers: giving a new disk the id of a lost one can cost messages."""
+CHANNELS_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What the operator says."""
+
+    name: str
+    config: Path
+    is_formatting: bool = False
+    faults: Path | None = None
+    accept_possible_loss: bool = False
+
+
+@dataclass(slots=True)
+class _Life:
+    """What this process is, and what it has opened."""
+
+    settings: NodeSettings
+    spec: ClusterSpec
+    node: NodeSpec
+    stop: asyncio.Future[None]
+    announce: Announce
+    identity: Identity
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def agreed(self) -> Agreed:
+        return Agreed(digest=digest(self.spec), keys=essential_keys(self.spec))
+
+
+def run_node(settings: NodeSettings, announce: Announce) -> int:
+    """Run until a signal says stop; returns the exit code. `announce` gets the ready line as an object."""
+    # Several nodes may log to one place, so each says who it is.
+    words = f"%(asctime)s {settings.name} %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=words)
+    spec = load_cluster(settings.config)
+    node = spec.node(settings.name)
+    keys = read_key_file(key_path(settings.config, spec))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_run(settings, spec, node, keys, announce))
+
+
+async def _run(
+    settings: NodeSettings, spec: ClusterSpec, node: NodeSpec, keys: GroupKeys, announce: Announce
+) -> int:
+    identity = Identity(
+        disk_id=secrets.token_bytes(16), run_id=secrets.token_bytes(16), start_s=int(time.time())
+    )
+    life = _Life(settings, spec, node, stop_signal(), announce, identity)
+    interface = await _interface(node)
+    for channel in spec.channels_of(node):
+        line = _line(life, channel.name, keys, interface)
+        await line.transport.start()
+        life.lines.append(line)
+    agreement = await _agree(life)
+    code = 0
+    if not life.stop.done():
+        code = await (_keep(life, agreement) if node.has_disk else _serve_clients(life))
+    if code == 0:
+        # Else nothing more is sent: what waits may be of a step that was not to be.
+        for line in life.lines:
+            await line.transport.close()
+    return code
+
+
+async def _interface(node: NodeSpec) -> str:
+    """The address of the network card that multicasts use."""
+    wanted = node.interface or node.host
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(wanted, None, family=socket.AF_INET)
+    except OSError as error:
+        raise NodeError(f"cannot find the host {wanted}: {error.strerror}") from None
+    return str(found[0][4][0])
+
+
+def _line(life: _Life, channel: str, keys: GroupKeys, interface: str) -> Line:
+    spec, node = life.spec, life.node
+    # Each with a run id of its own: from it comes the key that numbers what is sent.
+    run_id = secrets.token_bytes(16)
+    settings = TransportSettings(
+        node=node.number,
+        cluster_id=spec.bus_id(channel),
+        run_id=run_id,
+        peers=spec.peers(channel),
+        keys=keys,
+        groups=spec.channel(channel).multicast,
+        interface=interface,
+        hops=spec.hops,
+        datagram_bytes=spec.datagram_bytes,
+    )
+    return Line(
+        group=spec.group_config(channel),
+        run_id=run_id,
+        transport=make_transport(spec.transport, settings, fault_file=life.settings.faults),
+        others={one.number: one.name for one in spec.members(channel) if one.number != node.number},
+    )
+
+
+async def _agree(life: _Life) -> Agreement:
+    """Ask the others whether they have the same file (P1), and what they have ordered if that matters."""
+    agreed, node = life.agreed, life.node
+    card = ConfigCard(name=node.name, number=node.number, digest=agreed.digest, keys=agreed.keys)
+    others = {number: name for line in life.lines for number, name in line.others.items()}
+    agreement = Agreement(card, others)
+    is_formatting = node.has_disk and life.settings.is_formatting
+    seconds = FORMAT_SECONDS if is_formatting else AGREE_SECONDS
+    await ask_members(agreement, life.lines, seconds, with_history=is_formatting)
+    if refusal := agreement.refusal():
+        raise NodeError(refusal)
+    return agreement
+
+
+# --- message managers and witnesses ----------------------------------------------------------------
+
+
+async def _keep(life: _Life, agreement: Agreement) -> int:
+    (line,) = life.lines
+    group, node = line.group, life.node
+    path = data_path(life.settings.config, node)
+    has_peers = can_do_without_disk(group, node.number)
+    disk = FileDisk(path, accept_possible_loss=life.settings.accept_possible_loss, has_peers=has_peers)
+    try:
+        note = prepare_disk(
+            disk,
+            life.spec,
+            node,
+            life.identity.disk_id,
+            is_formatting=life.settings.is_formatting,
+            has_history=agreement.has_history,
+            has_peers=has_peers,
+        )
+        if note:
+            log.warning("%s", note)
+        # In a thread: the others may ask us while we read.
+        started = await asyncio.to_thread(_start, disk, life, group)
+        for note in (*disk.notes, *started.notes):
+            log.warning("%s", note)
+        for alarm in started.alarms:
+            log.error("%s", alarm)
+        return await _run_keeper(life, line, disk, started)
+    finally:
+        disk.close()
+
+
+def _start(disk: FileDisk, life: _Life, group: GroupConfig) -> StartedNode:
+    settings = StartSettings(
+        name=life.node.name,
+        cluster=life.spec.name,
+        role=str(life.node.role),
+        group=group,
+        client_manager=None,
+        agreed=life.agreed,
+    )
+    distrusted = disk.distrusted
+    started = start(
+        disk, journal_settings(life.spec), life.identity, settings, life.node.number, distrusted=distrusted
+    )
+    if distrusted:
+        disk.trust()
+    return started
+
+
+async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedNode) -> int:
+    runner = NodeRunner(started.node)
+    channel = started.channel
+    storage = ChannelStorage(
+        disk, started.journal, started.found, started.counter, started.keeper,
+        tell=partial(runner.tell, channel), fail=runner.fail,
+    )  # fmt: skip
+    port = BusPort(line.transport, life.node.number, line.run_id, runner.take)
+    carry_out = port.join(line.group, started.found.disk_id, storage.carry_out)
+    started.node.channels[channel].producer.window_bytes_max = line.transport.window_bytes
+    with _until_failure(runner, storage.abandon):
+        # First the network, then the disk: they work at the same time.
+        runner.begin_in({channel: carry_out}, [port.flush, storage.flush], _NoClients())
+        started.node.standing.is_established = True
+        collect_seldom()
+        life.announce(_ready(life, {}))
+        await _until_stop(life, runner)
+        log.info("stopping")
+    if _has_failed(runner):
+        return 1
+    runner.end()
+    storage.close()
+    return 0
+
+
+class _NoClients:
+    """Where the effects for clients of a node go that has none."""
+
+    def carry_out(self, effect: Any) -> None:
+        raise AssertionError(f"{type(effect).__name__} on a node without clients")
+
+
+# --- client managers -------------------------------------------------------------------------------
+
+
+async def _serve_clients(life: _Life) -> int:
+    node = start_client_manager(
+        life.identity,
+        ClientManagerStart(
+            node_id=life.node.number,
+            name=life.node.name,
+            cluster=life.spec.name,
+            agreed=life.agreed,
+            groups=tuple([line.group for line in life.lines]),
+            servers=tuple(life.spec.servers),
+            members=tuple(
+                Member(one.name, one.number, one.role, one.channel, one.rank) for one in life.spec.nodes
+            ),
+        ),
+    )
+    runner = NodeRunner(node)
+    client_port = ClientPort(runner.take)
+    carry_out: dict[str, Callable[[bus.Effect], None]] = {}
+    flushes: list[Callable[[], None]] = []
+    for line in life.lines:
+        port = BusPort(line.transport, life.node.number, line.run_id, runner.take)
+        carry_out[line.group.group] = port.join(line.group, NO_DISK, _no_disk)
+        node.channels[line.group.group].producer.window_bytes_max = line.transport.window_bytes
+        flushes.append(port.flush)
+    with _until_failure(runner, lambda: None):
+        runner.begin_in(carry_out, flushes, client_port)
+        node.standing.is_established = True
+        await _wait_for_channels(life, runner, node)
+        if not life.stop.done():
+            await _listen(life, client_port)
+            collect_seldom()
+            life.announce(_ready(life, {"antiphon": "{}:{}".format(*client_port.addresses[0])}))
+            await _until_stop(life, runner)
+        log.info("stopping")
+        await client_port.stop()
+    if _has_failed(runner):
+        return 1
+    runner.end()
+    return 0
+
+
+def _no_disk(effect: bus.Effect) -> None:
+    raise AssertionError(f"{type(effect).__name__} on a node without a disk")
+
+
+async def _wait_for_channels(life: _Life, runner: NodeRunner, node: Node) -> None:
+    """Until all are served, or for a while (P3)."""
+    await asyncio.wait(
+        (life.stop, runner.failed, runner.serving),
+        timeout=CHANNELS_SECONDS,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    if runner.failed.done():
+        runner.failed.result()
+    away = [name for name, parts in node.channels.items() if not parts.is_ready]
+    if away and not life.stop.done():
+        log.warning("nobody serves channel %s yet; clients are let in all the same", ", ".join(away))
+
+
+async def _listen(life: _Life, port: ClientPort) -> None:
+    assert life.node.listen is not None, "a client manager listens"
+    host, number = life.node.listen
+    try:
+        await port.start(host, number)
+    except OSError as error:
+        raise NodeError(f"cannot listen on {host}:{number} for clients: {error.strerror}") from None
+
+
+# --- the end ---------------------------------------------------------------------------------------
+
+
+async def _until_stop(life: _Life, runner: NodeRunner) -> None:
+    await asyncio.wait((life.stop, runner.failed), return_when=asyncio.FIRST_COMPLETED)
+    if runner.failed.done():
+        runner.failed.result()
+
+
+@contextlib.contextmanager
+def _until_failure(runner: NodeRunner, abandon: Callable[[], None]) -> Iterator[None]:
+    """Whatever goes wrong ends the node. What we raise is for the operator; the rest is a bug, and logged."""
+    try:
+        yield
+    except BaseException as error:
+        runner.end()
+        abandon()
+        if isinstance(error, AntiphonError) or not isinstance(error, Exception):
+            raise
+        runner.fail(error)
+        log.critical("the node stops: %s", error, exc_info=error)
+
+
+def _has_failed(runner: NodeRunner) -> bool:
+    return runner.failed.done()
+
+
+def _ready(life: _Life, listen: dict[str, str]) -> dict[str, Any]:
+    node = life.node
+    return {
+        "ready": True,
+        "name": node.name,
+        "role": str(node.role),
+        "channel": node.channel,
+        "rank": node.rank,
+        "pid": os.getpid(),
+        "listen": listen,
+    }

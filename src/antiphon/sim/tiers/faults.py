@@ -1,0 +1,157 @@
+"""Faults: what goes wrong around a cluster, and when.
+
+Everything is planned when a run begins, but whom it strikes is decided at the moment: half of the time it is
+whoever leads. A client manager that sleeps is left by some of its clients, which go on elsewhere; when it
+wakes, it finds in its queues what they had said to it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from antiphon.sim.cluster.links import Pair
+from antiphon.sim.tiers.profile import ClusterProfile
+from antiphon.sim.tiers.runner import ManagerRunner, TierRunner, Town
+from antiphon.sim.workloads.process import ClientProcess
+from antiphon.sim.world import MILLISECOND_NS
+
+
+class Faults:
+    """Plans the faults of a run and carries them out."""
+
+    def __init__(self, town: Town, profile: ClusterProfile, clients: Sequence[ClientProcess]) -> None:
+        self._town = town
+        self._profile = profile
+        self._clients = clients
+        self._world = town.world
+        self._chance: random.Random = town.world.random("faults")
+        self._is_over = False
+
+    def plan(self) -> None:
+        """Lay out what will happen until the safety phase ends."""
+        profile = self._profile
+        for times, fault in (
+            (profile.crashes, lambda: self._manager().crash()),
+            (profile.power_cuts, self._cut_power_soon),
+            (profile.blackouts, self._black_out),
+            (profile.door_crashes, self._crash_door),
+            (profile.sleeps, self._sleep),
+            (profile.door_sleeps, self._let_door_sleep),
+            (profile.partitions, self._part),
+            (profile.clogs, self._clog),
+            (profile.breaks, self._break),
+            (profile.client_crashes, lambda: self._chance.choice(self._clients).crash()),
+            (profile.moves, lambda: self._chance.choice(self._clients).move()),
+        ):
+            for _ in range(times):
+                self._plan(fault)
+
+    def _plan(self, fault: Callable[[], None]) -> None:
+        self._after(self._chance.randrange(self._profile.safety_ns), fault)
+
+    def _after(self, delay_ns: int, fault: Callable[[], None]) -> None:
+        def strike() -> None:
+            if not self._is_over:
+                fault()
+
+        self._world.after(delay_ns, strike)
+
+    def end(self) -> None:
+        """Nothing fails any more, and whoever is down comes back."""
+        self._is_over = True
+        self._town.links.heal()
+        for runner in self._town.runners.values():
+            runner.heal()
+
+    # Nodes.
+
+    def _manager(self) -> ManagerRunner:
+        """Half of the time it is whoever leads."""
+        leader = self._town.leader()
+        if leader is not None and self._chance.random() < 0.5:
+            return leader
+        return self._chance.choice(list(self._town.managers.values()))
+
+    def _black_out(self) -> None:
+        self._world.probe("faults.blackout")
+        for runner in self._town.managers.values():
+            runner.crash()
+
+    def _cut_power_soon(self) -> None:
+        self._manager().disk.cut_after = self._chance.randrange(30)
+
+    def _crash_door(self) -> None:
+        self._world.probe("faults.door_crashed")
+        self._chance.choice(list(self._town.doors.values())).crash()
+
+    def _sleep(self) -> None:
+        self._world.probe("faults.slept")
+        self._manager().sleep(self._duration())
+
+    def _let_door_sleep(self) -> None:
+        self._world.probe("faults.door_slept")
+        door = self._chance.choice(list(self._town.doors.values()))
+        duration = self._duration()
+        door.sleep(duration)
+        for client in self._clients:
+            if client.is_at(door.node_id) and self._chance.random() < self._profile.leave_probability:
+                self._after(self._chance.randrange(duration), self._leave(client))
+
+    def _leave(self, client: ClientProcess) -> Callable[[], None]:
+        life = client.life
+
+        def leave() -> None:
+            if client.life == life:
+                self._world.probe("faults.left_a_sleeper")
+                client.move()
+
+        return leave
+
+    def _duration(self) -> int:
+        return self._chance.randrange(50 * MILLISECOND_NS, self._profile.sleep_ns_max)
+
+    # The network.
+
+    def _part(self) -> None:
+        nodes = list(self._town.runners)
+        kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "pair"))
+        pairs = self._pairs(kind, nodes)
+        duration = self._chance.randrange(20 * MILLISECOND_NS, self._profile.partition_ns_max)
+        self._world.probe(f"faults.partition_{kind}")
+        self._world.note("world", f"partition {kind} for {duration // MILLISECOND_NS} ms: {pairs}")
+        self._town.links.cut(pairs, duration)
+
+    def _pairs(self, kind: str, nodes: list[int]) -> list[Pair]:
+        every = [(a, b) for a in nodes for b in nodes if a != b]
+        one = self._anybody().node_id
+        if kind == "one":
+            return [pair for pair in every if one in pair]
+        if kind == "deaf":
+            return [pair for pair in every if pair[1] == one]
+        if kind == "mute":
+            return [pair for pair in every if pair[0] == one]
+        if kind == "pair":
+            other = self._chance.choice([node for node in nodes if node != one])
+            return [(one, other), (other, one)]
+        self._chance.shuffle(nodes)
+        left = set(nodes[: len(nodes) // 2])
+        return [(a, b) for a, b in every if (a in left) != (b in left)]
+
+    def _anybody(self) -> TierRunner:
+        if self._chance.random() < 0.5:
+            return self._manager()
+        return self._chance.choice(list(self._town.runners.values()))
+
+    def _clog(self) -> None:
+        self._world.probe("faults.clogged")
+        sender, to = self._chance.sample(list(self._town.runners), 2)
+        self._town.links.clog((sender, to), self._chance.randrange(400 * MILLISECOND_NS))
+
+    # Clients.
+
+    def _break(self) -> None:
+        connected = [client.connection for client in self._clients if client.connection is not None]
+        if connected:
+            self._world.probe("network.connection_broken")
+            self._chance.choice(connected).break_off()

@@ -1,0 +1,286 @@
+"""Profiles of a cluster: its shape and settings, its clients, what goes wrong around it, and how much.
+
+As in the other workloads every kind of fault is switched on with a probability of one half. A *gentle* run
+has faults of message managers and clients alone: there a message is given to nobody while a living consumer
+holds it, which nobody can promise while client managers are cut off, asleep or gone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from antiphon.bus import planted
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import GroupConfig
+from antiphon.sim.cluster.links import LinkHabits
+from antiphon.sim.disk import DiskHabits
+from antiphon.sim.network import NetworkHabits
+from antiphon.sim.node_runner import NodeHabits
+from antiphon.sim.workloads.process import ClientHabits
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
+from antiphon.startup import CHANNEL
+
+SETTINGS: dict[str, tuple[int, ...]] = {
+    "suspicion_ms": (150, 300),
+    "rank_delay_ms": (30, 100),
+    "suspicion_spread_ms": (20, 50),
+    "check_ms": (200, 500),
+    "rereport_ms": (20, 200),
+    "retransmit_ms": (20, 100),
+    "tick_ms": (200, 1_000),
+    "fetch_delay_ms_max": (100, 1_000),
+    "presence_ms": (100, 200),
+    "silence_ms": (300, 1_000, 2_000),
+    "leaderless_ms": (500, 2_000),
+    "checkpoint_entries": (15, 60, 100_000),
+    "producer_window_bytes": (6_000, 1 << 20),
+}
+SHAPES = ("three", "one", "witness")
+_FIRST_DOOR = 11
+
+
+@dataclass(slots=True)
+class ClusterProfile:
+    """Everything that is drawn before a run begins."""
+
+    safety_ns: int = 1_500 * MILLISECOND_NS
+    shape: str = "three"
+    doors: int = 2
+    producers: int = 2
+    consumers: int = 2
+    queues: int = 1
+    topics: int = 1
+    subscribers: int = 2
+    messages: int = 40
+    # How many of the clients of queues are made of the client library.
+    library_share: float = 0.5
+    is_gentle: bool = False
+
+    crashes: int = 0
+    power_cuts: int = 0
+    blackouts: int = 0
+    door_crashes: int = 0
+    sleeps: int = 0
+    # A client manager sleeps, and some of its clients go to another one meanwhile.
+    door_sleeps: int = 0
+    leave_probability: float = 0.7
+    partitions: int = 0
+    partition_ns_max: int = 800 * MILLISECOND_NS
+    clogs: int = 0
+    breaks: int = 0
+    client_crashes: int = 0
+    moves: int = 0
+    are_clocks_unsteady: bool = False
+    sleep_ns_max: int = 1_200 * MILLISECOND_NS
+
+    disk: DiskHabits = field(default_factory=DiskHabits)
+    links: LinkHabits = field(default_factory=LinkHabits)
+    network: NetworkHabits = field(default_factory=NetworkHabits)
+    node: NodeHabits = field(default_factory=NodeHabits)
+    clients: ClientHabits = field(default_factory=ClientHabits)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """The nodes with a disk."""
+        return (1,) if self.shape == "one" else (1, 2, 3)
+
+    @property
+    def client_managers(self) -> tuple[int, ...]:
+        """The nodes without one."""
+        return tuple(range(_FIRST_DOOR, _FIRST_DOOR + self.doors))
+
+    def group(self, new_disk_id: Callable[[], bytes]) -> GroupConfig:
+        """The channel of this run."""
+        voters = self.servers
+        keepers = voters[:2] if self.shape == "witness" else voters
+        disk_ids = [new_disk_id() for _ in voters] + [NO_DISK] * self.doors
+        return GroupConfig(
+            group=CHANNEL,
+            nodes=(*voters, *self.client_managers),
+            disk_ids=tuple(disk_ids),
+            commit_servers=voters,
+            data_servers=keepers,
+            checkpoint_servers=keepers,
+            candidates=keepers,
+            data_quantity=min(len(keepers), 2),
+            commit_quantity=len(voters) // 2 + 1,
+            seal_quantity=len(voters) // 2 + 1,
+            checkpoint_quantity=min(len(keepers), 2),
+            min_copies=1 if self.shape == "witness" else 0,
+            **self.settings,
+        )
+
+
+def draw(chance: random.Random, made_for: str = "") -> ClusterProfile:
+    """The profile of a run, sharpened for one planted bug if it is named."""
+    profile = ClusterProfile()
+    _draw_size(chance, profile)
+    _draw_faults(chance, profile)
+    _draw_network(chance, profile)
+    _draw_habits(chance, profile)
+    profile.settings = {name: chance.choice(choices) for name, choices in SETTINGS.items()}
+    if made_for:
+        MADE_FOR[made_for](chance, profile)
+    if profile.is_gentle:
+        _be_gentle(profile)
+    return profile
+
+
+def _draw_size(chance: random.Random, profile: ClusterProfile) -> None:
+    profile.safety_ns = chance.randint(600, 1_800) * MILLISECOND_NS
+    profile.shape = chance.choices(SHAPES, (75, 10, 15))[0]
+    profile.producers = chance.randint(1, 3)
+    profile.consumers = chance.randint(1, 3)
+    profile.queues = chance.choice((1, 1, 2))
+    profile.topics = chance.choice((0, 1))
+    profile.subscribers = chance.randint(1, 3)
+    profile.messages = chance.randint(20, 60)
+    profile.library_share = chance.choice((0.0, 0.5, 1.0))
+    profile.is_gentle = chance.random() < 0.2
+
+
+def _draw_faults(chance: random.Random, profile: ClusterProfile) -> None:
+    def sometimes(most: int) -> int:
+        return chance.randint(1, most) if chance.random() < 0.5 else 0
+
+    profile.crashes = sometimes(3)
+    profile.power_cuts = sometimes(2)
+    profile.blackouts = 1 if chance.random() < 0.15 else 0
+    profile.door_crashes = sometimes(2)
+    profile.sleeps = sometimes(2)
+    profile.door_sleeps = sometimes(2)
+    profile.partitions = sometimes(3)
+    profile.clogs = sometimes(2)
+    profile.breaks = sometimes(3)
+    profile.client_crashes = sometimes(2)
+    profile.moves = sometimes(3)
+    profile.are_clocks_unsteady = chance.random() < 0.3
+
+
+def _draw_network(chance: random.Random, profile: ClusterProfile) -> None:
+    links, network = profile.links, profile.network
+    links.latency_ns = chance.choice((50, 200, 1_000)) * MICROSECOND_NS
+    links.drop_probability = chance.choice((0.0, 0.0, 0.02, 0.15))
+    links.duplicate_probability = chance.choice((0.0, 0.0, 0.1))
+    links.replay_share = chance.choice((0.0, 0.1))
+    links.tail_probability = chance.choice((0.0, 0.05))
+    links.keeps_order = chance.random() < 0.3
+    network.latency_ns = chance.choice((20, 100, 1_000)) * MICROSECOND_NS
+    network.stall_probability = chance.choice((0.0, 0.0, 0.02))
+    network.chunk_probability = chance.choice((0.0, 0.1))
+
+
+def _draw_habits(chance: random.Random, profile: ClusterProfile) -> None:
+    disk, node, clients = profile.disk, profile.node, profile.clients
+    disk.sync_ns = chance.choice((100, 500, 2_000)) * MICROSECOND_NS
+    disk.stall_probability = chance.choice((0.0, 0.0, 0.05))
+    disk.tear_probability = chance.choice((0.0, 0.5))
+    node.tick_ns = chance.choice((20, 200, 1_000)) * MICROSECOND_NS
+    node.envelope_bytes = chance.choice((1_500, 32 * 1024))
+    node.session_expiry_ms = chance.choice((150, 300_000))
+    node.registration_wait_ms = chance.choice((20, 300))
+    node.flush_bytes = chance.choice((2_000, 8 << 20))
+    clients.batch_rows_max = chance.choice((1, 5, 10))
+    clients.body_bytes_max = chance.choice((20, 300, 3_000))
+    clients.window_commands = chance.choice((1, 3, 10))
+    clients.publish_pause_ns = chance.choice((5, 20, 60)) * MILLISECOND_NS
+    clients.credit_messages = chance.choice((1, 10, 100))
+    clients.take_pause_ns = chance.choice((2, 10, 50)) * MILLISECOND_NS
+    clients.acknowledge_pause_ns = chance.choice((5, 20, 100)) * MILLISECOND_NS
+    clients.resume_probability = chance.choice((0.5, 1.0, 1.0))
+    clients.return_probability = chance.choice((0.0, 0.0, 0.2))
+    clients.reopen_probability = chance.choice((0.0, 0.0, 0.1))
+    clients.patience_ns = chance.choice((0, 200, 600)) * MILLISECOND_NS
+    clients.names_channels = chance.random() < 0.5
+    clients.look_probability = chance.choice((0.0, 0.3))
+
+
+def _be_gentle(profile: ClusterProfile) -> None:
+    """Nothing fails but message managers, and a new primary waits for everybody."""
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
+    profile.sleeps = profile.blackouts = 0
+    profile.are_clocks_unsteady = False
+    profile.links.drop_probability = profile.links.duplicate_probability = 0.0
+    profile.links.tail_probability = 0.0
+    profile.node.registration_wait_ms = 300
+    profile.settings["silence_ms"] = 2_000
+
+
+def _for_held_ranges(chance: random.Random, profile: ClusterProfile) -> None:
+    """The primary goes again and again while slow consumers hold what they got and have credit for more."""
+    profile.is_gentle = True
+    profile.shape = "three"
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.crashes = 4
+    profile.consumers = 3
+    profile.queues, profile.topics = 1, 0
+    profile.breaks = profile.client_crashes = profile.moves = profile.power_cuts = 0
+    profile.clients.take_pause_ns = 100 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 600 * MILLISECOND_NS
+    profile.clients.credit_messages = 100
+
+
+def _for_lower_generations(chance: random.Random, profile: ClusterProfile) -> None:
+    """Clients leave client managers that sleep, which then wake with what these had sent."""
+    profile.is_gentle = False
+    profile.door_sleeps = 3
+    profile.clients.resume_probability = 1.0
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
+    profile.clients.window_commands = 10
+    profile.clients.patience_ns = 100 * MILLISECOND_NS
+
+
+def _for_second_acknowledgements(chance: random.Random, profile: ClusterProfile) -> None:
+    """A client manager sleeps until it is taken for dead; others get what its consumers hold, and both
+    acknowledge it.
+    """
+    profile.is_gentle = False
+    profile.topics, profile.queues = 0, 1
+    profile.consumers = 4
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.door_sleeps, profile.leave_probability = 3, 0.0
+    profile.door_crashes = profile.sleeps = profile.crashes = profile.blackouts = profile.partitions = 0
+    profile.settings["silence_ms"] = 300
+    profile.node.registration_wait_ms = 20
+    profile.node.session_expiry_ms = 300_000
+    profile.clients.patience_ns = 0
+    profile.clients.take_pause_ns = 2 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 300 * MILLISECOND_NS
+
+
+def _for_old_terms(chance: random.Random, profile: ClusterProfile) -> None:
+    """Sessions are soon over, and the primary that proposes to end them goes before that is ordered."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.crashes, profile.sleeps, profile.client_crashes, profile.breaks = 3, 2, 6, 6
+    profile.clients.resume_probability = 0.0
+    profile.disk.sync_ns = 5 * MILLISECOND_NS
+    profile.disk.stall_probability = 0.05
+    profile.node.session_expiry_ms = 20
+    profile.settings["suspicion_ms"] = 150
+
+
+def _for_early_pages(chance: random.Random, profile: ClusterProfile) -> None:
+    """Backups lag, and producers look at what they have just sent."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.library_share = 0.0
+    profile.clients.look_probability = 1.0
+    profile.links.drop_probability = 0.15
+    profile.links.tail_probability = 0.05
+    profile.clients.take_pause_ns = 50 * MILLISECOND_NS
+
+
+MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
+    planted.HELD_RANGES_IGNORED: _for_held_ranges,
+    planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
+    planted.ACKNOWLEDGED_TWICE: _for_second_acknowledgements,
+    planted.OLD_TERM_ACCEPTED: _for_old_terms,
+    planted.FLOOR_IGNORED: _for_early_pages,
+}

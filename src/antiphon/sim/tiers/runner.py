@@ -1,0 +1,415 @@
+"""Runners: let the nodes of a cluster live, die, sleep and live again, and carry what they say to each other.
+
+A message manager and a witness come back with their disk. A client manager has none: each of its lives begins
+with nothing, under ids of its own. Every message passes through the codec once, also between machines of one
+node, and the checkers see it at the moment it is said. What is said to all reaches those whose lane it is on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.bus import codec
+from antiphon.bus import effects as bus
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.effects import Event, Received
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import BusMessage, Data, Deliver, Entry
+from antiphon.bus.planted import NONE
+from antiphon.bus.sequencer import State
+from antiphon.journal.ports import Location
+from antiphon.message_manager.manager import MessageManager
+from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
+from antiphon.sim.checkers.watch import NodeFacts, Watch
+from antiphon.sim.cluster.links import LinkHabits, Links
+from antiphon.sim.disk import SimDisk
+from antiphon.sim.image import Image
+from antiphon.sim.lives import Lives
+from antiphon.sim.network import ClientPort
+from antiphon.sim.node_runner import NodeHabits
+from antiphon.sim.storage import ChannelStorage
+from antiphon.sim.trace import summary
+from antiphon.sim.world import MILLISECOND_NS, NodeClock, World
+from antiphon.standing import Agreed
+from antiphon.startup import (
+    ClientManagerStart,
+    Identity,
+    StartedNode,
+    StartSettings,
+    start,
+    start_client_manager,
+)
+
+CLUSTER = "sim"
+_AGREED = Agreed(digest="sim")
+
+
+class Town:
+    """What all nodes of a run have in common."""
+
+    def __init__(
+        self, world: World, config: GroupConfig, habits: NodeHabits, links: LinkHabits, watch: Watch
+    ) -> None:
+        self.world = world
+        self.config = config
+        self.habits = habits
+        self.watch = watch
+        self.planted: frozenset[str] = NONE
+        self.restart_ns = 300 * MILLISECOND_NS
+        self.links = Links(world, links, self._arrive)
+        self.managers: dict[int, ManagerRunner] = {}
+        self.doors: dict[int, DoorRunner] = {}
+        self.runners: dict[int, TierRunner] = {}
+
+    def add(self, runner: TierRunner) -> None:
+        """One more node."""
+        self.runners[runner.node_id] = runner
+        if isinstance(runner, DoorRunner):
+            self.doors[runner.node_id] = runner
+        elif isinstance(runner, ManagerRunner):
+            self.managers[runner.node_id] = runner
+
+    def hearers(self, message: BusMessage) -> tuple[int, ...] | list[int]:
+        """Who hears what is said to all."""
+        if type(message) is Data:
+            return self.config.data_servers
+        if type(message) is Deliver:
+            return list(self.doors)
+        return self.config.nodes
+
+    def _arrive(self, to: int, event: Received) -> None:
+        self.runners[to].hear(event)
+
+    def leader(self) -> ManagerRunner | None:
+        """Who leads, or believes it; the last to be elected if there are several."""
+        leading = [one for one in self.managers.values() if one.is_leading]
+        return max(leading, key=lambda one: one.epoch, default=None)
+
+
+class TierRunner(Lives):
+    """One node of the cluster."""
+
+    def __init__(self, town: Town, node_id: int) -> None:
+        world = town.world
+        clock = NodeClock(world, world.random(f"clock/{node_id}"))
+        super().__init__(world, node_id, clock, town.habits.tick_ns)
+        self.town = town
+        self.machines: Node | None = None
+        self._head: tuple[Any, ...] = ()
+        # What was said in this step, with how others hear it.
+        self._said: dict[int, tuple[BusMessage, Received]] = {}
+
+    @property
+    def is_up(self) -> bool:
+        return self.machines is not None
+
+    @property
+    def disk_id(self) -> bytes:
+        """The disk that votes for this node."""
+        return NO_DISK
+
+    def hear(self, event: Received) -> None:
+        """Another node said something."""
+        if self.machines is not None:
+            self._events.append(InChannel(self.town.config.group, event))
+            if self._step_timer is None:
+                self._plan_step()
+
+    def sleep(self, duration_ns: int) -> None:
+        """The process is not given the processor for a while, beginning now."""
+        if self.is_up:
+            self.world.note(self.name, f"sleeps for {duration_ns // MILLISECOND_NS} ms")
+            self.pause(duration_ns)
+            self._plan_anew()
+
+    def heal(self) -> None:
+        """Nothing fails from now on."""
+        self._paused_until_ns = 0
+        self._plan_anew()
+
+    def _plan_anew(self) -> None:
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+            self._step_timer = None
+            self._plan_step()
+
+    def _identity(self) -> Identity:
+        return Identity(
+            disk_id=self.disk_id,
+            run_id=self._chance.randbytes(16),
+            start_s=self.clock.wall_ms() // 1_000,
+        )
+
+    def _live(self, machines: Node, identity: Identity) -> None:
+        config = self.town.config
+        self._head = (config.group, config.config_id, self.node_id, identity.run_id, self.disk_id)
+        machines.loopback = self._carry
+        self.machines = machines
+        self._plan_step()
+
+    def _end(self, why: str) -> None:
+        self.world.note(self.name, f"ends life {self.life}: {why}")
+        if self.machines is not None:
+            self.town.watch.on_crashed(self.node_id)
+        self._forget_plans()
+        self._said.clear()
+        self.machines = None
+        self._paused_until_ns = 0
+        self._restart_within(self.town.restart_ns)
+
+    # What is said.
+
+    def _say(self, message: BusMessage) -> Received:
+        said = self._said.get(id(message))
+        if said is not None:
+            return said[1]
+        if self.world.trace.is_on:
+            self.world.note(self.name, f"says {summary(message)}")
+        self.town.watch.on_sent(self.node_id, message)
+        _, heard = codec.decode(codec.encode(message, *self._head))
+        event = Received(self.node_id, heard, self.disk_id)
+        # The message is kept as well, so that no other one gets its id.
+        self._said[id(message)] = message, event
+        return event
+
+    def _carry(self, message: BusMessage) -> BusMessage:
+        """To a machine of this node."""
+        return self._say(message).message
+
+    def _next_deadline_ns(self) -> int | None:
+        assert self.machines is not None, "a node that is down set its timer"
+        return self.machines.next_deadline_ns()
+
+    def _act(self, events: list[NodeEvent]) -> None:
+        machines, life = self.machines, self.life
+        assert machines is not None, "a node that is down took a step"
+        self._before_step(events)
+        for effect in machines.step(self.clock.now_ns(), self.clock.wall_ms(), events):
+            self._carry_out(effect)
+            if self.life != life or not self.is_up:
+                return
+        self._said.clear()
+        self._after_step(machines)
+
+    def _before_step(self, events: list[NodeEvent]) -> None:
+        """A step begins."""
+
+    def _after_step(self, machines: Node) -> None:
+        """Everything that the step asked for is done."""
+
+    def _carry_out(self, effect: NodeEffect) -> None:
+        if not isinstance(effect, InChannel):
+            self._do_at_port(effect)
+            return
+        what = effect.what
+        kind = type(what)
+        if kind is bus.Send:
+            self.town.links.send(self.node_id, what.to, self._say(what.message))
+        elif kind is bus.Multicast:
+            event = self._say(what.message)
+            for to in self.town.hearers(what.message):
+                if to != self.node_id:
+                    self.town.links.send(self.node_id, to, event)
+        elif kind is bus.Alarm:
+            self.world.note(self.name, f"alarm: {what.text}")
+            self.world.probe("node.alarm")
+        elif kind is not bus.Reconfigured:
+            if self.world.trace.is_on:
+                self.world.note(self.name, f"does {summary(what)}")
+            self._do_at_disk(what)
+
+    def _do_at_disk(self, effect: bus.Effect) -> None:
+        raise AssertionError(f"{type(effect).__name__} on a node without a disk")
+
+    def _do_at_port(self, effect: NodeEffect) -> None:
+        raise AssertionError(f"{type(effect).__name__} on a node without clients")
+
+
+class ManagerRunner(TierRunner):
+    """A message manager, or a witness: it has a disk, and no clients."""
+
+    def __init__(self, town: Town, node_id: int, disk: SimDisk) -> None:
+        super().__init__(town, node_id)
+        self.disk = disk
+        self._started: StartedNode | None = None
+        self._storage: ChannelStorage | None = None
+
+    @property
+    def disk_id(self) -> bytes:
+        return self.town.config.disk_of(self.node_id)
+
+    @property
+    def has_messages(self) -> bool:
+        """Is it no witness?"""
+        return self.node_id in self.town.config.data_servers
+
+    @property
+    def is_leading(self) -> bool:
+        """Does it lead, as far as it knows?"""
+        return self._started is not None and self._started.replica.state is State.LEADING
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it leads or follows."""
+        return self._started.replica.epoch if self._started is not None else 0
+
+    @property
+    def manager(self) -> MessageManager | None:
+        """The message manager of the present life."""
+        return self._started.manager if self._started is not None and self.has_messages else None
+
+    def facts(self) -> NodeFacts | None:
+        """How this node stands; None while it is down, or if it keeps no messages."""
+        if (manager := self.manager) is None:
+            return None
+        return NodeFacts(
+            is_leading=self.is_leading,
+            applied=manager.applied,
+            digest=manager.state.digest(),
+            waits_for=0,
+        )
+
+    def _begin(self) -> None:
+        town, world = self.town, self.world
+        identity = self._identity()
+        settings = StartSettings(
+            name=self.name,
+            cluster=CLUSTER,
+            group=town.config,
+            client_manager=None,
+            message_manager=town.habits.message_manager(),
+            agreed=_AGREED,
+            planted=town.planted,
+        )
+        started = start(self.disk, town.habits.journal(), identity, settings, self.node_id)
+        for note in (*started.notes, *started.alarms):
+            world.note(self.name, note)
+        assert not started.alarms, f"a whole disk is not taken for one: {started.alarms}"
+        world.probe("recovery.torn_tail_cut", len(started.found.truncated))
+        applied = started.manager.applied if self.has_messages else 0
+        world.probe("recovery.from_checkpoint", int(applied > 0))
+        town.watch.on_started(self.node_id, Image(), applied)
+        started.replica.loopback = self._carry
+        if self.has_messages:
+            self._observe(started.manager)
+        life = self.life
+        self._storage = ChannelStorage(
+            world,
+            self.node_id,
+            self.disk,
+            started.journal,
+            started.found,
+            started.counter,
+            started.keeper,
+            town.watch,
+            tell=self._tell,
+            later=lambda delay_ns, action: self._later(life, delay_ns, action),
+        )
+        self._started = started
+        self._live(started.node, identity)
+
+    def _observe(self, manager: MessageManager) -> None:
+        """Let the checkers see what the message manager takes, and what it says at the moment it says it."""
+        node, watch, world = self.node_id, self.town.watch, self.world
+        apply, flush, install = manager.apply, manager.flush, manager.install_state
+
+        def watched_apply(
+            now_ns: int, wall_ms: int, entry: Entry, payload: memoryview | None, location: Location | None
+        ) -> None:
+            if world.trace.is_on:
+                world.note(self.name, f"applies {summary(entry)}")
+            watch.on_applied(node, entry, payload)
+            apply(now_ns, wall_ms, entry, payload, location)
+            watch.on_folded(node, entry, manager.state)
+
+        def watched_flush(now_ns: int, wall_ms: int) -> Any:
+            effects = flush(now_ns, wall_ms)
+            for effect in effects:
+                if isinstance(effect, bus.Send | bus.Multicast):
+                    self._say(effect.message)
+            return effects
+
+        def watched_install(now_ns: int, n: int, term_served: int = 0) -> None:
+            world.probe("node.took_over_a_checkpoint")
+            install(now_ns, n, term_served)
+            watch.on_restored(node, n)
+
+        manager.apply = watched_apply  # type: ignore[method-assign]
+        manager.flush = watched_flush  # type: ignore[method-assign]
+        manager.install_state = watched_install  # type: ignore[method-assign]
+
+    def _end(self, why: str) -> None:
+        super()._end(why)
+        self._started = self._storage = None
+        self.disk.lose_power()
+
+    def heal(self) -> None:
+        self.disk.cut_after = None
+        super().heal()
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(InChannel(self.town.config.group, event))
+        self._plan_step()
+
+    def _do_at_disk(self, effect: bus.Effect) -> None:
+        assert self._storage is not None, "a node that is down wrote"
+        self._storage.carry_out(effect)
+
+    def _after_step(self, machines: Node) -> None:
+        assert self._storage is not None and self._started is not None, "a node that is down took a step"
+        self._storage.flush()
+        if self._started.replica.must_begin_anew:
+            self.world.probe("node.began_anew")
+            self._end("it has to start again")
+
+
+class DoorRunner(TierRunner):
+    """A client manager: it has clients, and no disk."""
+
+    def __init__(self, town: Town, node_id: int) -> None:
+        super().__init__(town, node_id)
+        self._port: ClientPort | None = None
+
+    def port_if_serving(self) -> ClientPort | None:
+        """The client port, once the node listens."""
+        return self._port if self._port is not None and self._port.is_listening else None
+
+    def _begin(self) -> None:
+        town = self.town
+        identity = self._identity()
+        machines = start_client_manager(
+            identity,
+            ClientManagerStart(
+                node_id=self.node_id,
+                name=self.name,
+                cluster=CLUSTER,
+                agreed=_AGREED,
+                groups=(town.config,),
+                servers=(),
+                settings=town.habits.client_manager(),
+            ),
+        )
+        self._port = ClientPort(self.world, self.node_id, town.watch, self.take)
+        self._live(machines, identity)
+
+    def _end(self, why: str) -> None:
+        if self._port is not None:
+            self._port.die()
+            self._port = None
+        super()._end(why)
+
+    def _before_step(self, events: list[NodeEvent]) -> None:
+        assert self._port is not None, "a node that is down took a step"
+        self._port.before_step(events)
+
+    def _do_at_port(self, effect: NodeEffect) -> None:
+        assert self._port is not None, "a node that is down spoke to clients"
+        if self.world.trace.is_on:
+            self.world.note(self.name, f"does {summary(effect)}")
+        self._port.carry_out(effect)
+
+    def _after_step(self, machines: Node) -> None:
+        assert self._port is not None, "a node that is down took a step"
+        self._port.after_step()
+        if not self._port.is_listening and machines.is_serving:
+            self._port.is_listening = True

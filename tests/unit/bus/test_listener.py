@@ -1,0 +1,107 @@
+"""The listener: what a client manager knows of a channel whose replicas are elsewhere."""
+
+from __future__ import annotations
+
+from antiphon.bus import messages as m
+from antiphon.bus.effects import LoadChanged, Multicast, PrimaryChanged, Received, SpaceChanged, Ticked
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.listener import ROLE, Listener
+from antiphon.bus.messages import SpaceState
+from antiphon.ids import make_epoch
+
+REPLICAS = (1, 2, 3)
+HERE = 9
+GROUP = GroupConfig.of(
+    "a",
+    (*REPLICAS, HERE),
+    commit_servers=REPLICAS,
+    data_servers=REPLICAS,
+    checkpoint_servers=REPLICAS,
+    candidates=REPLICAS,
+    commit_quantity=2,
+    seal_quantity=2,
+)
+
+
+def heartbeat(
+    counter: int, node: int, *, serving: bool = True, space: SpaceState = SpaceState.AMPLE
+) -> Received:
+    return Received(node, m.Heartbeat(make_epoch(counter, node), 10, 0, 1, 10, serving, space))
+
+
+def presence(node: int, *, synchronized: bool = True, load: int = 0) -> Received:
+    return Received(node, m.Presence("", "replica", 10, synchronized, bytes(16), load))
+
+
+def news(listener: Listener, *events: Received, now_ns: int = 1) -> list[object]:
+    """What is new, but for our own presence."""
+    return [one for one in listener.step(now_ns, list(events)) if not isinstance(one, Multicast)]
+
+
+def test_the_primary_is_who_leads_and_serves() -> None:
+    listener = Listener(GROUP, HERE)
+    assert news(listener, heartbeat(1, 2, serving=False)) == []
+    assert listener.primary == 0
+    epoch = make_epoch(1, 2)
+    assert news(listener, heartbeat(1, 2), heartbeat(1, 2)) == [PrimaryChanged(epoch, 2)]
+    assert (listener.term, listener.primary) == (epoch, 2)
+
+
+def test_an_older_epoch_changes_nothing() -> None:
+    listener = Listener(GROUP, HERE)
+    news(listener, heartbeat(5, 2))
+    assert news(listener, heartbeat(4, 1, space=SpaceState.TIGHT)) == []
+    assert listener.primary == 2
+    assert news(listener, heartbeat(6, 1)) == [PrimaryChanged(make_epoch(6, 1), 1)]
+
+
+def test_nobody_speaks_for_another_epoch_than_its_own() -> None:
+    listener = Listener(GROUP, HERE)
+    assert news(listener, Received(3, heartbeat(1, 2).message)) == []
+    assert listener.primary == 0
+
+
+def test_room_on_the_disk_of_the_primary_is_told_once() -> None:
+    listener = Listener(GROUP, HERE)
+    news(listener, heartbeat(1, 2))
+    (low,) = news(listener, heartbeat(1, 2, space=SpaceState.LOW), heartbeat(1, 2, space=SpaceState.LOW))
+    assert isinstance(low, SpaceChanged) and low.is_low and not low.is_tight and "node 2" in low.text
+    (tight,) = news(listener, heartbeat(1, 2, space=SpaceState.TIGHT))
+    assert isinstance(tight, SpaceChanged) and tight.is_low and tight.is_tight
+    (ample,) = news(listener, heartbeat(1, 2))
+    assert isinstance(ample, SpaceChanged) and not ample.is_low
+
+
+def test_the_load_is_that_of_the_primary() -> None:
+    listener = Listener(GROUP, HERE)
+    news(listener, heartbeat(1, 2), heartbeat(1, 1), presence(1, load=7))
+    assert news(listener, presence(2, load=5)) == [LoadChanged(5)]
+    assert news(listener, presence(2, load=5), presence(1, load=9)) == []
+
+
+def test_a_primary_that_keeps_nothing_is_told_too() -> None:
+    """Else its channel would count as one that nobody serves, and never get a destination."""
+    listener = Listener(GROUP, HERE)
+    news(listener, heartbeat(1, 2))
+    assert news(listener, presence(2, load=0)) == [LoadChanged(0)]
+    assert news(listener, presence(2, load=0)) == []
+
+
+def test_it_says_that_it_is_there() -> None:
+    listener = Listener(GROUP, HERE, "cm-1")
+    first = listener.next_deadline_ns()
+    assert first is not None and first <= GROUP.presence_ms * MS
+    (said,) = listener.step(first, [Ticked()])
+    assert isinstance(said, Multicast) and isinstance(said.message, m.Presence)
+    assert (said.message.name, said.message.role) == ("cm-1", ROLE)
+    due = listener.next_deadline_ns()
+    assert due is not None and first < due <= first + GROUP.presence_ms * MS
+    assert listener.step(due - 1, []) == []
+    assert len(listener.step(due, [Ticked()])) == 1
+
+
+def test_backups_that_keep_up_are_asked_to_read_first() -> None:
+    listener = Listener(GROUP, HERE)
+    assert listener.readers() == [1, 2, 3]
+    news(listener, heartbeat(1, 1), presence(1), presence(2, synchronized=False), presence(3))
+    assert listener.readers() == [3, 1, 2]

@@ -1,0 +1,88 @@
+"""What `antiphon admin` shows of a system whose nodes do not all answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.cli import admin
+from antiphon.cli.main import main
+
+
+def node(name: str, state: str = "up", **more: Any) -> dict[str, Any]:
+    row = dict.fromkeys(("role", "channel", "rank", "synchronized", "epoch", "committed", "applied", "lag"))
+    return {"name": name, **row, "state": state, "is_primary": False, "is_sequencer": False} | more
+
+
+STATUS = {
+    "cluster": "test",
+    "nodes": [node("cm-1"), node("mm-a-1", is_primary=True, epoch=7), node("mm-a-2", "down")],
+    "channels": [
+        {"name": "a", "epoch": 7, "committed": 9, "primary": "mm-a-1", "replicas": 2, "checkpoint": 0}
+    ],
+    "destinations": 1,
+    "connections": 2,
+    "config_digest": "d",
+    "silent": ["mm-a-2"],
+}
+DESTINATIONS = [
+    {
+        "name": "queue:orders",
+        **dict.fromkeys(("messages", "in_flight", "consumers", "bytes", "published", "acknowledged"), 3),
+        "channel": "a",
+        "subscriptions": [],
+    }
+]
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the system says, without a system."""
+    said: dict[str, Any] = {"status": STATUS, "destinations": DESTINATIONS}
+
+    def ask(arguments: argparse.Namespace, *questions: str) -> list[Any]:
+        return [said[question] for question in questions]
+
+    monkeypatch.setattr(admin, "_ask", ask)
+    return said
+
+
+def test_the_table_shows_who_is_down_and_names_who_did_not_answer(
+    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["admin", "status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "cluster test: 1 destinations, 2 connections"
+    assert lines[-1] == "no answer from mm-a-2"
+    (down,) = [line.split() for line in lines if line.startswith("mm-a-2")]
+    assert "down" in down
+    (primary,) = [line.split() for line in lines if line.startswith("mm-a-1")]
+    assert "True" in primary
+
+
+def test_nothing_is_said_about_silence_if_there_is_none(
+    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for silent in ({}, {"silent": []}):
+        answers["status"] = {key: value for key, value in STATUS.items() if key != "silent"} | silent
+        assert main(["admin", "status"]) == 0
+        assert "no answer" not in capsys.readouterr().out
+
+
+def test_destinations_tell_whose_are_missing(
+    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["admin", "destinations"]) == 0
+    out = capsys.readouterr().out
+    assert "queue:orders" in out
+    assert out.splitlines()[-1] == "no answer from mm-a-2"
+
+
+def test_json_is_what_the_system_says(answers: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["admin", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == STATUS
+    assert main(["admin", "destinations", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == DESTINATIONS

@@ -1,0 +1,33 @@
+"""The entry point: only the command that is asked for is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from antiphon.cli.main import COMMANDS, build_parser
+
+SERVER_PARTS = ("antiphon.bus", "antiphon.sim", "antiphon.journal", "antiphon.message_manager")
+
+
+@pytest.mark.parametrize("command", ["send", "receive", "up", "node"])
+def test_a_command_is_understood_without_loading_a_server(command: str) -> None:
+    lines = [
+        "import sys",
+        "from antiphon.cli.main import build_parser",
+        f"build_parser({command!r})",
+        "print(*[name for name in sys.modules if name.startswith('antiphon.')])",
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = ran.stdout.split()
+    assert f"antiphon.cli.{command}" in loaded
+    assert [name for name in loaded if name.startswith(SERVER_PARTS)] == []
+
+
+def test_all_commands_are_listed_when_none_is_asked_for() -> None:
+    listed = build_parser().format_help()
+    assert [command for command in COMMANDS if f"    {command} " not in listed] == []

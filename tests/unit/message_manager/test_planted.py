@@ -1,0 +1,98 @@
+"""Each planted bug of the message manager is seen by a step test, and the same steps pass without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.bus.effects import Send
+from antiphon.bus.messages import BrowseReply, BrowseRequest, Deliver
+from antiphon.bus.planted import (
+    ACKNOWLEDGED_TWICE,
+    FLOOR_IGNORED,
+    HELD_RANGES_IGNORED,
+    LOWER_GENERATION_ACCEPTED,
+    NONE,
+    OF_CLUSTER,
+    OLD_TERM_ACCEPTED,
+)
+from antiphon.message_manager.manager import MessageManager
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import ExpireSession, OutcomeCode
+from tests.unit.message_manager.channel import SESSION, Channel, Client, of_node
+
+planted_or_not = pytest.mark.parametrize("is_planted", [False, True])
+
+
+def channel_with(bug: str, is_planted: bool) -> Channel:
+    assert bug in OF_CLUSTER
+    channel = Channel(begin=False)
+    planted = frozenset({bug}) if is_planted else NONE
+    channel.manager = MessageManager("main", 1, channel.payloads, channel.settings, planted=planted)
+    channel.claim(1)
+    channel.open_producer(1)
+    return channel
+
+
+@planted_or_not
+def test_handing_out_again_what_a_living_consumer_holds_is_seen(is_planted: bool) -> None:
+    channel = channel_with(HELD_RANGES_IGNORED, is_planted)
+    client, queue = Client(), channel.create("q")
+    first = channel.order(client.open(), client.publish(queue, [b"a", b"b"])) + 1
+    channel.claim(2)
+    channel.claim(1)
+
+    channel.register(7, queue, held=Ranges([(first, first + 2)]))
+    pushed = [effect for effect in channel.flush() if getattr(effect, "message", None).__class__ is Deliver]
+    assert bool(pushed) == is_planted
+
+
+@planted_or_not
+def test_taking_what_a_former_client_manager_had_in_its_queue_is_seen(is_planted: bool) -> None:
+    channel = channel_with(LOWER_GENERATION_ACCEPTED, is_planted)
+    client, queue = Client(), channel.create("q")
+    channel.order(client.open())
+    late = client.publish(queue, [b"late"])
+    channel.order(client.resume(2), pid=2)
+
+    channel.order(late)
+    kept = channel.manager.state.directory.get(queue)
+    assert kept is not None and bool(kept.live) == is_planted
+
+
+@planted_or_not
+def test_accepting_a_second_acknowledgement_is_seen(is_planted: bool) -> None:
+    channel = channel_with(ACKNOWLEDGED_TWICE, is_planted)
+    one, other, queue = Client(), Client(0xB2), channel.create("q")
+    first = channel.order(one.open(), one.publish(queue, [b"a"])) + 1
+    channel.order(other.open(), one.ack(queue, (first, first + 1)))
+    channel.flush()
+
+    channel.order(other.ack(queue, (first, first + 1)))
+    codes = [outcome.code for outcome in channel.exceptions()]
+    assert codes == ([] if is_planted else [OutcomeCode.ACK_LOST])
+
+
+@planted_or_not
+def test_doing_what_a_former_primary_proposed_is_seen(is_planted: bool) -> None:
+    channel = channel_with(OLD_TERM_ACCEPTED, is_planted)
+    channel.order(Client().open())
+    term = channel.manager.term
+    channel.claim(2)
+
+    channel.order(of_node(ExpireSession(session=SESSION, generation=1, term=term)))
+    assert (channel.manager.state.sessions.get(SESSION) is None) == is_planted
+
+
+@planted_or_not
+def test_showing_a_page_before_what_was_confirmed_is_applied_is_seen(is_planted: bool) -> None:
+    channel = channel_with(FLOOR_IGNORED, is_planted)
+    queue = channel.create("q")
+    channel.flush()
+
+    channel.say(BrowseRequest(request=1, floor=channel.next + 5, destination=queue, after=0, limit=10))
+    pages = [
+        effect.message
+        for effect in channel.flush()
+        if isinstance(effect, Send) and isinstance(effect.message, BrowseReply)
+    ]
+    assert bool(pages) == is_planted

@@ -1,0 +1,146 @@
+"""Nodes that start ask each other, over a network of queues."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from antiphon.bus import messages as m
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.effects import Send
+from antiphon.bus.messages import AdminAnswer, AdminAsk
+from antiphon.cluster.agreement import Agreement, ConfigCard
+from antiphon.cluster.config_file import digest, essential_keys
+from antiphon.cluster.topology import ClusterSpec
+from antiphon.node import InChannel
+from antiphon.runtime.asking import Line, ask_members
+from antiphon.runtime.bus_port import BusPort, CarryOut
+from antiphon.transport.interface import TransportSettings
+from antiphon.transport.memory import MemoryNetwork, MemoryTransport
+from tests.unit.cluster.clusters import a_cluster
+
+SECONDS = 20.0
+SPEC = a_cluster(message_managers=2)
+OTHER = replace(SPEC, hops=2)
+
+
+class Stage:
+    """Nodes of one cluster in one process, each with the file that it has."""
+
+    def __init__(self) -> None:
+        self._network = MemoryNetwork()
+
+    async def line(self, name: str) -> Line:
+        number = SPEC.node(name).number
+        run_id = number.to_bytes(16, "little")
+        settings = TransportSettings(
+            node=number, cluster_id=SPEC.cluster_id, run_id=run_id, peers=SPEC.peers("a")
+        )
+        transport = MemoryTransport(self._network, settings)
+        await transport.start()
+        others = {one.number: one.name for one in SPEC.nodes if one.name != name}
+        return Line(group=SPEC.group_config("a"), run_id=run_id, transport=transport, others=others)
+
+    async def newcomer(
+        self, name: str, spec: ClusterSpec = SPEC, seconds: float = SECONDS, *, with_history: bool = False
+    ) -> Agreement:
+        line = await self.line(name)
+        card = ConfigCard(
+            name=name, number=SPEC.node(name).number, digest=digest(spec), keys=essential_keys(spec)
+        )
+        agreement = Agreement(card, line.others)
+        await ask_members(agreement, [line], seconds, with_history=with_history)
+        return agreement
+
+    async def at_work(self, name: str, answers: dict[str, object], silent: int = 0) -> CarryOut:
+        """A node that answers questions, but not the first few. Returns its voice."""
+        line = await self.line(name)
+        questions = 0
+
+        def take(events: list[InChannel]) -> None:
+            nonlocal questions
+            for _, event in events:
+                assert isinstance(event.message, AdminAsk)
+                questions += 1
+                answer = answers.get(json.loads(event.message.question)["question"])
+                if questions > silent and answer is not None:
+                    said = AdminAnswer(event.message.request, name, json.dumps(answer))
+                    carry_out(Send(event.sender, said))
+
+        port = BusPort(line.transport, SPEC.node(name).number, line.run_id, take)
+        carry_out = port.join(line.group, NO_DISK, lambda effect: None)
+        return carry_out
+
+
+def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(SECONDS):
+            await story(Stage())
+
+    asyncio.run(run())
+
+
+def config(spec: ClusterSpec) -> dict[str, object]:
+    return {"digest": digest(spec), "keys": essential_keys(spec), "is_established": True}
+
+
+def test_newcomers_answer_each_other() -> None:
+    async def story(stage: Stage) -> None:
+        names = [node.name for node in SPEC.nodes]
+        found = await asyncio.gather(
+            *(stage.newcomer(name, OTHER if name == "mm-a-1" else SPEC, 1.0) for name in names)
+        )
+        refusals = {name: one.refusal() for name, one in zip(names, found, strict=True)}
+        assert refusals["cm-1"] is None, "it has the lowest number"
+        assert "is not that of cm-1; different are hops:" in str(refusals["mm-a-1"])
+        assert "is not that of mm-a-1" in str(refusals["mm-a-2"])
+
+    play(story)
+
+
+def test_it_is_over_when_all_have_answered() -> None:
+    async def story(stage: Stage) -> None:
+        for name in ("cm-1", "mm-a-2", "w-a-1"):
+            await stage.at_work(name, {"config": config(SPEC)}, silent=1)
+        agreement = await stage.newcomer("mm-a-1", seconds=10 * SECONDS)
+        assert agreement.unheard == []
+        assert agreement.refusal() is None
+
+    play(story)
+
+
+def test_who_does_not_answer_is_not_waited_for() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.at_work("mm-a-2", {"config": config(OTHER)})
+        agreement = await stage.newcomer("mm-a-1", seconds=0.2)
+        assert agreement.unheard == [SPEC.node(name).number for name in ("cm-1", "w-a-1")]
+        assert "is not that of mm-a-2; different are hops:" in str(agreement.refusal())
+
+    play(story)
+
+
+def test_who_is_there_is_waited_for_longer() -> None:
+    async def story(stage: Stage) -> None:
+        # It is asked several times before it answers, which takes longer than those get who are not there.
+        speak = await stage.at_work("mm-a-2", {"config": config(OTHER)}, silent=4)
+        asking = asyncio.ensure_future(stage.newcomer("mm-a-1", seconds=0.01))
+        await asyncio.sleep(0)
+        speak(Send(SPEC.node("mm-a-1").number, m.Heartbeat(1, 2, 3, 4, 5, True)))
+        agreement = await asking
+        assert "is not that of mm-a-2" in str(agreement.refusal())
+
+    play(story)
+
+
+def test_who_formats_a_disk_asks_for_the_history() -> None:
+    async def story(stage: Stage) -> None:
+        young = {"config": config(SPEC), "status": {"channels": []}}
+        old = {"config": config(SPEC), "status": {"channels": [{"name": "a", "committed": 3}]}}
+        for name, answers in (("cm-1", young), ("mm-a-2", young), ("w-a-1", old)):
+            await stage.at_work(name, answers)
+        agreement = await stage.newcomer("mm-a-1", seconds=10 * SECONDS, with_history=True)
+        assert agreement.has_history
+
+    play(story)
