@@ -118,6 +118,7 @@ class Cluster:
         self.loss = 0.0
         self.heard: list[tuple[int, int, m.BusMessage]] = []
         self.on_said: Callable[[int, int, m.BusMessage], None] = lambda sender, to, message: None
+        self.is_lost: Callable[[m.BusMessage], bool] = lambda message: False
         self._disks: dict[int, SimDisk] = {}
         self._runs = 0
         self.lives: dict[int, Life] = {}
@@ -147,7 +148,7 @@ class Cluster:
 
     def carry(self, sender: Life, to: int, message: m.BusMessage) -> None:
         self.on_said(sender.node_id, to, message)
-        if self.chance.random() < self.loss:
+        if self.chance.random() < self.loss or self.is_lost(message):
             return
         header = (CHANNEL, self.config.config_id, sender.node_id, bytes(16), sender.disk_id)
         data = codec.encode(message, *header)

@@ -11,9 +11,10 @@ What it promises
     S3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
         the rest when they are read.
     S4  A node of a group that lists its disks does not need its own: if its order or its superblock is
-        damaged, no checkpoint can be used and the order does not reach back, or a sync has failed, all files
-        are put aside (`lost+found`), and it begins anew under another disk id. So it has no vote until the
-        group has listed that one: what the old disk promised and held may have been counted.
+        damaged or a sync has failed, all files are put aside (`lost+found`), and it begins anew under another
+        disk id. So it has no vote until the group has listed that one: what the old disk promised and held may
+        have been counted. If only its checkpoints cannot be used, it keeps its order and its vote, and gets a
+        state from the others.
     S5  A payload that is damaged costs such a node nothing but asking the others for it.
     S6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
 
@@ -212,7 +213,13 @@ def start_node(
     """Compose the machines of a node from what the journal found."""
     group, payloads = settings.group, journal.payloads
     node_id = found.node_id
-    recovered = recover(found, payloads, group=group)
+    recovered = recover(
+        found,
+        payloads,
+        keeps_state=node_id in group.checkpoint_servers,
+        # Who is alone must have a state of its own: nobody can give it one.
+        group=group if len(group.data_servers) > 1 else None,
+    )
     manager: MessageManager | None = None
     if node_id in group.data_servers:
         manager = MessageManager(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,3 +95,21 @@ def test_an_answer_that_no_message_holds_is_not_given(monkeypatch: pytest.Monkey
     assert json.loads(one.answer(ask).answer)["rows"][0]["name"] == "queue:a-0"
     monkeypatch.setattr(module, "ANSWER_LENGTH_MAX", 10)
     assert (one.answer(ask).request, one.answer(ask).answer) == (4, "")
+
+
+def test_the_digest_of_a_channel_tells_whether_two_states_are_the_same() -> None:
+    (one,), (same,), (other,) = [told(standing(a=count), question="digests") for count in (2, 2, 1)]
+    assert (one["name"], one["channel"]) == ("node-1", "a")
+    assert one["applied"] > other["applied"]
+    assert one == same and one["digest"] != other["digest"]
+
+
+def test_a_node_whose_disk_is_not_the_listed_one_is_joining() -> None:
+    group = replace(GroupConfig.of("a", (1, 2, 3)), disk_ids=(b"x" * 16, b"y" * 16, b"z" * 16))
+    states = []
+    for disk_id in (b"x" * 16, b"d" * 16):
+        identity = Identity(disk_id=disk_id, run_id=b"r" * 16, start_s=1)
+        parts = start(MemoryDisk(), SEGMENTS, identity, StartSettings(group=group), 1).node.channels
+        one = Standing(1, "node-1", "message-manager", "test", Agreed(digest="d"), None, parts)
+        states += [row["state"] for row in one.status()["nodes"]]
+    assert states == ["up", "joining"]

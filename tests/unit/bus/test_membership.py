@@ -491,15 +491,18 @@ def test_with_a_witness_one_copy_will_do_while_the_other_is_away_and_no_longer()
     cluster.run_until(lambda: cluster.is_calm)
     leader = cluster.leader.node
     other = 3 - leader
+    assert not cluster.leader.replica.is_degraded
     cluster.crash(other)
     cluster.submit(leader, 3)
     cluster.run_until(lambda: cluster.is_calm)
     assert quantities(cluster) == [1]
+    assert cluster.leader.replica.is_degraded
     cluster.start(other)
     cluster.run_until(lambda: len(quantities(cluster)) == 2)
     assert quantities(cluster) == [1, 2]
     cluster.submit(other, 3)
     cluster.run_until(lambda: cluster.is_calm)
+    assert not any(node.replica.is_degraded for node in cluster.nodes.values())
 
 
 def test_without_leave_to_go_on_with_one_copy_numbering_waits() -> None:
