@@ -11,10 +11,10 @@ What it promises
     S3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
         the rest when they are read.
     S4  A node of a group that lists its disks does not need its own: if its order or its superblock is
-        damaged or a sync has failed, all files are put aside (`lost+found`), and it begins anew under another
-        disk id. So it has no vote until the group has listed that one: what the old disk promised and held may
-        have been counted. If only its checkpoints cannot be used, it keeps its order and its vote, and gets a
-        state from the others.
+        damaged or a sync has failed, all files are put aside (`lost+found`), and it begins anew under
+        another disk id. So it has no vote until the group has listed that one: what the old disk promised
+        and held may have been counted. If only its checkpoints cannot be used, it keeps its order and its
+        vote, and gets a state from the others.
     S5  A payload that is damaged costs such a node nothing but asking the others for it.
     S6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
 
@@ -220,19 +220,9 @@ def start_node(
         # Who is alone must have a state of its own: nobody can give it one.
         group=group if len(group.data_servers) > 1 else None,
     )
-    manager: MessageManager | None = None
-    if node_id in group.data_servers:
-        manager = MessageManager(
-            group.group,
-            node_id,
-            payloads,
-            settings.message_manager,
-            group.data_servers,
-            planted=settings.planted,
-        )
-        if recovered.manager_state is not None:
-            _restore(manager, recovered)
-            _verify(journal, manager)
+    manager = (
+        _message_manager(journal, node_id, recovered, settings) if node_id in group.data_servers else None
+    )
     counter = JournalCounter()
     parts = ChannelParts(
         name=group.group,
@@ -282,6 +272,24 @@ def start_node(
         notes=notes,
         alarms=list(found.lost),
     )
+
+
+def _message_manager(
+    journal: Journal, node_id: int, recovered: RecoveredReplica, settings: StartSettings
+) -> MessageManager:
+    group = settings.group
+    manager = MessageManager(
+        group.group,
+        node_id,
+        journal.payloads,
+        settings.message_manager,
+        group.data_servers,
+        planted=settings.planted,
+    )
+    if recovered.manager_state is not None:
+        _restore(manager, recovered)
+        _verify(journal, manager)
+    return manager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
