@@ -318,8 +318,10 @@ class ClusterProcess:
         """Change a bit that a node which has ended has written; says which."""
         assert not self.nodes[name].is_alive
         chance = random.Random(seed)
-        segments = sorted(self.folder_of(name).rglob("segment-*"))
-        places = [(path, page) for path in segments for page in _used_pages(path)]
+        # The kind first: there are far more pages of segments than of anything else.
+        kind = chance.choice(("segment-*", "checkpoint-*", "superblock"))
+        files = sorted(self.folder_of(name).glob(kind)) or sorted(self.folder_of(name).glob("segment-*"))
+        places = [(path, page) for path in files for page in _used_pages(path)]
         assert places, f"{name} has written nothing"
         path, page = chance.choice(places)
         content = path.read_bytes()[page : page + PAGE]
