@@ -60,9 +60,7 @@ T = TypeVar("T")
 class Stage:
     """Everything a test says to the manager goes through here, and everything it answers is kept."""
 
-    def __init__(
-        self, channels: Sequence[str] = (CHANNEL,), *, is_led: bool = True, **settings: Any
-    ) -> None:
+    def __init__(self, channels: Sequence[str] = (CHANNEL,), *, is_led: bool = True, **settings: Any) -> None:
         self.directory: dict[str, int] = {"queue:known": KNOWN}
         self.subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
         self.placements: dict[str, str] = {}
