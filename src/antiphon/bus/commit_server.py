@@ -451,6 +451,11 @@ class CommitServer:
             out.append(Send(sender, self._start_need(epoch)))
             return
         self._pages = None
+        if pages.last < self.committed_upto:
+            # It was long on its way: what it lacks is committed, and we have learned it meanwhile. That our
+            # log of it is the sequencer's, only a start that contains it says.
+            out.append(Send(sender, self._start_need(epoch)))
+            return
         self._start(epoch, pages, sender, out)
         self._learn_committed(epoch, start.committed_upto)
 

@@ -539,6 +539,14 @@ def test_pages_whose_continuation_is_gone_are_given_up_for_what_is_known_to_be_c
     assert booth.hear(beat, 3)[-1] == Send(3, m.StartNeed(NEW, 9, 9, OLD))
 
 
+def test_a_start_that_holds_less_than_is_known_to_be_committed_is_asked_for_again() -> None:
+    booth = Booth(last=9, committed=9)
+    assert booth.hear(m.EpochStart(NEW, 5, ticks(5, 7), 4, OLD), 3) == [Send(3, m.StartNeed(NEW, 9, 9, OLD))]
+    assert (booth.server.log.last, booth.server.log_epoch) == (9, OLD)
+    effects = booth.hear(m.EpochStart(NEW, 10, ticks(10, 10, NEW), 9, OLD), 3)
+    assert order_in(effects) == [EpochStarted(NEW, 9, ticks(10, 10, NEW))]
+
+
 def test_a_base_below_ours_changes_nothing() -> None:
     booth = Booth()
     booth.step(Installed(9, b"ledger at 9"))
