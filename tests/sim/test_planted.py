@@ -37,9 +37,10 @@ HUNTS = [
     Hunt("node", planted.RELEASE_BY_EARLIER_SYNC, 6, ("I15", "I4")),  # 1.1
     Hunt("node", planted.DEDUP_OFF, 8, ("two places", FOLD)),  # 1.1
     Hunt("node", planted.FIFO_OFF, 8, ("behind number", FOLD)),  # 1.3
-    # A checkpoint may refer to a record that never reached the disk: then the next life calls it damage.
-    Hunt("node", planted.ACKNOWLEDGE_BEFORE_FSYNC, 8, ("I4", "Damaged"), (I15,)),  # 1.3
-    Hunt("node", planted.RELEASE_BY_EARLIER_SYNC, 14, ("I4", "Damaged"), (I15,)),  # 2.2
+    # A checkpoint may refer to a record that never reached the disk: then the next life calls it damage. And
+    # what was promised may be forgotten before anything that was committed is missed.
+    Hunt("node", planted.ACKNOWLEDGE_BEFORE_FSYNC, 8, ("I4", "I8", "Damaged"), (I15,)),  # 1.3
+    Hunt("node", planted.RELEASE_BY_EARLIER_SYNC, 14, ("I4", "I8", "Damaged"), (I15,)),  # 2.2
     Hunt("bus", planted.ACKNOWLEDGE_BEFORE_FSYNC, 6, ("I15",)),  # 1.0
     Hunt("bus", planted.RELEASE_BY_EARLIER_SYNC, 8, ("I15",)),  # 1.1
     Hunt("bus", planted.DEDUP_OFF, 8, ("I5", FOLD)),  # 1.1
