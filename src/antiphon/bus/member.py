@@ -111,6 +111,7 @@ class Member:
         """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         learned: list[Entry] = []
+        asked: list[tuple[int, int]] = []
         is_answer = False
         for event in events:
             if type(event) is Received:
@@ -130,13 +131,15 @@ class Member:
                     if message.config_id > self._config.config_id:
                         self._informed = event.sender
                 elif type(message) is m.ProducerStateGet:
-                    out.append(Send(event.sender, self._producer_state(message.pid)))
+                    asked.append((event.sender, message.pid))
             elif type(event) is Installed:
                 learned = self._install(event, learned, out)
         notable: tuple[Entry, ...] = ()
         marks: tuple[tuple[int, bytes], ...] = ()
         if learned:
             notable, marks = self._learn(learned)
+        # Not before what came in the same step is folded: the answer says how far it is known here.
+        out += [Send(sender, self._producer_state(pid)) for sender, pid in asked]
         applied_before = self.applied
         if self._waiting:
             self._deliver(out)

@@ -372,6 +372,15 @@ def test_a_producer_is_told_what_the_known_order_says_about_it() -> None:
     assert answer.message == m.ProducerState(9, 3, 0, 0, 0, 0, 0, bytes(16)), "it never opened"
 
 
+def test_a_question_that_comes_with_a_commit_is_answered_when_that_is_folded() -> None:
+    pew = Pew()
+    pew.commit(OPENED)
+    committed = m.Commit(1, (entry_of(ONE, 2),), 3)
+    for said in ((m.ProducerStateGet(7), committed), (committed, m.ProducerStateGet(7))):
+        told = [e.message for e in pew.step(*said) if isinstance(e, Send)]
+        assert m.ProducerState(7, 3, 1, 1, 3, 0, 0, b"a" * 16) in told
+
+
 def ledger_through(*entries: Entry) -> bytes:
     ledger = Ledger()
     ledger.fold(entries)
