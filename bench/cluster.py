@@ -8,21 +8,20 @@ All processes share this machine: the figures say what its cores do together.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 # The processes are those of the tests.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from figures import figure
+from figures import measure as measure_once
+
 from tests.cluster_processes import ClusterProcess
 
-SESSIONS = 100
-CONNECTIONS = 4
+CROWD = ("--sessions", "100", "--connections", "4")
 
 MARKS = {
     "publish_rate": ("at least", 400_000),
@@ -45,7 +44,7 @@ def measure(arguments: argparse.Namespace) -> None:
             Path(folder), transport=arguments.transport, client_managers=1, has_faults=False
         )
         with cluster:
-            runs = [run(cluster.url, arguments) for _ in range(arguments.runs)]
+            runs = [measure_once(cluster.url, arguments, CROWD) for _ in range(arguments.runs)]
     print(
         f"medians of {len(runs)} runs, three replicas, {arguments.transport}, "
         f"{arguments.messages:,} messages of {arguments.size} bytes:"
@@ -55,20 +54,3 @@ def measure(arguments: argparse.Namespace) -> None:
         wanted = f"   mark: {how} {mark:,}" if how else ""
         spread = f"[{values[0]:,.3f} .. {values[-1]:,.3f}]"
         print(f"  {name:<18} {statistics.median(values):>14,.3f}   {spread}{wanted}")
-
-
-def run(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", "antiphon.cli.main", "bench", "--url", url, "--json"]
-    command += ["--messages", str(arguments.messages), "--size", str(arguments.size)]
-    command += ["--sessions", str(SESSIONS), "--connections", str(CONNECTIONS)]
-    line = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    print(line.strip(), flush=True)
-    result: dict[str, Any] = json.loads(line)
-    return result
-
-
-def figure(run: dict[str, Any], name: str) -> float:
-    value: Any = run
-    for part in name.split("."):
-        value = value[part]
-    return float(value)

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import bus
 import cluster
 import compare
 import failover
+from figures import figure, measure
 
 FIGURES = (
     "publish_rate",
@@ -76,22 +76,6 @@ def main() -> int:
         values = sorted(figure(run, name) for run in runs)
         print(f"  {name:<18} {statistics.median(values):>14,.3f}   [{values[0]:,.3f} .. {values[-1]:,.3f}]")
     return 0
-
-
-def measure(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", "antiphon.cli.main", "bench", "--url", url, "--json"]
-    command += ["--messages", str(arguments.messages), "--size", str(arguments.size)]
-    line = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    print(line.strip(), flush=True)
-    result: dict[str, Any] = json.loads(line)
-    return result
-
-
-def figure(run: dict[str, Any], name: str) -> float:
-    value: Any = run
-    for part in name.split("."):
-        value = value[part]
-    return float(value)
 
 
 if __name__ == "__main__":

@@ -239,7 +239,11 @@ def merge_status(
     nodes: list[dict[str, Any]] = []
     for member in members:
         said = answers.get(member.number)
-        nodes += said["nodes"] if said is not None else [_silent_row(member, states[member.number])]
+        if said is None:
+            name, number, role, channel, rank = member
+            nodes.append(row_without_order(name, role, channel, rank, states[number]))
+        else:
+            nodes += said["nodes"]
     voices = _voices(members, answers)
     rows = [voice["channels"][0] for voice in voices.values()]
     primaries = {row["primary"] for row in rows}
@@ -273,12 +277,15 @@ def _voices(members: Sequence[Member], answers: Mapping[int, dict[str, Any]]) ->
     return {name: best[name][1] for name in sorted(best)}
 
 
-def _silent_row(member: Member, state: str) -> dict[str, Any]:
+def row_without_order(
+    name: str, role: str, channel: str | None, rank: int | None, state: str
+) -> dict[str, Any]:
+    """The row of a node that has no part in an order, or does not say how far it has come."""
     return {
-        "name": member.name,
-        "role": member.role,
-        "channel": member.channel,
-        "rank": member.rank,
+        "name": name,
+        "role": role,
+        "channel": channel,
+        "rank": rank,
         "state": state,
         "is_primary": False,
         "is_sequencer": False,

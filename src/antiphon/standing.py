@@ -23,7 +23,7 @@ from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager.manager import ClientManager
-from antiphon.inquiries import page_of, read_question
+from antiphon.inquiries import page_of, read_question, row_without_order
 
 PAGE_LENGTH_MAX: Final = 1 << 20
 """Characters of a page of destinations, unless a single one has more."""
@@ -103,7 +103,7 @@ class Standing:
         nodes = [self._replica_row(parts, replica) for parts, replica in kept]
         return {
             "cluster": self._cluster,
-            "nodes": nodes or [self._plain_row()],
+            "nodes": nodes or [row_without_order(self._name, self._role, None, None, "up")],
             "channels": [self._channel_row(parts, replica) for parts, replica in kept],
             "destinations": sum(
                 len(parts.manager.state.directory) for parts, _ in kept if parts.manager is not None
@@ -154,22 +154,6 @@ class Standing:
             "digest": self._agreed.digest,
             "keys": dict(self._agreed.keys),
             "is_established": self.is_established,
-        }
-
-    def _plain_row(self) -> dict[str, Any]:
-        return {
-            "name": self._name,
-            "role": self._role,
-            "channel": None,
-            "rank": None,
-            "state": "up",
-            "is_primary": False,
-            "is_sequencer": False,
-            "synchronized": None,
-            "epoch": None,
-            "committed": None,
-            "applied": None,
-            "lag": None,
         }
 
     def _replica_row(self, parts: ChannelParts, replica: Replica) -> dict[str, Any]:

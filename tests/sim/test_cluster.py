@@ -9,11 +9,11 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from time import process_time
 
 import pytest
 
-from antiphon.sim.runs import Report, run
+from antiphon.sim.runs import run
+from tests.sim.seeds import Seeds
 
 SEEDS = range(1, 601)
 SECONDS_MAX = 240
@@ -77,28 +77,9 @@ PROBES = (
 )
 
 
-class Seeds:
-    """What many seeds came to, and how long they took on a processor of their own."""
-
-    def __init__(self, seeds: range) -> None:
-        self.reports: list[Report] = []
-        started = process_time()
-        for seed in seeds:
-            self.reports.append(run("cluster", seed))
-            gc.collect(0)
-        self.seconds = process_time() - started
-
-    @property
-    def broken(self) -> list[str]:
-        return [f"{report.violation}\n    {report.replay}" for report in self.reports if not report.is_clean]
-
-    def total(self, name: str) -> int:
-        return sum(report.figures[name] for report in self.reports)
-
-
 @pytest.fixture(scope="module")
 def seeds() -> Seeds:
-    return Seeds(SEEDS)
+    return Seeds("cluster", SEEDS)
 
 
 @pytest.mark.timeout(900)

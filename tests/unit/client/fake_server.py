@@ -153,40 +153,13 @@ class FakeServer:
                 welcome = self.greet(frame) if self.greet is not None else self.welcome()
                 if welcome is not None:
                     peer.say(welcome)
-            case frames.SessionOpen():
-                session = frame.session or SESSION + len(self.heard_of(frames.SessionOpen)) - 1
-                peer.say(
-                    frames.SessionOpened(
-                        request=frame.request,
-                        session=session,
-                        generation=frame.generation or 1,
-                        window_bytes=self.window_bytes,
-                    )
-                )
-            case frames.DestinationOpen():
-                peer.say(
-                    frames.DestinationOpened(
-                        request=frame.request,
-                        destination=self.destination(frame.name),
-                        settings_version=1,
-                        channel=self.places.get(frame.name, CHANNEL),
-                    )
-                )
-            case frames.DestinationCreate():
-                peer.say(
-                    frames.DestinationOpened(
-                        request=frame.request,
-                        destination=self.destination(frame.name),
-                        settings_version=1,
-                        channel=CHANNEL,
-                    )
-                )
-            case frames.SubscriptionFind():
-                peer.say(
-                    frames.SubscriptionFound(
-                        request=frame.request, subscription=77, destination=1, channel=CHANNEL
-                    )
-                )
+            case (
+                frames.SessionOpen()
+                | frames.DestinationOpen()
+                | frames.DestinationCreate()
+                | frames.SubscriptionFind()
+            ):
+                peer.say(self._found(frame))
             case frames.Browse():
                 peer.say(self._page(frame))
             case frames.Command():
@@ -218,6 +191,33 @@ class FakeServer:
                 peer.say(frames.Answer(request=frame.request, answer=answer))
             case frames.Ping():
                 peer.say(frames.Pong(nonce=frame.nonce))
+
+    def _found(
+        self,
+        frame: frames.SessionOpen
+        | frames.DestinationOpen
+        | frames.DestinationCreate
+        | frames.SubscriptionFind,
+    ) -> frames.SessionOpened | frames.DestinationOpened | frames.SubscriptionFound:
+        """What was asked for is there, or is made."""
+        match frame:
+            case frames.SessionOpen():
+                return frames.SessionOpened(
+                    request=frame.request,
+                    session=frame.session or SESSION + len(self.heard_of(frames.SessionOpen)) - 1,
+                    generation=frame.generation or 1,
+                    window_bytes=self.window_bytes,
+                )
+            case frames.SubscriptionFind():
+                return frames.SubscriptionFound(
+                    request=frame.request, subscription=77, destination=1, channel=CHANNEL
+                )
+        return frames.DestinationOpened(
+            request=frame.request,
+            destination=self.destination(frame.name),
+            settings_version=1,
+            channel=self.places.get(frame.name, CHANNEL),
+        )
 
     def _resume_consumer(self, peer: Peer, frame: frames.ConsumerResume) -> None:
         former = self.consumers.pop((frame.session, frame.consumer), None)
