@@ -53,10 +53,10 @@ clean: ## remove caches and build results; .venv and antiphon-data stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
-# What running needs, and no more.
+# What running needs, a cluster too, and no more.
 $(VENV)/.installed-run: pyproject.toml | $(BIN)/pip
 	@echo "installing antiphon into $(VENV)" >&2
-	@$(PIP_INSTALL) --editable .
+	@$(PIP_INSTALL) --editable '.[cluster]'
 	@touch $@
 
 # Everything: all extras, and the tools of the developers.
