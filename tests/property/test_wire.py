@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
-from antiphon.wire import frames, layout
+from antiphon.wire import frames, layout, transaction_frames, transactions
 from antiphon.wire.buffer import FrameBuffer
 from antiphon.wire.commands import (
     NODE_SESSION,
@@ -41,6 +41,7 @@ from antiphon.wire.commands import (
 )
 from antiphon.wire.frames import Command, Frame, decode_frame, encode_frame
 from antiphon.wire.primitives import Reader, Writer
+from antiphon.wire.transactions import StagedPublish, TransactedPublish
 
 
 def below(bits: int) -> st.SearchStrategy[int]:
@@ -55,6 +56,16 @@ items = st.builds(ConfirmItem, u64s, u32s, codes, u64s, st.one_of(st.just(""), t
 outcomes = st.builds(Outcome, u64s, u32s, codes, u64s, st.one_of(st.just(""), texts))
 pieces = st.builds(frames.DeliverPiece, u64s, u32s, blobs)
 ranges = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=6).map(Ranges)
+consumed = st.builds(transactions.Consumed, u64s, u64s, ranges)
+participants = st.builds(transactions.Participant, texts, u32s)
+parts = st.builds(
+    transaction_frames.TransactionPart,
+    texts,
+    u32s,
+    u32s,
+    st.lists(consumed, max_size=2).map(tuple),
+    st.lists(u128s, max_size=2).map(tuple),
+)
 
 VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (layout.U8, below(8)),
@@ -75,6 +86,11 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (frames.SomeRanges, ranges),
     (RangesToEnd, ranges),
     (StartKindField, st.sampled_from(StartKind)),
+    (transactions.AllConsumed, st.lists(consumed, max_size=3).map(tuple)),
+    (transactions.Participants, st.lists(participants, max_size=3).map(tuple)),
+    (transactions.Parts, st.lists(u128s, max_size=3).map(tuple)),
+    (transaction_frames.PartsOfChannels, st.lists(parts, max_size=3).map(tuple)),
+    (transaction_frames.FateField, st.sampled_from(transaction_frames.TransactionFate)),
 ]
 
 
@@ -89,11 +105,14 @@ def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 
 FRAME_CLASSES: list[type[Any]] = list(get_args(Frame))
-PAYLOAD_CLASSES: list[type[Any]] = [cls for cls in get_args(Payload) if cls is not Publish]
+WITH_BATCH = (Publish, TransactedPublish, StagedPublish)
+PAYLOAD_CLASSES: list[type[Any]] = [cls for cls in get_args(Payload) if cls not in WITH_BATCH]
 
 any_frame = st.one_of(*map(instances, FRAME_CLASSES))
 any_publish = st.builds(Publish, u64s, u32s, st.just(0), blobs)
-any_payload = st.one_of(any_publish, *map(instances, PAYLOAD_CLASSES))
+any_transacted = st.builds(TransactedPublish, u64s, u32s, u32s, u64s, u32s, st.just(0), blobs)
+any_staged = st.builds(StagedPublish, u128s, u32s, u32s, u32s, u64s, u32s, st.just(0), texts, blobs)
+any_payload = st.one_of(any_publish, any_transacted, any_staged, *map(instances, PAYLOAD_CLASSES))
 
 
 @st.composite
@@ -102,9 +121,10 @@ def any_command(draw: st.DrawFn) -> tuple[dict[str, Any], bytes]:
     payload = draw(any_payload)
     kind = kind_of(payload)
     header: dict[str, Any] = {"kind": kind, "generation": draw(u32s), "confirmed_through": draw(u64s)}
-    of_session = kind in (1, 2, 3) or (kind not in (9, 10, 13) and draw(st.booleans()))
+    is_unnumbered = kind in (1, 2, 3, 17, 18)
+    of_session = is_unnumbered or (kind not in (9, 10, 13, 19, 20, 21) and draw(st.booleans()))
     header["session"] = draw(st.integers(1, 2**128 - 1)) if of_session else NODE_SESSION
-    header["number"] = draw(st.integers(1, 2**63)) if of_session and kind > 3 else 0
+    header["number"] = draw(st.integers(1, 2**63)) if of_session and not is_unnumbered else 0
     header["count"] = draw(st.integers(1, PUBLISH_COUNT_MAX)) if kind == CommandKind.PUBLISH else 1
     return header, encode_command(payload=payload.encode(), **header)
 

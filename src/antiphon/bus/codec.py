@@ -231,6 +231,7 @@ _ID = _fixed(16)
 _MID = Field(_write_mid, _read_mid)
 _MIDS = list_of(_MID, MID_STRUCT.size)
 _NUMBERS = list_of(_U64, 8)
+_COUNTS = list_of(_U32, 4)
 _ITEMS = Field(_write_items, _read_items)
 _ENTRIES = Field(write_entries, read_entries)
 _DATAS = Field(_write_datas, _read_datas)
@@ -306,6 +307,8 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (55, m.AdminAsk, (_U64, _LONG_TEXT)),
     (56, m.AdminAnswer, (_U64, _TEXT, _LONG_TEXT)),
     (57, m.Advertised, (_TEXTS, _TEXTS)),
+    (58, m.InDoubt, (_U128, _U64, _TEXT, _U32)),
+    (59, m.Unfinished, (_U128, _U64, _TEXTS, _COUNTS)),
     (64, m.Envelopes, (_DATAS,)),
 )
 

@@ -48,6 +48,9 @@ from antiphon.bus.tier_messages import (
     DeliverHead as DeliverHead,
 )
 from antiphon.bus.tier_messages import (
+    InDoubt as InDoubt,
+)
+from antiphon.bus.tier_messages import (
     Lookup as Lookup,
 )
 from antiphon.bus.tier_messages import (
@@ -73,6 +76,9 @@ from antiphon.bus.tier_messages import (
 )
 from antiphon.bus.tier_messages import (
     Target as Target,
+)
+from antiphon.bus.tier_messages import (
+    Unfinished as Unfinished,
 )
 from antiphon.bus.tier_messages import (
     Unregister as Unregister,
@@ -635,6 +641,8 @@ BusMessage = (
     | Lookup
     | LookupReply
     | Advertised
+    | InDoubt
+    | Unfinished
     | AdminAsk
     | AdminAnswer
 )

@@ -254,6 +254,32 @@ class Advertised:
 
 
 @dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A participant's primary to all client managers: this transaction has been prepared here for a while.
+
+    Whoever hears it asks channel `home` what was decided, and has it carried out here.
+    """
+
+    session: int
+    transaction: int
+    home: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The home channel's primary to all client managers: this commit has not been heard to be complete.
+
+    Whoever hears it has it carried out in `channels`, which get so many `messages`, and then says that it is.
+    """
+
+    session: int
+    transaction: int
+    channels: tuple[str, ...]
+    messages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AdminAsk:
     """A node asks another about itself, as JSON; answered by whoever lives."""
 

@@ -15,11 +15,19 @@ from antiphon.wire.frames import (
     Done,
     SessionOpened,
     SubscriptionFound,
+    TransactionDecided,
     Welcome,
 )
 
 Reply: TypeAlias = (
-    SessionOpened | DestinationOpened | SubscriptionFound | ConsumerResumed | Browsed | Done | Answer
+    SessionOpened
+    | DestinationOpened
+    | SubscriptionFound
+    | ConsumerResumed
+    | TransactionDecided
+    | Browsed
+    | Done
+    | Answer
 )
 
 

@@ -7,10 +7,11 @@ the fold as the same bytes, and on that way only its header is read.
     kind u8, flags u8, reserved u16, length u32 (of the payload), count u32,
     generation u32, number u64, confirmed_through u64, session 16 bytes
 
-`count` is how many sequence numbers the command takes: the messages of a publish,
-else 1. `number` counts within (session, channel): 1, 2, 3 and so on, a publish of n
-takes n. Opening, resuming and closing a session have number 0, as has everything
-the node itself asks for, under session 0.
+`count` is how many sequence numbers the command takes: the messages of a publish, or
+those that a commit makes visible, else 1. `number` counts within (session, channel): 1,
+2, 3 and so on, by as many as the command takes. What a client manager says for a session
+(it is opened, resumed, closed; its transaction is prepared, decided) has number 0, as has
+everything the node itself asks for, under session 0.
 
 Outcomes stand here too: what became of a command, as the fold tells it.
 """
@@ -26,8 +27,22 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
-from antiphon.wire.layout import I64, U8, U32, U64, U128, Bool, Field, Layout, Text
+from antiphon.wire.layout import I64, U8, U32, U64, U128, Bool, Field, Text
+from antiphon.wire.payload import AnnotatedPayload
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_u128, pack
+from antiphon.wire.transactions import (
+    TRANSACTION_MESSAGES_MAX,
+    CommitTransaction,
+    DecideTransaction,
+    DropStaged,
+    FinishTransaction,
+    ForgetTransaction,
+    PrepareTransaction,
+    ResolveTransaction,
+    RollBackTransaction,
+    StagedPublish,
+    TransactedPublish,
+)
 
 
 class CommandKind(IntEnum):
@@ -44,6 +59,16 @@ class CommandKind(IntEnum):
     SUBSCRIBE = 11
     UNSUBSCRIBE = 12
     PLACE = 13
+    TX_PUBLISH = 14
+    TX_COMMIT = 15
+    TX_ROLLBACK = 16
+    TX_PREPARE = 17
+    TX_DECIDE = 18
+    TX_FINISH = 19
+    TX_RESOLVE = 20
+    TX_FORGET = 21
+    STAGE = 22
+    DROP_STAGED = 23
 
 
 COMMAND_FLAGS_KNOWN = 0
@@ -71,8 +96,16 @@ PUBLISH_BATCH_OFFSET = COMMAND_HEADER_SIZE + _PUBLISH_HEAD.size
 _PUBLISH = int(CommandKind.PUBLISH)
 _NUMBER_END = 1 << 64
 _KINDS = frozenset(int(kind) for kind in CommandKind)
-_UNNUMBERED = frozenset((1, 2, 3))  # open, resume, close: always of a session, never numbered
-_OF_THE_NODE = frozenset((9, 10, 13))  # never of a session
+# Always of a session, never numbered: what its client manager says for it.
+_UNNUMBERED = frozenset((1, 2, 3, 17, 18))
+_OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21))  # never of a session
+# How many numbers a command of this kind may take, if not exactly one.
+_COUNT_MAX = {
+    _PUBLISH: PUBLISH_COUNT_MAX,
+    int(CommandKind.TX_COMMIT): TRANSACTION_MESSAGES_MAX,
+    int(CommandKind.TX_DECIDE): TRANSACTION_MESSAGES_MAX,
+    int(CommandKind.TX_FINISH): TRANSACTION_MESSAGES_MAX,
+}
 _NO_SESSION = bytes(16)
 
 
@@ -158,7 +191,7 @@ def _fault_of(kind: int, flags: int, count: int, number: int, is_of_node: bool) 
         return f"kind {kind} is not known"
     if flags & ~COMMAND_FLAGS_KNOWN:
         return "bits are set that have no meaning"
-    if count != 1 and (kind != _PUBLISH or not 0 < count <= PUBLISH_COUNT_MAX):
+    if count != 1 and not 0 < count <= _COUNT_MAX.get(kind, 1):
         return f"it cannot take {count} numbers"
     if is_of_node:
         if kind in _UNNUMBERED:
@@ -262,20 +295,6 @@ class Publish(NamedTuple):
         return tuple.__new__(cls, (destination, settings_version, flags, view[_PUBLISH_HEAD.size :]))
 
 
-class _Payload:
-    """`encode` and `decode` by the annotations of the class."""
-
-    __slots__ = ()
-
-    def encode(self) -> bytes:
-        return _LAYOUTS[type(self)].encode(self)
-
-    @classmethod
-    def decode(cls, data: Buffer) -> Self:
-        payload: Self = _LAYOUTS[cls].decode(data)
-        return payload
-
-
 def _read_ranges(reader: Reader) -> Ranges:
     return Ranges.decode(reader.rest())
 
@@ -312,7 +331,7 @@ StartKindField = Annotated[StartKind, Field(Writer.u8, _read_start_kind)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSession(_Payload):
+class OpenSession(AnnotatedPayload):
     """Begin a session of this user; the first command of a session in a channel."""
 
     user: Text
@@ -320,17 +339,17 @@ class OpenSession(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeSession(_Payload):
+class ResumeSession(AnnotatedPayload):
     """Go on with the header's session under the header's generation, which voids all lower ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloseSession(_Payload):
+class CloseSession(AnnotatedPayload):
     """Forget the session: nothing of it will be sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledge(_Payload):
+class Acknowledge(AnnotatedPayload):
     """Remove these sequence numbers from the queue, or from the subscription when it is not 0."""
 
     destination: U64
@@ -339,7 +358,7 @@ class Acknowledge(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Return(_Payload):
+class Return(AnnotatedPayload):
     """Make these sequence numbers ready again; `counted` when it counts as a failed delivery."""
 
     destination: U64
@@ -349,7 +368,7 @@ class Return(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateDestination(_Payload):
+class CreateDestination(AnnotatedPayload):
     """Make a destination. The settings are canonical JSON, understood by the message manager."""
 
     kind: U8
@@ -358,14 +377,14 @@ class CreateDestination(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteDestination(_Payload):
+class DeleteDestination(AnnotatedPayload):
     """Remove a destination and all it holds."""
 
     destination: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpireSession(_Payload):
+class ExpireSession(AnnotatedPayload):
     """Forget a session that has been away too long, unless it has been resumed since."""
 
     session: U128
@@ -374,7 +393,7 @@ class ExpireSession(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogTime(_Payload):
+class LogTime(AnnotatedPayload):
     """Let the channel's clock move on to this time: the fold has no other."""
 
     time_ms: I64
@@ -382,7 +401,7 @@ class LogTime(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe(_Payload):
+class Subscribe(AnnotatedPayload):
     """Begin a subscription to a topic; its id is the sequence number of this command.
 
     A durable one is known by its client id and name, and an existing one of that name is answered by
@@ -400,14 +419,14 @@ class Subscribe(_Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unsubscribe(_Payload):
+class Unsubscribe(AnnotatedPayload):
     """End a subscription: what only it still needed may go."""
 
     subscription: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceDestination(_Payload):
+class PlaceDestination(AnnotatedPayload):
     """A destination of this name is to live in this channel. Ordered in the system channel only.
 
     One that has its place already keeps it: EXISTS, and the text of the outcome is the channel.
@@ -431,6 +450,16 @@ Payload: TypeAlias = (
     | Subscribe
     | Unsubscribe
     | PlaceDestination
+    | TransactedPublish
+    | CommitTransaction
+    | RollBackTransaction
+    | PrepareTransaction
+    | DecideTransaction
+    | FinishTransaction
+    | ResolveTransaction
+    | ForgetTransaction
+    | StagedPublish
+    | DropStaged
 )
 
 _PAYLOADS: dict[int, type[Any]] = {
@@ -447,9 +476,16 @@ _PAYLOADS: dict[int, type[Any]] = {
     CommandKind.SUBSCRIBE: Subscribe,
     CommandKind.UNSUBSCRIBE: Unsubscribe,
     CommandKind.PLACE: PlaceDestination,
-}
-_LAYOUTS: dict[type[Any], Layout[Any]] = {
-    cls: Layout(cls) for kind, cls in _PAYLOADS.items() if kind != CommandKind.PUBLISH
+    CommandKind.TX_PUBLISH: TransactedPublish,
+    CommandKind.TX_COMMIT: CommitTransaction,
+    CommandKind.TX_ROLLBACK: RollBackTransaction,
+    CommandKind.TX_PREPARE: PrepareTransaction,
+    CommandKind.TX_DECIDE: DecideTransaction,
+    CommandKind.TX_FINISH: FinishTransaction,
+    CommandKind.TX_RESOLVE: ResolveTransaction,
+    CommandKind.TX_FORGET: ForgetTransaction,
+    CommandKind.STAGE: StagedPublish,
+    CommandKind.DROP_STAGED: DropStaged,
 }
 _KIND_OF: dict[type[Any], CommandKind] = {cls: CommandKind(kind) for kind, cls in _PAYLOADS.items()}
 

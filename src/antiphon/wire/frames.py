@@ -26,9 +26,12 @@ from antiphon.ranges import Ranges
 from antiphon.wire.commands import ConfirmItem, OutcomeCode, read_outcomes, write_outcomes
 from antiphon.wire.layout import U16, U32, U64, U128, Bool, Document, Field, Layout, Rest, Text, Texts
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
+from antiphon.wire.transaction_frames import TransactionAsk as TransactionAsk
+from antiphon.wire.transaction_frames import TransactionCommit as TransactionCommit
+from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -458,6 +461,8 @@ ClientFrame: TypeAlias = (
     | ConsumerResume
     | ConsumerClose
     | Credit
+    | TransactionCommit
+    | TransactionAsk
     | Browse
     | Ask
     | _Both
@@ -473,6 +478,7 @@ ServerFrame: TypeAlias = (
     | ConsumerResumed
     | Deliver
     | ConsumerGone
+    | TransactionDecided
     | Browsed
     | Answer
     | Done
@@ -504,6 +510,9 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     48: (Command, _FROM_CLIENT),
     49: (Confirm, _FROM_SERVER),
     50: (FlowState, _FROM_SERVER),
+    52: (TransactionCommit, _FROM_CLIENT),
+    53: (TransactionAsk, _FROM_CLIENT),
+    54: (TransactionDecided, _FROM_SERVER),
     64: (ConsumerOpen, _FROM_CLIENT),
     65: (ConsumerClose, _FROM_CLIENT),
     66: (Credit, _FROM_CLIENT),

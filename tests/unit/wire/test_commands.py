@@ -162,7 +162,7 @@ def altered(command: bytes, offset: int, value: bytes) -> bytes:
     ("offset", "value", "reason"),
     [
         (0, b"\x00", "kind 0"),
-        (0, b"\x0e", "kind 14"),
+        (0, b"\x18", "kind 24"),
         (0, b"\x05", "cannot take 3 numbers"),
         (1, b"\x01", "no meaning"),
         (2, b"\x01", "no meaning"),
@@ -224,7 +224,7 @@ def test_a_publish_with_flags_nobody_knows_is_refused() -> None:
         Publish.decode(Publish(1, 1, 1, b"").encode())
 
 
-@pytest.mark.parametrize("kind", [0, 14, 255])
+@pytest.mark.parametrize("kind", [0, 24, 255])
 def test_the_payload_of_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"kind {kind} is not known"):
         decode_payload(kind, b"")
@@ -306,6 +306,16 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "SUBSCRIBE": 11,
         "UNSUBSCRIBE": 12,
         "PLACE": 13,
+        "TX_PUBLISH": 14,
+        "TX_COMMIT": 15,
+        "TX_ROLLBACK": 16,
+        "TX_PREPARE": 17,
+        "TX_DECIDE": 18,
+        "TX_FINISH": 19,
+        "TX_RESOLVE": 20,
+        "TX_FORGET": 21,
+        "STAGE": 22,
+        "DROP_STAGED": 23,
     }
     assert {code.name: int(code) for code in OutcomeCode} == {
         "APPLIED": 0,

@@ -44,6 +44,9 @@ from antiphon.wire.frames import (
     SessionOpened,
     SubscriptionFind,
     SubscriptionFound,
+    TransactionAsk,
+    TransactionCommit,
+    TransactionDecided,
     Welcome,
     browsed_buffers,
     command_buffers,
@@ -55,6 +58,8 @@ from antiphon.wire.frames import (
     encode_frame,
 )
 from antiphon.wire.layout import Layout
+from antiphon.wire.transaction_frames import TransactionFate, TransactionPart
+from antiphon.wire.transactions import Consumed
 
 
 def u32(value: int) -> bytes:
@@ -74,14 +79,14 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk"),
         1,
-        b"ANTI\x01\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
+        b"ANTI\x02\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
     ),
     (
         Welcome(
             node=1, cluster="c", servers=("a:1", "b:2"), connection=9, frame_limit=65536, heartbeat_ms=5000
         ),
         2,
-        b"ANTI\x01\x00"
+        b"ANTI\x02\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -90,6 +95,44 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         + u128(9)
         + u32(65536)
         + u32(5000),
+    ),
+    (
+        TransactionCommit(
+            request=3,
+            session=9,
+            transaction=4,
+            parts=(TransactionPart("a", 1, 2, (Consumed(5, 6, Ranges([(7, 9)])),), (8,)),),
+            application="job",
+            version=12,
+        ),
+        52,
+        u32(3)
+        + u128(9)
+        + u64(4)
+        + u32(1)
+        + b"\x01\0a"
+        + u32(1)
+        + u32(2)
+        + u32(1)
+        + u64(5)
+        + u64(6)
+        + u32(16)
+        + u64(7)
+        + u64(9)
+        + u32(1)
+        + u128(8)
+        + b"\x03\0job"
+        + u64(12),
+    ),
+    (
+        TransactionAsk(request=3, session=9, transaction=4, home="a"),
+        53,
+        u32(3) + u128(9) + u64(4) + b"\x01\0a",
+    ),
+    (
+        TransactionDecided(request=3, fate=TransactionFate.ROLLED_BACK, text="why"),
+        54,
+        u32(3) + b"\x01" + b"\x03\0why",
     ),
     (Goodbye(code="x", text="why"), 3, b"\x01\0x" + b"\x03\0why"),
     (Ping(nonce=7), 4, u64(7)),
@@ -298,10 +341,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 2 .* we speak 1"):
-        decode_frame(1, b"ANTI\x02\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 3 .* we speak 2"):
+        decode_frame(1, b"ANTI\x03\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x02\x00")
+        decode_frame(2, b"ANTI\x03\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 
