@@ -117,9 +117,13 @@ class CheckpointServer:
         self.fallback_n = found[-2].n if len(found) > 1 else 0
         # The oldest that another node is fetching, 0 if none: the log is kept from there on.
         self.held_n = 0
+        # From where on this node needs one, so that its log may begin there; 0 if it does not. And from where
+        # on everybody was asked for one in vain.
+        self.needed_n = 0
+        self.vain_n = 0
         self._under_way: tuple[int, bytes] | None = None
-        # The digest of the one under way, if the order calls it stable before it is written here.
-        self._told_early: bytes | None = None
+        # Digests of those that the order calls stable before they are written here.
+        self._told_early: dict[int, bytes] = {}
         self._writing: WriteCheckpoint | None = None
         self._write_at: int | None = None
         if stable_n in self._kept:
@@ -128,6 +132,8 @@ class CheckpointServer:
     def reconfigure(self, config: GroupConfig) -> None:
         """The channel has another configuration."""
         self._config = config
+        # Whether the log lacks one is told again, if it is still ours to keep state.
+        self.need(0)
 
     def next_deadline_ns(self) -> int | None:
         return self._write_at
@@ -191,7 +197,8 @@ class CheckpointServer:
         self._writing = self._under_way = self._write_at = None
         self.fallback_n = self.newest_n
         self.newest_n = n
-        told, self._told_early = self._told_early, None
+        told = self._told_early.get(n)
+        self._told_early = {at: digest for at, digest in self._told_early.items() if at > n}
         if told is not None:
             self._compare(n, told, out)
         self._report(out)
@@ -218,14 +225,38 @@ class CheckpointServer:
         kept = self._kept.get(n)
         if kept is not None and kept.digest != digest:
             return False
-        if self._under_way is not None and self._under_way[0] == n:
+        if n > self.newest_n:
             # Others were quicker. It is known to be stable when it is here, and nobody says so again.
-            self._told_early = digest
+            self._told_early[n] = digest
         if self._written is not None and n >= self._written.n:
             self._written = None
         if kept is not None and (self.stable is None or n > self.stable.n):
             self._stand_at(kept)
         return True
+
+    def note_base(self, n: int) -> None:
+        """The log of this node begins at n, and what a log begins with is stable."""
+        kept = self._kept.get(n)
+        if kept is not None and (self.stable is None or n > self.stable.n):
+            self._stand_at(kept)
+
+    def beginnings(self, base: int, stable_n: int) -> tuple[int, ...]:
+        """At which numbers the log of this node may begin, if others' logs begin at `base`; the best first.
+
+        The order may be known here through a stable mark that no checkpoint of ours reaches: passing several
+        marks at once we take the first. A log that began there would leave this node without a state after a
+        crash, and with none to give to others, who may have none either. That is better than nothing only
+        when nobody gave us one.
+        """
+        durable_n = stable_n if 0 < self.vain_n <= base else self.newest_n
+        numbers = (self.newest_n, self.fallback_n, stable_n, base)
+        return tuple([n for n in numbers if base <= n <= durable_n])
+
+    def need(self, n: int) -> None:
+        """From n on a checkpoint is needed, of our own or of another node; 0: no more."""
+        self.needed_n = n
+        if not n:
+            self.vain_n = 0
 
     def _stand_at(self, stable: Kept) -> None:
         self.stable = stable

@@ -14,8 +14,8 @@ What it promises
     P5  The base moves only behind a committed CHECKPOINT_STABLE, and then to the stable checkpoint
         before it, and only if this node has two checkpoints from there on, one of them stable: if the newest
         file is ever damaged, the log still reaches the older one, and others can be given one. A node that
-        begins again with a checkpoint, or whose log the sequencer's no longer reaches, puts its base at the
-        checkpoint it has, or at a stable mark.
+        begins again with a checkpoint, or whose log the sequencer's no longer reaches, puts its base at a
+        checkpoint it has. A stable mark alone is enough for a witness, and when nobody gives us one.
     P6  In a configuration that it knows to be over it promises nothing, and in the next one only when its
         log holds the entry that began it as committed.
     P7  A server whose disk is damaged, or not the one that is listed, promises and acknowledges nothing and
@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from antiphon.bus import messages as m
 from antiphon.bus.acknowledgements import merge_acknowledgements
@@ -137,7 +137,7 @@ class CommitServer:
         self._checkpoint_server = checkpoint_server
         self.status = ServerStatus.OK
         self._durable_last = self.log.last
-        self._held: deque[tuple[int, Send | _BaseMove]] = deque()
+        self._held: deque[tuple[int, Send | BaseMoved]] = deque()
         self._promise_index = 0
         self._synced = self._written = 0
         # What the sequencer of our log's epoch said is committed, whether we have it or not.
@@ -165,6 +165,12 @@ class CommitServer:
     def stable_checkpoint(self) -> int:
         """The newest number whose checkpoint is known to be stable."""
         return self._stable[0]
+
+    @property
+    def has_nothing_to_give(self) -> bool:
+        """Does our log begin somewhere, and nobody could be given a checkpoint from there on?"""
+        server = self._checkpoint_server
+        return server is not None and self.log.base > (0 if server.stable is None else server.stable.n)
 
     @property
     def is_writing(self) -> bool:
@@ -234,6 +240,9 @@ class CommitServer:
                 self._on_space_changed(event)
         if self.committed_upto < self._config_at:
             self._fetch_order(now_ns, self._config_at, out)
+        server = self._checkpoint_server
+        if server is not None and 0 < server.needed_n <= self.committed_upto:
+            server.need(0)
         return merge_acknowledgements(out)
 
     def _on_space_changed(self, changed: SpaceChanged) -> None:
@@ -469,7 +478,7 @@ class CommitServer:
         differing = [entry for entry in pages.entries if entry.first > keep_through]
         log.extend(differing)
         # What was held for an earlier sequencer speaks of a log that is gone.
-        self._held = deque(item for item in self._held if isinstance(item[1], _BaseMove))
+        self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
         # The last record says epoch, cut and new entries at once. It is also the promise: recovery takes
         # the epoch of the log for promised.
         self.log_epoch, self._log_config = epoch, self._config.config_id
@@ -506,7 +515,7 @@ class CommitServer:
             self._pages = None
             self.log_epoch, self._log_config = 0, LEARNED
             self._durable_last = self._committed_told = self._base_unsaid = 0
-            self._held = deque(item for item in self._held if isinstance(item[1], _BaseMove))
+            self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
             body = encode_order(EpochStarted(self._recorded_epoch, keep_through, new, LEARNED))
         log.extend(new)
         self._append(OrderRecord(body, log.last), out)
@@ -561,7 +570,7 @@ class CommitServer:
 
     def _release(self, out: list[RoleEffect]) -> None:
         _, what = self._held.popleft()
-        if isinstance(what, _BaseMove):
+        if isinstance(what, BaseMoved):
             self._move_base(what, out)
             return
         reply = what.message
@@ -606,18 +615,24 @@ class CommitServer:
         if ledger is None:
             # The mark was passed in an earlier life, before the checkpoint that this one began with.
             ledger = folded(self.base_ledger, self.log.between(self.log.base, base))
-        body = encode_order(BaseMoved(base, self._recorded_epoch, ledger, digest, self._log_config))
-        index = self._append(OrderRecord(body, base, pinned=True), out)
         # In memory the base moves when it has moved on disk: nobody may hear of a base that goes back.
-        self._held.append((index, _BaseMove(base, ledger)))
+        self._record_base(base, ledger, digest, out)
 
-    def _move_base(self, move: _BaseMove, out: list[RoleEffect]) -> None:
+    def _record_base(self, base: int, ledger: bytes, digest: bytes, out: list[RoleEffect]) -> int:
+        moved = BaseMoved(base, self._recorded_epoch, ledger, digest, self._log_config)
+        index = self._append(OrderRecord(encode_order(moved), base, pinned=True), out)
+        self._held.append((index, moved))
+        return index
+
+    def _move_base(self, move: BaseMoved, out: list[RoleEffect]) -> None:
         if move.base > self.log.base:
             self.log.forget(move.base)
             self.base_ledger = move.ledger
             if self._pages is not None:
                 self._pages.forget(move.base)
         self._marks = {n: ledger for n, ledger in self._marks.items() if n > move.base}
+        if self._checkpoint_server is not None:
+            self._checkpoint_server.note_base(move.base)
         out.append(ReleaseSpace(move.base))
         self._say_base(out)
 
@@ -652,12 +667,12 @@ class CommitServer:
             return
         # A base moves to what is stable only.
         self._stable = max(self._stable, (base, _NO_DIGEST))
-        # At worst it is enough to know the order through a stable mark: a witness needs no more, and whoever
-        # crashes before its next checkpoint takes one of another node.
-        server = self._checkpoint_server
-        kept = () if server is None else (server.newest_n, server.fallback_n)
-        for n in [n for n in (*kept, self._stable[0]) if n >= base]:
-            self._install_own(n, out)
+        server, stable_n = self._checkpoint_server, self._stable[0]
+        for n in (stable_n,) if server is None else server.beginnings(base, stable_n):
+            if base > self.committed_upto:
+                self._install_own(n, out)
+        if server is not None and base > self.committed_upto:
+            server.need(base)
 
     def install_base(self, n: int, ledger: bytes, out: list[RoleEffect], digest: bytes = _NO_DIGEST) -> None:
         """This node has the state after n, durably, which is committed: the log begins there at the latest.
@@ -674,22 +689,12 @@ class CommitServer:
             # It ended before n, or was another order from somewhere below n on, or was written under another
             # configuration. The object stays: others of this node look at it.
             log.reset(n)
-            self._held = deque(item for item in self._held if isinstance(item[1], _BaseMove))
+            self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
         self.base_ledger = ledger
         self.committed_upto = max(self.committed_upto, n)
         self._pages = None
         self._base_target = None
         if n > self._stable[0]:
             self._stable = (n, digest)
-        body = encode_order(BaseMoved(n, self._recorded_epoch, ledger, digest, self._log_config))
-        index = self._append(OrderRecord(body, n, pinned=True), out)
-        self._install_index = index
-        self._held.append((index, _BaseMove(n, ledger)))
+        self._install_index = self._record_base(n, ledger, digest, out)
         self._base_unsaid = n
-
-
-class _BaseMove(NamedTuple):
-    """A base that becomes ours when its record is durable."""
-
-    base: int
-    ledger: bytes

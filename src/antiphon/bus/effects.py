@@ -409,7 +409,8 @@ class Learned:
 class Installed:
     """This node begins again behind number n, with a checkpoint of another node, as if it had just started.
 
-    Told among the roles of a node. `ledger` is the fold of everything through n, encoded.
+    Told among the roles of a node. `ledger` is the fold of everything through n, encoded. If the node has
+    applied more, it is told to the commit server only: the log begins there.
     """
 
     n: int

@@ -5,7 +5,8 @@ Where it sits
 
 What it promises
     P1  It begins only when the node cannot go on by itself: the others' logs do not reach back to what it
-        has applied, or what it waits for does not come.
+        has applied, or what it waits for does not come; or they do not reach back to its own log, and it has
+        no checkpoint to begin one with, although it has applied everything. Then its state stays.
     P2  Nothing of another node is believed before all of it is here and verified: every piece by its
         checksum, the checkpoint by its digest, the digest by the committed CHECKPOINT_STABLE that names it,
         by as many holders as make one stable or by a holder whose own log begins there, the state by the
@@ -14,7 +15,8 @@ What it promises
         file refers to them; that file appears whole, when everything it refers to is durable, and not
         before does the node stand behind it.
     P4  It asks backups rather than the sequencer, one holder at a time, and goes on where it stopped. A
-        holder that dies, lacks a record or has moved on to a newer checkpoint costs time only.
+        holder that dies, lacks a record or has moved on to a newer checkpoint costs time only. Also those are
+        asked who go by a later configuration than ours: none of our own may have a state any more.
     P5  It speaks to its holder until the node has almost caught up, so that the holder keeps its log from the
         checkpoint on: otherwise a busy channel could outrun every joiner.
 
@@ -95,11 +97,13 @@ class Phase(Enum):
 class _Transfer:
     """One checkpoint of one holder, as far as it is here."""
 
-    def __init__(self, holder: int, n: int, digest: bytes, size: int) -> None:
+    def __init__(self, holder: int, n: int, digest: bytes, size: int, piece_bytes: int) -> None:
         self.holder = holder
         self.n = n
         self.digest = digest
         self.size = size
+        # A holder of another configuration may give smaller ones than ours says.
+        self.piece_bytes = piece_bytes
         self.pieces: dict[int, bytes] = {}
         # Known once all pieces are here, and opened by the message manager once it is vouched for.
         self.state: CheckpointState | None = None
@@ -138,12 +142,15 @@ class Joiner:
         self._keeps_state = node in config.checkpoint_servers
         self.phase = Phase.IDLE
         self._epoch = 0
+        # Who knows of a later configuration than we do: there may be holders of whom ours knows nothing.
+        self._informed: dict[int, bool] = {}
         # Where the logs of others begin, as they last said, and the newest checkpoint told to be stable.
         self._bases: dict[int, int] = {}
         self._stable_told = 0
-        # Since when nothing was applied.
+        # Since when nothing was applied, and since when the log lacks a checkpoint to begin with.
         self._applied = member.applied
         self._moved_at: int | None = None
+        self._needs_since: int | None = None
         # Who is asked; those who could not help in this round.
         self._holder = 0
         self._tried: list[int] = []
@@ -179,6 +186,7 @@ class Joiner:
         """The channel has another configuration."""
         self._config = config
         self._keeps_state = self._node in config.checkpoint_servers
+        self._informed.clear()
         self._bases = {node: base for node, base in self._bases.items() if node in config.commit_servers}
 
     def next_deadline_ns(self) -> int | None:
@@ -227,11 +235,19 @@ class Joiner:
         applied = self._member.applied
         if applied > self._applied or self._moved_at is None:
             self._applied, self._moved_at = applied, now_ns
+        if not self._needed_for_log:
+            self._needs_since = None
+        elif self._needs_since is None:
+            self._needs_since = now_ns
 
     def _begins_at(self) -> int | None:
         """When to begin, if nothing is applied until then (P1)."""
         if self._moved_at is None:
             return None
+        if self._needed_for_log:
+            # If somebody leads there will soon be a mark, and we have one of our own.
+            since = self._needs_since
+            return 0 if since is None else since + self._config.suspicion_ms * MS
         beyond = [base > self._applied for base in self._bases.values()]
         if beyond and all(beyond):
             # Another's log may reach further back; by then the member has asked several.
@@ -241,8 +257,16 @@ class Joiner:
         return None
 
     @property
+    def _needed_for_log(self) -> int:
+        """From where on our log needs a checkpoint that our state does not; 0 if it does not."""
+        needed = self._checkpoint_server.needed_n
+        return needed if needed <= self._member.applied else 0
+
+    @property
     def _needed(self) -> int:
         """A checkpoint before this number would not help: no log goes on from there."""
+        if self._needed_for_log:
+            return self._needed_for_log
         bases = [base for base in self._bases.values() if base > self._applied]
         return max(min(bases, default=0), self._applied + 1)
 
@@ -261,8 +285,11 @@ class Joiner:
                 self._on_order(sender, base, entries)
             case m.SealOk(base=base):
                 self._on_order(sender, base, ())
+            case m.Presence(config_id=config_id):
+                if config_id > self._config.config_id:
+                    self._informed[sender] = True
             case m.CheckpointChunk():
-                if sender in self._config.checkpoint_servers:
+                if sender in self._holders:
                     self._on_chunk(now_ns, sender, message, out)
             case m.StoredReply():
                 if self._transfer is not None and sender == self._transfer.holder:
@@ -271,7 +298,7 @@ class Joiner:
                 pass
 
     def _on_order(self, sender: int, base: int, entries: tuple[Entry, ...]) -> None:
-        if sender != self._node and sender in self._config.commit_servers:
+        if sender in self._log_keepers:
             self._bases[sender] = base
         if self.is_busy:
             for entry in entries:
@@ -280,6 +307,18 @@ class Joiner:
                     self._stables[stable.n] = stable.digest
 
     # -- whom to ask -------------------------------------------------------------------------------
+
+    @property
+    def _holders(self) -> tuple[int, ...]:
+        """Who may have a checkpoint: a disk that was replaced knows the first configuration only (P4)."""
+        return self._others((*self._config.checkpoint_servers, *self._informed))
+
+    @property
+    def _log_keepers(self) -> tuple[int, ...]:
+        return self._others((*self._config.commit_servers, *self._informed))
+
+    def _others(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([node for node in dict.fromkeys(nodes) if node != self._node])
 
     def _ask_next(self, now_ns: int, out: list[RoleEffect]) -> None:
         """Ask another holder what it has; the sequencer last (P4)."""
@@ -292,13 +331,13 @@ class Joiner:
         self._brought_at = now_ns
         self._look_at = now_ns + self._again_ns
         leader = epoch_node(self._epoch)
-        others = [server for server in self._config.checkpoint_servers if server != self._node]
-        left = [server for server in others if server not in self._tried]
+        left = [server for server in self._holders if server not in self._tried]
         backups = tuple([server for server in left if server != leader])
         if not left:
             # Nobody could help. Before the next round there is a pause.
             self._tried.clear()
             self._holder = 0
+            self._checkpoint_server.vain_n = self._needed_for_log
             return
         self._holder = self._chance.one_of(backups or tuple(left))
         out.append(Send(self._holder, m.CheckpointGet(0, 0)))
@@ -345,25 +384,32 @@ class Joiner:
             self._give_up_on(sender, now_ns, out)
             return
         if self._transfer is None or not self._transfer.is_same(sender, chunk):
-            self._transfer = _Transfer(sender, chunk.n, chunk.digest, chunk.size)
+            piece_bytes = self._config.checkpoint_piece_bytes
+            self._transfer = _Transfer(sender, chunk.n, chunk.digest, chunk.size, piece_bytes)
         self._search_from = chunk.n + 1
         self._pieces_asked.clear()
         self._brought_at = now_ns
         self.phase = Phase.FETCHING
 
     def _take_piece(self, now_ns: int, transfer: _Transfer, chunk: m.CheckpointChunk) -> None:
-        length = min(self._config.checkpoint_piece_bytes, transfer.size - chunk.offset)
-        if chunk.offset not in self._pieces_asked or len(chunk.data) != length:
+        length = min(transfer.piece_bytes, transfer.size - chunk.offset)
+        if chunk.offset not in self._pieces_asked:
             return
         # Either way it may be asked for again at once: if it is not what was sent, it is not kept.
         asked_at = self._pieces_asked.pop(chunk.offset)
-        if xxh3_128_digest(chunk.data) == chunk.checksum:
-            transfer.pieces[chunk.offset] = bytes(chunk.data)
-            self._note_answer(now_ns, asked_at)
+        if xxh3_128_digest(chunk.data) != chunk.checksum:
+            return
+        self._note_answer(now_ns, asked_at)
+        if len(chunk.data) < length:
+            transfer.piece_bytes = len(chunk.data)
+            transfer.pieces.clear()
+            self._pieces_asked.clear()
+        else:
+            transfer.pieces[chunk.offset] = bytes(chunk.data[:length])
 
     def _fetch(self, now_ns: int, transfer: _Transfer, out: list[RoleEffect]) -> None:
         """Keep a few questions on their way; when all pieces are here, see what they are."""
-        for offset in range(0, transfer.size, self._config.checkpoint_piece_bytes):
+        for offset in range(0, transfer.size, transfer.piece_bytes):
             if len(self._pieces_asked) == _PIECES_AT_ONCE:
                 return
             if offset not in transfer.pieces and offset not in self._pieces_asked:
@@ -403,12 +449,11 @@ class Joiner:
         """Ask commit servers for what follows it, where it is called stable, and others for theirs (P2)."""
         assert self._transfer is not None, "nothing is to be proved"
         config, n = self._config, self._transfer.n
-        servers = tuple([server for server in config.commit_servers if server != self._node])
-        if n not in self._stables and servers:
+        if n not in self._stables and self._log_keepers:
             question = m.FetchId(self._search_from, config.fetch_entries_max)
-            out.append(Send(self._chance.one_of(servers), question))
-        for server in config.checkpoint_servers:
-            if server not in (self._node, self._transfer.holder):
+            out.append(Send(self._chance.one_of(self._log_keepers), question))
+        for server in self._holders:
+            if server != self._transfer.holder:
                 out.append(Send(server, m.CheckpointGet(n, self._transfer.size)))
 
     def _search(self, sender: int, entries: tuple[Entry, ...], out: list[RoleEffect]) -> None:
@@ -511,6 +556,8 @@ class Joiner:
         assert transfer.state is not None, "a checkpoint is to be written that is not here"
         if not self._checkpoint_server.begin(transfer.n, transfer.state.ledger):
             # Ours may be under way. If it is there already, at this number or beyond, we shall stand there.
+            if self._is_for_log(transfer) and self._checkpoint_server.newest_n >= transfer.n:
+                self._begin_log(transfer.state, out)
             return
         moved = tuple([(Location(*place), self._lies_at(index)) for place, index in transfer.copies.items()])
         self.phase = Phase.WRITING
@@ -527,14 +574,24 @@ class Joiner:
         if self.phase is not Phase.WRITING or transfer is None or transfer.n != n:
             return
         assert transfer.state is not None, "a checkpoint was written that is not here"
-        if self._member.applied >= n:
-            self._rest(out)
-            return
         is_ours = self._checkpoint_server.note_stable(n, transfer.digest)
         assert is_ours, f"the state after {n} was moved here and is another now"
+        if self._member.applied >= n:
+            # We got here by ourselves, or were here before.
+            if self._is_for_log(transfer):
+                self._begin_log(transfer.state, out)
+            else:
+                self._rest(out)
+            return
         self._is_opened = False
         out.append(InstallState(n))
         self._stand_behind(transfer, out)
+
+    def _begin_log(self, state: CheckpointState, out: list[RoleEffect]) -> None:
+        """What is durable here reaches so far; our state is further on, and stays."""
+        out.append(Installed(state.n, state.ledger))
+        self._needs_since = None
+        self._rest(out)
 
     def _stand_behind(self, transfer: _Transfer, out: list[RoleEffect]) -> None:
         assert transfer.state is not None, "nothing is here to stand behind"
@@ -571,7 +628,7 @@ class Joiner:
             if is_due and transfer is not None:
                 self._follow(now_ns, transfer, out)
             return
-        if transfer is not None and self._member.applied >= transfer.n:
+        if transfer is not None and self._member.applied >= transfer.n and not self._is_for_log(transfer):
             # Somebody's log did reach back to us.
             self._rest(out)
             return
@@ -581,6 +638,10 @@ class Joiner:
             self._fetch(now_ns, self._transfer, out)
         if self.phase is Phase.COPYING and self._transfer is not None:
             self._copy(now_ns, self._transfer, out)
+
+    def _is_for_log(self, transfer: _Transfer) -> bool:
+        """Is it needed although its state is not?"""
+        return 0 < self._needed_for_log <= transfer.n
 
     def _ask_again(self, now_ns: int, out: list[RoleEffect]) -> None:
         """Some time has passed: what was not answered is asked again, and in the end another holder."""

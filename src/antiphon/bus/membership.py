@@ -8,6 +8,8 @@ What it promises
         or another entry follows it, for nothing is numbered behind it before it is committed; or an epoch of
         that configuration has written the log; or the log is of no epoch, which holds only what is committed.
 
+    P2  A configuration begins only with enough who vote in it, and with enough who hand on the state.
+
 What it leaves to others
     Ordering a configuration is the reign's, going over to it the replica's.
 
@@ -19,6 +21,7 @@ answers, the order it goes on from is complete.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from antiphon.bus.group import GroupConfig
@@ -33,6 +36,30 @@ class InForce(NamedTuple):
 
     config: GroupConfig
     at: int
+
+
+def may_follow(ours: GroupConfig, wanted: GroupConfig) -> bool:
+    """Is this a later configuration of the same group?"""
+    # Lifetimes stay: who was told that an envelope has expired must be right for ever.
+    is_same = (wanted.group, wanted.lifetime) == (ours.group, ours.lifetime)
+    return is_same and wanted.config_id > ours.config_id
+
+
+def may_begin(ours: GroupConfig, wanted: GroupConfig, ready: Sequence[int]) -> bool:
+    """Can it be led at once, and does its state survive? `ready` are those who are there and have caught up.
+
+    Who is new has no state yet and must be given one. If somebody who has one leaves, as many as make a
+    checkpoint stable have to be ready among those who stay; or all of them, if they are fewer. Otherwise one
+    of those who stay may be all that is left, or have nothing that others may trust.
+    """
+    voters = [server for server in wanted.commit_servers if server in ready]
+    if len(voters) < max(wanted.commit_quantity, wanted.seal_quantity):
+        return False
+    staying = [server for server in wanted.checkpoint_servers if server in ours.checkpoint_servers]
+    if len(staying) == len(ours.checkpoint_servers):
+        return True
+    sound = [server for server in staying if server in ready]
+    return len(sound) >= min(wanted.checkpoint_quantity, len(staying))
 
 
 def in_force(

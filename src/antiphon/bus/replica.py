@@ -311,7 +311,7 @@ class Replica:
             m.StoredGet: holds,
             m.CheckpointChunk: joins,
             m.StoredReply: joins,
-            m.Presence: (member, *others),
+            m.Presence: (member, *joins, *others),
         }
 
     # -- disks and configurations ------------------------------------------------------------------
@@ -354,7 +354,8 @@ class Replica:
         self.config = config
         checkpoint_server = self._checkpoint_server if self.node in config.checkpoint_servers else None
         self._member.reconfigure(config, checkpoint_server)
-        self._commit_server.reconfigure(config, at, checkpoint_server)
+        # Whoever has passed over data has no state, and in this life no more use for one than a witness.
+        self._commit_server.reconfigure(config, at, checkpoint_server if self._member.delivers else None)
         if self._presence is None and len(config.nodes) > 1:
             self._presence = PresenceKeeper(config, self.node, self._name)
             self._commit_server.presence = self._sequencer.presence = self._presence
@@ -549,6 +550,9 @@ class Replica:
         behind = member.known.told_upto - member.applied
         if self._lacks_state:
             presence.is_synchronized = False
+        elif self._checkpoint_server.needed_n:
+            # Whatever is applied, the next life would begin without it.
+            presence.is_synchronized = False
         elif not behind and self._sequencer.is_led and not self._joiner.is_busy:
             presence.is_synchronized = True
         elif behind > self.config.window_entries or self._joiner.is_busy:
@@ -583,6 +587,14 @@ class Replica:
             seats = self._events.get(kind, ())
         for seat in seats:
             seat.inbox.append(event)
+
+    def _take_installed(self, installed: Installed) -> None:
+        if installed.n > self._member.applied:
+            self._take(installed)
+        else:
+            # The state stays what it is.
+            self._commit_seat.inbox.append(installed)
+        self._note_config_before(installed)
 
     def _comes_from_its_disk(self, event: RoleEvent) -> bool:
         assert type(event) is Received, "only what was received comes from somewhere"
@@ -623,8 +635,7 @@ class Replica:
                 if effect.notable:
                     self._note_config(effect)
             elif isinstance(effect, Installed):
-                self._take(effect)
-                self._note_config_before(effect)
+                self._take_installed(effect)
             else:
                 out.append(effect)
         seat.deadline = role.next_deadline_ns()

@@ -421,5 +421,8 @@ class Sequencer:
     def _beat(self, now_ns: int, out: list[RoleEffect]) -> None:
         assert self._reign is not None, "only a sequencer that leads has a heartbeat"
         member = self._member
+        if self._commit_server.has_nothing_to_give:
+            # Without traffic there might be no mark for long, and whoever needs a state would wait for it.
+            self._reign.mark_for_space()
         if not self._reign.beat(now_ns, member.applied, member.term == self._reign.epoch, out):
             self._follow(now_ns)

@@ -176,3 +176,29 @@ def test_one_that_differs_from_the_stable_one_is_never_given() -> None:
     written(server)
     step(server, stable(8, b"other digest 16."))
     assert server.stable is None
+
+
+def test_one_that_was_called_stable_before_its_mark_was_applied_here_is_known_to_be_stable() -> None:
+    """The order is often known before the payloads are here."""
+    server = a_server()
+    step(server, stable(8, STATE.digest))
+    step(server, stable(20, b"a later one . .."))
+    assert written(server) == [], "nobody needs to hear of it"
+    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+
+
+def test_what_the_log_begins_with_can_be_given() -> None:
+    server = a_server()
+    written(server)
+    server.note_base(7)
+    assert server.stable is None
+    server.note_base(8)
+    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+
+
+def test_what_the_log_lacks_is_told_again_under_another_configuration() -> None:
+    server = a_server()
+    server.need(30)
+    server.vain_n = 30
+    server.reconfigure(GroupConfig.of("main", (1, 2)))
+    assert (server.needed_n, server.vain_n) == (0, 0)

@@ -677,10 +677,61 @@ def test_a_witness_begins_behind_a_stable_mark_when_the_others_logs_no_longer_re
     assert (booth.server.log.base, booth.server.committed_upto) == (40, 40)
 
 
-def test_whose_own_checkpoint_is_too_old_begins_behind_a_stable_mark_all_the_same() -> None:
-    """Otherwise nobody could lead until it has a newer one, and without a sequencer there is no mark."""
+def without_a_checkpoint_there() -> Booth:
+    """It has applied everything through the stable mark at 40, and its own checkpoint is the one at 20."""
     booth = Booth(last=9, committed=3)
-    booth.checkpoints.fallback_n = 0
-    booth.step(learned(stable(42, 40), marks=((40, b"ledger at 40"),)))
+    booth.checkpoints.fallback_n, booth.checkpoints.stable = 0, None
+    booth.step(learned(stable(42, 40), marks=((20, b"ledger at 20"), (40, b"ledger at 40"))))
+    booth.checkpoints.newest_n = 20
+    return booth
+
+
+def test_whose_own_checkpoint_is_too_old_needs_one_and_does_not_begin_behind_a_bare_mark() -> None:
+    """After a crash it would have no state, and until then none that it could give to others."""
+    booth = without_a_checkpoint_there()
+    assert booth.hear(m.FetchIdReply((), 50, 30), 2) == []
+    assert (booth.server.log.base, booth.checkpoints.needed_n) == (0, 30)
+
+
+def test_if_nobody_gives_it_one_a_stable_mark_must_do() -> None:
+    """Otherwise nobody could lead until it has a newer one, and without a sequencer there is no mark."""
+    booth = without_a_checkpoint_there()
+    booth.hear(m.FetchIdReply((), 50, 30), 2)
+    booth.checkpoints.vain_n = 31
+    assert booth.hear(m.FetchIdReply((), 50, 30), 2) == [], "one at 30 was not asked for"
+    booth.checkpoints.vain_n = 30
     effects = booth.hear(m.FetchIdReply((), 50, 30), 2)
     assert order_in(effects) == [BaseMoved(40, OLD, b"ledger at 40", bytes(16))]
+    assert (booth.checkpoints.needed_n, booth.checkpoints.vain_n) == (0, 0), "it has got over it"
+    booth.sync()
+    assert booth.server.has_nothing_to_give
+
+
+def test_one_that_was_given_is_where_the_log_begins() -> None:
+    booth = without_a_checkpoint_there()
+    booth.hear(m.FetchIdReply((), 50, 30), 2)
+    effects = booth.step(Installed(33, b"ledger at 33"))
+    assert order_in(effects) == [BaseMoved(33, OLD, b"ledger at 33", bytes(16))]
+    assert booth.checkpoints.needed_n == 0
+
+
+def test_a_checkpoint_of_our_own_that_reaches_so_far_is_not_passed_for_a_later_mark() -> None:
+    booth = without_a_checkpoint_there()
+    effects = booth.hear(m.FetchIdReply((), 50, 15), 2)
+    assert order_in(effects) == [BaseMoved(20, OLD, b"ledger at 20", bytes(16))]
+
+
+def test_a_mark_below_a_checkpoint_of_our_own_will_do_although_that_one_is_not_stable_yet() -> None:
+    booth = without_a_checkpoint_there()
+    booth.checkpoints.newest_n = 60
+    effects = booth.hear(m.FetchIdReply((), 50, 30), 2)
+    assert order_in(effects) == [BaseMoved(40, OLD, b"ledger at 40", bytes(16))]
+    assert booth.checkpoints.needed_n == 0
+
+
+def test_what_is_learned_meanwhile_is_needed_no_more() -> None:
+    booth = without_a_checkpoint_there()
+    booth.hear(m.FetchIdReply((), 50, 30), 2)
+    booth.server.committed_upto = 30
+    booth.step()
+    assert booth.checkpoints.needed_n == 0

@@ -7,7 +7,10 @@ The state of the message manager is a list of places and a text.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from struct import Struct
+
+import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
@@ -160,8 +163,10 @@ class Table:
                 self.payloads.write_copy(index, copy)
                 if self.syncs:
                     self._todo.append(Synced(index))
-            case Installed():
-                self.member.step(self.now_ms * MS, [effect])
+            case Installed(n):
+                if n > self.member.applied:
+                    self.member.step(self.now_ms * MS, [effect])
+                self.checkpoints.need(0)
             case OpenState(n, state):
                 self._opened = places_in(state)
                 self._todo.append(StateOpened(n, digest_of_state(state), self._opened))
@@ -594,3 +599,100 @@ def test_a_witness_needs_the_ledger_only() -> None:
     table.begin()
     assert table.seen(Installed) == [Installed(N, ledger_at(N).encode())]
     assert not table.seen(OpenState) and not table.seen(InstallState) and not table.copies
+
+
+# -- whom our configuration does not know --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece_bytes", [40, 64, 100, 1_000])
+def test_who_goes_by_a_later_configuration_is_asked_too(piece_bytes: int) -> None:
+    """A disk that was replaced knows the first configuration only, whose nodes may have no state any more."""
+    table = Table()
+    table.others[4] = Other(table.config, 4)
+    later = GroupConfig.of("main", (1, 2, 3, 4), checkpoint_piece_bytes=piece_bytes)
+    table.others[4].holder.reconfigure(later)
+    table.dead = [1, 2]
+    table.begin()
+    table.wait_ms(20_000)
+    assert 4 not in [to for to, _ in table.asked(m.CheckpointGet)]
+    there = m.Presence("", "replica", 150, True, b"", 0)
+    table.tell(Received(4, there))
+    table.wait_ms(20_000)
+    assert 4 not in [to for to, _ in table.asked(m.CheckpointGet)], "it is in no other configuration than we"
+    table.tell(Received(4, replace(there, config_id=2)))
+    table.wait_ms(20_000)
+    table.check_installed()
+    table.joiner.reconfigure(table.config)
+    table.effects.clear()
+    table.begin()
+    assert 4 not in [to for to, _ in table.asked(m.CheckpointGet)], "now we know as much as it did"
+
+
+# -- a log that lacks a beginning ----------------------------------------------------------------------
+
+
+class Behind(Table):
+    """Node 3 has applied everything, and its log does not reach the logs of the others."""
+
+    def __init__(self, applied: int = 150) -> None:
+        super().__init__()
+        self.member.applied = applied
+        self.checkpoints.need(90)
+        self.tell()
+
+    def check_log_begins(self) -> None:
+        assert self.seen(Installed) == [Installed(N, ledger_at(N).encode())]
+        assert not self.seen(InstallState), "the state is further on"
+        assert not self.joiner.is_busy
+
+
+def test_a_log_without_a_beginning_gets_a_checkpoint_and_the_state_stays() -> None:
+    table = Behind()
+    table.wait_ms(table.config.suspicion_ms - 10)
+    assert not table.joiner.is_busy, "if somebody leads we shall have one of our own"
+    table.wait_ms(20)
+    table.check_log_begins()
+    assert table.checkpoints.stable is not None and table.checkpoints.stable.n == N
+    kinds = [type(effect) for effect in table.effects]
+    order = [OpenState, Append, MoveState, WriteCheckpoint, Installed, DropState]
+    assert [kinds.index(kind) for kind in order] == sorted(kinds.index(kind) for kind in order)
+
+
+def test_when_our_own_checkpoint_was_quicker_nothing_is_fetched() -> None:
+    table = Behind()
+    table.dead = [1, 2]
+    table.wait_ms(table.config.suspicion_ms)
+    assert table.joiner.is_busy
+    table.checkpoints.need(0)
+    table.dead = []
+    table.wait_ms(20_000)
+    assert not table.joiner.is_busy and not table.seen(WriteCheckpoint) and not table.seen(Installed)
+
+
+def test_a_newer_one_of_our_own_is_not_written_over_and_the_log_begins_at_the_stable_one() -> None:
+    table = Behind()
+    table.checkpoints.newest_n = 120
+    table.wait_ms(table.config.suspicion_ms)
+    table.check_log_begins()
+    assert not table.seen(WriteCheckpoint)
+
+
+def test_when_everybody_was_asked_in_vain_the_commit_server_is_told() -> None:
+    table = Behind()
+    table.dead = [2]
+    table.others[1].server.stable = None
+    table.wait_ms(table.config.suspicion_ms + 3 * table.config.fetch_delay_ms_max)
+    assert table.checkpoints.vain_n == 0, "node 2 may only be slow"
+    table.wait_ms(3 * table.config.fetch_delay_ms_max)
+    assert table.checkpoints.vain_n == 90
+
+
+def test_who_lacks_the_state_as_well_joins_as_ever() -> None:
+    table = Behind(applied=0)
+    table.dead = [1, 2]
+    table.begin()
+    table.wait_ms(20_000)
+    assert table.checkpoints.vain_n == 0, "a mark alone would be no help"
+    table.dead = []
+    table.wait_ms(20_000)
+    table.check_installed()

@@ -13,7 +13,7 @@ from antiphon.bus.entries import QuantityDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
-from antiphon.bus.membership import in_force
+from antiphon.bus.membership import in_force, may_begin
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.records import LEARNED, EntriesAppended, EpochStarted, encode_order
 from antiphon.bus.recovery import recover
@@ -113,6 +113,44 @@ def test_a_configuration_whose_servers_are_not_there_is_not_begun() -> None:
     assert submitted(chair.step(ConfigProposed(wanted))) == []
     chair.presence.step(chair.now_ns, [Received(2, replace(lagging, synchronized=True))])
     assert len(submitted(chair.step(ConfigProposed(wanted)))) == 1, "two of three will do"
+
+
+@pytest.mark.parametrize(
+    ("keepers", "wanted", "ready", "may"),
+    [
+        # Node 3 leaves and 4 is new: both who stay are needed, for 4 has no state, and one may be lost.
+        ((1, 2, 3), (1, 2, 4), (1, 2, 4), True),
+        ((1, 2, 3), (1, 2, 4), (1, 4), False),
+        ((1, 2, 3), (1, 2, 4), (1, 2), True),
+        # Nobody leaves: nothing is lost by one more.
+        ((1, 2, 3), (1, 2, 3, 4), (1, 3, 4), True),
+        # One of two stays: it must be ready.
+        ((1, 2), (1, 3, 4), (1, 3, 4), True),
+        ((1, 2), (1, 3, 4), (3, 4), False),
+        # One becomes three, and three become one.
+        ((1,), (1, 2, 3), (1, 2), True),
+        ((1, 2, 3), (1,), (1,), True),
+        # Too few voters.
+        ((1, 2, 3), (1, 2, 3), (1,), False),
+    ],
+)
+def test_a_configuration_begins_with_enough_who_vote_and_who_hand_on_the_state(
+    keepers: tuple[int, ...], wanted: tuple[int, ...], ready: tuple[int, ...], may: bool
+) -> None:
+    assert may_begin(GroupConfig.of("main", keepers), GroupConfig.of("main", wanted), ready) is may
+
+
+def test_a_sequencer_waits_for_the_state_to_be_with_two_who_stay() -> None:
+    chair = lead_three(silence_ms=2_000)
+    roles = ("commit_servers", "data_servers", "checkpoint_servers", "candidates")
+    wanted = grown(chair.config, nodes=(1, 2, 3, 4), **dict.fromkeys(roles, (1, 2, 4)))
+    here = m.Presence("", "", 0, True, b"", 0)
+    lacking = replace(here, synchronized=False)
+    chair.presence.reconfigure(wanted)
+    chair.presence.step(chair.now_ns, [Received(2, lacking), Received(4, here)])
+    assert submitted(chair.step(ConfigProposed(wanted))) == [], "two of three vote, and one has a state"
+    chair.presence.step(chair.now_ns, [Received(2, here)])
+    assert len(submitted(chair.step(ConfigProposed(wanted)))) == 1
 
 
 @pytest.mark.parametrize("config_id", [1, 3])

@@ -15,6 +15,7 @@ from antiphon.bus.effects import (
     Effect,
     EnvelopeCommitted,
     EnvelopeConfirmed,
+    Installed,
     Multicast,
     OrderRecord,
     PrimaryChanged,
@@ -27,10 +28,13 @@ from antiphon.bus.effects import (
     WriteCheckpoint,
 )
 from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import EntryKind
+from antiphon.bus.ports import JournalCounter
 from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, decode_order
+from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
-from tests.unit.bus.stage import RUN, OneNode, envelope
+from tests.unit.bus.stage import RUN, MemoryPayloads, OneNode, envelope
 
 TRANSCRIPT = """
 # The node starts with an empty disk. It is alone, so it stands at once.
@@ -412,3 +416,19 @@ def test_a_node_knows_how_it_stands() -> None:
     assert replica.term == replica.epoch == replica.log_epoch == replica.promised
     assert (replica.base, replica.unsettled) == (0, 0)
     assert node.now_ns == 1_000 * MS
+
+
+def test_a_checkpoint_for_the_log_alone_leaves_the_state_where_it_is() -> None:
+    config = GroupConfig.of("main", (1, 2, 3))
+    replica = Replica(config, 3, RUN, MemoryPayloads(), JournalCounter())
+    replica.step(0, [])
+    replica._member.applied = 150
+    replica._checkpoint_server.need(90)
+    replica._take_installed(Installed(100, Ledger().encode()))
+    effects = replica.step(MS, [])
+    bodies = [
+        one.record.body for one in effects if isinstance(one, Append) and isinstance(one.record, OrderRecord)
+    ]
+    assert [decode_order(body).base for body in bodies] == [100]  # type: ignore[union-attr]
+    assert replica.applied == 150
+    assert replica._checkpoint_server.needed_n == 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus import messages as m
+from antiphon.bus.checkpoint_server import CheckpointServer, Kept
 from antiphon.bus.effects import (
     Append,
     Multicast,
     Received,
+    RoleEffect,
     Send,
     SuperblockRecord,
     Synced,
@@ -291,6 +293,22 @@ def test_who_is_below_the_base_gets_one_checkpoint_not_one_after_the_other() -> 
     show(chair, 3, applied=4)
     keep_leading(chair, 3)
     assert submitted(chair.hear(need, 3)) == [[(6, EntryKind.CHECKPOINT_MARK)]]
+
+
+def test_who_leads_and_has_no_checkpoint_to_give_calls_for_one() -> None:
+    chair = lead_three()
+    checkpoints = CheckpointServer(chair.config, 1)
+    chair.commit_server.reconfigure(chair.config, 0, checkpoints)
+    assert EntryKind.CHECKPOINT_MARK not in kinds_in(keep_leading(chair, 200)), "its log has everything"
+    chair.commit_server.log.reset(1)
+    marks = kinds_in(keep_leading(chair, 200)).count(EntryKind.CHECKPOINT_MARK)
+    assert marks == 1, "one, until it is stable"
+    checkpoints.stable = Kept(9, bytes(16), 1)
+    assert EntryKind.CHECKPOINT_MARK not in kinds_in(keep_leading(chair, 200))
+
+
+def kinds_in(effects: list[RoleEffect]) -> list[EntryKind]:
+    return [kind for part in submitted(effects) for _, kind in part]
 
 
 def test_what_a_damaged_server_held_does_not_count_any_more() -> None:
