@@ -8,7 +8,7 @@ from antiphon.ids import Mid
 from antiphon.journal.format import PAGE, Settings, payload_digest
 from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.journal.ports import Disk, Location
+from antiphon.journal.ports import Disk, Location, Row
 from antiphon.journal.recovery import Recovered
 
 # Eight blocks of order and twenty pages of data: a segment is full after a handful of flushes.
@@ -66,6 +66,19 @@ class Desk:
         location = self.journal.append_data(self.index, mid, number, 1, digest, payload)
         self.data.append((mid, payload))
         return location
+
+    def write_envelopes(self, *sizes: int) -> int:
+        """Several in one call; how many were taken."""
+        rows: list[Row] = []
+        for at, size in enumerate(sizes):
+            number = len(self.data) + 1 + at
+            mid, payload = mid_of(number), payload_of(number, size)
+            rows.append((mid, number, 1, payload_digest(mid, number, 1, payload), payload))
+        indexes = range(self.index + 1, self.index + 1 + len(rows))
+        taken = self.journal.append_envelopes(indexes, rows)
+        self.data += [(mid, bytes(payload)) for mid, _, _, _, payload in rows[:taken]]
+        self.index += taken
+        return taken
 
     def write_order(self, size: int = 100, highest: int = 0, *, pinned: bool = False) -> bytes:
         record = payload_of(1_000_000 + len(self.order), size)

@@ -14,13 +14,16 @@ from antiphon import blocking
 from antiphon.client.admin import Admin
 from antiphon.client.aio import Connection, connect
 from antiphon.client.consumer import Consumer
+from antiphon.client.core_gathering import Row
 from antiphon.client.producer import Producer
 from antiphon.client.receipts import Receipt, Receipts
 from antiphon.client.session import Session
+from antiphon.client.staging import StagedPart, Staging
 from antiphon.errors import (
     AccessDenied,
     AcknowledgeRefused,
     AntiphonError,
+    CommitUncertain,
     ConnectionFailed,
     ConsumerClosed,
     Damaged,
@@ -46,6 +49,7 @@ from antiphon.errors import (
     SubscriptionInUse,
     Timeout,
     TransactionRolledBack,
+    TransactionTooLarge,
     VersionMismatch,
 )
 from antiphon.message import Message
@@ -63,6 +67,9 @@ __all__ = [
     "Message",
     "Receipt",
     "Receipts",
+    "Row",
+    "Staging",
+    "StagedPart",
     "Admin",
     "Int8",
     "Int16",
@@ -90,7 +97,9 @@ __all__ = [
     "SubscriptionError",
     "SubscriptionInUse",
     "TransactionRolledBack",
+    "TransactionTooLarge",
     "Timeout",
+    "CommitUncertain",
     "NodeError",
     "DataDirectoryLocked",
     "Damaged",

@@ -38,6 +38,12 @@ class ChannelParts:
         self.is_alone = len(self.producer.config.nodes) == 1
 
     @property
+    def machines(self) -> tuple[Replica | Producer | MessageManager | Listener, ...]:
+        """Those that there are."""
+        machines = (self.replica, self.producer, self.manager, self.listener)
+        return tuple([one for one in machines if one is not None])
+
+    @property
     def is_busy(self) -> bool:
         """Is anything waiting for one of the machines?"""
         return bool(self.for_replica or self.for_producer or self.for_listener or self.manager_heard)

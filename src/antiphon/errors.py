@@ -10,6 +10,7 @@
     |   +-- InvalidName
     |   +-- InvalidMessage      a body, a property or a header that no message may have
     |   +-- MessageTooLarge
+    |   +-- TransactionTooLarge     beyond the limits of a transaction; nothing of it is left behind
     +-- RemoteError             the peer broke the protocol; the connection is over
     |   +-- ProtocolError       malformed bytes
     |   +-- VersionMismatch
@@ -23,6 +24,7 @@
     |   +-- SubscriptionInUse   somebody else consumes it at this moment
     +-- TransactionRolledBack
     +-- Timeout                 also a TimeoutError
+    |   +-- CommitUncertain     whether a transaction was committed is not known yet; ask again
     +-- NodeError               a node cannot start, or cannot go on
         +-- DataDirectoryLocked
         +-- Damaged             bytes on disk are not the bytes that were written
@@ -115,6 +117,12 @@ class MessageTooLarge(LocalError):
     """The message, or one part of it, is larger than the limit. Nothing was stored."""
 
     code = "local.message_too_large"
+
+
+class TransactionTooLarge(LocalError):
+    """The transaction has more messages, or more bytes, for one channel than it may. It is rolled back."""
+
+    code = "local.transaction_too_large"
 
 
 class RemoteError(AntiphonError):
@@ -247,6 +255,17 @@ class Timeout(AntiphonError, TimeoutError):
     """The answer did not come in the time the caller gave."""
 
     code = "timeout"
+
+
+class CommitUncertain(Timeout):
+    """Whether the transaction was committed is not known yet. `await session.commit()` again asks for it."""
+
+    code = "timeout.commit_uncertain"
+    transaction_id: str = ""
+
+    def __init__(self, text: str = "", *, transaction_id: str = "") -> None:
+        super().__init__(text)
+        self.transaction_id = transaction_id
 
 
 class NodeError(AntiphonError):

@@ -35,28 +35,35 @@ from antiphon.message_manager.effects import Effect as ManagerEffect
 from antiphon.message_manager.effects import Propose
 from antiphon.standing import Agreed, Standing
 
-FOR_MESSAGE_MANAGER = (
-    said.Register,
-    said.Unregister,
-    said.Credits,
-    said.DeliverAck,
-    said.Lookup,
-    said.SessionDetached,
-    said.BrowseRequest,
-    said.AppliedGet,
-    said.BatchGet,
-    said.BatchReply,
+# Sets, and asked for the very type: every message of the bus is held against them.
+FOR_MESSAGE_MANAGER = frozenset[type[said.BusMessage]](
+    (
+        said.Register,
+        said.Unregister,
+        said.Credits,
+        said.DeliverAck,
+        said.Lookup,
+        said.SessionDetached,
+        said.BrowseRequest,
+        said.AppliedGet,
+        said.BatchGet,
+        said.BatchReply,
+    )
 )
-FOR_CLIENT_MANAGER = (
-    said.Registered,
-    said.Unregistered,
-    said.SessionDetachedHeard,
-    said.Deliver,
-    said.DeliverHead,
-    said.ConsumerEnded,
-    said.BrowseReply,
-    said.LookupReply,
-    said.Advertised,
+FOR_CLIENT_MANAGER = frozenset[type[said.BusMessage]](
+    (
+        said.Registered,
+        said.Unregistered,
+        said.SessionDetachedHeard,
+        said.Deliver,
+        said.DeliverHead,
+        said.ConsumerEnded,
+        said.BrowseReply,
+        said.LookupReply,
+        said.Advertised,
+        said.InDoubt,
+        said.Unfinished,
+    )
 )
 
 SLEEP_NS = 1_000_000_000
@@ -66,6 +73,9 @@ far more often."""
 NEVER_NS = 1 << 62
 
 FOR_LISTENER = (said.Heartbeat, said.Presence)
+
+_FOR_PRODUCER = frozenset(FOR_PRODUCER)
+_OF_PRODUCER = frozenset(OF_PRODUCER)
 
 _CLAIM = int(said.EntryKind.PRIMARY_CLAIM)
 
@@ -89,6 +99,7 @@ NodeEffect = (
     | door.CloseConnection
     | door.PauseReading
     | door.ResumeReading
+    | door.Reached
 )
 
 
@@ -121,6 +132,8 @@ class Node:
         self._wall_ms = 0
         # Since `next_deadline_ns` was asked no machine has done anything; before this, none of them is due.
         self._due_ns = 0
+        machines = [one for parts in self.channels.values() for one in parts.machines]
+        self._machines = [*machines, *([client_manager] if client_manager else []), self._inquiries]
 
     @property
     def is_serving(self) -> bool:
@@ -129,17 +142,11 @@ class Node:
 
     def next_deadline_ns(self) -> int | None:
         """When `step` must be called at the latest, with or without events."""
-        machines = [
-            machine
-            for parts in self.channels.values()
-            for machine in (parts.replica, parts.producer, parts.manager, parts.listener)
-        ]
-        deadlines = [
-            deadline
-            for machine in (*machines, self._client_manager, self._inquiries)
-            if machine is not None and (deadline := machine.next_deadline_ns()) is not None
-        ]
-        deadline_ns = min(deadlines, default=None)
+        deadline_ns: int | None = None
+        for machine in self._machines:
+            due_ns = machine.next_deadline_ns()
+            if due_ns is not None and (deadline_ns is None or due_ns < deadline_ns):
+                deadline_ns = due_ns
         self._due_ns = NEVER_NS if deadline_ns is None else deadline_ns
         return deadline_ns
 
@@ -182,25 +189,26 @@ class Node:
         """Hand a message of the channel to whichever machines of this node listen to its kind."""
         if self.loopback is not None and sender == self.node_id:
             message = self.loopback(message)
-        if isinstance(message, FOR_MESSAGE_MANAGER):
+        kind = type(message)
+        if kind in FOR_MESSAGE_MANAGER:
             if parts.manager is not None:
                 parts.manager.receive(self._now_ns, sender, message)
                 parts.manager_heard = True
-        elif isinstance(message, FOR_CLIENT_MANAGER):
-            self._tell_client_manager(door.ChannelEvent(parts.name, message))
+        elif kind in FOR_CLIENT_MANAGER:
+            self._tell_client_manager(door.ChannelEvent(parts.name, message))  # type: ignore[arg-type]
         elif isinstance(message, said.AdminAsk):
             self._send(parts, sender, self.standing.answer(message))
         elif isinstance(message, said.AdminAnswer):
             self._tell_askers(self._inquiries.answered(sender, message))
         else:
             event = bus.Received(sender, message, disk_id)
-            if isinstance(message, FOR_PRODUCER):
+            if kind in _FOR_PRODUCER:
                 parts.for_producer.append(event)
             if parts.listener is not None:
-                if isinstance(message, FOR_LISTENER):
+                if kind in FOR_LISTENER:
                     parts.for_listener.append(event)
             # The roles of this node have heard each other already; see `Replica`.
-            elif sender != self.node_id or isinstance(message, OF_PRODUCER):
+            elif sender != self.node_id or kind in _OF_PRODUCER:
                 parts.for_replica.append(event)
 
     def _wake_sleepers(self, now_ns: int) -> None:
@@ -228,11 +236,13 @@ class Node:
                 events, self._for_client_manager = self._for_client_manager, []
                 for effect in self._client_manager.step(self._now_ns, events):
                     self._perform_of_client_manager(effect)
-            busy = [parts for parts in self.channels.values() if parts.is_busy]
-            if not busy and not self._for_client_manager:
+            is_quiet = not self._for_client_manager
+            for parts in self.channels.values():
+                if parts.is_busy:
+                    is_quiet = False
+                    self._run_channel(parts)
+            if is_quiet:
                 return
-            for parts in busy:
-                self._run_channel(parts)
 
     def _run_channel(self, parts: ChannelParts) -> None:
         if parts.for_producer:
@@ -289,16 +299,22 @@ class Node:
                 self._effects.append(effect)
 
     def _perform_of_bus(self, parts: ChannelParts, effect: bus.Effect) -> None:
+        # First what there is for every envelope.
+        if type(effect) is bus.Append:
+            self._effects.append(InChannel(parts.name, effect))
+            return
+        if type(effect) is bus.Apply:
+            entry, payload, location = effect
+            parts.kept.apply(self._now_ns, self._wall_ms, entry, payload, location)
+            parts.manager_heard = True
+            if entry.kind == _CLAIM:
+                self._look_at_claim(parts, entry.mid.pe)
+            return
         match effect:
             case bus.Send(to=to, message=message):
                 self._send(parts, to, message)
             case bus.Multicast(message=message):
                 self._multicast(parts, message)
-            case bus.Apply(entry=entry, payload=payload, location=location):
-                parts.kept.apply(self._now_ns, self._wall_ms, entry, payload, location)
-                parts.manager_heard = True
-                if entry.kind == _CLAIM:
-                    self._look_at_claim(parts, entry.mid.pe)
             case bus.TakeCheckpoint(n=n):
                 digest, state, segments = parts.kept.capture(n)
                 parts.for_replica.append(bus.StateCaptured(n, digest, state, segments))

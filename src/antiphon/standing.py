@@ -184,4 +184,5 @@ class Standing:
             "replicas": len(replica.config.data_servers),
             "degraded": replica.is_degraded,
             "checkpoint": replica.stable_checkpoint,
+            "transactions": {} if parts.manager is None else parts.manager.status()["transactions"],
         }

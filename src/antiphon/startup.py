@@ -251,6 +251,7 @@ def start_node(
             ids=identity.ids(node_id, found.run),
             channels=(group.group,),
             settings=settings.client_manager,
+            planted=settings.planted,
         )
     node = Node(
         node_id=node_id,
@@ -306,6 +307,7 @@ class ClientManagerStart:
     # All nodes of the cluster: questions about it are put to each of them.
     members: tuple[Member, ...] = ()
     settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
+    planted: frozenset[str] = NONE
 
 
 def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
@@ -322,6 +324,7 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         ids=identity.ids(start.node_id, run),
         channels=tuple([group.group for group in start.groups]),
         settings=start.settings,
+        planted=start.planted,
     )
     return Node(
         node_id=start.node_id,

@@ -1,4 +1,4 @@
-"""The examples of the README, as they are written there, against a server on the default port."""
+"""The examples of the README and the tutorials, as written there, against a server on the default port."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.processes import Server
 
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text()
+TUTORIALS = sorted((PROJECT / "docs/tutorials").glob("*.md"))
 PORT = 7420
 
 # Set-up and servers have tests of their own (test_fresh_clone.py, test_cluster_up.py).
@@ -28,11 +29,14 @@ def blocks(language: str) -> list[str]:
 
 def console_commands() -> list[tuple[str, str]]:
     """(command, the output shown behind it), in the order of the page."""
+    return [row for block in blocks("console") for row in commands_of(block)]
+
+
+def commands_of(block: str) -> list[tuple[str, str]]:
     commands = []
-    for block in blocks("console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            commands.append((command.partition("  #")[0].strip(), output))
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        commands.append((command.partition("  #")[0].strip(), output))
     return [(command, output) for command, output in commands if not command.startswith(NOT_HERE)]
 
 
@@ -71,6 +75,26 @@ def test_the_python_examples_run(place: int, environment: dict[str, str]) -> Non
 def test_the_commands_run_and_print_what_is_shown(
     command: str, output: str, environment: dict[str, str]
 ) -> None:
+    check_command(command, output, environment)
+
+
+def check_command(command: str, output: str, environment: dict[str, str]) -> None:
     printed = run(["bash", "-c", command], environment)
     if output.strip():
         assert printed.strip() == output.strip()
+
+
+def test_there_are_tutorials() -> None:
+    assert TUTORIALS
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_works_from_top_to_bottom(page: Path, environment: dict[str, str]) -> None:
+    text = page.read_text()
+    found = re.findall(r"^```(python|console)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    for language, block in found:
+        if language == "python":
+            run([sys.executable, "-c", block], environment)
+        else:
+            for command, output in commands_of(block):
+                check_command(command, output, environment)

@@ -102,6 +102,7 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "limit": u32,
     "generation": u32,
     "session": u128,
+    "messages": u32,
     "config_id": u32,
     "config": st.binary(max_size=50),
     "bytes_max": u32,
@@ -130,6 +131,8 @@ def strategy_of(kind: type[Any]) -> st.SearchStrategy[Any]:
             parts[field.name] = texts
         elif field.type == "tuple[str, ...]":
             parts[field.name] = st.lists(texts, max_size=3).map(tuple)
+        elif field.type == "tuple[int, ...]" and kind is m.Unfinished:
+            parts[field.name] = st.lists(u32, max_size=3).map(tuple)
         elif field.type == "bool":
             parts[field.name] = st.booleans()
         else:

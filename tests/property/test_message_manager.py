@@ -327,6 +327,7 @@ class Hall:
         parts = [
             waiting(giver),
             giver.returning,
+            giver.withheld,
             *(c.in_flight for c in giver.consumers.values()),
         ]
         together = Ranges()

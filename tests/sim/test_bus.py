@@ -6,7 +6,6 @@ Replay one run:  antiphon sim bus --seed 17 --trace
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import Counter
 
@@ -15,7 +14,7 @@ import pytest
 from antiphon.sim.runs import run
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
-from tests.sim.seeds import Seeds
+from tests.sim.seeds import Seeds, first_broken, verdict
 
 SEEDS = range(1, 1_501)
 SEEDS_PER_MINUTE_MIN = 400
@@ -106,10 +105,7 @@ def test_a_minute_is_enough_for_hundreds_of_seeds(seeds: Seeds) -> None:
 
 @pytest.mark.timeout(900)
 def test_the_seeds_reach_the_rare_branches(seeds: Seeds) -> None:
-    hit: Counter[str] = Counter()
-    for report in seeds.reports:
-        hit.update(report.probes)
-    assert [name for name in PROBES if not hit[name]] == []
+    assert seeds.missed(PROBES) == []
 
 
 @pytest.mark.timeout(900)
@@ -123,14 +119,14 @@ def test_the_seeds_order_envelopes_through_many_reigns(seeds: Seeds) -> None:
 def test_a_seed_that_found_a_mistake_passes(seed: int) -> None:
     report = run("bus", seed)
 
-    assert report.is_clean, f"{report.violation}\n    {report.replay}"
+    assert report.is_clean, verdict(report)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 def test_a_group_without_faults_confirms_everything(nodes: int) -> None:
     report = run("bus", 1, profile="adopt-longest", nodes=nodes)
 
-    assert report.is_clean, f"{report.violation}\n    {report.replay}"
+    assert report.is_clean, verdict(report)
     assert report.figures["confirmed"] > 0
     assert report.replay == f"antiphon sim bus --seed 1 --profile adopt-longest --nodes {nodes} --trace"
 
@@ -147,7 +143,5 @@ def test_no_promise_is_broken_in_twenty_thousand_fresh_seeds() -> None:
     """Other seeds every time: ANTIPHON_SIM_FROM names the first one."""
     first = int(os.environ.get("ANTIPHON_SIM_FROM", "1000000"))
     print(f"\nseeds {first:,} to {first + LONG_SEEDS - 1:,}")
-    for seed in range(first, first + LONG_SEEDS):
-        report = run("bus", seed)
-        gc.collect(0)
-        assert report.is_clean, f"{report.violation}\n    {report.replay}"
+    broken = first_broken("bus", range(first, first + LONG_SEEDS))
+    assert not broken, broken

@@ -12,7 +12,7 @@ from antiphon.sim.runs import run
 from antiphon.sim.trace import Trace
 
 SEEDS = (3, 7, 11)
-WORKLOADS = ("bus", "cluster", "node")
+WORKLOADS = ("bus", "cluster", "node", "transactions")
 SCRIPT = """
 import sys
 from antiphon.sim.runs import run
@@ -21,7 +21,7 @@ for seed in sys.argv[2:]:
     print(run(sys.argv[1], int(seed), trace=Trace(is_on=True)).digest)
 """
 
-for_both = pytest.mark.parametrize("workload", WORKLOADS)
+for_each = pytest.mark.parametrize("workload", WORKLOADS)
 
 
 def digests_of_a_process(workload: str, hash_seed: str) -> list[str]:
@@ -36,7 +36,7 @@ def digests_of_a_process(workload: str, hash_seed: str) -> list[str]:
     return done.stdout.split()
 
 
-@for_both
+@for_each
 def test_a_seed_gives_one_trace_under_two_hash_seeds(workload: str) -> None:
     first, second = digests_of_a_process(workload, "1"), digests_of_a_process(workload, "2")
 
@@ -44,7 +44,7 @@ def test_a_seed_gives_one_trace_under_two_hash_seeds(workload: str) -> None:
     assert first == second
 
 
-@for_both
+@for_each
 def test_a_seed_gives_one_trace_whatever_ran_before_it(workload: str) -> None:
     first = run(workload, SEEDS[0], trace=Trace(is_on=True))
     run(workload, SEEDS[1])
@@ -54,14 +54,14 @@ def test_a_seed_gives_one_trace_whatever_ran_before_it(workload: str) -> None:
     assert first == again
 
 
-@for_both
+@for_each
 def test_tracing_does_not_change_a_run(workload: str) -> None:
     traced, plain = run(workload, SEEDS[0], trace=Trace(is_on=True)), run(workload, SEEDS[0])
 
     assert (traced.events, traced.probes, traced.figures) == (plain.events, plain.probes, plain.figures)
 
 
-@for_both
+@for_each
 def test_different_seeds_give_different_traces(workload: str) -> None:
     digests = {run(workload, seed, trace=Trace(is_on=True)).digest for seed in SEEDS}
     assert len(digests) == len(SEEDS)

@@ -5,12 +5,9 @@ Replay one run:  antiphon sim node --seed 17 --trace
 
 from __future__ import annotations
 
-import gc
-from collections import Counter
-
 import pytest
 
-from antiphon.sim.runs import Report, run
+from tests.sim.seeds import Seeds, first_broken
 
 SEEDS = range(1, 501)
 
@@ -68,43 +65,30 @@ PROBES = (
 
 
 @pytest.fixture(scope="module")
-def reports() -> list[Report]:
-    reports = []
-    for seed in SEEDS:
-        reports.append(run("node", seed))
-        gc.collect(0)
-    return reports
+def seeds() -> Seeds:
+    return Seeds("node", SEEDS)
 
 
 @pytest.mark.timeout(600)
-def test_no_promise_is_broken_in_500_seeds(reports: list[Report]) -> None:
+def test_no_promise_is_broken_in_500_seeds(seeds: Seeds) -> None:
     """I1–I5, I8, I11, I13, I15 after every step; then heal, drain the queues, and judge the history."""
-    broken = [f"{report.violation}\n    {report.replay}" for report in reports if not report.is_clean]
-    assert not broken, "\n" + "\n".join(broken)
+    assert not seeds.broken, "\n" + "\n".join(seeds.broken)
 
 
 @pytest.mark.timeout(600)
-def test_the_seeds_reach_the_rare_branches(reports: list[Report]) -> None:
-    hit: Counter[str] = Counter()
-    for report in reports:
-        hit.update(report.probes)
-    assert [name for name in PROBES if not hit[name]] == []
+def test_the_seeds_reach_the_rare_branches(seeds: Seeds) -> None:
+    assert seeds.missed(PROBES) == []
 
 
 @pytest.mark.timeout(600)
-def test_the_seeds_move_messages(reports: list[Report]) -> None:
-    figures: Counter[str] = Counter()
-    for report in reports:
-        figures.update(report.figures)
-    assert figures["confirmed"] > 50 * len(SEEDS)
+def test_the_seeds_move_messages(seeds: Seeds) -> None:
+    assert seeds.total("confirmed") > 50 * len(SEEDS)
     # Some messages were stored although their producer never learned it, and some came twice.
-    assert figures["recovered"] > len(SEEDS)
-    assert figures["redelivered"] > len(SEEDS)
+    assert seeds.total("recovered") > len(SEEDS)
+    assert seeds.total("redelivered") > len(SEEDS)
 
 
 @pytest.mark.long
 def test_no_promise_is_broken_in_four_thousand_seeds() -> None:
-    for seed in range(100_000, 104_000):
-        report = run("node", seed)
-        gc.collect(0)
-        assert report.is_clean, f"{report.violation}\n    {report.replay}"
+    broken = first_broken("node", range(100_000, 104_000))
+    assert not broken, broken

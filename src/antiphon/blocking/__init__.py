@@ -7,8 +7,8 @@ with antiphon.blocking.connect("antiphon://127.0.0.1:7420") as connection:
         session.producer("queue:orders").send(b"...")
         message = session.consumer("queue:orders").receive(timeout=1.0)
 
-loop          an event loop in a thread of its own, and calls into it
-connection, session, producer, consumer, admin    the asyncio classes, one call each
+loop, feeding an event loop in a thread of its own, and calls into it
+connection, session, producer, consumer, staging, admin    the asyncio classes, one call each
 
 There is no second implementation: every call is one of the asyncio face, which runs in a thread
 that belongs to the connection and ends with it. Sessions, producers and consumers are registered
@@ -21,6 +21,7 @@ from antiphon.blocking.consumer import Consumer, Message
 from antiphon.blocking.loop import PublishUncertain
 from antiphon.blocking.producer import Producer
 from antiphon.blocking.session import Session
+from antiphon.blocking.staging import Staging
 
 __all__ = [
     "connect",
@@ -29,6 +30,7 @@ __all__ = [
     "Producer",
     "Consumer",
     "Message",
+    "Staging",
     "Admin",
     "PublishUncertain",
 ]

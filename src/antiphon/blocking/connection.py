@@ -7,6 +7,7 @@ from types import TracebackType
 from antiphon.blocking.admin import Admin
 from antiphon.blocking.loop import LoopThread
 from antiphon.blocking.session import Session
+from antiphon.blocking.staging import Staging
 from antiphon.client import aio
 from antiphon.client.durations import Duration
 from antiphon.errors import AntiphonError
@@ -52,15 +53,24 @@ class Connection:
         """Was it closed, or given up? One that is lost for a while is not."""
         return self._connection.closed
 
-    def session(self, ack: aio.AckName = "auto") -> Session:
+    def session(self, ack: aio.AckName | None = None, *, transacted: bool = False) -> Session:
         """A session, opened when this returns; see `antiphon.Connection.session`.
 
         >>> with connection.session(ack="client") as session:
         ...     consumer = session.consumer("queue:orders")
         """
-        session = self._connection.session(ack)
+        session = self._connection.session(ack, transacted=transacted)
         self._loop.run(session.opened())
         return Session(self._loop, session)
+
+    def staging(self, app_id: str) -> Staging:
+        """What an application stages outside of sessions; see `antiphon.Connection.staging`.
+
+        >>> with connection.staging("nightly-report") as staging:
+        ...     part = staging.stage("queue:alerts", [b"a", b"b"])
+        ...     staging.commit(7, [part])
+        """
+        return Staging(self._loop, self._connection.staging(app_id))
 
     def admin(self) -> Admin:
         """Questions to the system.

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
-from antiphon.blocking.loop import Call, LoopThread
+from antiphon.blocking.feeding import run_fed
+from antiphon.blocking.loop import LoopThread
 from antiphon.client import producer as asynchronous
 from antiphon.client.durations import Duration
 from antiphon.client.receipts import Receipt, Receipts
-from antiphon.errors import PublishUncertain
 from antiphon.values import PropertyValue
-
-ROWS_AT_ONCE = 1_000
-"""Bodies handed from the caller's thread to the loop's: going over costs as much as sending a few."""
-
-
-# Nothing has to be waited for to take these; or they are no bodies, and refused.
-_ALL_THERE = (list, tuple, str, bytes, bytearray, memoryview, Mapping)
 
 
 class Producer:
@@ -125,21 +116,7 @@ class Producer:
 
         >>> receipts = producer.send_many(line.encode() for line in file)
         """
-        if isinstance(bodies, _ALL_THERE) or not isinstance(bodies, Iterable):
-            return self._loop.run(self._producer.send_many(bodies, timeout=timeout))
-        iterator, feed = iter(bodies), Feed()
-        call = self._loop.begin(self._producer.send_many(feed.bodies(), timeout=timeout))
-        try:
-            while not call.is_done and (rows := list(islice(iterator, ROWS_AT_ONCE))):
-                self._loop.run(feed.put(rows, call))
-        except BaseException:
-            call.abandon()
-            raise
-        self._loop.call(feed.end)
-        try:
-            return call.wait()
-        except PublishUncertain as error:
-            raise self._loop.with_loop(error) from error
+        return run_fed(self._loop, bodies, lambda rows: self._producer.send_many(rows, timeout=timeout))
 
     def close(self) -> None:
         """Send nothing more.
@@ -159,29 +136,3 @@ class Producer:
 
     def __repr__(self) -> str:
         return repr(self._producer)
-
-
-class Feed:
-    """Bodies on their way from the thread that has them to the loop that sends them."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[list[Body] | None] = asyncio.Queue()
-        self._room = asyncio.Event()
-        self._room.set()
-
-    async def put(self, rows: list[Body], call: Call[Receipts]) -> None:
-        """Hand these over, once those before are taken; or do not, when sending has ended."""
-        while not self._room.is_set() and not call.is_done:
-            await call.progress(self._room.wait())
-        self._room.clear()
-        self._queue.put_nowait(rows)
-
-    def end(self) -> None:
-        """There will be no more."""
-        self._queue.put_nowait(None)
-
-    async def bodies(self) -> AsyncIterator[Body]:
-        while (rows := await self._queue.get()) is not None:
-            self._room.set()
-            for body in rows:
-                yield body

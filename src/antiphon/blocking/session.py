@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import TypeVar
 
 from antiphon.blocking.consumer import Consumer, Message
 from antiphon.blocking.loop import LoopThread
 from antiphon.blocking.producer import Producer
 from antiphon.client import session as asynchronous
+from antiphon.client.durations import Duration
 from antiphon.client.subscribing import Start
-from antiphon.errors import AntiphonError
+from antiphon.client.transactions import ATTEMPTS, pauses
+from antiphon.errors import AntiphonError, TransactionRolledBack
 from antiphon.message import MessageView
+
+T = TypeVar("T")
 
 
 class Session:
@@ -27,7 +34,7 @@ class Session:
 
     @property
     def ack(self) -> str:
-        """How messages are acknowledged: "auto", "client", "individual" or "dups_ok"."""
+        """How messages are acknowledged: "auto", "client", "individual", "dups_ok" or "transacted"."""
         return self._session.ack
 
     @property
@@ -85,10 +92,76 @@ class Session:
         """
         self._loop.run(self._session.unsubscribe(name))
 
+    # -- transactions ----------------------------------------------------------
+
+    def commit(self, timeout: Duration | None = None) -> None:
+        """Make all that was sent since the last commit visible, and acknowledge all that was received.
+
+        See `antiphon.Session.commit`.
+
+        >>> with connection.session(transacted=True) as session:
+        ...     message = session.consumer("queue:orders").receive()
+        ...     session.producer("queue:invoices").send(message.body)
+        ...     session.commit()
+        """
+        self._loop.run(self._session.commit(timeout))
+
+    def rollback(self) -> None:
+        """Forget all that was sent since the last commit, and give back all that was received.
+
+        >>> session.rollback()
+        """
+        self._loop.run(self._session.rollback())
+
+    def recover(self) -> None:
+        """Give back all that was received and not acknowledged, in a session that is not transacted.
+
+        >>> session.recover()
+        """
+        self._loop.run(self._session.recover())
+
+    @contextmanager
+    def transaction(self, timeout: Duration | None = None) -> Iterator[None]:
+        """Commit when the block is done; roll back when an exception leaves it.
+
+        >>> with session.transaction():
+        ...     producer.send(b"...")
+        """
+        self._session.check_transacted("committed")
+        try:
+            yield
+        except BaseException:
+            try:
+                self.rollback()
+            except AntiphonError:
+                # What went wrong inside says more than that the rollback went wrong too.
+                pass
+            raise
+        self.commit(timeout)
+
+    def run_transaction(
+        self, function: Callable[[Session], T], attempts: int = ATTEMPTS, timeout: Duration | None = None
+    ) -> T:
+        """Call the function, commit, and return what it returned; repeat it if that was rolled back.
+
+        See `antiphon.Session.run_transaction`.
+
+        >>> session.run_transaction(lambda session: producer.send(consumer.receive().body))
+        """
+        for pause in pauses(attempts):
+            try:
+                with self.transaction(timeout):
+                    return function(self)
+            except TransactionRolledBack:
+                time.sleep(pause)
+        with self.transaction(timeout):
+            return function(self)
+
     def close(self) -> None:
         """Wait until everything is confirmed, then end the session.
 
-        Messages that were received and not acknowledged will be delivered again.
+        Messages that were received and not acknowledged will be delivered again. What was sent in a
+        transaction and not committed is forgotten.
 
         >>> session.close()
         """

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from enum import IntEnum
+from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, NamedTuple, TypeVar
@@ -163,13 +164,13 @@ def _read_datas(reader: Reader) -> tuple[m.Data, ...]:
     if count > 1 and total <= _COPIED_BYTES:
         # A piece of bytes costs less than a view, and does not keep its neighbours in memory.
         payloads = bytes(payloads)
-    datas = []
-    at = 0
-    for pid, pe, pseq, ts, count, digest, size in rows:
-        end = at + size
-        datas.append(_new(m.Data, (_new(Mid, (pid, pe, pseq)), ts, count, digest, payloads[at:end])))
-        at = end
-    return tuple(datas)
+    ends = accumulate([row[6] for row in rows])
+    return tuple(
+        [
+            _new(m.Data, (_new(Mid, (pid, pe, pseq)), ts, count, digest, payloads[end - size : end]))
+            for (pid, pe, pseq, ts, count, digest, size), end in zip(rows, ends, strict=True)
+        ]
+    )
 
 
 def _write_piece(writer: Writer, piece: m.Piece) -> None:

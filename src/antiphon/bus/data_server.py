@@ -29,6 +29,7 @@ from antiphon.bus import messages as m
 from antiphon.bus.effects import (
     Alarm,
     Append,
+    Apply,
     DataRecord,
     Installed,
     Learned,
@@ -42,7 +43,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import COUNT_MAX
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
-from antiphon.bus.messages import Entry, EntryKind, NackReason, ReportItem, digest_of
+from antiphon.bus.messages import Entry, EntryKind, NackReason, ReportItem, digest_of_parts
 from antiphon.bus.planted import (
     ACKNOWLEDGE_BEFORE_FSYNC,
     DELIVER_BEFORE_DURABLE,
@@ -50,7 +51,7 @@ from antiphon.bus.planted import (
     NONE,
     RELEASE_BY_EARLIER_SYNC,
 )
-from antiphon.bus.ports import CommittedOrder, JournalCounter, Location, Payloads
+from antiphon.bus.ports import CommittedOrder, JournalCounter, Payloads
 from antiphon.bus.prefix import Prefix
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.ids import Mid, epoch_node
@@ -97,17 +98,25 @@ def _kept(payload: bytes | memoryview) -> bytes | memoryview | None:
     return payload if len(payload) > _COPIED_BYTES else bytes(payload)
 
 
+def _counts(payload: bytes | memoryview, count: int) -> bool:
+    """Do the commands in there take so many numbers?"""
+    try:
+        return count_of(payload) == count
+    except ProtocolError:
+        return False
+
+
 class _Held:
     """An envelope between its arrival and its delivery to the fold."""
 
     __slots__ = ("is_durable", "is_settled", "item", "payload", "reported_at")
 
-    def __init__(self, item: ReportItem, payload: bytes | memoryview | None, is_durable: bool) -> None:
-        self.item = item
-        self.payload = payload
-        self.is_durable = is_durable
-        self.is_settled = False
-        self.reported_at = 0
+    # Without an `__init__`, whose call would cost more than all that it does (see `_on_data`).
+    item: ReportItem
+    payload: bytes | memoryview | None
+    is_durable: bool
+    is_settled: bool
+    reported_at: int
 
 
 class DataServer:
@@ -159,8 +168,8 @@ class DataServer:
         for stored in recovered:
             mid = stored.mid
             item = ReportItem(mid, stored.ts, stored.count, stored.digest, stored.location.length)
-            held = _Held(item, None, True)
-            self._hold(held)
+            held = self._hold(item, None)
+            held.is_durable = True
             row = ledger.rows.get(mid.pid)
             if row is not None and (mid.pe < row.pe or ledger.is_committed(mid)):
                 self._settle(held)
@@ -230,43 +239,63 @@ class DataServer:
                 pass
 
     def _on_data(self, datas: Sequence[m.Data], out: list[RoleEffect], *, is_first_hand: bool) -> None:
-        quota, counter = self._config.producer_quota_bytes, self._counter
+        # As many as there are envelopes, so what can be looked up before the loop is.
+        config, counter, writing = self._config, self._counter, self._writing
+        quota, lifetime, cached_max = config.producer_quota_bytes, config.lifetime, config.cached_bytes_max
+        bytes_max = config.envelope_bytes_max
+        held_by_mid, rows, weights, upto = self._held, self._ledger.rows, self._weights, self._known.upto
+        is_hasty = ACKNOWLEDGE_BEFORE_FSYNC in self._planted
         for data in datas:
             mid, ts, count, digest, payload = data
-            held = self._held.get(mid)
+            held = held_by_mid.get(mid)
             if held is not None:
                 self._on_held(held, digest, out, is_first_hand=is_first_hand)
                 continue
-            wanted = self._wanted.get(mid)
-            if wanted is None:
+            pid, pe, pseq = mid
+            wanted = self._wanted.get(mid) if self._wanted else None
+            row = rows.get(pid)
+            if wanted is not None:
+                if wanted.digest != digest:
+                    self.dropped += 1
+                    continue
+            elif ts + lifetime < upto or (
+                row is not None and pe <= row.pe and (pe < row.pe or pseq <= row.last_pseq)
+            ):
                 verdict = self._verdict(mid, ts)
                 if verdict is not None:
                     if is_first_hand:
-                        out.append(Send(mid.pid, verdict))
+                        out.append(Send(pid, verdict))
                     continue
-            elif wanted.digest != digest:
-                self.dropped += 1
-                continue
             size = len(payload)
-            weight = size if size > WEIGHT_MIN else WEIGHT_MIN
-            is_too_much = self._weights.get(mid.pid, 0) + weight > quota
-            if (is_too_much and wanted is None) or not self._verifies(data):
+            weight = weights.get(pid, 0) + (size if size > WEIGHT_MIN else WEIGHT_MIN)
+            is_sound = size <= bytes_max and 1 <= count <= COUNT_MAX
+            is_sound = is_sound and digest_of_parts(pid, pe, pseq, ts, count, payload) == digest
+            if (weight > quota and wanted is None) or not is_sound or not _counts(payload, count):
                 # The producer will send it again; what is malformed was not its.
                 self.dropped += 1
                 continue
-            held = _Held(_new(ReportItem, (mid, ts, count, digest, size)), self._cached(payload, size), False)
-            self._hold(held)
+            kept = _kept(payload) if self._cached_bytes + size <= cached_max else None
+            if kept is not None:
+                self._cached_bytes += size
+            held_by_mid[mid] = held = _Held()
+            held.item = _new(ReportItem, (mid, ts, count, digest, size))
+            held.payload = kept
+            held.is_durable = held.is_settled = False
+            held.reported_at = 0
+            self._unsettled += 1
+            weights[pid] = weight
             if wanted is not None:
                 # It came after its numbers. Nobody needs a report any more, but the member waits for it.
                 del self._wanted[mid]
                 self._settle(held)
-            index = counter.next()
-            out.append(_new(Append, (index, _new(DataRecord, data))))
-            if ACKNOWLEDGE_BEFORE_FSYNC in self._planted:  # planted: the report does not wait for the disk
+            index = counter.last = counter.last + 1
+            # Not made of `data` itself: taking apart what is no plain tuple costs more than making one.
+            out.append(_new(Append, (index, _new(DataRecord, (mid, ts, count, digest, payload)))))
+            if is_hasty:  # planted: the report does not wait for the disk
                 held.is_durable = True
                 self._due.append(held)
                 continue
-            self._writing.append((index, held))
+            writing.append((index, held))
 
     def _on_held(self, held: _Held, digest: bytes, out: list[RoleEffect], *, is_first_hand: bool) -> None:
         """It has come before."""
@@ -276,14 +305,6 @@ class DataServer:
             # Its producer misses a word about it; perhaps our report was lost.
             self.rereported += 1
             self._due.append(held)
-
-    def _cached(self, payload: bytes | memoryview, size: int) -> bytes | memoryview | None:
-        if self._cached_bytes + size > self._config.cached_bytes_max:
-            return None
-        kept = _kept(payload)
-        if kept is not None:
-            self._cached_bytes += size
-        return kept
 
     def _verdict(self, mid: Mid, ts: int) -> m.Published | m.ReportNack | None:
         """What the committed order already says about an envelope, if anything."""
@@ -296,23 +317,17 @@ class DataServer:
             return m.ReportNack(self._epoch, mid, NackReason.EXPIRED)
         return None
 
-    def _verifies(self, data: m.Data) -> bool:
-        mid, ts, count, digest, payload = data
-        if len(payload) > self._config.envelope_bytes_max or not 1 <= count <= COUNT_MAX:
-            return False
-        if digest_of(mid, ts, count, payload) != digest:
-            return False
-        try:
-            return count_of(payload) == count
-        except ProtocolError:
-            return False
-
-    def _hold(self, held: _Held) -> None:
-        mid, _, _, _, size = held.item
-        self._held[mid] = held
+    def _hold(self, item: ReportItem, payload: bytes | memoryview | None) -> _Held:
+        mid, _, _, _, size = item
+        self._held[mid] = held = _Held()
+        held.item = item
+        held.payload = payload
+        held.is_durable = held.is_settled = False
+        held.reported_at = 0
         self._unsettled += 1
         weights, pid = self._weights, mid.pid
         weights[pid] = weights.get(pid, 0) + (size if size > WEIGHT_MIN else WEIGHT_MIN)
+        return held
 
     # -- durability and reports --------------------------------------------------------------------
 
@@ -477,20 +492,24 @@ class DataServer:
             self._cached_bytes -= held.item.size
             held.payload = None
 
-    def take(self, entry: Entry, out: list[RoleEffect]) -> tuple[memoryview, Location] | None:
-        """Payload and place of a committed envelope, for the member; None while it is not durable here."""
+    def take(self, entry: Entry, out: list[RoleEffect]) -> Apply | None:
+        """A committed envelope with its payload, for the member; None while it is not durable here."""
         first, count, _, mid, _, digest, _ = entry
         held = self._held.get(mid)
-        if held is None or not self._payloads.has(mid):
-            return None
-        if not held.is_durable and DELIVER_BEFORE_DURABLE not in self._planted:  # planted: arrived will do
-            return None
-        if held.item.digest != digest:
+        if held is None or not held.is_durable or self._planted:
+            # What is durable is written; but whoever errs on purpose has to look.
+            is_hasty = DELIVER_BEFORE_DURABLE in self._planted  # planted: arrived will do
+            if held is None or not (held.is_durable or is_hasty) or not self._payloads.has(mid):
+                return None
+        item = held.item
+        if item.digest != digest:
             out.append(Alarm(f"{mid} is committed with another content than is stored here"))
             self._miss(entry)
             return None
+        size = item.size
         if held.payload is not None:
             payload = memoryview(held.payload)
+            self._cached_bytes -= size
         else:
             try:
                 payload = self._read(mid)
@@ -499,11 +518,10 @@ class DataServer:
                 self._miss(entry)
                 return None
         if not held.is_settled:
-            self._settle(held)
-        if held.payload is not None:
-            self._cached_bytes -= len(payload)
+            self._unsettled -= 1
+            self._weights[mid.pid] -= size if size > WEIGHT_MIN else WEIGHT_MIN
         del self._held[mid]
-        return payload, self._payloads.place(mid, first, count)
+        return _new(Apply, (entry, payload, self._payloads.place(mid, first, count)))
 
     def _miss(self, entry: Entry) -> None:
         """What is here is not what is committed: another holder has it, and the member will ask."""

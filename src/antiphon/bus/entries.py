@@ -13,7 +13,8 @@ An entry is 57 bytes and its detail. Details are the few facts of entries that h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, NamedTuple
@@ -26,15 +27,31 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 # first, count, kind, pid, pe, pseq, ts, digest, length of the detail
 _ENTRY = Struct("<QIBHQQQ16sH")
 ENTRY_BYTES_MIN: Final = _ENTRY.size
-COUNT_MAX: Final = 65_536
-"""The most numbers one envelope may take."""
+COUNT_MAX: Final = 131_072
+"""The most numbers one envelope may take: those of the largest commit, which cannot be cut in two."""
 
 _NUMBER_END: Final = 1 << 64
 _KINDS: Final = {int(kind): kind for kind in EntryKind}
 
 
+class Entries(tuple[Entry, ...]):
+    """Entries that know their bytes: what is said to several and written down is encoded once."""
+
+    encoded: bytes
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Entries:
+        made = cls(entries)
+        made.encoded = _encode(made)
+        return made
+
+
 def encode_entries(entries: Sequence[Entry]) -> bytes:
     """The entries end to end, without a count."""
+    return entries.encoded if type(entries) is Entries else _encode(entries)
+
+
+def _encode(entries: Sequence[Entry]) -> bytes:
     pack = _ENTRY.pack
     return b"".join(
         [
@@ -57,20 +74,31 @@ def read_entries(reader: Reader) -> tuple[Entry, ...]:
     """What `write_entries` wrote: whole entries, each beginning where the one before ends."""
     count = reader.count(ENTRY_BYTES_MIN)
     size = count * ENTRY_BYTES_MIN
-    # As a rule none has a detail, so that they are rows of one length and can be read in one sweep.
-    rows = list(_ENTRY.iter_unpack(reader.ahead(size)))
-    details: list[bytes] = []
-    if not any(row[8] for row in rows):
+    plain = _read_plain(bytes(reader.ahead(size)))
+    if plain is not None:
         reader.raw(size)
-    else:
-        rows = []
-        for _ in range(count):
-            rows.append(reader.numbers(_ENTRY))
-            details.append(bytes(reader.raw(rows[-1][8])))
-    return _checked(rows, details)
+        return plain
+    rows: list[tuple[Any, ...]] = []
+    details: list[bytes] = []
+    for _ in range(count):
+        rows.append(reader.numbers(_ENTRY))
+        details.append(bytes(reader.raw(rows[-1][8])))
+    return tuple(_checked(rows, details))
 
 
-def _checked(rows: list[tuple[Any, ...]], details: list[bytes]) -> tuple[Entry, ...]:
+# What a commit server is told to write, it is soon told to be committed: in the same bytes, as a rule.
+@lru_cache(maxsize=32)
+def _read_plain(data: bytes) -> Entries | None:
+    """Entries without details, as a rule all are: rows of one length, which are read in one sweep."""
+    rows = list(_ENTRY.iter_unpack(data))
+    if any(row[8] for row in rows):
+        return None
+    entries = Entries(_checked(rows, []))
+    entries.encoded = data
+    return entries
+
+
+def _checked(rows: list[tuple[Any, ...]], details: list[bytes]) -> list[Entry]:
     entries: list[Entry] = []
     expected = 0
     new, kinds = tuple.__new__, _KINDS
@@ -87,7 +115,7 @@ def _checked(rows: list[tuple[Any, ...]], details: list[bytes]) -> tuple[Entry, 
         entries.append(new(Entry, (first, count, kind, new(Mid, (pid, pe, pseq)), ts, digest, detail)))
     if expected > _NUMBER_END:
         raise ProtocolError(f"entries up to {expected - 1}, which does not fit 64 bits")
-    return tuple(entries)
+    return entries
 
 
 # --- details -------------------------------------------------------------------------------------

@@ -102,8 +102,12 @@ class GroupConfig:
     fetch_mids_max: int = 64
     # Payload bytes in one answer, unless a single one is larger.
     fetch_bytes_max: int = 1 * MIB
-    window_entries: int = 1_024
-    producer_window_bytes: int = 1 * MIB
+    # What may be numbered and not committed. A window of a producer's small envelopes fits, so that what
+    # it sent is never reported too early.
+    window_entries: int = 2_048
+    # What a producer may have under way. The larger, the more a step serves at once; but the windows of a
+    # few producers have to fit into a receive buffer of 4 MiB, or there is much to repair.
+    producer_window_bytes: int = 2 * MIB
     # What a data server keeps for one producer before it drops more; above any honest window.
     producer_quota_bytes: int = 16 * MIB
     envelope_bytes_max: int = 2 * MIB

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from antiphon.bus.messages import Entry
 
@@ -46,14 +47,15 @@ class CommitLog:
 
     def extend(self, entries: Iterable[Entry]) -> None:
         """The next entries."""
-        held, firsts, last = self._entries, self._firsts, self.last
-        for entry in entries:
-            first, count = entry[:2]
-            assert first == last + 1, f"an entry at {first} was put behind {last}"
-            assert count >= 1, f"the entry at {first} takes no number"
-            held.append(entry)
-            firsts.append(first)
-            last = self.last = first + count - 1
+        new = list(entries)
+        firsts, counts = [entry.first for entry in new], [entry.count for entry in new]
+        # Where each has to begin, and behind them where the next one does.
+        *expected, following = accumulate(counts, initial=self.last + 1)
+        assert firsts == expected, f"entries at {firsts} were put behind {self.last}"
+        assert min(counts, default=1) >= 1, f"among the entries at {firsts} one takes no number"
+        self._entries += new
+        self._firsts += firsts
+        self.last = following - 1
 
     def is_end(self, number: int) -> bool:
         """Is this the base or the last number of an entry?"""

@@ -209,7 +209,7 @@ class Member:
 
     def _deliver(self, out: list[RoleEffect]) -> None:
         waiting = self._waiting
-        take, new, data = self._data_server.take, tuple.__new__, EntryKind.DATA
+        take, data = self._data_server.take, EntryKind.DATA
         while waiting:
             entry = waiting[0]
             if entry.kind is not data:
@@ -223,7 +223,7 @@ class Member:
                 taken = take(entry, out)
                 if taken is None:
                     return
-                out.append(new(Apply, (entry, *taken)))
+                out.append(taken)
             waiting.popleft()
             self.applied = entry.first + entry.count - 1
 

@@ -80,6 +80,16 @@ OLD_TERM_ACCEPTED: Final = "old-term-accepted"
 FLOOR_IGNORED: Final = "floor-ignored"
 """A replica shows a page before it has applied what was confirmed to whoever asks."""
 
+DECISION_NOT_ORDERED: Final = "decision-not-ordered"
+"""A client manager carries a commit out as soon as all are ready; whether the home channel decides so comes
+out later."""
+
+PARTICIPANT_DECIDES_ALONE: Final = "participant-decides-alone"
+"""The primary of a participant rolls back what it has prepared when nobody has come for a while."""
+
+CHECKPOINT_FORGETS_TRANSACTIONS: Final = "checkpoint-forgets-transactions"
+"""A checkpoint holds nothing of transactions: whoever begins with it knows of none that are under way."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -112,3 +122,10 @@ OF_CLUSTER: Final = (
     FLOOR_IGNORED,
 )
 """Those of the message managers, which clients can see."""
+
+OF_TRANSACTIONS: Final = (
+    PARTICIPANT_DECIDES_ALONE,
+    CHECKPOINT_FORGETS_TRANSACTIONS,
+    DECISION_NOT_ORDERED,
+)
+"""Those of transactions, found by whoever counts what transfers between accounts leave behind."""

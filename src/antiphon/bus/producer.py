@@ -46,7 +46,7 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.messages import Entry, EntryKind, NackReason, digest_of
+from antiphon.bus.messages import Entry, EntryKind, NackReason, digest_of_parts
 from antiphon.bus.planted import NONE, REFRESH_TS
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.repair import Repair
@@ -320,28 +320,30 @@ class Producer:
             # We are about to fence ourselves; what is sent now would only be sent again.
             return
         waiting, sent = self._waiting, self._sent
-        window = self.window_bytes
-        ts = self._known_upto()
+        room = self.window_bytes - self._sent_bytes
+        ts, pseq = self._known_upto(), self._next_pseq
         while waiting:
             envelope = waiting[0]
-            if sent and self._sent_bytes + envelope.weight > window:
+            if envelope.weight > room and sent:
                 break
             waiting.popleft()
-            pseq = self._next_pseq
-            self._next_pseq = pseq + 1
             envelope.data = data = self._data(envelope.submitted, pseq, ts)
             envelope.sent_at = now_ns
             envelope.pause = 0
             sent[pseq] = envelope
-            self._sent_bytes += envelope.weight
+            pseq += 1
+            room -= envelope.weight
             out.append(_new(Multicast, (data,)))
+        self._next_pseq = pseq
+        self._sent_bytes = self.window_bytes - room
         if self._retry_at is None and sent:
             self._retry_at = now_ns + 2 * self._config.rereport_ms * MS
 
     def _data(self, submitted: Submitted, pseq: int, ts: int) -> m.Data:
         _, payload, count = submitted
-        mid = Mid(self._node, self._pe, pseq)
-        return _new(m.Data, (mid, ts, count, digest_of(mid, ts, count, payload), payload))
+        pid, pe = self._node, self._pe
+        digest = digest_of_parts(pid, pe, pseq, ts, count, payload)
+        return _new(m.Data, (_new(Mid, (pid, pe, pseq)), ts, count, digest, payload))
 
     def _keep_time(self, now_ns: int, out: list[Effect]) -> None:
         if self._open_at is not None and now_ns >= self._open_at:
@@ -384,9 +386,9 @@ class Producer:
         data = EntryKind.DATA
         for entry in entries:
             if entry.kind is data:
-                mid = entry.mid
-                if mid.pid == node and mid.pe == self._pe:
-                    self._on_committed(entry, out)
+                pid, pe, pseq = entry.mid
+                if pid == node and pe == self._pe and pseq in self._sent:
+                    self._on_committed(pseq, entry, out)
             elif entry.kind is EntryKind.PRODUCER_OPEN:
                 opened = OpenDetail.decode(entry.detail)
                 if opened.pid == node:
@@ -410,15 +412,13 @@ class Producer:
             if not self._is_opening:
                 self._openings += 1
 
-    def _on_committed(self, entry: Entry, out: list[Effect]) -> None:
-        envelope = self._sent.pop(entry.mid.pseq, None)
-        if envelope is None:
-            return
+    def _on_committed(self, pseq: int, entry: Entry, out: list[Effect]) -> None:
+        envelope = self._sent.pop(pseq)
         self._sent_bytes -= envelope.weight
         if not self._sent:
             self._retry_at = None
-        envelope.first = entry.first
-        out.append(_new(EnvelopeCommitted, (envelope.submitted.tag, entry.first, entry.count)))
+        envelope.first = first = entry.first
+        out.append(_new(EnvelopeCommitted, (envelope.submitted.tag, first, entry.count)))
 
     def _fetch_order(
         self, now_ns: int, known: Prefix, has_moved: bool, is_answered: bool, out: list[Effect]

@@ -37,6 +37,7 @@ from antiphon.bus.group import KIB, MS, GroupConfig
 from antiphon.bus.laggards import Laggards
 from antiphon.bus.ledger import Ledger, Row
 from antiphon.bus.log import CommitLog
+from antiphon.bus.membership import may_begin, may_follow
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ReportItem, ServerStatus
 from antiphon.bus.pages import kept_through, start_page
 from antiphon.bus.planted import (
@@ -47,6 +48,7 @@ from antiphon.bus.planted import (
     OWN_REPORT_NOT_REQUIRED,
     TWO_CHANGES_AT_ONCE,
 )
+from antiphon.bus.portions import Portions
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import Mid
 
@@ -109,6 +111,7 @@ class Reign:
         self.committed_upto = log.last
         self._uncommitted = 0
         self._unsent: list[Entry] = []
+        self._portions = Portions(config.submit_entries_max)
         self._waiting: dict[int, dict[int, _Report]] = {}
         self._is_blocked = False
         # How much room this node's disk has; producers elsewhere hear of it by the heartbeat.
@@ -320,9 +323,7 @@ class Reign:
         self._mark_if_due()
         entries = self._unsent
         self._unsent = []
-        size = self._config.submit_entries_max
-        for start in range(0, len(entries), size):
-            part = tuple(entries[start : start + size])
+        for part in self._portions.cut(entries):
             submit = self._submit(part[0].first - 1, part)
             for server in self._config.commit_servers:
                 out.append(Send(server, submit))
@@ -413,9 +414,7 @@ class Reign:
 
     def tell_committed(self, entries: tuple[Entry, ...], out: list[RoleEffect]) -> None:
         """Tell all that these entries are committed, in messages of bounded length."""
-        size = self._config.submit_entries_max
-        for start in range(0, len(entries), size):
-            part = entries[start : start + size]
+        for part in self._portions.take(entries):
             out.append(Multicast(m.Commit(self.epoch, part, part[-1].last)))
 
     def forget(self, base: int) -> None:
@@ -615,21 +614,16 @@ class Reign:
         """Order the next configuration (P7).
 
         False if one is on its way, if this one does not follow ours, or if too few of its commit servers are
-        there and have caught up: it would begin with nobody to lead it.
+        there and have caught up: it would begin with nobody to lead it, or with too few to hand on the state.
         """
         if self.is_closed and TWO_CHANGES_AT_ONCE not in self._planted:  # planted: one change after the other
             return False
-        ours = self._config
-        if config.config_id <= ours.config_id or (config.group, config.lifetime) != (
-            ours.group,
-            ours.lifetime,
-        ):
-            # Lifetimes stay: who was told that an envelope has expired must be right for ever.
+        if not may_follow(self._config, config):
             return False
         if not self.is_closed and config.config_id != self._config.config_id + 1:
             return False
-        ready = [server for server in config.commit_servers if self._is_ready(now_ns, server, config)]
-        if len(ready) < max(config.commit_quantity, config.seal_quantity):
+        ready = [server for server in config.nodes if self._is_ready(now_ns, server, config)]
+        if not may_begin(self._config, config, ready):
             return False
         self._number(EntryKind.CONFIG, config.encode())
         self.is_closed = True

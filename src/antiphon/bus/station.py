@@ -65,7 +65,8 @@ class Station:
         self._has_heard = False
         self._now_ns = 0
         self._effects: list[bus.Effect] = []
-        self.on_applied: Callable[[bus.Apply], None] = lambda apply: None
+        # Told of every entry before it is applied, if anybody wants to know.
+        self.on_applied: Callable[[bus.Apply], None] | None = None
         self.on_restored: Callable[[int], None] = lambda n: None
         # A replica says by itself that its node is there.
         self._presence = PresenceKeeper(config, node, role="client") if replica is None else None
@@ -124,8 +125,12 @@ class Station:
                 heard, self._for_replica = self._for_replica, []
                 if replica is not None:
                     for effect in replica.step(self._now_ns, heard):
-                        if type(effect) is bus.Append:
+                        kind = type(effect)
+                        if kind is bus.Append:
                             self._effects.append(effect)
+                        elif kind is bus.Apply and application is not None and self.on_applied is None:
+                            application.apply(effect.entry, effect.payload)  # type: ignore[union-attr]
+                            self._has_heard = True
                         else:
                             self._perform(effect)
             if application is not None and self._has_heard:
@@ -159,7 +164,9 @@ class Station:
             return
         if kind is bus.Multicast and self.replica is None and type(effect.message) is said.Data:  # type: ignore[union-attr]
             # Nobody here listens to what our producer says.
-            self._effects.append(bus.Multicast(self._carry(effect.message)))  # type: ignore[union-attr]
+            if self._carry is not _as_said:
+                effect = bus.Multicast(self._carry(effect.message))  # type: ignore[union-attr]
+            self._effects.append(effect)
             return
         match effect:
             case bus.Send(to=to, message=message):
@@ -189,7 +196,8 @@ class Station:
 
     def _apply(self, apply: bus.Apply) -> None:
         assert self.application is not None, "a replica without an application"
-        self.on_applied(apply)
+        if self.on_applied is not None:
+            self.on_applied(apply)
         self.application.apply(apply.entry, apply.payload)
         self._has_heard = True
 

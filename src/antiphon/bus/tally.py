@@ -34,18 +34,24 @@ class Tally(NoRecords):
         self.primary = 0
         self.digest = bytes(16)
         self.is_primary = False
+        # What this life has applied.
+        self.envelopes = self.messages = 0
         self._announced = 0
         self._asked: dict[int, int] = {}
         self._opened = b""
 
     def apply(self, entry: Entry, payload: memoryview | None) -> None:
         """Take the next entry of the order."""
-        assert entry.first == self.applied + 1, f"number {entry.first} follows {self.applied}"
         first, count, kind, mid, _, digest, detail = entry
-        head = _ENTRY.pack(first, count, kind, *mid, digest)
+        assert first == self.applied + 1, f"number {first} follows {self.applied}"
+        pid, pe, pseq = mid
+        head = _ENTRY.pack(first, count, kind, pid, pe, pseq, digest)
         self.digest = xxh3_128_digest(self.digest + head + detail + xxh3_128_digest(payload or b""))
-        if kind is EntryKind.PRIMARY_CLAIM and mid.pe > self.term:
-            self.term, self.primary = mid.pe, mid.pid
+        if kind is EntryKind.DATA:
+            self.envelopes += 1
+            self.messages += count
+        elif kind is EntryKind.PRIMARY_CLAIM and pe > self.term:
+            self.term, self.primary = pe, pid
             self.is_primary = self.primary == self._node
         self.applied = first + count - 1
 

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 
 import antiphon
 from antiphon.errors import AntiphonError
+from antiphon.runtime.loops import loop_factory
 
 RECEIVE_AT_ONCE = 5000
 PREFETCH = 2 * RECEIVE_AT_ONCE
@@ -80,7 +81,8 @@ def _run_loop(job: Job, plan: Plan, pipe: Connection) -> Result:
             await session.close()
             return replace(result, finished=result.finished or time.monotonic())
 
-    return asyncio.run(work())
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work())
 
 
 async def publish(plan: Plan, session: antiphon.Session, start: Start) -> Result:

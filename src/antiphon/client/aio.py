@@ -14,6 +14,7 @@ from antiphon.client.once import Once
 from antiphon.client.scope import SessionScope
 from antiphon.client.servers import Server, parse_url
 from antiphon.client.session import Session
+from antiphon.client.staging import Staging
 from antiphon.errors import AccessDenied, AntiphonError, ConnectionFailed, LocalError, NotConnected
 from antiphon.wire.frames import AckMode
 
@@ -89,14 +90,14 @@ class Connection:
         self._reconnect = reconnect
         self._connecting = Once(self._connect)
         self._link: Link | None = None
-        self._sessions: list[Session] = []
+        self._sessions: list[Session | Staging] = []
 
     @property
     def closed(self) -> bool:
         """Was it closed, or given up? One that is lost for a while is not."""
         return self._link is not None and self._link.error is not None
 
-    def session(self, ack: AckName = "auto") -> Session:
+    def session(self, ack: AckName | None = None, *, transacted: bool = False) -> Session:
         """A session, whose `ack` says when messages are acknowledged.
 
         auto: when `receive` returns them, or when `async for` asks for the next one.
@@ -104,15 +105,35 @@ class Connection:
         individual: `message.ack()` acknowledges this one.
         dups_ok: as auto, but lazily: after a failure more messages may come a second time.
 
+        In a `transacted` one `session.commit()` acknowledges everything that was received, and makes
+        visible everything that was sent.
+
         >>> async with connection.session(ack="client") as session:
         ...     consumer = session.consumer("queue:orders")
         """
-        if ack not in _ACK_MODES:
+        if transacted and ack is not None:
+            raise LocalError("a transacted session acknowledges by commit: it takes no ack")
+        if ack is not None and ack not in _ACK_MODES:
             raise LocalError(f"ack is one of {', '.join(map(repr, _ACK_MODES))}; it was {ack!r}")
-        session = Session(SessionScope(self._connected, _ACK_MODES[ack], self._timeout))
-        self._sessions = [known for known in self._sessions if not known.closed]
-        self._sessions.append(session)
+        mode = AckMode.TRANSACTED if transacted else _ACK_MODES[ack or "auto"]
+        session = Session(SessionScope(self._connected, mode, self._timeout))
+        self._remember(session)
         return session
+
+    def staging(self, app_id: str) -> Staging:
+        """What an application stages outside of sessions, and commits all at once, see `Staging`.
+
+        >>> async with connection.staging("nightly-report") as staging:
+        ...     part = await staging.stage("queue:alerts", [b"a", b"b"])
+        ...     await staging.commit(7, [part])
+        """
+        staging = Staging(SessionScope(self._connected, AckMode.AUTO, self._timeout), app_id)
+        self._remember(staging)
+        return staging
+
+    def _remember(self, one: Session | Staging) -> None:
+        self._sessions = [known for known in self._sessions if not known.closed]
+        self._sessions.append(one)
 
     def admin(self) -> Admin:
         """Questions to the system.

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnec
 from antiphon.message import Message, MessageView
 from antiphon.names import parse_destination
 from antiphon.wire.commands import Unsubscribe
-from antiphon.wire.frames import AckMode, Done
+from antiphon.wire.frames import AckMode, DestinationOpened, Done
 
 PREFETCH_MAX = 1_000_000
 
@@ -34,6 +35,7 @@ class Attached(NamedTuple):
     link: Link
     session: SessionCore
     core: ConsumerCore
+    opened: DestinationOpened
 
 
 class Consumer:
@@ -151,7 +153,12 @@ class Consumer:
         session = await scope.core()
         opened = await scope.open_destination(self.destination)
         subscription = await self._wish.order(scope, opened) if self._wish.is_topic else QUEUE
-        link = scope.link
+        return await self._attach(scope.link, session, opened, subscription)
+
+    async def _attach(
+        self, link: Link, session: SessionCore, opened: DestinationOpened, subscription: int
+    ) -> Attached:
+        scope = self._scope
         core = session.new_consumer(
             self.destination,
             opened,
@@ -171,7 +178,36 @@ class Consumer:
                 session.outbox(opened.channel).order(Unsubscribe(subscription=subscription), Fate(link.loop))
                 link.flush_soon()
             raise
-        return Attached(link, session, core)
+        return Attached(link, session, core, opened)
+
+    def is_fed_by(self, core: ConsumerCore) -> bool:
+        """Is this where its messages come from?"""
+        attached = self._opening.result
+        return attached is not None and attached.core is core
+
+    async def restart(self) -> None:
+        """Forget what was sent ahead, and have everything that is not acknowledged come again, in its order.
+
+        Nobody may take messages meanwhile.
+        """
+        link, session, core, opened = self._attached
+        if core.is_closing:
+            return
+        link.receivers.pop((session.session, core.consumer), None)
+        session.send_gathered(core)
+        try:
+            await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
+            if self._error is not None:
+                return
+            anew = self._opening.result = await self._attach(link, session, opened, core.subscription)
+        except AntiphonError as error:
+            self.ended(error)
+            raise
+        if self._error is not None:
+            # It was closed meanwhile.
+            self._scope.consumers.pop(self, None)
+            link.receivers.pop((session.session, anew.core.consumer), None)
+            await self._detach(anew)
 
     def _check(self, attached: Attached) -> None:
         if self._error is not None:
@@ -179,14 +215,25 @@ class Consumer:
         attached.link.check()
 
     async def _close(self) -> None:
-        attached = await self._opening.get() if self._opening.has_begun else None
+        if self._opening.has_begun:
+            await self._opening.get()
+        attached = self._opening.result  # as it is since it last began anew
         self.was_closed_here = self._error is None
         self.ended(ConsumerClosed("the consumer is closed"))
         if attached is None:
             return
-        link, session, core = attached
+        link, session, core, _ = attached
         self._scope.consumers.pop(self, None)
         link.receivers.pop((session.session, core.consumer), None)
+        transactions = self._scope.transactions
+        if transactions is not None and core.held and not self._scope.is_closed:
+            # Until the transaction has acknowledged what it gave, it has to stay: else others would get it.
+            transactions.close_later(partial(self._detach, attached))
+        else:
+            await self._detach(attached)
+
+    async def _detach(self, attached: Attached) -> None:
+        link, session, core, _ = attached
         try:
             link.check()
             session.check()
@@ -225,11 +272,20 @@ class Consumer:
 
     async def take(self, count: int, timeout: Duration | None) -> list[Span]:
         """Up to `count` messages, not yet given to the application; see `given`."""
-        link, session, core = attached = self._opening.result or await self._opening.get()
+        link, session, core, _ = attached = self._opening.result or await self._opening.get()
         deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
         taken: list[Span] = []
+        wanted = count
         try:
             while True:
+                if self._scope.hindrance is not None and not await self._unhindered(deadline):
+                    # Perhaps it is just beginning anew: what was taken is not to be given twice.
+                    self._undo_take(attached, taken)
+                    return []
+                if attached is not self._opening.result:
+                    # It began anew: what was taken of the former one comes again.
+                    link, session, core, _ = attached = self._attached
+                    taken, count = [], wanted
                 self._check(attached)
                 before = core.buffered
                 taken += session.take(core, count)
@@ -237,11 +293,25 @@ class Consumer:
                 if not count or not await self._wait(attached, deadline):
                     break
         except asyncio.CancelledError:
-            self.put_back(taken)
+            self._undo_take(attached, taken)
             raise
         if core.buffered:
             self.arrived()
         return taken
+
+    def _undo_take(self, attached: Attached, taken: Sequence[Span]) -> None:
+        if attached is self._opening.result:
+            self.put_back(taken)
+
+    async def _unhindered(self, deadline: float | None) -> bool:
+        """Wait for the end of a commit or a rollback; False when it has not come by the deadline."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self._scope.hindrance is not None:
+                    await self._scope.hindrance()
+        except TimeoutError:
+            return False
+        return True
 
     def put_back(self, taken: Sequence[Span]) -> None:
         """Undo a take that did not reach the application."""
@@ -250,7 +320,7 @@ class Consumer:
 
     async def _wait(self, attached: Attached, deadline: float | None) -> bool:
         """Wait until messages have come; False when they have not by the deadline."""
-        link, session, core = attached
+        link, session, core, _ = attached
         if self._scope.ack_mode is not AckMode.DUPS_OK:
             # The application has worked off everything: do not let the server wait for its word.
             session.send_gathered(core)
@@ -277,7 +347,7 @@ class Consumer:
     def given_in_turn(self, span: Span) -> None:
         """The application has this one now, and will ask for the next, see `done_with`."""
         if self._attached.session.is_automatic:
-            link, _, core = self._attached
+            link, _, core, _ = self._attached
             core.put_in_hand(span.numbers[0])
             link.flush_soon()
         else:
@@ -296,13 +366,13 @@ class Consumer:
 
     def _hold(self, spans: Sequence[Span]) -> None:
         """The application will acknowledge these."""
-        link, _, core = self._attached
+        link, _, core, _ = self._attached
         core.hold(spans)
         link.flush_soon()
 
     def _gather(self, spans: Sequence[Span]) -> None:
         """Acknowledge these soon."""
-        link, session, core = self._attached
+        link, session, core, _ = self._attached
         if spans and link.error is None and session.error is None:
             session.gather(time.monotonic_ns(), core, spans)
             link.flush_soon()
@@ -311,9 +381,11 @@ class Consumer:
 
     async def _acknowledge(self, message: MessageView) -> None:
         """What `message.ack()` does."""
-        link, session, core = self._attached
+        link, session, core, _ = self._attached
         link.check()
         session.check()
+        if self._scope.ack_mode is AckMode.TRANSACTED:
+            raise LocalError("in a transacted session `session.commit()` acknowledges what was received")
         if self._scope.ack_mode is AckMode.CLIENT:
             sent = session.acknowledge_held()
         else:
@@ -332,7 +404,7 @@ class Consumer:
             await self._settled(last)
 
     async def _settled(self, acknowledgement: Acknowledgement) -> None:
-        link, session, _ = self._attached
+        link, session, _, _ = self._attached
         if not acknowledgement.is_settled:
             future: asyncio.Future[None] = link.loop.create_future()
             acknowledgement.listen(lambda _: None if future.done() else future.set_result(None))

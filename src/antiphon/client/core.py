@@ -11,7 +11,7 @@ What it promises
     K4  A server that is silent for three heartbeats is reported as gone.
     K5  A lost socket loses nothing else: after `lose`, `greet` begins anew on another, where each
         session is resumed, then sends what has no outcome again, then attaches its consumers with
-        what they hold, then repeats its requests.
+        what they hold, then repeats its requests; of a commit, it asks what became of it.
 
 What it leaves to others
     The face moves `take_output()` to the socket, hands in whole frames, calls `on_time` no
@@ -84,10 +84,14 @@ from antiphon.wire.frames import (
     SessionOpened,
     SubscriptionFind,
     SubscriptionFound,
+    TransactionAsk,
+    TransactionCommit,
+    TransactionDecided,
     Welcome,
     encode_frame,
 )
 from antiphon.wire.primitives import Buffer
+from antiphon.wire.transaction_frames import TransactionPart
 
 NEVER_NS = 1 << 63
 SILENT_BEATS_MAX = 6  # half heartbeats
@@ -177,6 +181,8 @@ class ClientCore:
             if not consumer.is_closing:
                 self._attach_again(session, consumer, waiting)
         for request in waiting:
+            if isinstance(request.frame, TransactionCommit):
+                request.frame = _question_about(request.frame)
             if not isinstance(request.frame, ConsumerResume):
                 self._send(request.frame)
 
@@ -201,15 +207,18 @@ class ClientCore:
             SessionOpened,
         )
 
-    def adopt_session(self, session: int, generation: int, channel: str) -> int:
-        """Go on with a session that another process began, or we on a connection that is over."""
+    def adopt_session(self, session: int, generation: int, *channels: str) -> int:
+        """Go on with a session that another process began, or we on a connection that is over.
+
+        Without channels, only to ask what became of it.
+        """
         return self._ask(
             lambda number: SessionOpen(
                 request=number,
                 session=session,
                 generation=generation,
                 ack_mode=AckMode.AUTO,
-                channels=(channel,),
+                channels=channels,
             ),
             SessionOpened,
         )
@@ -285,6 +294,40 @@ class ClientCore:
             ),
             Done,
             session.session,
+        )
+
+    def commit_transaction(
+        self,
+        session: SessionCore,
+        transaction: int,
+        parts: tuple[TransactionPart, ...],
+        application: str = "",
+        version: int = 0,
+    ) -> int:
+        """Commit parts in several channels. To be said only while the session is on a connection, and
+        everything of these parts has left on it: on another one, it is only asked what became of it."""
+        assert session.is_open, "a commit was to be asked for without a connection"
+        return self._ask(
+            lambda number: TransactionCommit(
+                request=number,
+                session=session.session,
+                transaction=transaction,
+                parts=parts,
+                application=application,
+                version=version,
+            ),
+            TransactionDecided,
+            session.session,
+        )
+
+    def ask_transaction(self, session: int, transaction: int, home: str) -> int:
+        """What became of a commit? One that was not decided is rolled back by this."""
+        return self._ask(
+            lambda number: TransactionAsk(
+                request=number, session=session, transaction=transaction, home=home
+            ),
+            TransactionDecided,
+            session,
         )
 
     def ask(self, question: dict[str, Any]) -> int:
@@ -555,6 +598,14 @@ class ClientCore:
         self._watched.clear()
         self._output.clear()
         return tags
+
+
+def _question_about(commit: TransactionCommit) -> TransactionAsk:
+    """What became of it? An application's is decided in the system channel, whose name we do not know."""
+    home = "" if commit.application else min(part.channel for part in commit.parts)
+    return TransactionAsk(
+        request=commit.request, session=commit.session, transaction=commit.transaction, home=home
+    )
 
 
 def _parting(frame: Goodbye) -> Ended:

@@ -248,6 +248,12 @@ class ConsumerCore:
         held, self.held = self.held, Ranges()
         return held
 
+    def hold_in_hand(self) -> None:
+        """Nothing that the application works on will be acknowledged by itself."""
+        for sequence in self._in_hand:
+            self.held.add(sequence, sequence + 1)
+        self._in_hand.clear()
+
     def put_in_hand(self, sequence: int) -> None:
         """The application works on this one, and is done with it when it asks for another."""
         self._in_hand.add(sequence)

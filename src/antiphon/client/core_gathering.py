@@ -16,7 +16,8 @@ from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.errors import MessageTooLarge
 from antiphon.values import PropertyValue
-from antiphon.wire.commands import ConfirmItem
+from antiphon.wire.commands import PUBLISH_BATCH_OFFSET, ConfirmItem, publish_buffers
+from antiphon.wire.lone import lone_publish_buffers
 from antiphon.wire.primitives import Buffer
 
 GATHERED_BYTES_MAX = 256 * 1024
@@ -61,6 +62,14 @@ class Row(NamedTuple):
             type=self.type,
             persistent=self.persistent,
         )
+
+
+class Departure(NamedTuple):
+    """A publication as it leaves: the buffers of its command, the numbers it takes, its size."""
+
+    buffers: list[Buffer]
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    size: int
 
 
 class Publication:
@@ -122,6 +131,17 @@ class Publication:
         """Its batch, now that the first number is known; None when nobody waits for it any more."""
         raise NotImplementedError
 
+    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
+        """Its command, now that it leaves under this number; None when nobody waits for it any more."""
+        batch = self.build(session, number)
+        if batch is None:
+            return None
+        buffers = publish_buffers(
+            session, generation, number, confirmed_through,
+            self.destination, self.settings_version, batch.buffers(), batch.count,
+        )  # fmt: skip
+        return Departure(buffers, batch.count, PUBLISH_BATCH_OFFSET + batch.byte_size)
+
 
 class Gathering(Publication):
     """Sends of about the same moment, each with a ticket of its own.
@@ -157,7 +177,10 @@ class Gathering(Publication):
 
     @property
     def is_wanted(self) -> bool:
-        return not all(ticket.done() for ticket in self.tickets)
+        tickets = self.tickets
+        if len(tickets) == 1:
+            return not tickets[0].done()
+        return not all(ticket.done() for ticket in tickets)
 
     @property
     def is_full(self) -> bool:
@@ -187,6 +210,26 @@ class Gathering(Publication):
         row.add_to(builder, self.timestamp_ms)
         self._builder, self._plain = builder, []
         self.tickets.append(ticket)
+
+    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
+        if len(self._plain) != 1:
+            return super().leave(session, generation, number, confirmed_through)
+        # The way of those who send one message at a time.
+        (body,), self._plain = self._plain, []
+        self._is_built = True
+        if not self.is_wanted:
+            return None
+        buffers = lone_publish_buffers(
+            session=session,
+            generation=generation,
+            number=number,
+            confirmed_through=confirmed_through,
+            destination=self.destination,
+            settings_version=self.settings_version,
+            timestamp_ms=self.timestamp_ms,
+            body=body,
+        )
+        return Departure(buffers, 1, sum(map(len, buffers)))
 
     def build(self, session: int, first_number: int) -> Batch | None:
         builder, plain = self._builder, self._plain

@@ -18,25 +18,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from antiphon.client.core_events import Settled
 from antiphon.client.core_gathering import Publication
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
-    PUBLISH_BATCH_OFFSET,
     Acknowledge,
     CommandKind,
     ConfirmItem,
+    Return,
     Subscribe,
     Unsubscribe,
     encode_command,
     kind_of,
-    publish_buffers,
     renew_header,
 )
 from antiphon.wire.frames import command_buffers
 from antiphon.wire.primitives import Buffer
+from antiphon.wire.transactions import CommitTransaction, DropStaged, RollBackTransaction
+
+Order: TypeAlias = Subscribe | Unsubscribe | Return | CommitTransaction | RollBackTransaction | DropStaged
+"""Commands that are neither messages nor acknowledgements."""
 
 LINGER_COMMANDS = 16
 """With so many commands unconfirmed the server is busy: small publications then wait for its next
@@ -44,6 +48,14 @@ word and grow meanwhile. Fewer than this, and nothing ever waits but for the win
 
 SMALL_BYTES = 64 * 1024
 """A publication of this size gains little from growing further."""
+
+
+_NONE = Ranges()
+"""No numbers. What has none left is not changed again."""
+
+
+ROOM_MAX = 1 << 62
+"""Room for anything: when nothing is unconfirmed, a publication leaves whatever its size (O3)."""
 
 
 @dataclass(slots=True)
@@ -72,7 +84,7 @@ class Kept:
         stop = self.number + self.count
         if item.number == self.number and item.count == self.count and self.open is None:
             self.outcomes.append(item)
-            self.open = Ranges()
+            self.open = _NONE
             return
         if self.open is None:
             self.open = Ranges([(self.number, stop)])
@@ -123,6 +135,12 @@ class Outbox:
         return not self._waiting and not any(kept.is_wanted for kept in self._unconfirmed)
 
     @property
+    def has_sent_all(self) -> bool:
+        """Has everything that was handed over left, on this connection?"""
+        self._drop_unwanted()
+        return self.is_open and not self._waiting and not self._unsent
+
+    @property
     def last_waiting(self) -> Publication | None:
         """The publication that will leave last of all."""
         return self._waiting[-1] if self._waiting else None
@@ -144,12 +162,17 @@ class Outbox:
 
     def has_room(self, size: int) -> bool:
         """Would so many bytes leave about now? If not, flow control says no."""
+        return size <= self.room
+
+    @property
+    def room(self) -> int:
+        """How many bytes would leave about now."""
         if not self.is_open or self.is_blocked or self._unsent:
-            return False
+            return 0
         waiting = sum(publication.size for publication in self._waiting)
         if not self._unconfirmed and not waiting:
-            return True
-        return self._unconfirmed_bytes + waiting + size <= self.window_bytes
+            return ROOM_MAX
+        return max(0, self.window_bytes - self._unconfirmed_bytes - waiting)
 
     def _drop_unwanted(self) -> None:
         """What nobody waits for any more, and would not leave, need not wait for room either."""
@@ -164,13 +187,14 @@ class Outbox:
         )
         self._send(Kept(number, 1, len(command), [command], tag))
 
-    def order(self, payload: Subscribe | Unsubscribe, tag: object) -> None:
-        """Send any other command. It waits for nothing either."""
+    def order(self, payload: Order, tag: object, count: int = 1) -> None:
+        """Send any other command, which takes `count` numbers. It waits for nothing either."""
         number = self.next_number
         command = encode_command(
-            kind_of(payload), self.session, self.generation, number, self.confirmed_through, payload.encode()
-        )
-        self._send(Kept(number, 1, len(command), [command], tag))
+            kind_of(payload), self.session, self.generation, number, self.confirmed_through, payload.encode(),
+            count,
+        )  # fmt: skip
+        self._send(Kept(number, count, len(command), [command], tag))
 
     def _has_room(self, size: int) -> bool:
         if not self.is_open or self.is_blocked or self._unsent:
@@ -183,16 +207,13 @@ class Outbox:
 
     def _publish(self, publication: Publication) -> None:
         number = self.next_number
-        batch = publication.build(self.session, number)
-        if batch is None:
+        departure = publication.leave(self.session, self.generation, number, self.confirmed_through)
+        if departure is None:
             publication.is_settled = True
             return
         publication.first_number = number
-        buffers = publish_buffers(
-            self.session, self.generation, number, self.confirmed_through,
-            publication.destination, publication.settings_version, batch.buffers(), batch.count,
-        )  # fmt: skip
-        self._send(Kept(number, batch.count, PUBLISH_BATCH_OFFSET + batch.byte_size, buffers, publication))
+        buffers, count, size = departure
+        self._send(Kept(number, count, size, buffers, publication))
 
     def _send(self, kept: Kept) -> None:
         self.next_number = kept.number + kept.count

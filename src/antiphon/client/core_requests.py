@@ -21,6 +21,8 @@ from antiphon.wire.frames import (
     SessionClose,
     SessionOpen,
     SubscriptionFind,
+    TransactionAsk,
+    TransactionCommit,
 )
 
 REQUEST_MAX = 0xFFFF_FFFF
@@ -34,6 +36,8 @@ RequestFrame: TypeAlias = (
     | ConsumerOpen
     | ConsumerResume
     | ConsumerClose
+    | TransactionCommit
+    | TransactionAsk
     | Browse
     | Ask
 )

@@ -15,10 +15,11 @@ from antiphon.client.core_consumer import (
 from antiphon.client.core_events import Settled
 from antiphon.client.core_gathering import Publication
 from antiphon.client.core_outbox import Outbox
+from antiphon.client.core_transaction import Taken
 from antiphon.errors import AntiphonError, ProtocolError, SessionClosed
 from antiphon.message import MessageView
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import Acknowledge, ConfirmItem
+from antiphon.wire.commands import Acknowledge, ConfirmItem, Return
 from antiphon.wire.frames import AckMode, Credit, DestinationOpened, SessionOpened, encode_frame
 from antiphon.wire.primitives import Buffer
 
@@ -281,6 +282,45 @@ class SessionCore:
             if consumer.held:
                 sent += self.acknowledge(consumer, consumer.take_held())
         return sent
+
+    # -- transactions ----------------------------------------------------------
+
+    def take_consumed(self) -> list[Taken]:
+        """What the application took, and nobody has acknowledged or given back."""
+        for consumer in self.consumers.values():
+            consumer.hold_in_hand()
+        return [
+            Taken(consumer, consumer.take_held()) for consumer in self.consumers.values() if consumer.held
+        ]
+
+    def hold_again(self, taken: Iterable[Taken]) -> None:
+        """Nothing came of it."""
+        for consumer, numbers in taken:
+            consumer.held.add_all(numbers)
+
+    def release(self, taken: Iterable[Taken]) -> None:
+        """These are acknowledged: nothing of them is ours to claim any more."""
+        for consumer, numbers in taken:
+            consumer.unconfirmed.remove_all(numbers)
+
+    def give_back(self, taken: Iterable[Taken]) -> list[tuple[str, Return]]:
+        """The commands, with their channels, that return what was taken; it counts as delivered.
+
+        What others were given meanwhile is not ours to return.
+        """
+        return [
+            (
+                consumer.channel,
+                Return(
+                    destination=consumer.destination,
+                    subscription=consumer.subscription,
+                    counted=True,
+                    ranges=part,
+                ),
+            )
+            for consumer, numbers in taken
+            for part in _parts(numbers.intersection(consumer.unconfirmed))
+        ]
 
     def owes_word(self) -> bool:
         """Must the application be told that acknowledgements are not confirmed? Once it must.

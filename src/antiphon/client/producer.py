@@ -18,6 +18,7 @@ from antiphon.client.receipts import Receipt, Receipts
 from antiphon.client.resending import send_under_id
 from antiphon.client.scope import SessionScope
 from antiphon.client.sending import Sending, check_plain
+from antiphon.client.transacting import TransactedLane
 from antiphon.errors import InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
 from antiphon.names import parse_destination
 from antiphon.values import PropertyValue
@@ -65,6 +66,9 @@ class Producer:
         this one, does not know: it is stored once, however often it is sent under its id. The
         session it was sent in cannot go on after that.
 
+        In a transacted session it returns as soon as there is room for the message. It is stored, and
+        gets its place, when the transaction is committed.
+
         >>> await producer.send({"total": 12.5}, properties={"region": "EU"}, priority=7)
         <Receipt 12 on a, ID:00000000000000000000000000000007-1@a>
         """
@@ -84,6 +88,14 @@ class Producer:
             # What may not be sent should not bring a destination into being either.
             (row or Row(body)).add_to(BatchBuilder(), timestamp_ms=0)
         lane = await self._open()
+        if isinstance(lane, TransactedLane):
+            if message_id is not None:
+                raise LocalError("in a transaction nothing is sent under an id that it had before")
+            plain = body if row is None and isinstance(body, bytes) else None
+            receipt = lane.join(plain) if plain is not None else None
+            if receipt is not None:
+                return receipt
+            return await lane.send(plain, row, _timeout_s(timeout))
         if message_id is not None:
             return await send_under_id(
                 lane.link, lane.target, row or Row(body), message_id, _timeout_s(timeout)
@@ -174,6 +186,8 @@ class Producer:
             raise InvalidMessage("send_many takes an iterable of bodies; one message is sent with send")
         check_plain(bodies)
         lane = await self._open()
+        if isinstance(lane, TransactedLane):
+            return await lane.send_many(bodies, _timeout_s(timeout))
         lane.submit_gathered()  # what was sent before comes before
         return await Sending(lane, _timeout_s(timeout)).send(bodies)
 

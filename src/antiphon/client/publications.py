@@ -111,6 +111,11 @@ class Sends(Gathering):
         """Give every sender its receipt, or its error."""
         self.tell()
         session, channel = self._lane.core.session, self._lane.channel
+        if len(self.tickets) == 1 and len(outcomes) == 1 and outcomes[0].code in STORED:
+            (lone,) = cast("list[asyncio.Future[Receipt]]", self.tickets)
+            if not lone.done():
+                lone.set_result(Receipt(session, channel, self.first_number, outcomes[0].sequence))
+            return
         for item in outcomes:
             place = item.number - self.first_number
             tickets = cast("list[asyncio.Future[Receipt]]", self.tickets)

@@ -23,12 +23,12 @@ class Receipt:
 
     __slots__ = ("_number", "_session", "channel", "sequence")
 
-    def __init__(self, session: int, channel: str, number: int, sequence: int) -> None:
+    def __init__(self, session: int, channel: str, number: int, sequence: int | None) -> None:
         self._session = session
         self._number = number
         self.channel = channel
         self.sequence = sequence
-        """Its place in the order of the channel."""
+        """Its place in the order of the channel. In a transaction it is None: the commit gives it one."""
 
     @property
     def message_id(self) -> str:
@@ -43,6 +43,8 @@ class Receipt:
         return hash((self._session, self._number, self.sequence))
 
     def __repr__(self) -> str:
+        if self.sequence is None:
+            return f"<Receipt, in a transaction, on {self.channel}, {self.message_id}>"
         return f"<Receipt {self.sequence} on {self.channel}, {self.message_id}>"
 
 
@@ -51,8 +53,12 @@ class Span(NamedTuple):
 
     place: int
     number: int
-    sequence: int
+    sequence: int | None
     length: int
+
+    def receipt(self, past: int, session: int, channel: str) -> Receipt:
+        sequence = None if self.sequence is None else self.sequence + past
+        return Receipt(session, channel, self.number + past, sequence)
 
 
 class Receipts(Sequence[Receipt]):
@@ -70,13 +76,13 @@ class Receipts(Sequence[Receipt]):
         self._spans: list[Span] = []
         self._length = 0
 
-    def add(self, number: int, sequence: int, count: int) -> None:
-        """The next `count` messages are stored from `sequence` on."""
+    def add(self, number: int, sequence: int | None, count: int) -> None:
+        """The next `count` messages are stored from `sequence` on; or it is None, in a transaction."""
         last = self._spans[-1] if self._spans else None
         if (
             last is not None
             and last.number + last.length == number
-            and last.sequence + last.length == sequence
+            and (None if last.sequence is None else last.sequence + last.length) == sequence
         ):
             self._spans[-1] = last._replace(length=last.length + count)
         else:
@@ -98,13 +104,12 @@ class Receipts(Sequence[Receipt]):
         index %= self._length
         at = bisect_right(self._spans, index, key=lambda span: span.place) - 1
         span = self._spans[at]
-        past = index - span.place
-        return Receipt(self._session, self.channel, span.number + past, span.sequence + past)
+        return span.receipt(index - span.place, self._session, self.channel)
 
     def __iter__(self) -> Iterator[Receipt]:
         for span in self._spans:
             for past in range(span.length):
-                yield Receipt(self._session, self.channel, span.number + past, span.sequence + past)
+                yield span.receipt(past, self._session, self.channel)
 
     def __repr__(self) -> str:
         return f"<{self._length} receipts on {self.channel}>"

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
+from antiphon.client.core_consumer import ConsumerCore
+from antiphon.client.core_outbox import Order
 from antiphon.client.core_session import SessionCore
+from antiphon.client.core_transaction import Taken
 from antiphon.client.link import Link
 from antiphon.client.once import Once
 from antiphon.client.publications import Lane
-from antiphon.errors import AntiphonError, NotConnected, SessionClosed, Timeout
-from antiphon.wire.commands import ConfirmItem, Subscribe, Unsubscribe
+from antiphon.client.transacting import TransactedLane
+from antiphon.client.transactions import Transactions
+from antiphon.errors import AntiphonError, LocalError, NotConnected, SessionClosed, Timeout
+from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
 
 CLOSE_TIMEOUT_S = 60.0
 """How long closing waits for the outcomes of what was sent: as long as a send would."""
 
 
-class Closable(Protocol):
+class Receiving(Protocol):
     """A consumer, as its session knows it."""
+
+    def is_fed_by(self, core: ConsumerCore) -> bool:
+        """Is this where its messages come from?"""
+
+    async def restart(self) -> None:
+        """Forget what was sent ahead, and have everything that is not acknowledged come again."""
 
     async def close(self) -> None:
         """Give back what it has, and wait until its acknowledgements are confirmed."""
@@ -49,7 +60,10 @@ class SessionScope:
         self.ack_mode = ack_mode
         self.timeout = timeout
         self.is_closed = False
-        self.consumers: dict[Closable, None] = {}  # a dict for its order
+        self.consumers: dict[Receiving, None] = {}  # a dict for its order
+        self.transactions = Transactions(self) if ack_mode is AckMode.TRANSACTED else None
+        # While it is set, whoever takes messages waits for it first.
+        self.hindrance: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._lanes: dict[tuple[str, int], Lane] = {}  # ids are a channel's own
         self._link = link
         self._opening = Once(self._open)
@@ -68,6 +82,11 @@ class SessionScope:
         return core
 
     @property
+    def opened_core(self) -> SessionCore | None:
+        """The session, if it was ever opened."""
+        return self._opening.result
+
+    @property
     def is_over(self) -> bool:
         """Was it closed, or can it not go on?"""
         core = self._opening.result
@@ -80,12 +99,19 @@ class SessionScope:
         request = link.core.open_destination(name, create=True, session=core.session)
         return await link.call(request, DestinationOpened, self.timeout)
 
-    async def order(self, channel: str, payload: Subscribe | Unsubscribe) -> ConfirmItem:
+    async def order(self, channel: str, payload: Order) -> ConfirmItem:
         """Have a command ordered; its outcome."""
         core = await self.core()
-        link = self.link
-        fate = Fate(link.loop)
+        fate = self.new_fate()
         core.outbox(channel).order(payload, fate)
+        return await self.outcome(fate)
+
+    def new_fate(self) -> Fate:
+        return Fate(self.link.loop)
+
+    async def outcome(self, fate: Fate) -> ConfirmItem:
+        """What became of a command that was just ordered."""
+        link = self.link
         link.flush_soon()
         try:
             async with asyncio.timeout(self.timeout):
@@ -101,8 +127,49 @@ class SessionScope:
         place = (opened.channel, opened.destination)
         lane = self._lanes.get(place)
         if lane is None:
-            lane = self._lanes[place] = Lane(self.link, core, opened)
+            if self.transactions is None:
+                lane = Lane(self.link, core, opened)
+            else:
+                lane = TransactedLane(self.link, core, opened, self.transactions)
+            self._lanes[place] = lane
         return lane
+
+    def submit_gathered(self) -> None:
+        """Hand over what all producers have gathered."""
+        for lane in self._lanes.values():
+            lane.submit_gathered()
+
+    # -- giving back -----------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Give back all that was taken and not acknowledged."""
+        if self.hindrance is not None:
+            raise LocalError("the session is being recovered already")
+        core = await self.core()
+        recovered = asyncio.Event()
+
+        async def recovering() -> None:
+            await recovered.wait()
+
+        self.hindrance = recovering
+        try:
+            await self.give_back(core, core.take_consumed())
+        finally:
+            self.hindrance = None
+            recovered.set()
+
+    async def give_back(self, core: SessionCore, taken: list[Taken]) -> None:
+        """Return what was taken; then have its consumers begin anew, so that it comes in its order."""
+        fates = []
+        for channel, payload in core.give_back(taken):
+            fates.append(self.new_fate())
+            core.outbox(channel).order(payload, fates[-1])
+        for fate in fates:
+            await self.outcome(fate)
+        restarted = [
+            consumer for consumer in self.consumers if any(consumer.is_fed_by(core) for core, _ in taken)
+        ]
+        await asyncio.gather(*(consumer.restart() for consumer in restarted))
 
     async def _open(self) -> SessionCore:
         link = self.link
@@ -114,8 +181,9 @@ class SessionScope:
         if not self._opening.has_begun:
             return
         core = await self._opening.get()
-        for lane in self._lanes.values():
-            lane.submit_gathered()
+        if self.transactions is not None:
+            await self.transactions.close(CLOSE_TIMEOUT_S)
+        self.submit_gathered()
         await asyncio.gather(*(consumer.close() for consumer in list(self.consumers)))
         try:
             await self._settle(core)

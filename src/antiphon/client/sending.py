@@ -10,7 +10,7 @@ from itertools import accumulate, islice
 from typing import Any, TypeAlias
 
 from antiphon.batch import BODY_BYTES_MAX, BatchBuilder
-from antiphon.client.core_gathering import GATHERED_BYTES_MAX, ROW_BYTES
+from antiphon.client.core_gathering import GATHERED_BYTES_MAX, ROW_BYTES, Row
 from antiphon.client.outcomes import STORED, publish_error
 from antiphon.client.publications import Fate, Lane, ManySends
 from antiphon.client.receipts import Receipts
@@ -109,7 +109,7 @@ class Sending:
             self._pending_bytes += ROW_BYTES + (len(body) if isinstance(body, bytes | str) else ROW_BYTES)
             if self._pending_bytes >= self._chunk_bytes:
                 submit_pending()
-            if self._chunks and not self._chunks[-1].has_left:
+            if self._is_held_up:
                 await self._wait_for_room()
             if refused or self.failure is not None:
                 break
@@ -141,6 +141,11 @@ class Sending:
         lane.link.core.watch(chunk, int(self._timeout_s * 1e9))
         lane.submit(chunk)
         lane.link.flush()
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Does something that was submitted wait for room?"""
+        return bool(self._chunks) and not self._chunks[-1].has_left
 
     async def _wait_for_room(self) -> None:
         """Wait until all chunks have left, or something went wrong."""
@@ -230,7 +235,10 @@ def _build(bodies: Iterable[Any], size_max: int) -> list[BatchBuilder]:
     timestamp_ms = time.time_ns() // 1_000_000
     builders = [BatchBuilder()]
     for body in bodies:
-        if builders[-1].is_full or builders[-1].byte_size >= size_max:
+        if builders[-1].count and (builders[-1].is_full or builders[-1].byte_size >= size_max):
             builders.append(BatchBuilder())
-        builders[-1].add(body, timestamp_ms=timestamp_ms)
+        if isinstance(body, Row):
+            body.add_to(builders[-1], timestamp_ms)
+        else:
+            builders[-1].add(body, timestamp_ms=timestamp_ms)
     return builders

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from antiphon.client.browsing import browse
 from antiphon.client.consumer import Consumer
+from antiphon.client.durations import Duration, seconds
 from antiphon.client.once import Once
-from antiphon.client.producer import Producer
+from antiphon.client.producer import TIMEOUT_DEFAULT_S, Producer
 from antiphon.client.scope import SessionScope
 from antiphon.client.subscribing import Start, unsubscribe
-from antiphon.errors import AntiphonError
+from antiphon.client.transactions import ATTEMPTS, Transactions, run, transaction
+from antiphon.errors import AntiphonError, LocalError
 from antiphon.message import Message
 from antiphon.names import parse_destination
+
+T = TypeVar("T")
 
 
 class Session:
@@ -33,7 +38,7 @@ class Session:
 
     @property
     def ack(self) -> str:
-        """How messages are acknowledged: "auto", "client", "individual" or "dups_ok"."""
+        """How messages are acknowledged: "auto", "client", "individual", "dups_ok" or "transacted"."""
         return self._scope.ack_mode.name.lower()
 
     @property
@@ -94,10 +99,89 @@ class Session:
         """
         await unsubscribe(self._scope, name)
 
+    # -- transactions ----------------------------------------------------------
+
+    async def commit(self, timeout: Duration | None = None) -> None:
+        """Make all that was sent since the last commit visible, and acknowledge all that was received.
+
+        All of it, wherever it is; or nothing, and TransactionRolledBack says why: then what was received
+        comes again. When it is not known after `timeout` (60 s if not given) this raises CommitUncertain;
+        it goes on meanwhile, and `commit` again waits for it.
+
+        >>> async with connection.session(transacted=True) as session:
+        ...     message = await session.consumer("queue:orders").receive()
+        ...     await session.producer("queue:invoices").send(message.body)
+        ...     await session.commit()
+        """
+        await self._transactions("committed").commit(_limit_s(timeout))
+
+    async def rollback(self) -> None:
+        """Forget all that was sent since the last commit, and give back all that was received.
+
+        It comes again, in its order, and its `delivery_count` is one more.
+
+        >>> await session.rollback()
+        """
+        await self._transactions("rolled back").rollback(_limit_s(None))
+
+    async def recover(self) -> None:
+        """Give back all that was received and not acknowledged: it comes again, in its order.
+
+        For sessions that are not transacted.
+
+        >>> async with connection.session(ack="client") as session:
+        ...     message = await session.consumer("queue:orders").receive()
+        ...     await session.recover()
+        """
+        if self._scope.transactions is not None:
+            raise LocalError("a transacted session is rolled back, not recovered")
+        await self._scope.recover()
+
+    def transaction(self, timeout: Duration | None = None) -> AbstractAsyncContextManager[None]:
+        """Commit when the block is done; roll back when an exception leaves it.
+
+        >>> async with session.transaction():
+        ...     await producer.send(b"...")
+        """
+        return transaction(self._transactions("committed"), _limit_s(timeout))
+
+    async def run_transaction(
+        self,
+        function: Callable[[Session], Awaitable[T]],
+        attempts: int = ATTEMPTS,
+        timeout: Duration | None = None,
+    ) -> T:
+        """Call the function, commit, and return what it returned.
+
+        If the transaction is rolled back by a failure, all of this is repeated after a while, `attempts`
+        times at most. Any other exception rolls it back, and is raised.
+
+        >>> async def move(session):
+        ...     message = await consumer.receive()
+        ...     await producer.send(message.body)
+        >>> await session.run_transaction(move)
+        """
+        transactions = self._transactions("committed")
+        return await run(transactions, lambda: function(self), attempts, _limit_s(timeout))
+
+    def check_transacted(self, done: str) -> None:
+        """Raise LocalError unless it is a transacted session."""
+        self._transactions(done)
+
+    def _transactions(self, done: str) -> Transactions:
+        transactions = self._scope.transactions
+        if transactions is None:
+            raise LocalError(
+                f"only a transacted session is {done}: connection.session(transacted=True); "
+                f"this one has ack={self.ack!r}"
+            )
+        return transactions
+
     async def close(self) -> None:
         """Wait until everything is confirmed, then end the session.
 
-        Messages that were received and not acknowledged will be delivered again.
+        Messages that were received and not acknowledged will be delivered again. What was sent in a
+        transaction and not committed is forgotten.
 
         >>> await session.close()
         """
@@ -126,3 +210,7 @@ class Session:
         """What awaiting it does."""
         await self._scope.core()
         return self
+
+
+def _limit_s(timeout: Duration | None) -> float:
+    return TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")

@@ -6,7 +6,8 @@ there could only be found by all of them at once. So a batch is looked at once, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from antiphon.batch import Batch
 from antiphon.batch.decoding import lone_body
@@ -23,7 +24,21 @@ from antiphon.wire.commands import (
     Unsubscribe,
     read_command,
 )
+from antiphon.wire.lone import read_lone_publish
 from antiphon.wire.primitives import Buffer
+from antiphon.wire.transactions import (
+    STAGED_SECONDS_MAX,
+    TRANSACTED_NUMBER,
+    CommitTransaction,
+    Consumed,
+    DropStaged,
+    RollBackTransaction,
+    StagedPublish,
+    TransactedPublish,
+)
+
+# Past the constructor of a tuple with names: there is one for every command.
+_new: Final = tuple.__new__
 
 _PUBLISH = int(CommandKind.PUBLISH)
 _ACK = int(CommandKind.ACK)
@@ -33,19 +48,31 @@ _RANGES_PAYLOAD_MAX = 32 + 16 * RANGES_MAX
 _SUBSCRIBE = int(CommandKind.SUBSCRIBE)
 _UNSUBSCRIBE = int(CommandKind.UNSUBSCRIBE)
 
+PUBLICATIONS: Final = frozenset(map(int, (CommandKind.PUBLISH, CommandKind.TX_PUBLISH, CommandKind.STAGE)))
+"""What brings messages: it counts in the windows, and waits while there is no room."""
+
+STAGED_PARTS_MAX: Final = 16_384
+"""Staged parts that one command names: as many bytes as ranges may have."""
+
+APPLICATION_BYTES_MAX: Final = 255
+
+Consumption = tuple[Consumed, ...]
+
 
 class Admitted(NamedTuple):
     """What there is to know of a command on its way: which destination it names, if it does, and what is
-    acknowledged or returned by it."""
+    acknowledged or returned by it; by a commit, in several destinations."""
 
     header: CommandHeader
     destination: int
     subscription: int = 0
-    ranges: Ranges | None = None
+    ranges: Ranges | Consumption | None = None
 
 
 def check_command(data: Buffer) -> Admitted:
     """Raise ProtocolError unless this is one whole command of a client."""
+    if (lone := read_lone_publish(data)) is not None:
+        return _new(Admitted, (*lone, 0, None))
     header, payload = read_command(data)
     if header.confirmed_through >= header.number:
         raise ProtocolError(f"command {header.number} says that {header.confirmed_through} is confirmed")
@@ -64,6 +91,9 @@ def check_command(data: Buffer) -> Admitted:
     if header.kind == _UNSUBSCRIBE:
         Unsubscribe.decode(payload)
         return Admitted(header, 0)
+    check = _OF_TRANSACTIONS.get(header.kind)
+    if check is not None:
+        return check(header, payload)
     raise ProtocolError(f"a command of kind {header.kind} is not for a client to send")
 
 
@@ -78,3 +108,88 @@ def _check_publish(header: CommandHeader, payload: memoryview) -> int:
             f"{batch.producer:032x}, from {batch.first_number}, with {batch.count} rows"
         )
     return publish.destination
+
+
+# -- transactions ------------------------------------------------------------------------------------
+
+
+def check_consumed(all_consumed: Iterable[Consumed]) -> None:
+    """Raise ProtocolError if a transaction acknowledges more, in one channel, than may be said at once."""
+    ranges = sum(len(consumed.numbers) for consumed in all_consumed)
+    if ranges > RANGES_MAX:
+        raise ProtocolError(f"a commit acknowledges {ranges} ranges; {RANGES_MAX} are allowed")
+
+
+def check_application(name: str) -> None:
+    size = len(name.encode())
+    if size > APPLICATION_BYTES_MAX:
+        raise ProtocolError(f"an application's name of {size} bytes; {APPLICATION_BYTES_MAX} are allowed")
+
+
+def check_staged(parts: tuple[int, ...]) -> None:
+    if len(parts) > STAGED_PARTS_MAX:
+        raise ProtocolError(f"{len(parts)} staged parts at once; {STAGED_PARTS_MAX} are allowed")
+
+
+def check_transaction(number: int) -> None:
+    if not number:
+        raise ProtocolError("transactions are counted from 1")
+
+
+def _check_transacted(header: CommandHeader, payload: memoryview) -> Admitted:
+    publish = TransactedPublish.decode(payload)
+    check_transaction(publish.transaction)
+    _check_unnumbered_batch(header, publish.batch, publish.rows)
+    return Admitted(header, publish.destination)
+
+
+def _check_stage(header: CommandHeader, payload: memoryview) -> Admitted:
+    publish = StagedPublish.decode(payload)
+    check_application(publish.application)
+    if not publish.application or not 0 < publish.seconds <= STAGED_SECONDS_MAX:
+        raise ProtocolError(f"a part staged by {publish.application!r} for {publish.seconds} seconds")
+    _check_unnumbered_batch(header, publish.batch, publish.rows)
+    return Admitted(header, publish.destination)
+
+
+def _check_unnumbered_batch(header: CommandHeader, data: Buffer, rows: int) -> None:
+    """A batch whose command takes one number, whatever it holds: its rows are counted apart."""
+    lone = lone_body(data) if rows == 1 else None
+    if lone is not None:
+        producer, first, count = *lone, 1
+    else:
+        batch = Batch.decode(data)
+        producer, first, count = batch.producer, batch.first_number, batch.count
+    if producer != header.session or not first & TRANSACTED_NUMBER or count != rows:
+        raise ProtocolError(
+            f"command {header.number} says that it has {rows} rows; its batch is of session "
+            f"{producer:032x}, from {first}, with {count} rows"
+        )
+
+
+def _check_commit(header: CommandHeader, payload: memoryview) -> Admitted:
+    commit = CommitTransaction.decode(payload)
+    check_transaction(commit.transaction)
+    check_consumed(commit.consumed)
+    if header.count != max(1, commit.messages):
+        raise ProtocolError(f"a commit of {commit.messages} messages takes {header.count} numbers")
+    return Admitted(header, 0, ranges=commit.consumed)
+
+
+def _check_rollback(header: CommandHeader, payload: memoryview) -> Admitted:
+    check_transaction(RollBackTransaction.decode(payload).transaction)
+    return Admitted(header, 0)
+
+
+def _check_drop(header: CommandHeader, payload: memoryview) -> Admitted:
+    check_staged(DropStaged.decode(payload).parts)
+    return Admitted(header, 0)
+
+
+_OF_TRANSACTIONS: Final[dict[int, Callable[[CommandHeader, memoryview], Admitted]]] = {
+    int(CommandKind.TX_PUBLISH): _check_transacted,
+    int(CommandKind.STAGE): _check_stage,
+    int(CommandKind.TX_COMMIT): _check_commit,
+    int(CommandKind.TX_ROLLBACK): _check_rollback,
+    int(CommandKind.DROP_STAGED): _check_drop,
+}

@@ -26,12 +26,14 @@ from antiphon.bus.messages import (
     Deliver,
     DeliverAck,
     DeliverHead,
+    InDoubt,
     Lookup,
     LookupReply,
     Register,
     Registered,
     SessionDetached,
     SessionDetachedHeard,
+    Unfinished,
     Unregister,
     Unregistered,
 )
@@ -103,6 +105,13 @@ class Answered:
     code: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """What was `Reached` under this key may go on."""
+
+    key: int
+
+
 FromChannel = (
     EnvelopeCommitted
     | EnvelopeConfirmed
@@ -119,6 +128,8 @@ FromChannel = (
     | BrowseReply
     | LookupReply
     | Advertised
+    | InDoubt
+    | Unfinished
     | Received
 )
 
@@ -140,6 +151,7 @@ Event = (
     | Ticked
     | Woke
     | Answered
+    | Proceed
     | ChannelEvent
 )
 
@@ -223,6 +235,14 @@ class AskNode:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Tell whoever set this failpoint that it is reached. It waits for `Proceed`."""
+
+    step: str
+    key: int
+
+
 Effect = (
     SendFrames
     | AdmitConnection
@@ -233,4 +253,5 @@ Effect = (
     | SendToPrimary
     | SendToReplica
     | AskNode
+    | Reached
 )

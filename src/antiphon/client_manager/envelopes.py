@@ -9,7 +9,9 @@ What it promises
         So a very large transfer delays another session by one turn, not by its own length.
     G3  At most `submitted_bytes_max` are submitted and not committed, or one envelope. What comes
         meanwhile waits and is gathered: the slower the disk, the larger the envelopes.
-    G4  While the channel is blocked no publication goes into an envelope, nor what its session sent
+    G4  Meanwhile a small envelope goes along only if it has as many commands as are under way already. So a
+        few clients need not wait for each other, while what many send one by one leaves in few envelopes.
+    G5  While the channel is blocked no publication goes into an envelope, nor what its session sent
         after it. What other sessions send goes on: acknowledgements may be what makes room.
 
 What it leaves to others
@@ -21,16 +23,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from antiphon.client_manager.admission import PUBLICATIONS
 from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.client_manager.session import Lane, Ordered
 from antiphon.client_manager.settings import ClientManagerSettings
-from antiphon.wire.commands import CommandKind, ConfirmItem, Outcome, OutcomeCode
+from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
 from antiphon.wire.primitives import Buffer
 
 ENVELOPE_WEIGHT_MIN = 1_280
 """What a small datagram costs in a socket buffer, whatever its length."""
 
-_PUBLISH = int(CommandKind.PUBLISH)
 _APPLIED = int(OutcomeCode.APPLIED)
 _DUPLICATE = int(OutcomeCode.DUPLICATE)
 
@@ -45,6 +47,8 @@ class Gatherer:
         "_next_tag",
         "_settings",
         "_turns",
+        "_under_way",
+        "_waiting",
         "_weights",
         "channel",
         "submitted_bytes",
@@ -61,8 +65,11 @@ class Gatherer:
         self._held: list[Lane] = []
         self._is_blocked = False
         self._next_tag = 1
+        # Commands that wait, and those that are submitted and not yet committed.
+        self._waiting = 0
+        self._under_way = 0
         self._commands: dict[int, list[Ordered]] = {}  # not yet confirmed, by tag
-        self._weights: dict[int, int] = {}  # not yet committed, by tag
+        self._weights: dict[int, tuple[int, int]] = {}  # not yet committed, by tag: bytes, commands
 
     @property
     def has_waiting(self) -> bool:
@@ -73,12 +80,13 @@ class Gatherer:
         lane = ordered.lane
         lane.put(ordered, data)
         self.waiting_bytes += ordered.size
+        self._waiting += 1
         if not lane.is_in_turn:
             lane.is_in_turn = True
             self._turns.append(lane)
 
     def set_blocked(self, is_blocked: bool) -> None:
-        """May publications go on, or must they wait (G4)?"""
+        """May publications go on, or must they wait (G5)?"""
         self._is_blocked = is_blocked
         if not is_blocked and self._held:
             self._turns.extend(self._held)
@@ -87,6 +95,9 @@ class Gatherer:
     def gather(self) -> list[SubmitEnvelope]:
         """As many envelopes as may be submitted now."""
         envelopes: list[SubmitEnvelope] = []
+        if self._waiting < self._under_way and self.waiting_bytes < self._settings.turn_bytes:
+            # Too little to go along (G4).
+            return envelopes
         while self._turns:
             room = self._room()
             if room == 0:
@@ -98,9 +109,11 @@ class Gatherer:
             self._next_tag += 1
             weight = max(size, ENVELOPE_WEIGHT_MIN)
             self._commands[tag] = commands
-            self._weights[tag] = weight
+            self._weights[tag] = (weight, len(commands))
             self.submitted_bytes += weight
             self.waiting_bytes -= size
+            self._under_way += len(commands)
+            self._waiting -= len(commands)
             envelopes.append(SubmitEnvelope(self.channel, tag, b"".join(buffers), count))
         return envelopes
 
@@ -129,7 +142,7 @@ class Gatherer:
             turn_ends = size + turn_bytes
             while waiting and size < turn_ends:
                 ordered, data = waiting[0]
-                if self._is_blocked and ordered.kind == _PUBLISH:
+                if self._is_blocked and ordered.kind in PUBLICATIONS:
                     break
                 fits = size + ordered.size <= room and count + ordered.count <= count_max
                 # One that fits no envelope travels alone, as soon as nothing else is on the way.
@@ -143,7 +156,7 @@ class Gatherer:
                 size += ordered.size
             if not waiting:
                 lane.is_in_turn = False
-            elif self._is_blocked and waiting[0][0].kind == _PUBLISH:
+            elif self._is_blocked and waiting[0][0].kind in PUBLICATIONS:
                 self._held.append(lane)
             elif is_full:
                 turns.appendleft(lane)
@@ -153,7 +166,9 @@ class Gatherer:
 
     def committed(self, tag: int) -> None:
         """The envelope has its numbers: there is room for more. Told again, it changes nothing."""
-        self.submitted_bytes -= self._weights.pop(tag, 0)
+        weight, commands = self._weights.pop(tag, (0, 0))
+        self.submitted_bytes -= weight
+        self._under_way -= commands
 
     def commands(self, tag: int) -> Sequence[Ordered]:
         """What an envelope that is not yet confirmed was made of."""

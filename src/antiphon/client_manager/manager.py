@@ -40,14 +40,18 @@ from antiphon.bus.messages import (
     ConsumerEnded,
     Deliver,
     DeliverHead,
+    InDoubt,
     LookupReply,
     Registered,
     SessionDetachedHeard,
+    Unfinished,
     Unregistered,
 )
+from antiphon.bus.planted import NONE
 from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
+from antiphon.client_manager.coordination import Coordination
 from antiphon.client_manager.destination_service import Destination, DestinationService, Waiter
 from antiphon.client_manager.effects import (
     AdmitConnection,
@@ -60,6 +64,7 @@ from antiphon.client_manager.effects import (
     Effect,
     Event,
     FramesReceived,
+    Proceed,
     Ticked,
     Woke,
     WriteBlocked,
@@ -107,6 +112,7 @@ class ClientManager:
         ids: IdSource,
         channels: Sequence[str],
         settings: ClientManagerSettings,
+        planted: frozenset[str] = NONE,
     ) -> None:
         assert channels, "a client manager without a channel can order nothing"
         self.node_id = node_id
@@ -147,6 +153,9 @@ class ClientManager:
             self._flow,
             self._requests,
         )
+        self._coordination = Coordination(
+            channels, settings, self._outbox, self._ordering, self._sessions, planted
+        )
         self._timed: tuple[Timed, ...] = (
             self._lookups,
             self._destinations,
@@ -154,6 +163,7 @@ class ClientManager:
             self._requests,
             self._consumers.streams,
             self._consumers.credits,
+            self._coordination,
         )
         self._on_event = self._event_handlers()
         self._on_channel = self._channel_handlers()
@@ -171,6 +181,7 @@ class ClientManager:
             Ticked: lambda event: None,
             Woke: lambda event: self._consumers.woke(),
             Answered: self._on_answered,
+            Proceed: self._coordination.proceed,
         }
 
     def _channel_handlers(self) -> dict[type[Any], Callable[[str, Any], None]]:
@@ -190,6 +201,8 @@ class ClientManager:
             BrowseReply: self._browsing.answered,
             LookupReply: self._lookups.answered,
             Advertised: self._destinations.advertised,
+            InDoubt: self._coordination.in_doubt,
+            Unfinished: self._coordination.unfinished,
         }
 
     def _frame_handlers(self) -> dict[type[Any], Callable[[Connection, Any], None]]:
@@ -214,6 +227,8 @@ class ClientManager:
             frames.ConsumerClose: self._on_consumer_close,
             frames.Browse: self._on_browse,
             frames.Ask: self._on_ask,
+            frames.TransactionCommit: self._coordination.commit,
+            frames.TransactionAsk: self._coordination.ask,
         }
 
     @property
@@ -253,7 +268,12 @@ class ClientManager:
         if connection is None:
             return
         try:
+            order = self._ordering.take
             for frame in event.frames:
+                if type(frame) is frames.Command and connection.is_welcome:
+                    # By far the most there are. It may be a breach, but it ends nothing.
+                    order(connection, frame)
+                    continue
                 self._take_frame(connection, frame)
                 if connection.is_over:
                     return
@@ -519,7 +539,7 @@ class ClientManager:
             self._on_channel[type(what)](event.channel, what)
 
     def _on_own_settled(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        """A command of our own was applied: a creation, or the opening or end of a session."""
+        """A command of our own was applied: a creation, the opening or end of a session, a transaction's."""
         if ordered.kind in (CommandKind.CREATE, CommandKind.PLACE):
             assert isinstance(ordered.detail, Creation), "a creation remembers what was wanted"
             self._destinations.settled(ordered.detail, ordered.kind, sequence, outcomes)
@@ -533,6 +553,8 @@ class ClientManager:
                 "the channel knows a session that was made up just now: an id was given twice"
             )
             self._on_lane_opened(lane, outcomes)
+        elif callable(ordered.detail):
+            ordered.detail(outcomes)
 
     def _on_lane_opened(self, lane: Lane, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:

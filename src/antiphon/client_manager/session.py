@@ -13,20 +13,23 @@ What it promises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import ConfirmItem, OutcomeCode
-from antiphon.wire.frames import confirm_bytes
+from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
+from antiphon.wire.frames import confirm_bytes, lone_confirm_head, lone_confirm_tail
 from antiphon.wire.primitives import Buffer
+from antiphon.wire.transactions import Consumed
 
 if TYPE_CHECKING:
     from antiphon.client_manager.connection import Connection
 
 _APPLIED = int(OutcomeCode.APPLIED)
+# Past the constructor of a tuple with names: there is one for every command.
+_new: Final = tuple.__new__
 
 
 class LaneState(IntEnum):
@@ -58,6 +61,10 @@ class Creation(NamedTuple):
         return self.settings in (None, AS_IT_IS)
 
 
+Then = Callable[[Sequence[Outcome]], None]
+"""What to do once a command of our own was applied, except for what the outcomes say."""
+
+
 class Ordered(NamedTuple):
     """All that is kept of a command until it is confirmed; its bytes are gone with the envelope."""
 
@@ -68,7 +75,7 @@ class Ordered(NamedTuple):
     size: int
     destination: int = 0
     subscription: int = 0
-    detail: Ranges | Creation | None = None
+    detail: Ranges | tuple[Consumed, ...] | Creation | Then | None = None
 
 
 class Lane:
@@ -76,6 +83,7 @@ class Lane:
 
     __slots__ = (
         "_barriers",
+        "_confirm_head",
         "_confirmed",
         "_openers",
         "_received",
@@ -104,6 +112,8 @@ class Lane:
         self.is_repeated = False
         self.published_bytes = 0
         self.items: list[ConfirmItem] = []
+        # What every Confirm begins with that tells of one thing.
+        self._confirm_head = b""
         self._received = 0
         self._confirmed = 0
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
@@ -168,13 +178,17 @@ class Lane:
             ):
                 items[-1] = ConfirmItem(before.number, before.count + count, _APPLIED, before.sequence)
                 return
-        items.append(ConfirmItem(number, count, code, sequence, text))
+        items.append(_new(ConfirmItem, (number, count, code, sequence, text)))
 
     def take_confirm(self) -> bytes:
         """The Confirm frame of everything told since the last one."""
         assert self.session is not None, "the node confirms nothing to itself"
         items, self.items = self.items, []
-        return confirm_bytes(self.session.id, self.channel, items)
+        if len(items) > 1 or items[0].text:
+            return confirm_bytes(self.session.id, self.channel, items)
+        if not self._confirm_head:
+            self._confirm_head = lone_confirm_head(self.session.id, self.channel)
+        return self._confirm_head + lone_confirm_tail(items[0])
 
 
 class ConsumerState(IntEnum):
@@ -297,3 +311,8 @@ class Session:
                 and consumer.held
             ):
                 consumer.held.remove_all(ranges)
+
+    def release_all(self, channel: str, all_consumed: Iterable[Consumed]) -> None:
+        """A transaction that consumed these is committed."""
+        for consumed in all_consumed:
+            self.release(channel, consumed.destination, consumed.subscription, consumed.numbers)

@@ -66,6 +66,19 @@ class ClientManagerSettings:
     placements_kept: int = 100_000
     """Names of destinations whose channel is remembered without their having been used here."""
 
+    prepare_wait_ms: int = 5_000
+    """How long the channels of a transaction may take to promise that it can be committed, until it is
+    rolled back."""
+
+    finish_wait_ms: int = 1_000
+    """How long a client waits for the channels to carry out what was decided, until it is told."""
+
+    transactions_max: int = 8
+    """Commits of one session that some channel has not carried out yet."""
+
+    failpoints: frozenset[str] = frozenset()
+    """Steps of a commit that are held up, for tests; see `coordination.FAILPOINTS`."""
+
     window_bytes: int = 4 * MIB
     """Published but not yet confirmed, for each session and channel. A client is told, and keeps to it."""
 
@@ -100,6 +113,13 @@ class ClientManagerSettings:
 
     attachment_check_ms: int = 1_000
     """How often a primary is asked whether it still knows us, when there is nothing else to say to it."""
+
+    acknowledge_delay_ms: int = 20
+    """How long a primary may wait to hear that a delivery came. Each word about that costs it a step, and it
+    needs one only to know what may follow: far below its `stream_probe_ms`."""
+
+    acknowledge_bytes: int = 256 * KIB
+    """What may have come and not be acknowledged, whatever the time: far below a `stream_window_bytes`."""
 
     missing_delay_ms: int = 20
     """How long a gap in what a primary delivers may be a matter of order: then it is named."""

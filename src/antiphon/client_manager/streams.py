@@ -7,7 +7,8 @@ What it promises
     S1  Of each stream every number is taken once, in the order 1, 2, 3 …, whatever the network does to it.
     S2  A higher term voids the stream of a lower one, and within a term that of a later run of ours voids
         that of an earlier one. What still comes of a void stream is not taken.
-    S3  What came is acknowledged once for each step, and again when the primary does not seem to know.
+    S3  What came is acknowledged soon: when it is much, or a little later with what has come until then; at
+        once when the primary does not seem to know.
     S4  A gap is named after a short while, because the network reorders; and again until it is closed.
     S5  What is kept because it came too early is bounded. What is not kept counts as missing.
     S6  Of a stream that is held nothing is taken until it is released: what came may be old.
@@ -45,8 +46,8 @@ class Inflow:
     """The stream of one channel."""
 
     __slots__ = (
-        *("channel", "early", "early_bytes", "is_held", "is_owed", "name_at_ns", "next", "stream", "term"),
-        "told",
+        *("acknowledge_at_ns", "channel", "early", "early_bytes", "is_held", "is_owed", "is_urgent"),
+        *("name_at_ns", "next", "owed_bytes", "stream", "term", "told"),
     )
 
     def __init__(self, channel: str) -> None:
@@ -64,13 +65,27 @@ class Inflow:
         self.early_bytes = 0
         # Must what comes wait (S6)?
         self.is_held = False
-        # Is an acknowledgement due, and when is a gap to be named?
+        # Is an acknowledgement owed, of how much, can it wait, and until when?
         self.is_owed = False
+        self.is_urgent = False
+        self.owed_bytes = 0
+        self.acknowledge_at_ns: int | None = None
+        # When is a gap to be named?
         self.name_at_ns: int | None = None
 
     @property
     def has_gap(self) -> bool:
         return self.told >= self.next
+
+    def owe_at_once(self) -> None:
+        """The primary does not know what it could."""
+        self.is_owed = self.is_urgent = True
+
+    def acknowledged(self) -> None:
+        """Nothing is owed any more."""
+        self.is_owed = self.is_urgent = False
+        self.owed_bytes = 0
+        self.acknowledge_at_ns = None
 
     def missing(self) -> Ranges:
         """What is known to be said and has not come, the first of it."""
@@ -88,7 +103,10 @@ class Inflow:
 class Streams:
     """The streams of all channels. `take` is handed what is in order, `begun` told of another stream."""
 
-    __slots__ = ("_begun", "_delay_ns", "_early_bytes_max", "_inflows", "_interval_ns", "_outbox", "_take")
+    __slots__ = (
+        *("_acknowledge_bytes", "_acknowledge_ns", "_begun", "_delay_ns", "_early_bytes_max", "_inflows"),
+        *("_interval_ns", "_outbox", "_take"),
+    )
 
     def __init__(
         self,
@@ -101,6 +119,8 @@ class Streams:
         self._outbox = outbox
         self._take = take
         self._begun = begun
+        self._acknowledge_ns = settings.acknowledge_delay_ms * _NS_PER_MS
+        self._acknowledge_bytes = settings.acknowledge_bytes
         self._delay_ns = settings.missing_delay_ms * _NS_PER_MS
         self._interval_ns = settings.missing_interval_ms * _NS_PER_MS
         self._early_bytes_max = settings.early_bytes_max
@@ -133,6 +153,10 @@ class Streams:
         if stream > inflow.stream:
             self._begin(inflow, stream)
         inflow.is_owed = True
+        inflow.owed_bytes += _weight(message)
+        if number < inflow.next:
+            # It was said again.
+            inflow.is_urgent = True
         if number != inflow.next or inflow.is_held:
             self._keep(inflow, number, message)
             return
@@ -177,7 +201,7 @@ class Streams:
         inflow = self._inflows[channel]
         if inflow.is_held:
             inflow.is_held = False
-            inflow.is_owed = True
+            inflow.owe_at_once()
             self._take_early(inflow)
 
     def head(self, channel: str, message: DeliverHead) -> None:
@@ -186,27 +210,31 @@ class Streams:
             inflow = self._inflows[channel]
             inflow.told = max(inflow.told, message.number)
             if message.acknowledged < inflow.next - 1 or inflow.has_gap:
-                inflow.is_owed = True
+                inflow.owe_at_once()
 
     def void(self, channel: str) -> None:
         """The primary has given up the stream: it waits for us to begin another."""
         inflow = self._inflows[channel]
-        inflow.is_owed = False
+        inflow.acknowledged()
         inflow.name_at_ns = None
         inflow.told = inflow.next - 1
 
     # -- time ------------------------------------------------------------------
 
     def next_deadline_ns(self) -> int | None:
-        deadlines = [inflow.name_at_ns for inflow in self._inflows.values() if inflow.name_at_ns is not None]
-        return min(deadlines, default=None)
+        earliest: int | None = None
+        for inflow in self._inflows.values():
+            for deadline_ns in (inflow.name_at_ns, inflow.acknowledge_at_ns):
+                if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
+                    earliest = deadline_ns
+        return earliest
 
     def keep_time(self, now_ns: int) -> None:
         for inflow in self._inflows.values():
             if inflow.is_owed or inflow.name_at_ns is not None:
-                self._acknowledge(inflow, now_ns)
+                self._look(inflow, now_ns)
 
-    def _acknowledge(self, inflow: Inflow, now_ns: int) -> None:
+    def _look(self, inflow: Inflow, now_ns: int) -> None:
         missing = None
         if not inflow.has_gap:
             inflow.name_at_ns = None
@@ -215,10 +243,18 @@ class Streams:
         elif inflow.name_at_ns <= now_ns:
             inflow.name_at_ns = now_ns + self._interval_ns
             missing = inflow.missing()
-        if inflow.is_owed or missing is not None:
-            inflow.is_owed = False
+        if missing is not None or (inflow.is_owed and self._is_due(inflow, now_ns)):
+            inflow.acknowledged()
             said = DeliverAck(inflow.term, inflow.next - 1, missing or Ranges(), inflow.stream)
             self._outbox.do(SendToPrimary(inflow.channel, said))
+
+    def _is_due(self, inflow: Inflow, now_ns: int) -> bool:
+        """Is the primary to hear now what came, or can that wait for more (S3)?"""
+        if inflow.is_urgent or inflow.owed_bytes >= self._acknowledge_bytes:
+            return True
+        if inflow.acknowledge_at_ns is None:
+            inflow.acknowledge_at_ns = now_ns + self._acknowledge_ns
+        return now_ns >= inflow.acknowledge_at_ns
 
 
 def _weight(message: Numbered) -> int:

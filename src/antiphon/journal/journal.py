@@ -20,7 +20,7 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.errors import Damaged, NoSpace, StorageFailed
@@ -32,7 +32,6 @@ from antiphon.journal.chores import Chore
 from antiphon.journal.format import (
     ORDER_LENGTH,
     PINNED,
-    RECORD_HEADER_BYTES,
     RELOCATED,
     SEAL_BYTES,
     SUPERBLOCK,
@@ -43,7 +42,7 @@ from antiphon.journal.format import (
     checkpoint_name,
     checkpoint_numbers,
     encode_group,
-    encode_record_header,
+    encode_records,
     page_after,
     record_size,
     seed_of,
@@ -52,7 +51,7 @@ from antiphon.journal.format import (
 )
 from antiphon.journal.parts import Part
 from antiphon.journal.payload_index import PayloadIndex
-from antiphon.journal.ports import Buffer, Disk, Location, Position, Record
+from antiphon.journal.ports import Buffer, Disk, Location, Position, Record, Row
 from antiphon.journal.records import RecordReader
 from antiphon.journal.recovery import Recovered, Scan
 from antiphon.journal.superblock import Superblock
@@ -88,6 +87,7 @@ class Journal:
         # The first record that waits for a superblock which could not be written yet.
         self._superblock_index: int | None = None
         self.geometry: Geometry = facts.geometry
+        self._record_bytes_max = facts.geometry.record_bytes_max
         self.disk_id = facts.disk_id
         self._seed = seed_of(facts.disk_id)
         self._run = facts.run
@@ -190,6 +190,17 @@ class Journal:
         self.payloads.add(mid, location)
         return location
 
+    def append_envelopes(self, indexes: Sequence[int], rows: Sequence[Row]) -> int:
+        """Gather several, each under its index, with the work of one call. Says how many were gathered:
+        all of them, or those before the first for which there was no segment."""
+        locations: list[Location] = []
+        try:
+            self._put_records(indexes, 0, rows, locations)
+        except NoSpace:
+            pass
+        self.payloads.add_all([row[0] for row in rows[: len(locations)]], locations)
+        return len(locations)
+
     def append_copy(
         self, index: int, mid: Mid, ts: int, count: int, digest: bytes, payload: Buffer
     ) -> Location:
@@ -252,41 +263,45 @@ class Journal:
     def _put_record(
         self, index: int, flags: int, mid: Mid, ts: int, count: int, digest: bytes, payload: Buffer
     ) -> Location:
+        locations: list[Location] = []
+        self._put_records((index,), flags, ((mid, ts, count, digest, payload),), locations)
+        return locations[0]
+
+    def _put_records(
+        self, indexes: Sequence[int], flags: int, rows: Sequence[Row], locations: list[Location]
+    ) -> None:
+        """Where they come to lie is told as soon as they do: `NoSpace` may strike between two of them."""
         self._check_usable()
-        length = len(payload)
-        assert length <= self.geometry.record_bytes_max, f"{length} bytes are more than a segment"
-        size = record_size(length)
+        assert max([len(row[4]) for row in rows]) <= self._record_bytes_max, "a payload larger than a segment"
+        assert indexes[0] > self._last_index, f"{indexes[0]} was appended after record {self._last_index}"
         part = self._part()
-        if part is None or part.data_at + size > self.geometry.segment_bytes:
-            part = self._roll()
-        offset = part.data_at
-        part.buffers.append(
-            encode_record_header(
-                part.segment,
-                offset,
-                part.last_end,
-                self._run,
-                flags,
-                mid,
-                ts,
-                count,
-                length,
-                digest,
-                part.synced,
-                self._seed,
+        done = 0
+        while done < len(rows):
+            if part is None or not self._fits(part, rows[done]):
+                part = self._roll()
+            if part.first_index is None:
+                part.first_index = indexes[done]
+            rest = rows[done:] if done else rows
+            part.data_at = part.last_end = encode_records(
+                rest,
+                locations,
+                part.buffers,
+                segment=part.segment,
+                offset=part.data_at,
+                end=self.geometry.segment_bytes,
+                previous=part.last_end,
+                run=self._run,
+                flags=flags,
+                synced=part.synced,
+                seed=self._seed,
             )
-        )
-        part.buffers.append(payload)
-        padding = size - RECORD_HEADER_BYTES - length
-        if padding:
-            part.buffers.append(ZERO_PAGE[:padding])
-        part.data_at = part.last_end = offset + size
-        location = Location(part.segment, offset, length)
-        part.pending[location] = payload
-        if part.first_index is None:
-            part.first_index = index
-        self._count(index)
-        return location
+            new = locations[done:]
+            part.pending.update(zip(new, [row[4] for row in rest], strict=False))
+            done += len(new)
+            self._count(indexes[done - 1])
+
+    def _fits(self, part: Part, row: Row) -> bool:
+        return part.data_at + record_size(len(row[4])) <= self.geometry.segment_bytes
 
     def _count(self, index: int) -> None:
         assert index > self._last_index, f"record {index} was appended after record {self._last_index}"

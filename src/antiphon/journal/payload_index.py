@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from antiphon.ids import Mid
 from antiphon.journal.ports import Location, Record
@@ -38,6 +38,10 @@ class PayloadIndex:
     def add(self, mid: Mid, location: Location) -> None:
         """An envelope was written; a second copy of the same one takes the place of the first."""
         self._unplaced[mid] = location
+
+    def add_all(self, mids: Sequence[Mid], locations: Sequence[Location]) -> None:
+        """Several envelopes were written."""
+        self._unplaced.update(zip(mids, locations, strict=True))
 
     def has(self, mid: Mid) -> bool:
         """Is this envelope written here, without a number and not given up?"""

@@ -13,6 +13,8 @@ from antiphon.errors import Damaged
 from antiphon.ids import Mid
 
 Buffer = bytes | bytearray | memoryview
+Row = tuple[Mid, int, int, bytes, Buffer]
+"""An envelope that is to be written: its id, ts, count and digest, and its payload."""
 
 
 class Location(NamedTuple):

@@ -55,7 +55,7 @@ class Browsing:
 
     def is_due(self, state: ChannelState) -> bool:
         """Can a page be given now?"""
-        return any(request.floor <= state.applied for _, request in self._waiting)
+        return bool(self._waiting) and any(request.floor <= state.applied for _, request in self._waiting)
 
     def flush(self, state: ChannelState) -> list[Send]:
         """The pages that can be given now, a few of them; the others wait (B2, B3)."""

@@ -26,7 +26,7 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -68,6 +68,7 @@ NO_SUBSCRIPTION: Final = "subscription.unknown"
 UNSUBSCRIBED: Final = "subscription.deleted"
 
 _NO_DISPATCHERS: Final[dict[int, Dispatcher]] = {}
+_NO_LOCKS: Final[dict[int, Ranges]] = {}
 
 _GONE_REMEMBERED: Final = 4_096
 """Consumers that were detached and may not be attached again by a word that comes late."""
@@ -100,6 +101,7 @@ class Delivery:
         "_directory",
         "_dispatchers",
         "_gone",
+        "_locks",
         "_reader",
         "_returns",
         "_round",
@@ -121,11 +123,13 @@ class Delivery:
         serves_at_ns: int,
         awaited: dict[int, int],
         absence_ns: int = 0,
+        locks: Mapping[int, Ranges] = _NO_LOCKS,
     ) -> None:
         self._term = term
         self._claimed_after = claimed_after
         self._reader = reader
         self._directory = directory
+        self._locks = locks
         self._round = Round(term, settings.deliver_bytes_max)
         self.serves_at_ns = serves_at_ns
         # Sessions whose client managers may hold messages of an earlier term, and where these are (Y2).
@@ -177,12 +181,14 @@ class Delivery:
         stirred_ns = None
         if self._stirred:
             stirred_ns = self.serves_at_ns if self.awaited and self.serves_at_ns > now_ns else now_ns
-        deadlines = (
-            stirred_ns,
+        earliest = stirred_ns
+        for deadline_ns in (
             self._absences.next_deadline_ns(now_ns),
             self._streams.next_deadline_ns(now_ns),
-        )
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        ):
+            if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
+                earliest = deadline_ns
+        return earliest
 
     # -- client managers say -----------------------------------------------------
 
@@ -252,7 +258,7 @@ class Delivery:
             consumer = None
         dispatcher = self._dispatchers.get(source.id)
         if dispatcher is None:
-            dispatcher = self._dispatchers[source.id] = Dispatcher(source, self._claimed_after)
+            dispatcher = self._dispatchers[source.id] = Dispatcher(source, self._claimed_after, self._locks)
             self._by_destination.setdefault(source.destination, {})[source.id] = dispatcher
         former = self._former(key, message)
         answer = Registered(consumer=key.consumer, term=self._term, stream=stream.run)
@@ -360,6 +366,19 @@ class Delivery:
         dispatcher = self._dispatchers.get(source)
         if dispatcher is not None:
             dispatcher.returned(numbers, self._holders(source, session))
+            self._stir(dispatcher)
+
+    def locked(self, source: int, numbers: Ranges) -> None:
+        """A transaction is about to acknowledge these, and may still be rolled back."""
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.locked(numbers)
+
+    def unlocked(self, source: int, numbers: Ranges) -> None:
+        """It was rolled back."""
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.unlocked(numbers)
             self._stir(dispatcher)
 
     def _holders(self, source: int, session: int) -> list[Consumer]:

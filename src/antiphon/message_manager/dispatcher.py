@@ -4,8 +4,9 @@ Where it sits
     queue, subscription  ->  DISPATCHER  ->  delivery  ->  client manager
 
 What it promises
-    D1  What is pending = ready + in flight + not looked at yet, without overlap: a message is with one
-        consumer, or with nobody because its return is being ordered, or it waits.
+    D1  What is pending = ready + in flight + returning + withheld + not looked at yet, without overlap: a
+        message is with one consumer, or with nobody because its return is being ordered, or because a
+        transaction that is about to acknowledge it is not finished yet, or it waits.
     D2  What is ready goes out in the order of its numbers, also what came back.
     D3  Consumers with credit take turns, and nobody takes more than an equal part of what is ready.
     D4  Whatever the backlog, only a part of it is looked at, and kept here, at a time.
@@ -18,6 +19,7 @@ What it leaves to others
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +32,8 @@ from antiphon.ranges import Ranges
 
 RANGES_READY: Final = 1_024
 """Ranges of ready messages looked at ahead of their delivery (D4). A range is a batch or more."""
+
+_NO_LOCKS: Final[dict[int, Ranges]] = {}
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class Dispatcher:
         "_able",
         "_given_through",
         "_heard",
+        "_locks",
         "_looked",
         "consumers",
         "given_before",
@@ -65,11 +70,17 @@ class Dispatcher:
         "returning",
         "source",
         "unreadable",
+        "withheld",
     )
 
-    def __init__(self, source: Source, claimed_after: int = 0) -> None:
+    def __init__(
+        self, source: Source, claimed_after: int = 0, locks: Mapping[int, Ranges] = _NO_LOCKS
+    ) -> None:
         self.source = source
         self.ready = Ranges()
+        # What is locked, by the id of the source; and what of ours is, and is with nobody.
+        self._locks = locks
+        self.withheld = Ranges()
         # What is pending through `_looked` has been ready; the source has messages through `_heard`.
         self._looked = 0
         self._heard = source.last
@@ -108,10 +119,19 @@ class Dispatcher:
         while self._looked < self._heard:
             part, through = self.source.pending(self._looked, RANGES_READY)
             self._looked = self._heard if through is None else through
-            if part:
-                self.ready.add_all(part)
+            if part and self._free(part):
                 return True
         return False
+
+    def _free(self, numbers: Ranges) -> bool:
+        """These are with nobody: they are ready, but for what is locked. False when all of it is."""
+        locked = self._locks.get(self.source.id) if self._locks else None
+        if locked is not None:
+            withheld = numbers.intersection(locked)
+            self.withheld.add_all(withheld)
+            numbers = numbers.difference(withheld)
+        self.ready.add_all(numbers)
+        return bool(numbers)
 
     # -- consumers come and go -------------------------------------------------
 
@@ -121,9 +141,10 @@ class Dispatcher:
         if held:
             while self._looked < held.last and self._look():
                 pass
-            still = self.ready.intersection(held)
-            self.ready.remove_all(still)
-            consumer.hold(still)
+            for kept in (self.ready, self.withheld):
+                still = kept.intersection(held)
+                kept.remove_all(still)
+                consumer.hold(still)
         self.look_at_credit(consumer)
 
     def look_at_credit(self, consumer: Consumer) -> None:
@@ -136,13 +157,13 @@ class Dispatcher:
         if seen_through is not None:
             unseen = consumer.unseen(seen_through)
             consumer.forget(unseen)
-            self.ready.add_all(unseen)
+            self._free(unseen)
 
     def come_back(self, former: Consumer, consumer: Consumer, held: Ranges) -> None:
         """Its client is here again: what it holds stays its own, the rest never reached it."""
         del self.consumers[former.key]
         self._able.pop(former.key, None)
-        self.ready.add_all(former.in_flight)
+        self._free(former.in_flight)
         self.attach(consumer, held)
 
     def detach(self, consumer: Consumer, seen_through: int | None) -> Ranges:
@@ -153,11 +174,11 @@ class Dispatcher:
         del self.consumers[consumer.key]
         self._able.pop(consumer.key, None)
         if seen_through is None:
-            self.ready.add_all(consumer.in_flight)
+            self._free(consumer.in_flight)
             self.given_before.add_all(consumer.in_flight)
             return Ranges()
         unseen = consumer.unseen(seen_through)
-        self.ready.add_all(unseen)
+        self._free(unseen)
         seen = consumer.in_flight.difference(unseen)
         self.returning.add_all(seen)
         return seen
@@ -180,6 +201,7 @@ class Dispatcher:
             # Somebody else's, or nobody's: it was given back meanwhile, or the primary changed.
             left -= self.ready.remove_all(numbers)
             left -= self.returning.remove_all(numbers)
+            left -= self.withheld.remove_all(numbers)
             left -= self.unreadable.remove_all(numbers)
             left -= numbers.clip(self._looked + 1, numbers.last + 1).count
             for consumer in self.consumers.values():
@@ -195,10 +217,22 @@ class Dispatcher:
         for consumer in holders:
             back = consumer.in_flight.intersection(numbers)
             consumer.forget(back)
-            self.ready.add_all(back)
+            self._free(back)
         back = self.returning.intersection(numbers)
         self.returning.remove_all(back)
-        self.ready.add_all(back)
+        self._free(back)
+
+    def locked(self, numbers: Ranges) -> None:
+        """Nobody gets these for now. Who holds some of them goes on holding them."""
+        withheld = self.ready.intersection(numbers)
+        self.ready.remove_all(withheld)
+        self.withheld.add_all(withheld)
+
+    def unlocked(self, numbers: Ranges) -> None:
+        """These can be given out again, if they are with nobody."""
+        free = self.withheld.intersection(numbers)
+        self.withheld.remove_all(free)
+        self._free(free)
 
     # -- giving ----------------------------------------------------------------
 

@@ -41,13 +41,19 @@ from antiphon.bus.messages import (
     SessionDetachedHeard,
     Unregister,
 )
-from antiphon.bus.planted import FLOOR_IGNORED, HELD_RANGES_IGNORED, NONE
+from antiphon.bus.planted import (
+    CHECKPOINT_FORGETS_TRANSACTIONS,
+    FLOOR_IGNORED,
+    HELD_RANGES_IGNORED,
+    NONE,
+)
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged, FormatMismatch
 from antiphon.message_manager.browsing import Browsing
 from antiphon.message_manager.delivery import Delivery
 from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.doubts import Doubts
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.fold import Fold
 from antiphon.message_manager.lookups import Lookups
@@ -58,6 +64,7 @@ from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.sessions import NOBODY
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.uncommitted import Uncommitted
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Buffer
 
@@ -108,7 +115,8 @@ class MessageManager:
         # Another node's state, on its way to becoming ours.
         self._opened: ChannelState | None = None
         # Who refers to the records of a segment that is being emptied.
-        self._referrers: dict[Location, list[tuple[Destination, int]]] = {}
+        self._referrers: dict[Location, list[tuple[Destination | Uncommitted, int]]] = {}
+        self._referrers_of = 0
 
     def reconfigure(self, replicas: tuple[int, ...]) -> None:
         """These nodes keep the same state, we among them."""
@@ -164,6 +172,8 @@ class MessageManager:
                 self._fold.apply_void(entry)
             else:
                 self._fold.apply(entry, payload, location)
+                if self._fold.primary is not None:
+                    self._reader.applied(location, payload)
         elif kind == EntryKind.PRIMARY_CLAIM:
             self._on_primary_claim(entry)
         elif kind == EntryKind.PRODUCER_OPEN:
@@ -171,7 +181,7 @@ class MessageManager:
         elif kind == EntryKind.PRODUCER_FENCE:
             fence = FenceDetail.decode(entry.detail)
             if fence.term == state.term:
-                self._fold.producer_gone(now_ns, fence.pid, fence.pe + 1)
+                self._fold.producer_gone(now_ns, fence.pid, fence.pe + 1, is_fenced=True)
         state.applied = entry.first + entry.count - 1
 
     def _on_primary_claim(self, entry: Entry) -> None:
@@ -180,6 +190,7 @@ class MessageManager:
             return
         state.term = entry.mid.pe
         state.primary = entry.mid.pid
+        self._fold.primary_claimed()
         self._fold.primary = self._begin_term() if state.primary == self.node else None
 
     def step_down(self) -> None:
@@ -198,6 +209,7 @@ class MessageManager:
             serves_at_ns=now_ns + settings.registration_wait_ms * _NS_PER_MS,
             awaited={row.id: row.owner.pid for row in state.sessions if row.owner != NOBODY},
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
+            locks=state.locks,
         )
         proposals = Proposals(
             term=state.term,
@@ -205,11 +217,12 @@ class MessageManager:
             session_expiry_ms=settings.session_expiry_ms,
             log_time_interval_ms=settings.log_time_interval_ms,
         )
-        proposals.due_ms = state.directory.due_ms()
+        proposals.due_ms = state.due_ms()
         for row in state.sessions:
             if row.owner == NOBODY:
                 proposals.detached(now_ns, row)
-        return Primary(term=state.term, delivery=delivery, proposals=proposals)
+        doubts = Doubts(state.transactions, settings, self._planted)
+        return Primary(term=state.term, delivery=delivery, proposals=proposals, doubts=doubts)
 
     # -- client managers ---------------------------------------------------------------
 
@@ -286,6 +299,7 @@ class MessageManager:
         effects += sends
         effects += map(counted_return, returns)
         effects += primary.proposals.flush(now_ns, wall_ms, state.log_time_ms)
+        effects += primary.doubts.flush(now_ns)
         # Behind the reading, which may have met with damage.
         return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
 
@@ -310,12 +324,15 @@ class MessageManager:
         mending_ns = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
         if self.primary is None:
             return mending_ns
-        deadlines = (
-            mending_ns,
+        earliest = mending_ns
+        for deadline_ns in (
             self.primary.delivery.next_deadline_ns(self._now_ns),
             self.primary.proposals.next_deadline_ns(),
-        )
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+            self.primary.doubts.next_deadline_ns(self._now_ns),
+        ):
+            if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
+                earliest = deadline_ns
+        return earliest
 
     # -- checkpoints and space -----------------------------------------------------------
 
@@ -324,7 +341,9 @@ class MessageManager:
         assert n == self.state.applied, f"a checkpoint at {n}, but {self.state.applied} is applied"
         # Segments may be given up after this: hold on to none of them.
         self._reader.let_go()
-        digest, data = self.state.capture()
+        # Planted: what is under way is not written down.
+        forgets = CHECKPOINT_FORGETS_TRANSACTIONS in self._planted
+        digest, data = self.state.capture(without_transactions=forgets)
         return digest, data, tuple(self.live_bytes_by_segment())
 
     def restore(self, data: bytes | memoryview) -> None:
@@ -381,18 +400,21 @@ class MessageManager:
         Say `relocated` for each of them once it has been copied.
         """
         self._referrers = {}
-        for destination in self.state.directory:
-            for stored in destination.index.rows_in(segment, destination.live):
-                self._referrers.setdefault(stored.location, []).append((destination, stored.first))
+        self._referrers_of = self.state.transactions.uncommitted.generation
+        for store in self.state.stores:
+            for stored in store.index.rows_in(segment, store.live):
+                self._referrers.setdefault(stored.location, []).append((store, stored.first))
         return sorted(self._referrers)
 
     def relocated(self, old: Location, new: Location) -> None:
         """A record was copied: from now on its messages are read at the new place."""
-        if old not in self._referrers:
+        # A batch that was committed since has become a destination's, and lies where it lay.
+        is_current = self._referrers_of == self.state.transactions.uncommitted.generation
+        if old not in self._referrers or not is_current:
             self.records_in(old.segment)
         self._reader.let_go()
-        for destination, first in self._referrers.pop(old, []):
-            destination.index.move(first, old, new, destination.live)
+        for store, first in self._referrers.pop(old, []):
+            store.index.move(first, old, new, store.live)
         if self._mender.mended(old):
             self._go_on()
 
@@ -479,6 +501,12 @@ class MessageManager:
             "log_time_ms": state.log_time_ms,
             "sessions": len(state.sessions),
             "destinations": len(state.directory),
+            "transactions": {
+                "open": len(state.transactions.open),
+                "prepared": len(state.transactions.prepared),
+                "staged": len(state.transactions.staged),
+                "unfinished": sum(1 for _ in state.transactions.unfinished()),
+            },
         }
 
 

@@ -15,7 +15,8 @@ What it leaves to others
     checkpoint was taken behind that, a crash brings the damaged place back, and all of this again.
 
 Replicas keep their records at places of their own. What names a stored batch on all of them is its
-destination and its first number, and the envelope it came in is the same to the byte.
+destination and its first number, and the envelope it came in is the same to the byte. What is not
+committed yet is named likewise, with destination 0.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
 from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged
+from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.destinations.index import StoredBatch
 from antiphon.message_manager.reading import looks_like_batch
 from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.uncommitted import Uncommitted
 
 ASK_AGAIN_NS: Final = 200_000_000
 ASKED_AT_ONCE: Final = 64
@@ -116,11 +119,11 @@ class Mender:
     def _named(self, state: ChannelState) -> Iterator[tuple[Location, tuple[tuple[int, int], StoredBatch]]]:
         """The damaged records, each by one of the live batches in it."""
         segments = sorted({place.segment for place in self._damaged})
-        for destination in state.directory:
+        for store in state.stores:
             for segment in segments:
-                for batch in destination.index.rows_in(segment, destination.live):
+                for batch in store.index.rows_in(segment, store.live):
                     if batch.location in self._damaged:
-                        yield batch.location, ((destination.id, batch.first), batch)
+                        yield batch.location, ((store.id, batch.first), _with_rows(store, batch))
 
     def take(self, sender: int, reply: BatchReply) -> None:
         """Another replica has some of it: have it written anew."""
@@ -156,8 +159,8 @@ class Mender:
         return Send(sender, BatchReply(tuple(destinations), tuple(firsts), tuple(items)))
 
     def _find(self, state: ChannelState, destination_id: int, first: int) -> Data | None:
-        destination = state.directory.get(destination_id)
-        batch = destination.index.beginning_at(first, destination.live) if destination is not None else None
+        store = state.store(destination_id)
+        batch = store.index.beginning_at(first, store.live) if store is not None else None
         if batch is None:
             return None
         try:
@@ -170,6 +173,11 @@ class Mender:
         except Damaged:
             # A copy that is still to be written can be read, but not yet as a record.
             return None
+
+
+def _with_rows(store: Destination | Uncommitted, batch: StoredBatch) -> StoredBatch:
+    """A batch that is not committed has one number, whatever it holds: tell how many rows that is."""
+    return batch._replace(count=store.held(batch.first).rows) if isinstance(store, Uncommitted) else batch
 
 
 def _is_what_it_was(batch: StoredBatch, item: Data) -> bool:

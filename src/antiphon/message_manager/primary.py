@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon.message_manager.delivery import Delivery
+from antiphon.message_manager.doubts import Doubts
 from antiphon.message_manager.proposals import Proposals
 
 
@@ -15,5 +16,6 @@ class Primary:
     term: int
     delivery: Delivery
     proposals: Proposals
+    doubts: Doubts
     placed: list[tuple[str, str]] = field(default_factory=list)
     """Destinations that were given a channel, name and channel, which nobody has been told of yet."""

@@ -74,12 +74,11 @@ class Proposals:
         self._detached.pop(session, None)
 
     def next_deadline_ns(self) -> int | None:
-        deadlines = [deadline for _, deadline in self._detached.values()][:1]
-        if self.has_traffic:
-            deadlines.append(self._next_time_ns)
-        elif self._due_ns is not None:
-            deadlines.append(self._due_ns)
-        return min(deadlines, default=None)
+        earliest = self._next_time_ns if self.has_traffic else self._due_ns
+        for _, deadline_ns in self._detached.values():
+            # The first of them left first.
+            return deadline_ns if earliest is None else min(earliest, deadline_ns)
+        return earliest
 
     def flush(self, now_ns: int, wall_ms: int, log_time_ms: int) -> list[Propose]:
         proposals = [self._expire(now_ns, session) for session in self._due(now_ns)]

@@ -50,7 +50,7 @@ class BatchReader:
     `note` is told what is damaged, and raises the error unless it can be mended.
     """
 
-    __slots__ = ("_batches", "_batches_max", "_note", "_payloads")
+    __slots__ = ("_batches", "_batches_max", "_last", "_note", "_payloads")
 
     def __init__(
         self,
@@ -63,6 +63,12 @@ class BatchReader:
         self._note = note
         # In the order of their last use, the latest last.
         self._batches: dict[tuple[int, int, int], Batch] = {}
+        # The record that was applied or read last: as a rule the next batch lies in it, too.
+        self._last: tuple[Location, memoryview] | None = None
+
+    def applied(self, location: Location, payload: memoryview) -> None:
+        """This record is here just now, and verified: what is delivered at once need not be read again."""
+        self._last = (location, payload)
 
     def cut(
         self,
@@ -111,7 +117,7 @@ class BatchReader:
         batch = self._batches.pop(key, None)
         if batch is None:
             try:
-                payload = self._payloads.read(stored.location)
+                payload = self._payload(stored.location)
             except Damaged as error:
                 self._note(stored.location, error)
                 return None
@@ -122,6 +128,12 @@ class BatchReader:
         self._batches[key] = batch
         return batch
 
+    def _payload(self, location: Location) -> memoryview:
+        if self._last is None or self._last[0] != location:
+            self._last = (location, self._payloads.read(location))
+        return self._last[1]
+
     def let_go(self) -> None:
         """Forget all decoded batches, and with them the views into the journal."""
         self._batches.clear()
+        self._last = None

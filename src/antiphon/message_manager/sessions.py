@@ -35,6 +35,10 @@ _APPLIED: Final = int(OutcomeCode.APPLIED)
 _DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
 
 
+# Past the constructor of a tuple with names, which takes longer than all the rest.
+_new: Final = tuple.__new__
+
+
 class Record(NamedTuple):
     """What became of the numbers number … number+count-1 of a session.
 
@@ -126,6 +130,20 @@ class Session:
         self._numbers.append(number)
         records.append(Record(number, count, code, sequence, text))
 
+    def note_next(self, confirmed_through: int, sequence: int) -> None:
+        """The next number was applied at `sequence`; so far the client had heard, it said with it."""
+        last = self.last
+        if confirmed_through == last:
+            # Who sends one by one has always heard of everything.
+            self.confirmed_through = last
+            self.last = last + 1
+            self._numbers = [last + 1]
+            self._records = [_new(Record, (last + 1, 1, _APPLIED, sequence, ""))]
+            return
+        if confirmed_through > self.confirmed_through:
+            self.confirm(confirmed_through)
+        self.note(1, _APPLIED, sequence)
+
     def recall(self, number: int, count: int, sequence: int) -> Iterator[Outcome]:
         """What to tell of numbers that come a second time, now under `sequence`."""
         stop = number + count
@@ -200,6 +218,9 @@ class Sessions:
 
     def get(self, id: int) -> Session | None:
         return self._rows.get(id)
+
+    def has(self, id: int) -> bool:
+        return id in self._rows
 
     def add(self, row: Session) -> None:
         assert row.id not in self._rows, "a session was opened twice"

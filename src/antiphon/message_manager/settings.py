@@ -19,6 +19,12 @@ class MessageManagerSettings:
     log_time_interval_ms: int = 1_000
     """How often the channel's time moves while there is traffic."""
 
+    in_doubt_ms: int = 2_000
+    """How long whoever began to commit a transaction is left to finish it, before others are asked to."""
+
+    in_doubt_again_ms: int = 500
+    """And how often they are asked."""
+
     flush_bytes_max: int = 8 * 1024 * 1024
     """Bytes of bodies given out in one wake-up; the rest comes in the next, so that others get their turn."""
 

@@ -11,7 +11,7 @@ not only what is there, but all that led to it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -23,14 +23,17 @@ from antiphon.message_manager.destinations.directory import (
     Destination,
     Directory,
 )
+from antiphon.message_manager.destinations.index import SegmentUse
 from antiphon.message_manager.destinations.placements import Placements
 from antiphon.message_manager.destinations.queue import DIGEST_BYTES, Queue
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.outcomes import Outcomes
 from antiphon.message_manager.sessions import Session, Sessions
+from antiphon.message_manager.transactions import Transactions
+from antiphon.message_manager.uncommitted import Uncommitted
 from antiphon.wire.primitives import Buffer, Reader, Writer
 
-_MAGIC: Final = b"AMS3"
+_MAGIC: Final = b"AMS4"
 _HEAD = struct.Struct("<4sI")
 
 
@@ -40,12 +43,14 @@ class ChannelState:
     __slots__ = (
         "applied",
         "directory",
+        "locks",
         "log_time_ms",
         "outcomes",
         "placements",
         "primary",
         "sessions",
         "term",
+        "transactions",
     )
 
     def __init__(self) -> None:
@@ -57,31 +62,51 @@ class ChannelState:
         self.outcomes = Outcomes()
         self.directory = Directory()
         self.placements = Placements()
+        self.transactions = Transactions(self.directory.use)
+        # The same, a step nearer: every acknowledgement looks whether there are any.
+        self.locks = self.transactions.locks
+
+    def due_ms(self) -> int | None:
+        """When something becomes too old, if the channel's time moves on; 0 if that must be told first."""
+        due = (self.directory.due_ms(), self.transactions.due_ms())
+        return min((ms for ms in due if ms is not None), default=None)
+
+    @property
+    def stores(self) -> Iterator[Destination | Uncommitted]:
+        """All that refers to records in the journal."""
+        yield from self.directory
+        yield self.transactions.uncommitted
+
+    def store(self, id: int) -> Destination | Uncommitted | None:
+        """A destination; or, under the id 0, what is not committed."""
+        return self.directory.get(id) if id else self.transactions.uncommitted
 
     def digest(self) -> bytes:
         """BLAKE2b-16 over the logical part."""
-        return _digest_of(self._logical())
+        return _digest_of(self._logical(self.transactions))
 
-    def capture(self) -> tuple[bytes, bytes]:
-        """The digest and the bytes of a checkpoint."""
-        logical = self._logical()
+    def capture(self, *, without_transactions: bool = False) -> tuple[bytes, bytes]:
+        """The digest and the bytes of a checkpoint; `without_transactions` is for planting a bug."""
+        transactions = Transactions(SegmentUse()) if without_transactions else self.transactions
+        logical = self._logical(transactions)
         writer = Writer()
         for destination in self.directory:
             destination.write_places(writer)
+        transactions.write_places(writer)
         head = _HEAD.pack(_MAGIC, len(logical))
         return _digest_of(logical), b"".join((head, logical, *writer.parts))
 
     def records(self) -> tuple[Location, ...]:
         """Where the records lie that the state refers to, each once, in the order of the journal."""
-        found = {place: None for destination in self.directory for place in destination.index.records()}
+        found = {place: None for store in self.stores for place in store.index.records()}
         return tuple(sorted(found))
 
     def move_records(self, moved: Mapping[Location, Location]) -> None:
         """The state came from another node: from now on it refers to copies in the journal of this one."""
-        for destination in self.directory:
-            destination.index.move_all(moved)
+        for store in self.stores:
+            store.index.move_all(moved)
 
-    def _logical(self) -> bytes:
+    def _logical(self, transactions: Transactions) -> bytes:
         writer = Writer()
         writer.u64(self.applied)
         writer.u64(self.term)
@@ -96,6 +121,7 @@ class ChannelState:
             writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
             destination.write_logical(writer)
         self.placements.write(writer)
+        transactions.write_logical(writer)
         return writer.join()
 
     @classmethod
@@ -127,6 +153,7 @@ class ChannelState:
         for _ in range(reader.count(1)):
             self.directory.add(self._read_destination(reader.u8(), reader))
         self.placements = Placements.read(reader)
+        self.transactions.read_logical(reader)
         reader.finish()
 
     def _read_destination(self, kind: int, reader: Reader) -> Destination:
@@ -139,6 +166,7 @@ class ChannelState:
     def _read_places(self, reader: Reader) -> None:
         for destination in self.directory:
             destination.read_places(reader, self.directory.use)
+        self.transactions.read_places(reader, self.directory.use)
         reader.finish()
 
 

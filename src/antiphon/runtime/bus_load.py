@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Final
 
 from antiphon.bus import effects as bus
-from antiphon.wire.commands import publish_buffers
+from antiphon.wire.commands import NUMBER_AT, publish_buffers
 
 AHEAD_BYTES: Final = 4 << 20
 """What waits at most: the producer's window, and enough behind it that it never runs dry."""
@@ -48,7 +48,7 @@ class Load:
         self.places: list[tuple[int, int, int]] | None = [] if options.get("list") else None
         weight = max(WEIGHT_MIN, self.messages * self.size)
         self._ahead = max(2, AHEAD_BYTES // weight)
-        self._body: list[bytes] = []
+        self._command = (b"", b"")
 
     def due(self, now_ns: int) -> int:
         """How many to submit now."""
@@ -59,12 +59,16 @@ class Load:
             due = min(due, (now_ns - self.begun_ns) * self.rate // 1_000_000_000 - self.submitted)
         return max(0, due)
 
-    def body(self, of: bytes) -> list[bytes]:
-        """The bodies of one envelope; nobody looks at what they say."""
-        if not self._body:
+    def command(self, session: int, number: int, bodies: bytes) -> bytes:
+        """The publish of one envelope; nobody looks at what its bodies say."""
+        before, behind = self._command
+        if not before:
+            # All but the number is the same each time, and made once: it is not what is measured.
             size = self.messages * self.size
-            self._body = [of[:size] if size <= len(of) else bytes(size)]
-        return self._body
+            body = bodies[:size] if size <= len(bodies) else bytes(size)
+            whole = b"".join(publish_buffers(session, 1, number, 0, 1, 1, [body], self.messages))
+            self._command = before, behind = whole[:NUMBER_AT], whole[NUMBER_AT + 8 :]
+        return b"".join((before, number.to_bytes(8, "little"), behind))
 
     @property
     def is_over(self) -> bool:
@@ -139,7 +143,7 @@ class BusDesk:
                 self._waiting.append((self._lines, given))
                 self.look()
             elif word == "load" and ("seconds" in given or "envelopes" in given):
-                self._loads.append(Load(self._lines, given, time.monotonic_ns()))
+                self._loads.append(Load(self._lines, given, monotonic_ns()))
                 self._go_on()
             else:
                 raise ValueError(f"{line.strip()!r} is no command")
@@ -152,7 +156,7 @@ class BusDesk:
             tag, first, count, _ = effect
             load, sent_ns, number = self._under_way.pop(tag)
             load.under_way -= 1
-            load.confirmed_ns = now_ns = time.monotonic_ns()
+            load.confirmed_ns = now_ns = monotonic_ns()
             load.delays_ns.append(now_ns - sent_ns)
             if load.places is not None:
                 load.places.append((number, first, count))
@@ -163,7 +167,7 @@ class BusDesk:
         elif type(effect) is bus.EnvelopeUncertain:
             self._under_way[effect.tag][0].uncertain += 1
         else:
-            assert type(effect) is bus.EnvelopeCommitted, f"{type(effect).__name__} is not for the desk"
+            raise AssertionError(f"{type(effect).__name__} is not for the desk")
 
     def look(self) -> None:
         """A step is over: has something been reached for which somebody waits?"""
@@ -177,7 +181,7 @@ class BusDesk:
 
     def _go_on(self) -> None:
         self._is_scheduled = False
-        now_ns = time.monotonic_ns()
+        now_ns = monotonic_ns()
         events: list[bus.Submitted] = []
         for load in list(self._loads):
             for _ in range(load.due(now_ns)):
@@ -198,12 +202,11 @@ class BusDesk:
         self._tags += 1
         tag, number = self._tags, self._number
         self._number += load.messages
-        command = publish_buffers(self._session, 1, number, 0, 1, 1, load.body(self._bodies), load.messages)
         load.left -= 1
         load.submitted += 1
         load.under_way += 1
         self._under_way[tag] = (load, now_ns, number)
-        return bus.Submitted(tag, b"".join(command), load.messages)
+        return bus.Submitted(tag, load.command(self._session, number, self._bodies), load.messages)
 
     def _answer(self, to: int, word: str, what: Any) -> None:
         self._say(json.dumps({"to": to, word: what}))

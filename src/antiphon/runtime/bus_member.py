@@ -29,7 +29,7 @@ import os
 import resource
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -54,7 +54,8 @@ from antiphon.node import InChannel
 from antiphon.runtime.bus_load import BusDesk
 from antiphon.runtime.bus_port import BusPort, CarryOut
 from antiphon.runtime.disk import FileDisk
-from antiphon.runtime.embedded import loop_factory, stop_signal
+from antiphon.runtime.embedded import stop_signal
+from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
@@ -68,7 +69,9 @@ log = logging.getLogger("antiphon.member")
 
 _DATA = EntryKind.DATA
 
-_FOR_DESK = frozenset((bus.EnvelopeConfirmed, bus.EnvelopeCommitted, bus.EnvelopeUncertain))
+_FOR_DESK = frozenset((bus.EnvelopeConfirmed, bus.EnvelopeUncertain))
+# An envelope that has its numbers is of no interest until it is confirmed.
+_ELSEWHERE = frozenset((bus.Append, bus.EnvelopeCommitted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +202,6 @@ class BusMember:
         self.settings = settings
         self._transport = transport
         self._history: IO[str] | None = settings.history.open("w") if settings.history else None
-        self._envelopes = self._messages = 0
         self._disk_id = NO_DISK
         self._disk: FileDisk | None = None
         self.storage: ChannelStorage | None = None
@@ -224,7 +226,8 @@ class BusMember:
             group, node, run_id, opened.journal.payloads, self._counter, opened.recovered, disk_id=disk_id
         )
         station = Station(group, node, producer, replica, opened.tally, disk_id=disk_id)
-        station.on_applied = self._on_applied
+        if self._history is not None:
+            station.on_applied = self._write_history
         return station
 
     def begin(self) -> None:
@@ -232,26 +235,30 @@ class BusMember:
         settings, runner = self.settings, self.runner
         channel = settings.group.group
         otherwise: CarryOut = _no_disk
+        append_all: Callable[[list[bus.Append]], None] = _no_appends
         if self._disk is not None:
             opened = self._opened
             self.storage = ChannelStorage(
                 self._disk, opened.journal, opened.found, self._counter, opened.tally,
                 tell=lambda event: runner.tell(channel, event), fail=runner.fail,
             )  # fmt: skip
-            otherwise = self.storage.carry_out
+            otherwise, append_all = self.storage.carry_out, self.storage.append_all
         self.station.producer.window_bytes_max = self._transport.window_bytes
         self.port = BusPort(self._transport, settings.node, settings.run_id, runner.take)
         carry_out = self.port.join(settings.group, self._disk_id, otherwise)
         desk = self.desk
 
         def carry_out_all(effects: Any) -> None:
+            appends = [effect for effect in effects if type(effect) is bus.Append]
+            if appends:
+                append_all(appends)
+            if len(appends) == len(effects):
+                return
             for effect in effects:
                 kind = type(effect)
-                if kind is bus.Append:
-                    otherwise(effect)
-                elif kind in _FOR_DESK:
+                if kind in _FOR_DESK:
                     desk.carry_out(effect)
-                else:
+                elif kind not in _ELSEWHERE:
                     carry_out(effect)
 
         # First the network, then the disk: they work at the same time.
@@ -272,16 +279,12 @@ class BusMember:
             self._history.close()
 
     def _submit(self, events: list[bus.Submitted]) -> None:
-        channel = self.settings.group.group
-        self.runner.take([InChannel(channel, event) for event in events])
+        channel, new = self.settings.group.group, tuple.__new__
+        self.runner.take([new(InChannel, (channel, event)) for event in events])
 
-    def _on_applied(self, apply: bus.Apply) -> None:
+    def _write_history(self, apply: bus.Apply) -> None:
         entry = apply.entry
-        if entry.kind is not _DATA:
-            return
-        self._envelopes += 1
-        self._messages += entry.count
-        if self._history is not None and apply.payload is not None:
+        if entry.kind is _DATA and apply.payload is not None:
             header = next(iterate_commands(apply.payload))[0]
             words = (entry.first, entry.count, header.session, header.number, *entry.mid)
             print(*words, file=self._history)
@@ -290,9 +293,9 @@ class BusMember:
 
     def _figures(self) -> dict[str, int]:
         """What can be waited for."""
-        station, replica = self.station, self.station.replica
+        station, replica, application = self.station, self.station.replica, self.station.application
         figures = {"opened": station.producer.pe, "idle": int(not station.producer.unconfirmed)}
-        if replica is not None:
+        if replica is not None and application is not None:
             figures |= {
                 "applied": replica.applied,
                 "epoch": replica.epoch,
@@ -303,7 +306,7 @@ class BusMember:
                 "synchronized": int(replica.is_synchronized),
                 "voting": int(not replica.is_amnesiac),
                 "checkpoint": replica.stable_checkpoint,
-                "envelopes": self._envelopes,
+                "envelopes": application.envelopes,
             }
         return figures
 
@@ -316,7 +319,7 @@ class BusMember:
         status: dict[str, Any] = {
             "node": self.settings.node,
             **self._figures(),
-            "messages": self._messages,
+            "messages": station.application.messages if station.application is not None else 0,
             "session": self.desk.session,
             "cpu_seconds": used.ru_utime + used.ru_stime,
             "rss_bytes": used.ru_maxrss * 1024,
@@ -332,6 +335,10 @@ class BusMember:
                 "rereported": station.replica.rereported,
             }
         return status
+
+
+def _no_appends(appends: list[bus.Append]) -> None:
+    raise AssertionError(f"{len(appends)} records on a member without a disk")
 
 
 def _no_disk(effect: bus.Effect) -> None:

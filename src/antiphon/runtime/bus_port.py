@@ -27,6 +27,7 @@ from antiphon.bus import messages as said
 from antiphon.bus.group import GroupConfig
 from antiphon.errors import ProtocolError
 from antiphon.node import InChannel
+from antiphon.runtime.late_words import LateWords
 from antiphon.transport.interface import Arrived, Lane, Transport
 from antiphon.wire.primitives import Buffer
 
@@ -34,6 +35,9 @@ log = logging.getLogger("antiphon.bus")
 
 LANES: Final[dict[type[said.BusMessage], Lane]] = {said.Deliver: Lane.DELIVERIES}
 """Where a message to all goes that does not concern all; envelopes are DATA, the rest is CONTROL."""
+
+LATE: Final = frozenset[type[said.BusMessage]]((said.Commit, said.Applied))
+"""What client managers wait for, and replicas do not."""
 
 _HEAD_BYTES: Final = 64
 _ROW_BYTES: Final = codec.ENVELOPE_BYTES
@@ -45,8 +49,11 @@ CarryOut = Callable[[bus.Effect], None]
 class _Voice:
     """What one channel of this node says."""
 
-    def __init__(self, transport: Transport, header: codec.Header, otherwise: CarryOut) -> None:
+    def __init__(
+        self, transport: Transport, header: codec.Header, otherwise: CarryOut, late: LateWords | None
+    ) -> None:
         self._transport = transport
+        self._late = late
         self._header = header
         self._otherwise = otherwise
         self._encoder = codec.Encoder(header)
@@ -66,9 +73,16 @@ class _Voice:
             message = effect.message  # type: ignore[union-attr]
             if type(message) is said.Data:
                 self._gather(message)
+            elif self._late is not None and type(message) in LATE:
+                self._late.say(self._encode(message))
             else:
-                self._transport.multicast(LANES.get(type(message), Lane.CONTROL), self._encode(message))
+                lane = LANES.get(type(message), Lane.CONTROL)
+                if self._late is not None and lane is Lane.CONTROL:
+                    self._late.before_all()
+                self._transport.multicast(lane, self._encode(message))
         elif kind is bus.Send:
+            if self._late is not None:
+                self._late.before(effect.to)  # type: ignore[union-attr]
             self._transport.send(effect.to, self._encode(effect.message))  # type: ignore[union-attr]
         elif kind is bus.Reconfigured:
             self.say_gathered()
@@ -101,9 +115,12 @@ class _Voice:
 class BusPort:
     """The one way of a node to the others, for all of its channels."""
 
-    def __init__(self, transport: Transport, node: int, run_id: bytes, take: Take) -> None:
-        """From now on, what arrives is taken to the node by `take`."""
+    def __init__(
+        self, transport: Transport, node: int, run_id: bytes, take: Take, late: LateWords | None = None
+    ) -> None:
+        """From now on, what arrives is taken to the node by `take`. Without `late` all hear all at once."""
         self.refused = 0
+        self._late = late
         self._transport = transport
         self._node = node
         self._run_id = run_id
@@ -112,11 +129,12 @@ class BusPort:
         self._voices: list[_Voice] = []
         self._decode = codec.Decoder().decode
         transport.deliver = self._deliver
+        transport.flushes_itself = False
 
     def join(self, config: GroupConfig, disk_id: bytes, otherwise: CarryOut) -> CarryOut:
         """Carries out effects of this channel from now on: what is not for the network goes `otherwise`."""
         header = codec.Header(config.group, config.config_id, self._node, self._run_id, disk_id)
-        voice = _Voice(self._transport, header, otherwise)
+        voice = _Voice(self._transport, header, otherwise, self._late)
         self._channels[config.group] = config.group
         self._voices.append(voice)
         return voice.carry_out

@@ -33,6 +33,7 @@ from typing import Any, Final
 from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
+from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.cluster.agreement import Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
 from antiphon.cluster.topology import ClusterSpec, NodeSpec
@@ -43,7 +44,10 @@ from antiphon.runtime.asking import Line, ask_members
 from antiphon.runtime.bus_port import BusPort
 from antiphon.runtime.cluster_data import data_path, journal_settings, key_path, load_cluster, prepare_disk
 from antiphon.runtime.disk import FileDisk
-from antiphon.runtime.embedded import loop_factory, stop_signal
+from antiphon.runtime.embedded import stop_signal
+from antiphon.runtime.failpoints import before, failpoints_of
+from antiphon.runtime.late_words import LateWords
+from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.network import ClientPort
 from antiphon.runtime.node_runner import NodeRunner
@@ -240,7 +244,9 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
         disk, started.journal, started.found, started.counter, started.keeper,
         tell=partial(runner.tell, channel), fail=runner.fail,
     )  # fmt: skip
-    port = BusPort(line.transport, life.node.number, line.run_id, runner.take)
+    call_later = asyncio.get_running_loop().call_later
+    late = LateWords(line.transport, life.spec.peers(line.group.group), life.node.number, call_later)
+    port = BusPort(line.transport, life.node.number, line.run_id, runner.take, late)
     carry_out = port.join(line.group, started.found.disk_id, storage.carry_out)
     started.node.channels[channel].producer.window_bytes_max = line.transport.window_bytes
     with _until_failure(runner, storage.abandon):
@@ -269,6 +275,7 @@ class _NoClients:
 
 
 async def _serve_clients(life: _Life) -> int:
+    failpoints = failpoints_of(os.environ)
     node = start_client_manager(
         life.identity,
         ClientManagerStart(
@@ -281,6 +288,7 @@ async def _serve_clients(life: _Life) -> int:
             members=tuple(
                 Member(one.name, one.number, one.role, one.channel, one.rank) for one in life.spec.nodes
             ),
+            settings=ClientManagerSettings(failpoints=frozenset(failpoints)),
         ),
     )
     runner = NodeRunner(node)
@@ -293,7 +301,7 @@ async def _serve_clients(life: _Life) -> int:
         node.channels[line.group.group].producer.window_bytes_max = line.transport.window_bytes
         flushes.append(port.flush)
     with _until_failure(runner, lambda: None):
-        runner.begin_in(carry_out, flushes, client_port)
+        runner.begin_in(carry_out, flushes, before(client_port, failpoints, runner.take))
         node.standing.is_established = True
         await _wait_for_channels(life, runner, node)
         if not life.stop.done():

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from antiphon.bus import effects as bus
 from antiphon.node import InChannel
 from antiphon.runtime.storage import ChannelStorage
+from antiphon.timers import timer_at
 
 
 class Machines(Protocol):
@@ -59,6 +60,8 @@ class NodeRunner:
         self._port: Port | None = None
         self._events: list[Any] = []
         self._is_scheduled = False
+        # A step is to be taken even if nothing has happened.
+        self._is_due = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
@@ -81,6 +84,7 @@ class NodeRunner:
         self._carry_out_in = dict(carry_out)
         self._flushes = list(flushes)
         self._port = port
+        self._is_due = True
         self._schedule()
 
     def take(self, events: Iterable[Any]) -> None:
@@ -115,12 +119,15 @@ class NodeRunner:
 
     def _on_scheduled(self) -> None:
         self._is_scheduled = False
-        self._step()
+        # As a rule what was told has been taken by a step in between, together with what had arrived.
+        if self._events or self._is_due:
+            self._step()
 
     def _step(self) -> None:
         if self._is_over:
             return
         events, self._events = self._events, []
+        self._is_due = False
         try:
             self._carry_out(events)
         except Exception as error:
@@ -148,10 +155,13 @@ class NodeRunner:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ns = deadline_ns
-        delay_s = max(0, deadline_ns - time.monotonic_ns()) / 1e9
-        self._timer = self._loop.call_later(delay_s, self._on_timer)
+        self._timer = self._loop.call_at(timer_at(deadline_ns), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         # One round later: what has arrived is heard before a time-out strikes, for it may be us who are late.
-        self._loop.call_soon(self._schedule)
+        self._loop.call_soon(self._strike)
+
+    def _strike(self) -> None:
+        self._is_due = True
+        self._schedule()

@@ -126,6 +126,24 @@ class ChannelStorage:
             case _:
                 raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
 
+    def append_all(self, appends: list[bus.Append]) -> None:
+        """What `carry_out` does with each of these, which follow each other."""
+        at, total = 0, len(appends)
+        while at < total and not self._waiting_for_space:
+            end = at
+            while end < total and type(appends[end].record) is bus.DataRecord:
+                end += 1
+            if end - at > 1:
+                run = appends[at:end]
+                indexes, rows = [one[0] for one in run], [one[1] for one in run]
+                at += self._journal.append_envelopes(indexes, rows)  # type: ignore[arg-type]
+            if at < end or end < total:
+                # Another kind of record, or the first for which there was no room.
+                self._append(appends[at])
+                at += 1
+        for effect in appends[at:]:
+            self._append(effect)
+
     def _append(self, effect: bus.Append) -> None:
         index, record = effect
         if self._waiting_for_space:

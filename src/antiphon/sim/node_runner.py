@@ -52,6 +52,10 @@ class NodeHabits:
     session_expiry_ms: int = 300_000
     registration_wait_ms: int = 300
     flush_bytes: int = 8 << 20
+    # Of transactions: how long somebody may be in doubt, a participant may be silent, or may take.
+    in_doubt_ms: int = 2_000
+    prepare_wait_ms: int = 5_000
+    finish_wait_ms: int = 1_000
     segment_bytes: int = 160 * 1024
     order_blocks: int = 8
 
@@ -67,6 +71,8 @@ class NodeHabits:
             submitted_bytes_max=2 * self.envelope_bytes,
             turn_bytes=self.envelope_bytes // 4,
             connection_bytes_max=self.connection_bytes,
+            prepare_wait_ms=self.prepare_wait_ms,
+            finish_wait_ms=self.finish_wait_ms,
         )
 
     def message_manager(self) -> MessageManagerSettings:
@@ -76,6 +82,8 @@ class NodeHabits:
             registration_wait_ms=self.registration_wait_ms,
             log_time_interval_ms=50,
             flush_bytes_max=self.flush_bytes,
+            in_doubt_ms=self.in_doubt_ms,
+            in_doubt_again_ms=max(1, self.in_doubt_ms // 4),
         )
 
     def group(self, node: int) -> GroupConfig:

@@ -16,13 +16,15 @@ from antiphon.sim.workloads.bus import BusRun
 from antiphon.sim.workloads.cluster import ClusterRun
 from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.workloads.topic import TopicRun
+from antiphon.sim.workloads.transactions import TransactionRun
 from antiphon.sim.world import Violation
 
-WORKLOADS: dict[str, type[BusRun] | type[ClusterRun] | type[NodeRun]] = {
+WORKLOADS: dict[str, type[BusRun] | type[ClusterRun] | type[NodeRun] | type[TransactionRun]] = {
     "bus": BusRun,
     "cluster": ClusterRun,
     "node": NodeRun,
     "topic": TopicRun,
+    "transactions": TransactionRun,
 }
 
 
@@ -114,7 +116,7 @@ def run(
 
 def _acting(
     workload: str, seed: int, trace: Trace, planted: str, profile: str, without: Sequence[str], nodes: int
-) -> BusRun | ClusterRun | NodeRun:
+) -> BusRun | ClusterRun | NodeRun | TransactionRun:
     kind = WORKLOADS[workload]
     if issubclass(kind, BusRun):
         return kind(seed, trace, planted, profile, without, nodes)

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import NodeError
+from antiphon.timers import timer_at
 from antiphon.transport.fault_file import LOOK_SECONDS, FaultFile
 from antiphon.transport.faults import FaultLayer
 from antiphon.transport.interface import Counters, Deliver, Lane, TransportSettings, drop_all
@@ -44,6 +45,7 @@ class Driver(ABC):
             raise NodeError("nodes of a cluster need a group key; an embedded system needs no transport")
         self.settings = settings
         self.deliver = deliver
+        self.flushes_itself = True
         if fault_file is not None and faults is None:
             faults = FaultLayer(settings.node)
         self._faults = faults
@@ -96,12 +98,14 @@ class Driver(ABC):
             self._link.counters[self._whose(stream)].dropped += 1
             return
         self._link.send(stream, buffers)
-        self._schedule()
+        if self.flushes_itself:
+            self._schedule()
 
     def flush(self) -> None:
         """What was said goes out now."""
-        if self._is_open:
+        if self._is_open and self._link.has_outgoing:
             self._transmit(self._link.flush(time.monotonic_ns()))
+            self._arm_timer()
 
     @property
     def whole_bytes(self) -> int:
@@ -169,8 +173,7 @@ class Driver(ABC):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ns = deadline_ns
-        delay_s = max(0, deadline_ns - time.monotonic_ns()) / 1e9
-        self._timer = self._loop.call_later(delay_s, self._on_timer)
+        self._timer = self._loop.call_at(timer_at(deadline_ns), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

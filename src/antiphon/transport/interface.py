@@ -154,6 +154,9 @@ class Transport(Protocol):
     """Frames to and from the other members."""
 
     deliver: Deliver
+    flushes_itself: bool
+    """Does what was said leave at the end of the round without a `flush`? Who flushes after every step, and
+    so would be woken for nothing, says no. What is said while frames are delivered leaves after that."""
 
     async def start(self) -> None:
         """Open sockets; `NodeError` when that is impossible. Members need not be there yet."""

@@ -53,6 +53,8 @@ from antiphon.wire.primitives import Buffer
 
 HEADS_NS: Final = 20 * MS
 HEADS_NS_MAX: Final = 1_000 * MS
+# Of a stream of which nothing is left that could be asked for again.
+IDLE_HEADS_NS_MAX: Final = 4_000 * MS
 REACH_BACK: Final = 64
 SPANS_PER_ASK: Final = 80
 ASKS_AT_ONCE: Final = 8
@@ -180,6 +182,11 @@ class Link:
         if not out.is_dirty:
             out.is_dirty = True
             self._dirty.append(out)
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Is anything to be sealed, or to be sent?"""
+        return bool(self._dirty or self.outgoing)
 
     def flush(self, now_ns: int) -> list[Out]:
         """Seal what waits, and return everything that is to be sent."""
@@ -438,7 +445,9 @@ class Link:
                 heads += self._quiet_heads(out.destination - UNICAST)
         self._talk(out, p.pack_heads(heads))
         out.heads_at_ns = now_ns + out.heads_interval_ns
-        out.heads_interval_ns = min(2 * out.heads_interval_ns, HEADS_NS_MAX)
+        is_idle = out.store is not None and not out.store
+        most_ns = IDLE_HEADS_NS_MAX if is_idle else HEADS_NS_MAX
+        out.heads_interval_ns = min(2 * out.heads_interval_ns, most_ns)
         self._wake(out.heads_at_ns)
 
     def _quiet_heads(self, node: int) -> list[tuple[int, int, int]]:

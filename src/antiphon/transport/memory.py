@@ -44,6 +44,7 @@ class MemoryTransport:
     ) -> None:
         self.settings = settings
         self.deliver = deliver
+        self.flushes_itself = True
         self._network = network
         self._faults = faults
         self._loop = asyncio.get_running_loop()

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 from antiphon.errors import ProtocolError, VersionMismatch
@@ -589,6 +590,18 @@ def confirm_bytes(session: int, channel: str, items: Sequence[ConfirmItem]) -> b
     return b"".join((head, encode_u128(session), name, pack(_LONE_ITEM, 1, number, count, code, sequence, 0)))
 
 
+def lone_confirm_head(session: int, channel: str) -> bytes:
+    """What all Confirm frames of a session and a channel begin with that have one item without a text."""
+    name = encode_text(channel)
+    return pack(_HEAD, 1 + 16 + len(name) + _LONE_ITEM.size, _CONFIRM) + encode_u128(session) + name
+
+
+def lone_confirm_tail(item: ConfirmItem) -> bytes:
+    """The rest of such a frame: head and tail are `confirm_bytes` of the item."""
+    number, count, code, sequence, _ = item
+    return _LONE_ITEM.pack(1, number, count, code, sequence, 0)
+
+
 def decode_client_frame(kind: int, payload: Buffer) -> ClientFrame:
     """A frame that a client may send; anything else breaks the protocol."""
     if kind in _TYPES and not _TYPES[kind][1] & _FROM_CLIENT:
@@ -605,9 +618,14 @@ def decode_server_frame(kind: int, payload: Buffer) -> ServerFrame:
 
 def command_buffers(channel: str, command: Sequence[Buffer]) -> list[Buffer]:
     """A Command frame around the buffers of one command, which are not copied."""
-    name = encode_text(channel)
+    name = _channel_name(channel)
     length = 1 + len(name) + sum(map(len, command))
     return [pack(_HEAD, length, _COMMAND) + name, *command]
+
+
+@lru_cache(maxsize=64)
+def _channel_name(channel: str) -> bytes:
+    return encode_text(channel)
 
 
 def deliver_buffers(

@@ -71,7 +71,19 @@ PAIRS = [
 ]
 
 # Of the asyncio face alone: what awaiting does, and what consumers do for iterations and the link.
-BETWEEN_OURSELVES = {"opened", "arrived", "ended", "put_back", "take", "given", "given_in_turn", "done_with"}
+BETWEEN_OURSELVES = {
+    "opened",
+    "arrived",
+    "ended",
+    "put_back",
+    "take",
+    "given",
+    "given_in_turn",
+    "done_with",
+    "check_transacted",
+    "is_fed_by",
+    "restart",
+}
 
 
 def words(cls: type[Any]) -> dict[str, list[tuple[Any, ...]]]:

@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.codec import NO_DISK, decode, encode, encode_parts
+from antiphon.bus.entries import COUNT_MAX
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid
@@ -57,7 +58,8 @@ def entry(first: int, count: int = 1) -> Entry:
 
 
 @pytest.mark.parametrize(
-    "entries", [(entry(1), entry(3)), (entry(2), entry(1)), (entry(0),), (entry(1, 0),), (entry(1, 65_537),)]
+    "entries",
+    [(entry(1), entry(3)), (entry(2), entry(1)), (entry(0),), (entry(1, 0),), (entry(1, COUNT_MAX + 1),)],
 )
 def test_entries_that_do_not_follow_each_other_are_refused(entries: tuple[Entry, ...]) -> None:
     with pytest.raises(ProtocolError):

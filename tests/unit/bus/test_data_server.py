@@ -11,6 +11,7 @@ from antiphon.bus.data_server import DataServer
 from antiphon.bus.effects import (
     Alarm,
     Append,
+    Apply,
     DataRecord,
     Learned,
     Received,
@@ -344,7 +345,7 @@ def test_the_member_gets_a_payload_only_once_it_is_durable() -> None:
     assert desk.server.take(entry_of(data, 2), []) is None
     desk.step(Synced(1))
     taken = desk.server.take(entry_of(data, 2), [])
-    assert taken == (memoryview(data.payload), Location(1, 0, len(data.payload)))
+    assert taken == Apply(entry_of(data, 2), memoryview(data.payload), Location(1, 0, len(data.payload)))
     assert desk.payloads.reads == 0, "what was just written need not be read"
     assert desk.payloads.location_of(2) is not None
 
@@ -355,7 +356,7 @@ def test_a_payload_that_lay_in_a_buffer_is_read_from_the_journal() -> None:
     desk.hear(m.Data(data.mid, data.ts, data.count, data.digest, memoryview(bytearray(data.payload))))
     desk.step(Synced(1))
     taken = desk.server.take(entry_of(data, 2), [])
-    assert taken is not None and taken[0] == data.payload
+    assert taken is not None and taken.payload == data.payload
     assert desk.payloads.reads == 1
 
 
@@ -368,8 +369,8 @@ def test_a_payload_that_is_part_of_what_was_received_is_kept_small_ones_as_a_cop
     desk.hear(m.Data(data.mid, data.ts, data.count, data.digest, view))
     desk.step(Synced(1))
     taken = desk.server.take(entry_of(data, 2), [])
-    assert taken is not None and taken[0] == data.payload
-    assert (taken[0].obj is received) == (commands > 1)
+    assert taken is not None and taken.payload == data.payload
+    assert (taken.payload.obj is received) == (commands > 1)
     assert desk.payloads.reads == 0
 
 
@@ -433,7 +434,7 @@ def test_what_rotted_after_it_was_placed_is_unknown_here_and_told_to_the_message
     desk.payloads.read = read  # type: ignore[method-assign]
     alarm, spoilt, answer = desk.hear(m.FetchData((mid(1),), (2,)), sender=3)
     assert isinstance(alarm, Alarm)
-    assert isinstance(spoilt, Spoilt) and spoilt.place == taken[1]
+    assert isinstance(spoilt, Spoilt) and spoilt.place == taken.location
     assert answer == Send(3, m.FetchDataReply((), (mid(1),))), "never: it does not exist"
 
 

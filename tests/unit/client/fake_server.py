@@ -25,9 +25,12 @@ from antiphon.wire.commands import (
     ConfirmItem,
     OutcomeCode,
     Publish,
+    Return,
     decode_payload,
     read_command,
 )
+from antiphon.wire.transaction_frames import TransactionFate
+from antiphon.wire.transactions import CommitTransaction, RollBackTransaction, TransactedPublish
 
 CHANNEL = "a"
 SESSION = 0x5E55
@@ -67,12 +70,15 @@ class FakeServer:
     refusals: dict[type[Any], tuple[str, str]] = field(default_factory=dict)
     judge: Callable[[CommandHeader, Any], ConfirmItem | None] = lambda header, payload: None
     greet: Callable[[frames.Hello], frames.ServerFrame | None] | None = None
+    decide: Callable[[Any], tuple[TransactionFate, str] | None] = lambda wish: None
     peers: list[Peer] = field(default_factory=list)
     ready: dict[int, deque[Row]] = field(default_factory=dict)
     consumers: dict[tuple[int, int], Consumer] = field(default_factory=dict)
     acknowledged: Ranges = field(default_factory=Ranges)
     sequence: int = 0
+    expired: set[int] = field(default_factory=set)  # sessions that the channels have forgotten
     places: dict[str, str] = field(default_factory=dict)  # the channels of destinations elsewhere
+    uncommitted: dict[tuple[int, int], list[TransactedPublish]] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
     _stored: dict[tuple[int, str, int], ConfirmItem] = field(default_factory=dict)
     _held: list[tuple[Peer, frames.Confirm]] | None = None
@@ -153,6 +159,8 @@ class FakeServer:
                 welcome = self.greet(frame) if self.greet is not None else self.welcome()
                 if welcome is not None:
                     peer.say(welcome)
+            case frames.SessionOpen() if frame.session in self.expired and frame.channels:
+                peer.say(frames.Failed(request=frame.request, code="local.session_closed", text="expired"))
             case (
                 frames.SessionOpen()
                 | frames.DestinationOpen()
@@ -189,6 +197,12 @@ class FakeServer:
                 if isinstance(answer, list):  # one after the other
                     answer = answer.pop(0)
                 peer.say(frames.Answer(request=frame.request, answer=answer))
+            case frames.TransactionCommit() | frames.TransactionAsk():
+                decided = self.decide(frame)
+                if decided is not None:
+                    peer.say(
+                        frames.TransactionDecided(request=frame.request, fate=decided[0], text=decided[1])
+                    )
             case frames.Ping():
                 peer.say(frames.Pong(nonce=frame.nonce))
 
@@ -266,21 +280,50 @@ class FakeServer:
             item = known._replace(code=OutcomeCode.DUPLICATE)
         if item is None:
             item = ConfirmItem(header.number, header.count, OutcomeCode.APPLIED, self.sequence + 1)
-            if isinstance(payload, Publish):
-                self.store(payload.destination, Batch.decode(payload.batch))
-            else:
-                self.sequence += 1
-            if isinstance(payload, Acknowledge):
-                self.acknowledged.add_all(payload.ranges)
-                for consumer in self.consumers.values():
-                    for number in payload.ranges.numbers():
-                        consumer.holds.pop(number, None)
+            self._apply(header.session, payload)
             self._stored[header.session, channel, header.number] = item
         confirm = frames.Confirm(session=header.session, channel=channel, items=(item,))
         if self._held is not None:
             self._held.append((peer, confirm))
         else:
             peer.say(confirm)
+
+    def _apply(self, session: int, payload: Any) -> None:
+        match payload:
+            case Publish():
+                self.store(payload.destination, Batch.decode(payload.batch))
+                return
+            case CommitTransaction():
+                for one in self.uncommitted.pop((session, payload.transaction), ()):
+                    self.store(one.destination, Batch.decode(one.batch))
+                for consumed in payload.consumed:
+                    self._acknowledge(consumed.numbers)
+                return
+            case TransactedPublish():
+                self.uncommitted.setdefault((session, payload.transaction), []).append(payload)
+            case RollBackTransaction():
+                self.uncommitted.pop((session, payload.transaction), None)
+            case Acknowledge():
+                self._acknowledge(payload.ranges)
+            case Return():
+                self._return(payload.ranges)
+        self.sequence += 1
+
+    def _acknowledge(self, numbers: Ranges) -> None:
+        self.acknowledged.add_all(numbers)
+        for consumer in self.consumers.values():
+            for number in numbers.numbers():
+                consumer.holds.pop(number, None)
+
+    def _return(self, numbers: Ranges) -> None:
+        for consumer in list(self.consumers.values()):
+            given = {number: row for number, row in consumer.holds.items() if number in numbers}
+            if given:
+                consumer.holds = {
+                    number: row for number, row in consumer.holds.items() if number not in given
+                }
+                former = Consumer(0, 0, consumer.destination, 0, 0, consumer.peer, holds=given)
+                self._give_back(former, seen_through=consumer.delivered)
 
     def store(self, destination: int, batch: Batch) -> None:
         queue = self.ready.setdefault(destination, deque())

@@ -18,6 +18,7 @@ from antiphon.bus.messages import (
     Registered,
     Target,
 )
+from antiphon.bus.planted import NONE
 from antiphon.client_manager.effects import (
     ChannelEvent,
     CloseConnection,
@@ -60,7 +61,14 @@ T = TypeVar("T")
 class Stage:
     """Everything a test says to the manager goes through here, and everything it answers is kept."""
 
-    def __init__(self, channels: Sequence[str] = (CHANNEL,), *, is_led: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        channels: Sequence[str] = (CHANNEL,),
+        *,
+        is_led: bool = True,
+        planted: frozenset[str] = NONE,
+        **settings: Any,
+    ) -> None:
         self.directory: dict[str, int] = {"queue:known": KNOWN}
         self.subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
         self.placements: dict[str, str] = {}
@@ -75,6 +83,7 @@ class Stage:
             IdSource(1, 2, 3, 4),
             channels,
             ClientManagerSettings(**settings),
+            planted,
         )
         self.now_ns = 0
         self.effects: list[Effect] = []

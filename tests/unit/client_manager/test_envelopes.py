@@ -71,6 +71,37 @@ def test_one_large_command_travels_alone_once_nothing_is_on_the_way() -> None:
     assert len(last.payload) == 10
 
 
+def test_little_goes_along_only_if_it_is_as_much_as_is_under_way() -> None:
+    target, lane = gatherer(turn_bytes=1_000), Lane("a", None)
+    put(target, lane, 1, 100)
+    (first,) = target.gather()
+    put(target, lane, 2, 100)
+    # One more while one is under way: a few clients do not wait for each other.
+    (second,) = target.gather()
+    put(target, lane, 3, 100)
+    assert target.gather() == []
+    put(target, lane, 4, 100)
+    (third,) = target.gather()
+    assert [number for _, number in numbers(target, third)] == [3, 4]
+    put(target, lane, 5, 100)
+    assert target.gather() == []
+    target.committed(first.tag)
+    assert len(target.gather()) == 1
+    assert second.tag < third.tag
+
+
+def test_what_is_much_goes_along_whatever_is_under_way() -> None:
+    target, lane = gatherer(turn_bytes=1_000), Lane("a", None)
+    for number in range(1, 9):
+        put(target, lane, number, 10)
+    assert len(target.gather()) == 1
+    put(target, lane, 9, 999)
+    assert target.gather() == []
+    put(target, lane, 10, 1)
+    (second,) = target.gather()
+    assert len(second.payload) == 1_000
+
+
 def test_what_comes_while_the_window_is_full_is_gathered() -> None:
     target, lane = (
         gatherer(envelope_bytes=10_000, submitted_bytes_max=2 * ENVELOPE_WEIGHT_MIN),

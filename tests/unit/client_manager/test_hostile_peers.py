@@ -7,11 +7,13 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.bus.messages import Register, Registered
+from antiphon.bus.messages import InDoubt, Register, Registered, Unfinished
 from antiphon.client_manager.effects import ConnectionLost, ConnectionOpened, WriteBlocked, WriteUnblocked
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import Acknowledge, Outcome, OutcomeCode
+from antiphon.wire.transaction_frames import TransactionPart
+from antiphon.wire.transactions import CommitTransaction, Consumed, RollBackTransaction
 from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, command, publish
 
 REFUSALS = (
@@ -20,6 +22,8 @@ REFUSALS = (
     OutcomeCode.GAP,
     OutcomeCode.ACK_LOST,
     OutcomeCode.SESSION_UNKNOWN,
+    OutcomeCode.TX_ROLLED_BACK,
+    OutcomeCode.STALE,
 )
 
 small = st.integers(0, 4)
@@ -61,16 +65,40 @@ def frame_of(kind: int, request: int, session: int, number: int) -> frames.Clien
         9: lambda: frames.Ping(nonce=number),
         10: lambda: frames.Goodbye(code="", text=""),
         11: lambda: frames.Ask(request=request, question="{}"),
+        12: lambda: frames.TransactionCommit(
+            request=request,
+            session=session,
+            transaction=number,
+            parts=tuple(
+                TransactionPart(
+                    channel, 0, number, (Consumed(KNOWN, 0, Ranges([(1, 2)])),) * (number % 2), ()
+                )
+                for channel in (CHANNEL, "b")[: number or 1]
+            ),
+            application="spark" if number == 3 else "",
+        ),
+        13: lambda: frames.TransactionAsk(
+            request=request, session=session, transaction=number, home=CHANNEL if number else ""
+        ),
+        14: lambda: command(session or 1, max(1, number), RollBackTransaction(transaction=number)),
+        15: lambda: command(
+            session or 1,
+            max(1, number),
+            CommitTransaction(transaction=1, batches=0, messages=number // 4, consumed=()),
+        ),
     }
     return made[kind]()
 
 
 moves = st.tuples(
     st.sampled_from(
-        ["say"] * 12 + ["confirm"] * 5 + ["refuse", "lose", "block", "unblock", "answer", "term"]
+        ["say"] * 12
+        + ["confirm"] * 5
+        + ["refuse"] * 2
+        + ["lose", "block", "unblock", "answer", "term", "doubt"]
     ),
     st.integers(1, 2),
-    st.sampled_from([1, 1, 1, *range(12), 4, 4, 4, 6, 6]),
+    st.sampled_from([1, 1, 1, *range(16), 4, 4, 4, 6, 6, 12, 12, 12]),
     session_ids,
     small,
 )
@@ -80,7 +108,14 @@ moves = st.tuples(
 def test_whatever_peers_say_the_manager_goes_on_and_ends_empty(
     script: list[tuple[str, int, int, int, int]],
 ) -> None:
-    stage = Stage(sessions_max=2, consumers_max=2, requests_max=8, submitted_bytes_max=1)
+    stage = Stage(
+        (CHANNEL, "b"),
+        sessions_max=2,
+        consumers_max=2,
+        requests_max=8,
+        submitted_bytes_max=1,
+        transactions_max=2,
+    )
     term = 0
     alive: dict[int, bool] = {}
     next_conn = 10
@@ -104,7 +139,7 @@ def test_whatever_peers_say_the_manager_goes_on_and_ends_empty(
             case "confirm" if stage.submitted:
                 stage.confirm()
             case "refuse" if stage.submitted:
-                stage.confirm(Outcome(0, 1, REFUSALS[number], 0, "no"))
+                stage.confirm(Outcome(0, 1, REFUSALS[(number + which) % len(REFUSALS)], 0, "no"))
             case "lose":
                 stage.step(ConnectionLost(conn))
             case "block":
@@ -118,6 +153,10 @@ def test_whatever_peers_say_the_manager_goes_on_and_ends_empty(
             case "term":
                 term += 1
                 stage.new_term(term)
+            case "doubt" if kind % 2:
+                stage.tell(InDoubt(session, number, CHANNEL, number), channel="b")
+            case "doubt":
+                stage.tell(Unfinished(session, number, ("b",), (number,)))
         alive[conn] = conn in stage.manager._connections
         for connection in stage.manager._connections.values():
             assert len(connection.sessions) <= 2
@@ -129,3 +168,5 @@ def test_whatever_peers_say_the_manager_goes_on_and_ends_empty(
     manager = stage.manager
     assert (manager.connection_count, manager.session_count, manager.consumer_count) == (0, 0, 0)
     assert manager._ordering._unconfirmed_bytes == 0
+    coordination = manager._coordination
+    assert (len(coordination), len(coordination._busy), len(coordination._unfinished)) == (0, 0, 0)

@@ -172,6 +172,8 @@ def test_confirmations_of_one_step_are_one_frame_for_each_session() -> None:
     stage.connect()
     one, other = stage.open_session(), stage.open_session()
     stage.say(1, publish(one, 1), publish(other, 1))
+    (first,) = stage.submitted
+    stage.tell(EnvelopeCommitted(first.tag, 10, first.count))
     stage.say(1, publish(one, 2), publish(other, 2))
     first, second = stage.submitted
     stage.tell(

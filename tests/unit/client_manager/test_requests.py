@@ -352,4 +352,6 @@ def test_nothing_is_asked_of_a_primary_that_has_answered_everything() -> None:
     stage, session, key = attached()
     stage.say(1, consumer_close(session))
     stage.tell(Unregistered(key, 1))
+    # Until then what came before is acknowledged.
+    stage.wait(20)
     assert stage.wait(10_000) == []

@@ -71,12 +71,27 @@ def acknowledged(upto: int, *missing: tuple[int, int], stream: int = RUN) -> Del
 # -- order -------------------------------------------------------------------------------------------
 
 
-def test_what_comes_in_order_is_taken_at_once_and_acknowledged_once_for_a_step() -> None:
-    bench = Bench()
+def test_what_comes_in_order_is_taken_at_once_and_acknowledged_a_little_later() -> None:
+    bench = Bench(acknowledge_delay_ms=20)
     bench.arrive(1, 2, 3)
     assert bench.taken == [1, 2, 3]
-    assert bench.at(0) == [acknowledged(3)]
-    assert bench.at(1) == []
+    assert bench.at(5) == []
+    assert bench.streams.next_deadline_ns() == 25 * MS
+    bench.arrive(4)
+    assert bench.at(24) == []
+    assert bench.at(25) == [acknowledged(4)]
+    assert bench.streams.next_deadline_ns() is None
+    assert bench.at(60) == []
+
+
+def test_much_that_came_is_acknowledged_at_once() -> None:
+    bench = Bench(acknowledge_delay_ms=20, acknowledge_bytes=1_000)
+    bench.arrive(1, 2, 3)
+    assert bench.at(0) == []
+    bench.arrive(4)
+    assert bench.at(1) == [acknowledged(4)]
+    bench.arrive(5)
+    assert bench.at(2) == []
 
 
 def test_what_comes_too_early_is_taken_in_its_turn() -> None:
@@ -103,7 +118,7 @@ def test_what_comes_twice_is_taken_once_and_acknowledged_again() -> None:
 
 
 def test_a_gap_is_named_after_a_short_while_and_again_until_it_is_closed() -> None:
-    bench = Bench(missing_delay_ms=20, missing_interval_ms=100)
+    bench = Bench(acknowledge_delay_ms=0, missing_delay_ms=20, missing_interval_ms=100)
     bench.arrive(1, 4, 7)
     assert bench.at(5) == [acknowledged(1)]
     assert bench.streams.next_deadline_ns() == 25 * MS
@@ -119,11 +134,12 @@ def test_a_gap_is_named_after_a_short_while_and_again_until_it_is_closed() -> No
 
 
 def test_a_gap_that_was_only_a_matter_of_order_is_not_named() -> None:
-    bench = Bench()
+    bench = Bench(acknowledge_delay_ms=20, missing_delay_ms=20)
     bench.arrive(2)
     bench.at(0)
     bench.arrive(1)
-    assert bench.at(10) == [acknowledged(2)]
+    assert bench.at(10) == []
+    assert bench.at(20) == [acknowledged(2)]
     assert bench.streams.next_deadline_ns() is None
 
 
@@ -137,9 +153,10 @@ def test_a_lost_end_is_found_when_the_primary_tells_how_long_the_stream_is() -> 
 
 
 def test_a_primary_that_does_not_know_what_came_is_told_again() -> None:
-    bench = Bench()
+    bench = Bench(acknowledge_delay_ms=20)
     bench.arrive(1, 2)
     bench.at(0)
+    assert bench.at(20) == [acknowledged(2)]
     bench.head(2, acknowledged=2)
     assert bench.at(100) == []
     bench.head(2, acknowledged=1)
@@ -174,11 +191,12 @@ def test_a_later_run_of_ours_has_another_stream_and_voids_the_former() -> None:
     bench.arrive(1, 2, 4)
     bench.arrive(1, stream=RUN + 1)
     assert bench.begun == [RUN, RUN + 1]
-    assert bench.at(0) == [acknowledged(1, stream=RUN + 1)]
+    assert bench.at(0) == []
+    assert bench.at(20) == [acknowledged(1, stream=RUN + 1)]
     bench.arrive(3)
     assert bench.taken == [1, 2, 1]
     bench.head(9, stream=RUN)
-    assert bench.at(1) == []
+    assert bench.at(21) == []
 
 
 def test_a_new_term_begins_with_nothing() -> None:
@@ -203,6 +221,7 @@ def test_what_is_for_other_client_managers_is_not_for_us() -> None:
     assert stage.heard_of(frames.Deliver) == []
     stage.tell(Deliver(1, 5, (other, Target(1, 2, (Taker(key, 1),), RUN)), (rows,)))
     assert len(stage.heard_of(frames.Deliver)) == 1
+    stage.wait(20)
     assert stage.to_primary(DeliverAck)[-1] == DeliverAck(1, 2, stream=RUN)
 
 

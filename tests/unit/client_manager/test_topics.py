@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.bus.effects import EnvelopeCommitted
 from antiphon.bus.messages import Deliver, Piece, Register, Registered, Taker, Target
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
@@ -82,6 +83,9 @@ def test_the_same_wish_is_ordered_once_and_another_for_itself() -> None:
     stage, _ = staged()
     stage.say(1, create(1, "{}"), create(2, "{}"), create(3, '{"retention":60}'))
     stage.say(1, frames.DestinationOpen(request=4, name="topic:prices", create=True))
+    # It waits for the two that are under way.
+    (first,) = stage.submitted
+    stage.tell(EnvelopeCommitted(first.tag, stage.next_sequence, first.count))
     assert [kinds(envelope) for envelope in stage.submitted] == [
         [CommandKind.CREATE] * 2,
         [CommandKind.CREATE],

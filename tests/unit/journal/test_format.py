@@ -17,7 +17,7 @@ from antiphon.journal.format import (
     decode_block,
     decode_record_header,
     encode_group,
-    encode_record_header,
+    encode_records,
     page_after,
     record_size,
     seed_of,
@@ -25,7 +25,7 @@ from antiphon.journal.format import (
     segment_numbers,
     split_order_payload,
 )
-from antiphon.journal.ports import Position
+from antiphon.journal.ports import Buffer, Location, Position
 from tests.journals import DISK_ID
 
 SEED = seed_of(DISK_ID)
@@ -48,9 +48,44 @@ def group(payload: bytes) -> list[bytes]:
 
 
 def header(payload: bytes = b"") -> bytes:
-    synced = Position(3, 4, 8192)
-    digest = b"d" * 16
-    return encode_record_header(3, 8192, 8000, 9, 0, Mid(1, 2, 3), 4, 5, len(payload), digest, synced, SEED)
+    return bytes(records([payload])[0][:RECORD_HEADER_BYTES])
+
+
+def records(
+    payloads: list[bytes], end: int = 1 << 20, locations: list[Location] | None = None
+) -> list[Buffer]:
+    buffers: list[Buffer] = []
+    encode_records(
+        [(Mid(1, 2, 3 + at), 4, 5, b"d" * 16, payload) for at, payload in enumerate(payloads)],
+        [] if locations is None else locations,
+        buffers,
+        segment=3,
+        offset=8192,
+        end=end,
+        previous=8000,
+        run=9,
+        flags=0,
+        synced=Position(3, 4, 8192),
+        seed=SEED,
+    )
+    return buffers
+
+
+def test_several_records_lie_one_behind_the_other_and_none_beyond_the_end() -> None:
+    payloads = [bytes(size) for size in (0, 1, 8, 4096, 4097, 5)]
+    locations: list[Location] = []
+    whole = b"".join(records(payloads, locations=locations))
+    previous, at = 8000, 8192
+    for place, payload in zip(locations, payloads, strict=True):
+        assert place == (3, at, len(payload))
+        read = decode_record_header(whole, at - 8192, SEED, 3, at)
+        assert read is not None
+        assert (read.previous, read.location, read.end) == (previous, place, at + record_size(len(payload)))
+        previous = at = read.end
+    assert len(whole) == at - 8192
+    fewer: list[Location] = []
+    assert b"".join(records(payloads, end=at - 1, locations=fewer)) == whole[: locations[-1].offset - 8192]
+    assert fewer == locations[:-1]
 
 
 def test_a_group_comes_back_block_by_block() -> None:

@@ -38,6 +38,53 @@ def test_what_was_synced_is_there_after_a_power_cut() -> None:
     assert reopen(desk).found() == desk.written()
 
 
+def test_several_in_one_call_are_what_they_would_be_one_by_one() -> None:
+    sizes = [0, 1, 300, 4096, 5000, 7, 20_000, 300]
+    together, apart = Desk.new(), Desk.new()
+    assert together.write_envelopes(*sizes) == len(sizes)
+    for size in sizes:
+        apart.write_data(size)
+    places = [[desk.journal.payloads.locate(mid) for mid, _ in desk.data] for desk in (together, apart)]
+    assert places[0] == places[1] and None not in places[0]
+    assert [bytes(together.journal.read(place)) for place in places[0] if place] == [
+        payload for _, payload in together.data
+    ], "also before they are written"
+    tickets = [desk.flush() for desk in (together, apart)]
+    assert tickets[0] == tickets[1]
+    for desk, ticket in zip((together, apart), tickets, strict=True):
+        desk.sync(ticket)
+    assert together.disk.read(segment_name(1), 0, 1 << 20) == apart.disk.read(segment_name(1), 0, 1 << 20)
+    assert reopen(together).found() == together.written()
+
+
+def test_several_in_one_call_that_need_more_than_a_segment_are_durable_part_by_part() -> None:
+    desk = Desk.new()
+    sizes = [30_000] * 7
+    assert desk.write_envelopes(*sizes) == len(sizes)
+    first = desk.flush()
+    assert 0 < first.upto_index < desk.index, "a segment holds two of them"
+    desk.sync(first)
+    while desk.journal.has_gathered:
+        desk.sync()
+    assert desk.journal.end_position.segment == 4
+    assert reopen(desk).found() == desk.written()
+
+
+def test_of_several_in_one_call_those_before_the_first_without_room_are_taken() -> None:
+    disk = MemoryDisk()
+    desk = Desk.new(disk)
+    desk.write_order()
+    desk.sync()
+    disk.capacity = disk.bytes_used
+    assert desk.write_envelopes(30_000, 30_000, 30_000, 10) == 2
+    desk.sync()
+    disk.capacity = None
+    assert desk.write_envelopes(30_000, 10) == 2
+    while desk.journal.has_gathered:
+        desk.sync()
+    assert reopen(desk).found() == desk.written()
+
+
 def test_what_was_only_flushed_may_be_gone() -> None:
     desk = Desk.new()
     desk.write_data()

@@ -24,6 +24,7 @@ from antiphon.bus.messages import (
     Unregister,
     digest_of,
 )
+from antiphon.bus.planted import NONE
 from antiphon.bus.ports import Location
 from antiphon.ids import Mid, make_epoch
 from antiphon.message_manager.effects import Effect, Propose
@@ -49,6 +50,21 @@ from antiphon.wire.commands import (
     count_of,
     encode_command,
     kind_of,
+)
+from antiphon.wire.transactions import (
+    TRANSACTED_NUMBER,
+    CommitTransaction,
+    Consumed,
+    DecideTransaction,
+    DropStaged,
+    FinishTransaction,
+    ForgetTransaction,
+    Participant,
+    PrepareTransaction,
+    ResolveTransaction,
+    RollBackTransaction,
+    StagedPublish,
+    TransactedPublish,
 )
 
 NODE = 1
@@ -113,6 +129,7 @@ class Channel:
         node: int = NODE,
         records_per_segment: int = 4,
         begin: bool = True,
+        planted: frozenset[str] = NONE,
     ) -> None:
         self.now_ns = 0
         self.wall_ms = 1_000
@@ -120,7 +137,7 @@ class Channel:
         self.next = 1
         self.payloads = MemoryPayloads(records_per_segment)
         self.settings = settings
-        self.manager = MessageManager("main", node, self.payloads, settings)
+        self.manager = MessageManager("main", node, self.payloads, settings, planted=planted)
         self._runs: dict[int, tuple[int, int]] = {}
         self._counter = 0
         self._credits = 0
@@ -171,6 +188,13 @@ class Channel:
             count_of(payload) if count is None else count,
             payload,
         )
+
+    def outcome(self, *commands: bytes, pid: int = CM) -> Outcome | None:
+        """Order these; what is told of the last of them, None if it did what it asked."""
+        self.order(*commands, pid=pid)
+        before = self.manager.applied - count_of(commands[-1])
+        _, _, rows = self.manager.state.outcomes.page(before, self.manager.applied)
+        return rows[-1] if rows else None
 
     def order_proposals(self, effects: Iterable[Effect]) -> int:
         proposals = [effect for effect in effects if isinstance(effect, Propose)]
@@ -273,8 +297,21 @@ def show(
 # -- commands ------------------------------------------------------------------------
 
 
-def of_node(payload: Payload) -> bytes:
-    return encode_command(kind_of(payload), NODE_SESSION, 0, 0, 0, payload.encode())
+def of_node(payload: Payload, count: int = 1) -> bytes:
+    return encode_command(kind_of(payload), NODE_SESSION, 0, 0, 0, payload.encode(), count)
+
+
+def finish(session: int, transaction: int, *, commits: bool, messages: int = 0) -> bytes:
+    payload = FinishTransaction(session=session, transaction=transaction, commits=commits, messages=messages)
+    return of_node(payload, max(1, messages) if commits else 1)
+
+
+def resolve(session: int, transaction: int) -> bytes:
+    return of_node(ResolveTransaction(session=session, transaction=transaction))
+
+
+def forget(session: int, transaction: int) -> bytes:
+    return of_node(ForgetTransaction(session=session, transaction=transaction))
 
 
 class Client:
@@ -285,6 +322,7 @@ class Client:
         self.generation = generation
         self.number = 1
         self.confirmed_through = 0
+        self.transacted = 1
 
     def _command(self, payload: Payload, number: int, count: int = 1) -> bytes:
         return encode_command(
@@ -358,6 +396,101 @@ class Client:
             number=start if isinstance(start, int) else 0,
         )
         return self._numbered(payload, number)
+
+    # -- transactions
+
+    def tx_publish(
+        self,
+        destination: int,
+        bodies: Sequence[bytes],
+        *,
+        transaction: int = 1,
+        index: int = 0,
+        number: int | None = None,
+    ) -> bytes:
+        batch = self._transacted(bodies)
+        payload = TransactedPublish(transaction, index, len(bodies), destination, 1, 0, batch)
+        return self._numbered(payload, number)
+
+    def _transacted(self, bodies: Sequence[bytes]) -> bytes:
+        first, self.transacted = self.transacted, self.transacted + len(bodies)
+        return Batch.of_bodies(bodies, self.session, TRANSACTED_NUMBER | first, 0).encode()
+
+    def tx_commit(
+        self,
+        batches: int,
+        messages: int,
+        *consumed: Consumed,
+        transaction: int = 1,
+        number: int | None = None,
+        count: int | None = None,
+    ) -> bytes:
+        payload = CommitTransaction(
+            transaction=transaction, batches=batches, messages=messages, consumed=consumed
+        )
+        return self._numbered(payload, number, max(1, messages) if count is None else count)
+
+    def tx_rollback(self, transaction: int = 1) -> bytes:
+        return self._numbered(RollBackTransaction(transaction=transaction), None)
+
+    def prepare(
+        self,
+        batches: int,
+        messages: int,
+        *consumed: Consumed,
+        transaction: int = 1,
+        home: str = "home",
+        staged: tuple[int, ...] = (),
+    ) -> bytes:
+        payload = PrepareTransaction(
+            transaction=transaction,
+            home=home,
+            batches=batches,
+            messages=messages,
+            consumed=consumed,
+            staged=staged,
+        )
+        return self._command(payload, 0)
+
+    def decide(
+        self,
+        batches: int,
+        messages: int,
+        *consumed: Consumed,
+        transaction: int = 1,
+        participants: tuple[Participant, ...] = (Participant("other", 3),),
+        staged: tuple[int, ...] = (),
+        application: str = "",
+        version: int = 0,
+    ) -> bytes:
+        payload = DecideTransaction(
+            transaction=transaction,
+            batches=batches,
+            messages=messages,
+            consumed=consumed,
+            staged=staged,
+            participants=participants,
+            application=application,
+            version=version,
+        )
+        return self._command(payload, 0, max(1, messages))
+
+    def stage(
+        self,
+        part: int,
+        destination: int,
+        bodies: Sequence[bytes],
+        *,
+        index: int = 0,
+        seconds: int = 60,
+        application: str = "app",
+    ) -> bytes:
+        batch = self._transacted(bodies)
+        payload = StagedPublish(part, index, len(bodies), seconds, destination, 1, 0, application, batch)
+        return self._numbered(payload, None)
+
+    def drop_staged(self, *parts: int) -> bytes:
+        return self._numbered(DropStaged(parts=parts), None)
 
     def unsubscribe(self, subscription: int) -> bytes:
         return self._numbered(Unsubscribe(subscription=subscription), None)

@@ -138,8 +138,30 @@ def test_pieces_of_a_batch_are_slices_of_it(channel: Channel, client: Client, qu
     assert (batch.bodies(), batch.first_number) == (bodies(10)[4:], 5)
 
 
+def test_what_is_delivered_as_soon_as_it_is_applied_is_not_read_again(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    channel.register(1, queue)
+    channel.flush()
+    channel.order(client.publish(queue, bodies(2)), client.publish(queue, bodies(1)))
+    assert sum(deliver.pieces[0].count for deliver in delivers(channel.flush())) >= 2
+    assert channel.payloads.reads == 0
+
+
+def test_batches_that_lie_in_one_record_are_read_together(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    channel.order(*(client.publish(queue, bodies(1)) for _ in range(5)))
+    channel.order(client.publish(queue, bodies(1)))
+    channel.register(1, queue)
+    channel.flush()
+    assert channel.payloads.reads == 2
+
+
 def test_a_batch_taken_in_several_steps_is_read_once(channel: Channel, client: Client, queue: int) -> None:
     channel.order(client.publish(queue, bodies(10)))
+    # Another one is the last that was applied.
+    channel.order(client.publish(queue, bodies(1)))
     channel.register(1, queue, credit=1)
     channel.flush()
     for credit in range(2, 11):

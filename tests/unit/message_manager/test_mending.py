@@ -175,3 +175,36 @@ def test_a_node_that_is_alone_has_nobody_to_ask_and_stops() -> None:
     stage.payloads.rotten.add(stage.places[0])
     with pytest.raises(Damaged, match="is damaged at byte"):
         stage.browse()
+
+
+def test_what_is_not_committed_is_asked_for_under_destination_0_and_written_anew() -> None:
+    """Its batch has three rows and one number: what comes is held against the rows."""
+    stage = Stage()
+    number = stage.channel.order(stage.client.tx_publish(stage.queue, [b"a", b"b", b"c"]))
+    stage.follow()
+    place = stage.manager.state.transactions.uncommitted.index.find(number).location
+    payload = bytes(stage.payloads.read(place))
+    stage.payloads.rotten.add(place)
+    stage.manager.damaged(place, Damaged("segment-00000001", place.offset, "it does not verify"))
+    (question,) = asked(list(stage.manager.flush(0, 0)))
+    assert question.message == BatchGet((0,), (number,))
+
+    data = Data(MID, 3, 1, digest_of(MID, 3, 1, payload), payload)
+    stage.manager.receive(0, question.to, BatchReply((0,), (number,), (data,)))
+    (mend,) = [one for one in stage.manager.flush(0, 0) if isinstance(one, Mend)]
+    assert mend.place == place
+    copy = stage.payloads.keep(payload)
+    stage.manager.relocated(place, copy)
+    assert stage.manager.state.transactions.uncommitted.index.find(number).location == copy
+    stage.channel.order(stage.client.tx_commit(1, 3))
+    stage.follow()
+    assert pages(stage.browse())[-1][-3:] == [b"a", b"b", b"c"]
+
+
+def test_another_replica_is_given_what_is_not_committed() -> None:
+    stage = Stage()
+    number = stage.channel.order(stage.client.tx_publish(stage.queue, [b"a", b"b"]))
+    stage.follow()
+    stage.manager.receive(0, 2, BatchGet((0, 0), (number, number + 1)))
+    (reply,) = [one.message for one in stage.manager.flush(0, 0) if isinstance(one, Send)]
+    assert isinstance(reply, BatchReply) and (reply.destinations, reply.firsts) == ((0,), (number,))

@@ -8,23 +8,33 @@ from antiphon.bus.effects import Send
 from antiphon.bus.messages import BrowseReply, BrowseRequest, Deliver
 from antiphon.bus.planted import (
     ACKNOWLEDGED_TWICE,
+    CHECKPOINT_FORGETS_TRANSACTIONS,
     FLOOR_IGNORED,
     HELD_RANGES_IGNORED,
     LOWER_GENERATION_ACCEPTED,
     NONE,
     OF_CLUSTER,
+    OF_TRANSACTIONS,
     OLD_TERM_ACCEPTED,
+    PARTICIPANT_DECIDES_ALONE,
 )
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import ExpireSession, OutcomeCode
-from tests.unit.message_manager.channel import SESSION, Channel, Client, of_node
+from tests.unit.message_manager.channel import (
+    AT_ONCE,
+    SECOND_NS,
+    SESSION,
+    Channel,
+    Client,
+    of_node,
+)
 
 planted_or_not = pytest.mark.parametrize("is_planted", [False, True])
 
 
 def channel_with(bug: str, is_planted: bool) -> Channel:
-    assert bug in OF_CLUSTER
+    assert bug in OF_CLUSTER + OF_TRANSACTIONS
     channel = Channel(begin=False)
     planted = frozenset({bug}) if is_planted else NONE
     channel.manager = MessageManager("main", 1, channel.payloads, channel.settings, planted=planted)
@@ -96,3 +106,27 @@ def test_showing_a_page_before_what_was_confirmed_is_applied_is_seen(is_planted:
         if isinstance(effect, Send) and isinstance(effect.message, BrowseReply)
     ]
     assert bool(pages) == is_planted
+
+
+@planted_or_not
+def test_a_participant_that_decides_alone_is_seen(is_planted: bool) -> None:
+    channel = channel_with(PARTICIPANT_DECIDES_ALONE, is_planted)
+    client, queue = Client(), channel.create("q")
+    channel.order(client.open(), client.tx_publish(queue, [b"a"]), client.prepare(1, 1))
+    channel.flush()
+    channel.now_ns = 3 * SECOND_NS
+
+    channel.order_proposals(channel.flush())
+    assert bool(channel.manager.state.transactions.prepared) != is_planted
+
+
+@planted_or_not
+def test_a_checkpoint_that_forgets_transactions_is_seen(is_planted: bool) -> None:
+    channel = channel_with(CHECKPOINT_FORGETS_TRANSACTIONS, is_planted)
+    client, queue = Client(), channel.create("q")
+    channel.order(client.open(), client.tx_publish(queue, [b"a"]))
+    _, state, _ = channel.manager.capture(channel.mark())
+
+    restored = MessageManager("main", 1, channel.payloads, AT_ONCE)
+    restored.restore(state)
+    assert bool(restored.state.transactions.open) != is_planted

@@ -66,6 +66,18 @@ class Cellar:
         self.storage.flush()
         return index
 
+    def write_all(self, *sizes: int) -> list[int]:
+        """The same of several at once, and of an order record behind them; their indexes."""
+        appends = [
+            bus.Append(index, bus.DataRecord(Mid(1, 1, index), 0, 1, b"x" * 16, bytes(size)))
+            for size in sizes
+            for index in [self._counter.next()]
+        ]
+        appends.append(bus.Append(self._counter.next(), bus.OrderRecord(b"order", 1)))
+        self.storage.append_all(appends)
+        self.storage.flush()
+        return [append.index for append in appends]
+
     @property
     def spaces(self) -> list[tuple[bool, bool]]:
         return [(event.is_low, event.is_tight) for event in self.told if isinstance(event, bus.SpaceChanged)]
@@ -126,6 +138,27 @@ async def filling_up(cellar: Cellar) -> None:
     await cellar.until(lambda: cellar.synced >= late[-1])
     await cellar.until(lambda: cellar.spaces[-1] == (False, False))
     assert not cellar.storage.is_full
+
+
+async def filling_up_at_once(cellar: Cellar) -> None:
+    await use_the_spare(cellar)
+    # The first two fit into what is left; the rest waits, and what is said later waits behind it.
+    _, second, third, _, order = cellar.write_all(300_000, 300_000, 300_000, 10)
+    assert cellar.storage.is_full
+    later = cellar.write_all(10, 10)
+    await cellar.until(lambda: cellar.synced >= second)
+    assert cellar.synced == second
+    cellar.disk.has_room = True
+    await cellar.until(lambda: cellar.synced >= later[-1])
+    assert third < order < later[0]
+    mids = [mid.pseq for mid, _ in cellar.journal.payloads.unplaced()]
+    assert mids[-6:] == [second - 1, second, third, third + 1, *later[:2]], "each once, in their order"
+
+
+def test_of_several_at_once_those_for_which_there_is_no_room_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(filling_up_at_once, tmp_path / "data", monkeypatch)
 
 
 def test_room_is_told_to_be_low_then_tight_then_records_wait(

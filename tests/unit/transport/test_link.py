@@ -223,6 +223,31 @@ def test_how_far_a_stream_is_is_said_when_it_falls_silent_and_not_before(stream:
     assert any(sender == 1 and to == stream for sender, to, _ in network.carried[said:])
 
 
+def test_how_far_a_stream_is_is_said_every_second_while_it_can_be_had_and_then_every_four() -> None:
+    network = two()
+    network.say(1, UNICAST + 2, b"the last for long")
+
+    def words_in(ms: int) -> int:
+        before = len(network.carried)
+        network.passes(ms)
+        return sum(sender == 1 for sender, _, _ in network.carried[before:])
+
+    words_in(1_500)
+    assert words_in(1_000) == 1, "it may have been lost, and can still be given again"
+    words_in(10_000)
+    assert words_in(40_000) == 10, "what was never asked for is gone; only a sign of life is due"
+    network.say(1, UNICAST + 2, b"one more")
+    assert words_in(100) >= 3, "itself, and soon after it how far the stream is"
+
+
+def test_over_streams_that_lose_nothing_a_sign_of_life_comes_every_second() -> None:
+    network = Network(*(settings_of(node, members=2) for node in (1, 2)), is_repairing=False)
+    network.passes(10_000)
+    before = len(network.carried)
+    network.passes(10_000)
+    assert sum(sender == 1 for sender, _, _ in network.carried[before:]) == 10
+
+
 def test_the_loss_of_a_runs_very_first_is_noticed_too() -> None:
     network = Network(settings_of(1, members=2), settings_of(2, members=2))
     lose_once(network, DATA, 0)

@@ -344,3 +344,13 @@ def test_the_head_of_a_command_in_pieces_is_renewed_without_the_rest() -> None:
     head, *rest = publish_buffers(SESSION, 1, 9, 3, 5, 1, [b"batch"], 1)
     again = renew_header(head, 2, 3)
     assert b"".join([again, *rest]) == b"".join(publish_buffers(SESSION, 2, 9, 3, 5, 1, [b"batch"], 1))
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 99), (1, 1), (2, 1), (4, 255), (8, 0), (16, 0), (32, 0)])
+def test_lone_publishes_are_counted_and_a_bad_one_among_them_is_refused(at: int, value: int) -> None:
+    good = encode_command(CommandKind.PUBLISH, 7, 1, 5, 0, b"body")
+    assert count_of(good * 3) == count_of(memoryview(good * 3)) == 3
+    bad = bytearray(good)
+    bad[at] = value
+    with pytest.raises(ProtocolError):
+        count_of(good + bytes(bad) + good)

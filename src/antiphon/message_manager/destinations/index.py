@@ -141,6 +141,20 @@ class BatchIndex:
         self._lengths.append(length)
         self._use.add(segment, length)
 
+    def append_lone(self, first: int, location: Location, offsets: list[int], lengths: list[int]) -> None:
+        """Take in batches of one row each, of one record; their numbers follow each other."""
+        firsts, rows = self._firsts, len(offsets)
+        assert not firsts or first > firsts[-1], "a batch was stored out of order"
+        segment, record_offset, record_length = location
+        firsts.extend(range(first, first + rows))
+        self._counts.extend([1] * rows)
+        self._segments.extend([segment] * rows)
+        self._record_offsets.extend([record_offset] * rows)
+        self._record_lengths.extend([record_length] * rows)
+        self._offsets.extend(offsets)
+        self._lengths.extend(lengths)
+        self._use.add(segment, sum(lengths))
+
     def forget(self, removed: Iterable[tuple[int, int]], live: Ranges) -> int:
         """These numbers, all of them live until now, have left `live`; how many bytes they were.
 

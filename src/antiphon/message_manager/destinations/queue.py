@@ -100,6 +100,17 @@ class Queue:
         self.bytes += length // count * stored
         self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
 
+    def publish_lone(
+        self, first: int, location: Location, offsets: list[int], lengths: list[int], origin: bytes
+    ) -> None:
+        """Store batches of one row each, one behind the other, all of them in one record."""
+        count = len(offsets)
+        self.index.append_lone(first, location, offsets, lengths)
+        self.live.add(first, first + count)
+        self.published += count
+        self.bytes += sum(lengths)
+        self._remember(_PUBLISHED.pack(1, first, count, 0) + origin)
+
     def acknowledge(self, numbers: Ranges) -> Ranges:
         """Remove what is live of these, and return it."""
         live = self.live
@@ -122,6 +133,10 @@ class Queue:
             self.counts.forget(removed)
         self._remember(_ACKNOWLEDGED + encoded)
         return removed
+
+    def still(self, numbers: Ranges) -> Ranges:
+        """What is live of these."""
+        return self.live.intersection(numbers)
 
     def return_(self, numbers: Ranges, *, is_counted: bool) -> Ranges:
         """Give these back; what is still live of them is returned, with its count raised if it counts."""

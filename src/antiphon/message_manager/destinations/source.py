@@ -54,6 +54,9 @@ class Source(Stored, Protocol):
         With it the number through which was looked; None when that was all there is.
         """
 
+    def still(self, numbers: Ranges) -> Ranges:
+        """What of these is still to be had."""
+
     def acknowledge(self, numbers: Ranges) -> Ranges:
         """Somebody is done with these; what of them was still to be had."""
 

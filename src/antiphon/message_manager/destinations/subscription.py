@@ -126,9 +126,13 @@ class Subscription:
         self.topic.acknowledged_by(self, accepted)
         return accepted
 
+    def still(self, numbers: Ranges) -> Ranges:
+        """Which of these it needs."""
+        return self.needs(self.topic.live.intersection(numbers))
+
     def return_(self, numbers: Ranges, *, is_counted: bool) -> Ranges:
         """Give these back; what it still needs of them is returned, with its count raised if it counts."""
-        back = self.needs(self.topic.live.intersection(numbers))
+        back = self.still(numbers)
         if back and is_counted:
             self.counts.raise_(back)
             self.topic.returned_by(self, back)

@@ -11,12 +11,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from antiphon.bus.effects import Received
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 
 Pair = tuple[int, int]
 """From which node to which."""
+
+Parcel = TypeVar("Parcel")
 
 _REPLAY_NS = 2_000 * MILLISECOND_NS
 
@@ -41,20 +43,20 @@ class LinkHabits:
         self.latency_ns = min(self.latency_ns, MILLISECOND_NS)
 
 
-class Links:
-    """All links of a group."""
+class Links(Generic[Parcel]):
+    """All links between some nodes, and whatever goes over them."""
 
-    def __init__(self, world: World, habits: LinkHabits, arrive: Callable[[int, Received], None]) -> None:
+    def __init__(self, world: World, habits: LinkHabits, arrive: Callable[[int, Parcel], None]) -> None:
         self.habits = habits
         self._world = world
         self._arrive = arrive
         self._chance: random.Random = world.random("links")
         self._cut: Counter[Pair] = Counter()
-        self._clogged: dict[Pair, list[Received]] = {}
+        self._clogged: dict[Pair, list[Parcel]] = {}
         self._latest: dict[Pair, int] = {}
         self._healed = 0
 
-    def send(self, sender: int, to: int, event: Received) -> None:
+    def send(self, sender: int, to: int, event: Parcel) -> None:
         """A message leaves for another node."""
         habits, chance, world = self.habits, self._chance, self._world
         pair = (sender, to)
@@ -81,7 +83,7 @@ class Links:
             latency *= chance.randint(2, habits.tail_factor)
         return latency
 
-    def _launch(self, pair: Pair, event: Received, latency_ns: int) -> None:
+    def _launch(self, pair: Pair, event: Parcel, latency_ns: int) -> None:
         if self.habits.keeps_order:
             at = max(self._world.now_ns + latency_ns, self._latest.get(pair, 0) + 1)
             self._latest[pair] = at

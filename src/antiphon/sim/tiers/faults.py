@@ -68,14 +68,19 @@ class Faults:
 
     def _manager(self) -> ManagerRunner:
         """Half of the time it is whoever leads."""
-        leader = self._town.leader()
+        channel = self._channel()
+        leader = self._town.leader(channel)
         if leader is not None and self._chance.random() < 0.5:
             return leader
-        return self._chance.choice(list(self._town.managers.values()))
+        return self._chance.choice(self._town.managers_of(channel))
+
+    def _channel(self) -> str:
+        channels = list(self._town.quarters)
+        return channels[0] if len(channels) == 1 else self._chance.choice(channels)
 
     def _black_out(self) -> None:
         self._world.probe("faults.blackout")
-        for runner in self._town.managers.values():
+        for runner in self._town.managers_of(self._channel()):
             runner.crash()
 
     def _cut_power_soon(self) -> None:

@@ -118,16 +118,21 @@ class ClusterProfile:
 def draw(chance: random.Random, made_for: str = "") -> ClusterProfile:
     """The profile of a run, sharpened for one planted bug if it is named."""
     profile = ClusterProfile()
-    _draw_size(chance, profile)
-    _draw_faults(chance, profile)
-    _draw_network(chance, profile)
-    _draw_habits(chance, profile)
-    profile.settings = {name: chance.choice(choices) for name, choices in SETTINGS.items()}
+    draw_into(chance, profile)
     if made_for:
         MADE_FOR[made_for](chance, profile)
     if profile.is_gentle:
         _be_gentle(profile)
     return profile
+
+
+def draw_into(chance: random.Random, profile: ClusterProfile) -> None:
+    """Draw all that runs of any kind have."""
+    _draw_size(chance, profile)
+    _draw_faults(chance, profile)
+    _draw_network(chance, profile)
+    _draw_habits(chance, profile)
+    profile.settings = {name: chance.choice(choices) for name, choices in SETTINGS.items()}
 
 
 def _draw_size(chance: random.Random, profile: ClusterProfile) -> None:

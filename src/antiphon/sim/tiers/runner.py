@@ -3,10 +3,14 @@
 A message manager and a witness come back with their disk. A client manager has none: each of its lives begins
 with nothing, under ids of its own. Every message passes through the codec once, also between machines of one
 node, and the checkers see it at the moment it is said. What is said to all reaches those whose lane it is on.
+
+A town has one quarter for each channel, with message managers of its own; its client managers serve them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from antiphon.bus import codec
@@ -44,14 +48,32 @@ CLUSTER = "sim"
 _AGREED = Agreed(digest="sim")
 
 
+@dataclass(frozen=True, slots=True)
+class Quarter:
+    """One channel: who keeps its messages, and who watches what is done there."""
+
+    config: GroupConfig
+    watch: Watch
+
+    @property
+    def channel(self) -> str:
+        """Its name."""
+        return self.config.group
+
+
 class Town:
-    """What all nodes of a run have in common."""
+    """What all nodes of a run have in common; `watch` sees what crosses the client ports."""
 
     def __init__(
-        self, world: World, config: GroupConfig, habits: NodeHabits, links: LinkHabits, watch: Watch
+        self,
+        world: World,
+        quarters: Sequence[Quarter],
+        habits: NodeHabits,
+        links: LinkHabits,
+        watch: Watch,
     ) -> None:
         self.world = world
-        self.config = config
+        self.quarters = {one.channel: one for one in quarters}
         self.habits = habits
         self.watch = watch
         self.planted: frozenset[str] = NONE
@@ -69,20 +91,25 @@ class Town:
         elif isinstance(runner, ManagerRunner):
             self.managers[runner.node_id] = runner
 
-    def hearers(self, message: BusMessage) -> tuple[int, ...] | list[int]:
+    def hearers(self, channel: str, message: BusMessage) -> tuple[int, ...] | list[int]:
         """Who hears what is said to all."""
+        config = self.quarters[channel].config
         if type(message) is Data:
-            return self.config.data_servers
+            return config.data_servers
         if type(message) is Deliver:
             return list(self.doors)
-        return self.config.nodes
+        return config.nodes
 
-    def _arrive(self, to: int, event: Received) -> None:
+    def _arrive(self, to: int, event: InChannel) -> None:
         self.runners[to].hear(event)
 
-    def leader(self) -> ManagerRunner | None:
-        """Who leads, or believes it; the last to be elected if there are several."""
-        leading = [one for one in self.managers.values() if one.is_leading]
+    def managers_of(self, channel: str) -> list[ManagerRunner]:
+        """The nodes with a disk that serve a channel."""
+        return [one for one in self.managers.values() if one.quarter.channel == channel]
+
+    def leader(self, channel: str) -> ManagerRunner | None:
+        """Who leads a channel, or believes it; the last to be elected if there are several."""
+        leading = [one for one in self.managers_of(channel) if one.is_leading]
         return max(leading, key=lambda one: one.epoch, default=None)
 
 
@@ -95,9 +122,11 @@ class TierRunner(Lives):
         super().__init__(world, node_id, clock, town.habits.tick_ns)
         self.town = town
         self.machines: Node | None = None
-        self._head: tuple[Any, ...] = ()
-        # What was said in this step, with how others hear it.
-        self._said: dict[int, tuple[BusMessage, Received]] = {}
+        # What stands in front of every message of this life, by channel.
+        self._heads: dict[str, tuple[Any, ...]] = {}
+        # What was carried in this step, with how others hear it; and what of it was said to anybody.
+        self._carried: dict[int, tuple[BusMessage, Received]] = {}
+        self._said: set[int] = set()
 
     @property
     def is_up(self) -> bool:
@@ -108,10 +137,15 @@ class TierRunner(Lives):
         """The disk that votes for this node."""
         return NO_DISK
 
-    def hear(self, event: Received) -> None:
+    @property
+    def quarters(self) -> list[Quarter]:
+        """The channels that this node has to do with."""
+        raise NotImplementedError
+
+    def hear(self, event: InChannel) -> None:
         """Another node said something."""
         if self.machines is not None:
-            self._events.append(InChannel(self.town.config.group, event))
+            self._events.append(event)
             if self._step_timer is None:
                 self._plan_step()
 
@@ -141,8 +175,10 @@ class TierRunner(Lives):
         )
 
     def _live(self, machines: Node, identity: Identity) -> None:
-        config = self.town.config
-        self._head = (config.group, config.config_id, self.node_id, identity.run_id, self.disk_id)
+        self._heads = {
+            one.channel: (one.channel, one.config.config_id, self.node_id, identity.run_id, self.disk_id)
+            for one in self.quarters
+        }
         machines.loopback = self._carry
         self.machines = machines
         self._plan_step()
@@ -150,31 +186,46 @@ class TierRunner(Lives):
     def _end(self, why: str) -> None:
         self.world.note(self.name, f"ends life {self.life}: {why}")
         if self.machines is not None:
-            self.town.watch.on_crashed(self.node_id)
+            for quarter in self.quarters:
+                quarter.watch.on_crashed(self.node_id)
         self._forget_plans()
-        self._said.clear()
+        self._forget_said()
         self.machines = None
         self._paused_until_ns = 0
         self._restart_within(self.town.restart_ns)
 
     # What is said.
 
-    def _say(self, message: BusMessage) -> Received:
-        said = self._said.get(id(message))
-        if said is not None:
-            return said[1]
-        if self.world.trace.is_on:
-            self.world.note(self.name, f"says {summary(message)}")
-        self.town.watch.on_sent(self.node_id, message)
-        _, heard = codec.decode(codec.encode(message, *self._head))
+    def _say(self, channel: str, message: BusMessage) -> InChannel:
+        if id(message) not in self._said:
+            if self.world.trace.is_on:
+                self.world.note(self.name, f"says {summary(message)}")
+            self.town.quarters[channel].watch.on_sent(self.node_id, message)
+            self._said.add(id(message))
+        return InChannel(channel, self._through_codec(channel, message))
+
+    def _through_codec(self, channel: str, message: BusMessage) -> Received:
+        carried = self._carried.get(id(message))
+        if carried is not None:
+            return carried[1]
+        _, heard = codec.decode(codec.encode(message, *self._heads[channel]))
         event = Received(self.node_id, heard, self.disk_id)
         # The message is kept as well, so that no other one gets its id.
-        self._said[id(message)] = message, event
+        self._carried[id(message)] = message, event
         return event
 
     def _carry(self, message: BusMessage) -> BusMessage:
-        """To a machine of this node."""
-        return self._say(message).message
+        """To a machine of this node, which does not say for which channel. If there are several, the checkers
+        see what goes to others, too.
+        """
+        channel = next(iter(self._heads))
+        if len(self._heads) == 1:
+            self._say(channel, message)
+        return self._through_codec(channel, message).message
+
+    def _forget_said(self) -> None:
+        self._carried.clear()
+        self._said.clear()
 
     def _next_deadline_ns(self) -> int | None:
         assert self.machines is not None, "a node that is down set its timer"
@@ -188,7 +239,7 @@ class TierRunner(Lives):
             self._carry_out(effect)
             if self.life != life or not self.is_up:
                 return
-        self._said.clear()
+        self._forget_said()
         self._after_step(machines)
 
     def _before_step(self, events: list[NodeEvent]) -> None:
@@ -201,13 +252,13 @@ class TierRunner(Lives):
         if not isinstance(effect, InChannel):
             self._do_at_port(effect)
             return
-        what = effect.what
+        channel, what = effect
         kind = type(what)
         if kind is bus.Send:
-            self.town.links.send(self.node_id, what.to, self._say(what.message))
+            self.town.links.send(self.node_id, what.to, self._say(channel, what.message))
         elif kind is bus.Multicast:
-            event = self._say(what.message)
-            for to in self.town.hearers(what.message):
+            event = self._say(channel, what.message)
+            for to in self.town.hearers(channel, what.message):
                 if to != self.node_id:
                     self.town.links.send(self.node_id, to, event)
         elif kind is bus.Alarm:
@@ -228,20 +279,25 @@ class TierRunner(Lives):
 class ManagerRunner(TierRunner):
     """A message manager, or a witness: it has a disk, and no clients."""
 
-    def __init__(self, town: Town, node_id: int, disk: SimDisk) -> None:
+    def __init__(self, town: Town, node_id: int, disk: SimDisk, quarter: Quarter) -> None:
         super().__init__(town, node_id)
         self.disk = disk
+        self.quarter = quarter
         self._started: StartedNode | None = None
         self._storage: ChannelStorage | None = None
 
     @property
+    def quarters(self) -> list[Quarter]:
+        return [self.quarter]
+
+    @property
     def disk_id(self) -> bytes:
-        return self.town.config.disk_of(self.node_id)
+        return self.quarter.config.disk_of(self.node_id)
 
     @property
     def has_messages(self) -> bool:
         """Is it no witness?"""
-        return self.node_id in self.town.config.data_servers
+        return self.node_id in self.quarter.config.data_servers
 
     @property
     def is_leading(self) -> bool:
@@ -275,7 +331,7 @@ class ManagerRunner(TierRunner):
         settings = StartSettings(
             name=self.name,
             cluster=CLUSTER,
-            group=town.config,
+            group=self.quarter.config,
             client_manager=None,
             message_manager=town.habits.message_manager(),
             agreed=_AGREED,
@@ -288,7 +344,7 @@ class ManagerRunner(TierRunner):
         world.probe("recovery.torn_tail_cut", len(started.found.truncated))
         applied = started.manager.applied if self.has_messages else 0
         world.probe("recovery.from_checkpoint", int(applied > 0))
-        town.watch.on_started(self.node_id, Image(), applied)
+        self.quarter.watch.on_started(self.node_id, Image(), applied)
         started.replica.loopback = self._carry
         if self.has_messages:
             self._observe(started.manager)
@@ -301,7 +357,7 @@ class ManagerRunner(TierRunner):
             started.found,
             started.counter,
             started.keeper,
-            town.watch,
+            self.quarter.watch,
             tell=self._tell,
             later=lambda delay_ns, action: self._later(life, delay_ns, action),
         )
@@ -310,7 +366,8 @@ class ManagerRunner(TierRunner):
 
     def _observe(self, manager: MessageManager) -> None:
         """Let the checkers see what the message manager takes, and what it says at the moment it says it."""
-        node, watch, world = self.node_id, self.town.watch, self.world
+        node, watch, world = self.node_id, self.quarter.watch, self.world
+        channel = self.quarter.channel
         apply, flush, install = manager.apply, manager.flush, manager.install_state
 
         def watched_apply(
@@ -326,7 +383,7 @@ class ManagerRunner(TierRunner):
             effects = flush(now_ns, wall_ms)
             for effect in effects:
                 if isinstance(effect, bus.Send | bus.Multicast):
-                    self._say(effect.message)
+                    self._say(channel, effect.message)
             return effects
 
         def watched_install(now_ns: int, n: int, term_served: int = 0) -> None:
@@ -348,7 +405,7 @@ class ManagerRunner(TierRunner):
         super().heal()
 
     def _tell(self, event: Event) -> None:
-        self._events.append(InChannel(self.town.config.group, event))
+        self._events.append(InChannel(self.quarter.channel, event))
         self._plan_step()
 
     def _do_at_disk(self, effect: bus.Effect) -> None:
@@ -370,6 +427,10 @@ class DoorRunner(TierRunner):
         super().__init__(town, node_id)
         self._port: ClientPort | None = None
 
+    @property
+    def quarters(self) -> list[Quarter]:
+        return list(self.town.quarters.values())
+
     def port_if_serving(self) -> ClientPort | None:
         """The client port, once the node listens."""
         return self._port if self._port is not None and self._port.is_listening else None
@@ -384,9 +445,10 @@ class DoorRunner(TierRunner):
                 name=self.name,
                 cluster=CLUSTER,
                 agreed=_AGREED,
-                groups=(town.config,),
+                groups=tuple([one.config for one in self.quarters]),
                 servers=(),
                 settings=town.habits.client_manager(),
+                planted=town.planted,
             ),
         )
         self._port = ClientPort(self.world, self.node_id, town.watch, self.take)

@@ -24,7 +24,7 @@ from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import ClientPort, Network
 from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.profile import MADE_FOR, ClusterProfile, draw
-from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Town
+from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Quarter, Town
 from antiphon.sim.trace import Trace, summary
 from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
 from antiphon.sim.workloads.library import LibraryClient
@@ -53,8 +53,8 @@ class ClusterRun:
         self._total = TotalDestinations(self.world)
         self._watch = Watch([one for one in self._checkers() if type(one).__name__ not in without])
         disk_ids = self.world.random("disk ids")
-        config = self.profile.group(lambda: disk_ids.randbytes(16))
-        self.town = Town(self.world, config, self.profile.node, self.profile.links, self._watch)
+        self._quarter = Quarter(self.profile.group(lambda: disk_ids.randbytes(16)), self._watch)
+        self.town = Town(self.world, [self._quarter], self.profile.node, self.profile.links, self._watch)
         self.town.planted = frozenset([planted]) if planted else NONE
         self._add_nodes()
         self._network = Network(self.world)
@@ -87,7 +87,7 @@ class ClusterRun:
         for node in self.profile.servers:
             disk = SimDisk(self.world, f"disk/{node}")
             disk.habits = self.profile.disk
-            self.town.add(ManagerRunner(self.town, node, disk))
+            self.town.add(ManagerRunner(self.town, node, disk, self._quarter))
         for node in self.profile.client_managers:
             self.town.add(DoorRunner(self.town, node))
         if self.profile.are_clocks_unsteady:
@@ -205,7 +205,7 @@ class ClusterRun:
             if not runner.is_up:
                 return f"node {runner.node_id} is down"
         words = [f"{one.name} waits for {one.waits_for}" for one in self.clients if not one.is_idle]
-        leader = self.town.leader()
+        leader = self.town.leader(self._quarter.channel)
         if leader is None or leader.manager is None:
             return "; ".join([*words, "nobody leads"])
         directory = leader.manager.state.directory

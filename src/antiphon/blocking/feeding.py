@@ -1,0 +1,65 @@
+"""Feeding: bodies that are taken from an iterable in the caller's thread, and sent in the loop's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+
+from antiphon.blocking.loop import Call, LoopThread
+from antiphon.errors import PublishUncertain
+
+T = TypeVar("T")
+
+ROWS_AT_ONCE = 1_000
+"""Bodies handed from the caller's thread to the loop's: going over costs as much as sending a few."""
+
+
+# Nothing has to be waited for to take these; or they are no bodies, and refused.
+_ALL_THERE = (list, tuple, str, bytes, bytearray, memoryview, Mapping)
+
+
+def run_fed(loop: LoopThread, bodies: Iterable[Any], send: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    """Run what sends these, and wait for its result."""
+    if isinstance(bodies, _ALL_THERE) or not isinstance(bodies, Iterable):
+        return loop.run(send(bodies))
+    iterator, feed = iter(bodies), Feed()
+    call = loop.begin(send(feed.bodies()))
+    try:
+        while not call.is_done and (rows := list(islice(iterator, ROWS_AT_ONCE))):
+            loop.run(feed.put(rows, call))
+    except BaseException:
+        call.abandon()
+        raise
+    loop.call(feed.end)
+    try:
+        return call.wait()
+    except PublishUncertain as error:
+        raise loop.with_loop(error) from error
+
+
+class Feed:
+    """Bodies on their way from the thread that has them to the loop that sends them."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[list[Any] | None] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def put(self, rows: list[Any], call: Call[Any]) -> None:
+        """Hand these over, once those before are taken; or do not, when sending has ended."""
+        while not self._room.is_set() and not call.is_done:
+            await call.progress(self._room.wait())
+        self._room.clear()
+        self._queue.put_nowait(rows)
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._queue.put_nowait(None)
+
+    async def bodies(self) -> AsyncIterator[Any]:
+        while (rows := await self._queue.get()) is not None:
+            self._room.set()
+            for body in rows:
+                yield body

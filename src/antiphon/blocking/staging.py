@@ -1,0 +1,97 @@
+"""Staging: messages that writers elsewhere store, and one word makes visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from antiphon.batch.bodies import Body
+from antiphon.blocking.feeding import run_fed
+from antiphon.blocking.loop import LoopThread
+from antiphon.client import staging as asynchronous
+from antiphon.client.core_gathering import Row
+from antiphon.client.durations import Duration
+from antiphon.client.staging import TIME_LIMIT_S, Committed, StagedPart
+from antiphon.errors import AntiphonError
+
+
+class Staging:
+    """What one application stages, commits and gives up; see `antiphon.Staging`.
+
+    >>> with connection.staging("nightly-report") as staging:
+    ...     part = staging.stage("queue:alerts", [b"a", b"b"])
+    ...     staging.commit(7, [part])
+    'committed'
+    """
+
+    def __init__(self, loop: LoopThread, staging: asynchronous.Staging) -> None:
+        self._loop = loop
+        self._staging = staging
+
+    @property
+    def application(self) -> str:
+        return self._staging.application
+
+    def stage(
+        self,
+        destination: str,
+        bodies: Iterable[Body | Row],
+        *,
+        part: StagedPart | None = None,
+        time_limit: Duration = TIME_LIMIT_S,
+        timeout: Duration | None = None,
+    ) -> StagedPart:
+        """Store messages without showing them; return when all of them are stored.
+
+        They are taken from the iterable in the caller's thread.
+
+        >>> part = staging.stage("queue:alerts", [b"a", b"b"])
+        """
+        return run_fed(
+            self._loop,
+            bodies,
+            lambda rows: self._staging.stage(
+                destination, rows, part=part, time_limit=time_limit, timeout=timeout
+            ),
+        )
+
+    def commit(
+        self, version: int, parts: Iterable[StagedPart], *, timeout: Duration | None = None
+    ) -> Committed:
+        """Make all the parts visible, all at once and once only.
+
+        >>> staging.commit(7, [part])
+        'committed before'
+        """
+        return self._loop.run(self._staging.commit(version, list(parts), timeout=timeout))
+
+    def abort(self, parts: Iterable[StagedPart]) -> None:
+        """Drop what was staged. What is committed stays, so this never does harm.
+
+        >>> staging.abort([part])
+        """
+        self._loop.run(self._staging.abort(list(parts)))
+
+    def close(self) -> None:
+        """End its session. What is staged stays.
+
+        >>> staging.close()
+        """
+        if not self._loop.is_over:
+            self._loop.run(self._staging.close())
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except AntiphonError:
+            # What went wrong inside says more than that the end went wrong too.
+            if kind is None:
+                raise
+
+    def __repr__(self) -> str:
+        return repr(self._staging)

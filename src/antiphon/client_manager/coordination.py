@@ -1,0 +1,578 @@
+"""Coordination: a transaction in several channels is prepared, decided, carried out and forgotten.
+
+Where it sits
+    a client's TransactionCommit or TransactionAsk, a primary's InDoubt or Unfinished
+      ->  COORDINATION  ->  ordered commands in the channels  ->  TransactionDecided
+
+    preparing  --all are ready-->  deciding  --the home channel has decided-->  finishing  -->  over
+        |  one cannot, or takes too long                                            ^
+        +---------------------------------------------------------------------------+
+
+What it promises
+    T1  Commit is carried out nowhere before the home channel is heard to have decided so.
+    T2  Roll back is carried out when the home channel is heard to have decided so, or when no decision to
+        commit was ever ordered from here, and so none will be.
+    T3  What has begun is brought to its end, whether or not its client is still there to hear of it.
+    T4  Whoever asks is told what became of it, and nothing else ever becomes of it; or is told nothing.
+    T5  Of one transaction there is one coordination at a time, whoever wants it.
+    T6  What a session leaves behind in channels that do not answer is bounded, and counts like its commands.
+
+What it leaves to others
+    Whether a part can be committed, the folds say; who is in doubt when this node dies, the primaries. The
+    rules have numbers in docs/design/transactions.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import Final, NamedTuple
+
+from antiphon.bus.messages import InDoubt, Unfinished
+from antiphon.bus.planted import DECISION_NOT_ORDERED, NONE
+from antiphon.client_manager.admission import (
+    check_application,
+    check_consumed,
+    check_staged,
+    check_transaction,
+)
+from antiphon.client_manager.connection import Connection, Outbox, Refusal
+from antiphon.client_manager.effects import Proceed, Reached
+from antiphon.client_manager.ordering import Ordering
+from antiphon.client_manager.session import Lane, LaneState, Session
+from antiphon.client_manager.session_service import SessionService
+from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
+from antiphon.errors import ProtocolError, SessionClosed
+from antiphon.wire.commands import Outcome, OutcomeCode
+from antiphon.wire.transaction_frames import (
+    TransactionAsk,
+    TransactionCommit,
+    TransactionDecided,
+    TransactionFate,
+    TransactionPart,
+)
+from antiphon.wire.transactions import (
+    TRANSACTION_MESSAGES_MAX,
+    DecideTransaction,
+    FinishTransaction,
+    ForgetTransaction,
+    Participant,
+    PrepareTransaction,
+    ResolveTransaction,
+)
+
+PREPARE: Final = "tx.prepare"
+DECIDE: Final = "tx.decide"
+FINISH: Final = "tx.finish"
+FORGET: Final = "tx.forget"
+FAILPOINTS: Final = (PREPARE, DECIDE, FINISH, FORGET)
+"""Where a commit can be held up: before each of these is ordered."""
+
+_NS_PER_MS: Final = 1_000_000
+
+_AS_ASKED: Final = (int(OutcomeCode.APPLIED), int(OutcomeCode.DUPLICATE))
+_DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
+_ROLLED_BACK: Final = int(OutcomeCode.TX_ROLLED_BACK)
+_NOT_OURS: Final = (int(OutcomeCode.STALE), int(OutcomeCode.SESSION_UNKNOWN))
+
+
+class Key(NamedTuple):
+    """The name of a transaction."""
+
+    session: int
+    transaction: int
+
+
+class Stage(IntEnum):
+    PREPARING = 0
+    """The participants are asked to promise. Nothing is decided, and nobody but us could have it decided."""
+    DECIDING = 1
+    """The home channel is asked: to decide, or what it has decided."""
+    FINISHING = 2
+    """It is decided, and carried out."""
+
+
+class _Waiter(NamedTuple):
+    """A client that waits for an answer."""
+
+    connection: Connection
+    request: int
+
+
+class _Transaction:
+    """A transaction under way: one that was begun here, or another one that somebody asks about."""
+
+    __slots__ = (
+        "awaited",
+        "commit",
+        "fate",
+        "has_asked",
+        "home",
+        "is_complete",
+        "key",
+        "lanes",
+        "participants",
+        "session",
+        "stage",
+        "text",
+        "waiters",
+        "weight",
+    )
+
+    def __init__(self, key: Key, home: str, participants: dict[str, int], stage: Stage) -> None:
+        self.key = key
+        self.home = home
+        # With the messages that they get by it.
+        self.participants = participants
+        self.stage = stage
+        self.fate = TransactionFate.ROLLED_BACK
+        self.text = ""
+        self.waiters: list[_Waiter] = []
+        # Channels in whose order something of ours is, and from which we wait to hear.
+        self.awaited: set[str] = set()
+        # Was the home channel asked what it has decided, instead of being asked to decide?
+        self.has_asked = False
+        # Have all participants carried it out, and are all of them known?
+        self.is_complete = True
+        # Of one that was begun here: what its client said, and the lanes as they were then. A session that
+        # is detached meanwhile forgets them.
+        self.commit: TransactionCommit | None = None
+        self.session: Session | None = None
+        self.lanes: dict[str, Lane] = {}
+        self.weight = 0
+
+    def part(self, channel: str) -> TransactionPart:
+        """What it has in a channel; in the home channel of an application perhaps nothing."""
+        assert self.commit is not None, "only who has begun it knows its parts"
+        for part in self.commit.parts:
+            if part.channel == channel:
+                return part
+        return TransactionPart(channel, 0, 0)
+
+
+class _Patience:
+    """Transactions that may stay as they are for a while; all equally long."""
+
+    __slots__ = ("_due", "_fresh", "_wait_ns")
+
+    def __init__(self, wait_ms: int) -> None:
+        self._wait_ns = wait_ms * _NS_PER_MS
+        # The earliest first.
+        self._due: dict[_Transaction, int] = {}
+        # Of this step: the time is known at its end.
+        self._fresh: dict[_Transaction, None] = {}
+
+    def begin(self, transaction: _Transaction) -> None:
+        self._fresh[transaction] = None
+
+    def end(self, transaction: _Transaction) -> None:
+        self._fresh.pop(transaction, None)
+        self._due.pop(transaction, None)
+
+    def next_deadline_ns(self) -> int | None:
+        return next(iter(self._due.values()), None)
+
+    def over(self, now_ns: int) -> list[_Transaction]:
+        """Those whose time is over; it is not measured any more."""
+        gone = []
+        for transaction, due_ns in self._due.items():
+            if due_ns > now_ns:
+                break
+            gone.append(transaction)
+        for transaction in gone:
+            del self._due[transaction]
+        for transaction in self._fresh:
+            self._due[transaction] = now_ns + self._wait_ns
+        self._fresh.clear()
+        return gone
+
+
+class Coordination:
+    """All transactions in several channels that one client manager has to do with."""
+
+    def __init__(
+        self,
+        channels: Sequence[str],
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        ordering: Ordering,
+        sessions: SessionService,
+        planted: frozenset[str] = NONE,
+    ) -> None:
+        self._system = min(channels)
+        self._settings = settings
+        self._outbox = outbox
+        self._ordering = ordering
+        self._sessions = sessions
+        self._planted = planted
+        # What the node itself says is said outside of sessions.
+        self._own = {channel: Lane(channel, None) for channel in channels}
+        self._under_way: dict[Key, _Transaction] = {}
+        # Sessions, in a generation, whose commit is not answered yet; and how many each has begun here that
+        # are not over.
+        self._busy: set[tuple[int, int]] = set()
+        self._unfinished: Counter[int] = Counter()
+        self._preparing = _Patience(settings.prepare_wait_ms)
+        self._finishing = _Patience(settings.finish_wait_ms)
+        # What goes on when a failpoint is left, by the key under which it was said to be reached.
+        self._held: dict[int, Callable[[], None]] = {}
+        self._points = 0
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    # -- what clients ask for --------------------------------------------------
+
+    def commit(self, connection: Connection, wish: TransactionCommit) -> None:
+        """Commit a transaction that has parts in several channels."""
+        session = self._sessions.of(connection, wish.session)
+        key = Key(wish.session, wish.transaction)
+        self._check_commit(session, key, wish)
+        home = self._system if wish.application else min(part.channel for part in wish.parts)
+        others = {part.channel: part.messages for part in wish.parts if part.channel != home}
+        transaction = _Transaction(key, home, others, Stage.PREPARING)
+        transaction.commit = wish
+        transaction.session = session
+        transaction.lanes = {channel: session.lane(channel) for channel in (home, *others)}
+        transaction.waiters.append(_Waiter(connection, wish.request))
+        transaction.weight = sum(map(_weight_of, wish.parts))
+        for lane in transaction.lanes.values():
+            if lane.state == LaneState.NEW:
+                # Nothing of it is there but what others have staged, or the decision.
+                self._ordering.open_lane(lane, may_create=True)
+        self._under_way[key] = transaction
+        self._busy.add((session.id, session.generation))
+        self._unfinished[session.id] += 1
+        self._ordering.burden(session, transaction.weight)
+        self._preparing.begin(transaction)
+        # Nothing is prepared before the home channel knows the session. Else, if it was asked meanwhile what
+        # it has decided, it could not keep in mind that it said no; and our word to decide, coming late
+        # together with the session's opening, would be obeyed.
+        begin = partial(self._pass, PREPARE, transaction, self._prepare)
+        transaction.lanes[home].when_opened(begin)
+
+    def _check_commit(self, session: Session, key: Key, wish: TransactionCommit) -> None:
+        check_transaction(wish.transaction)
+        check_application(wish.application)
+        if (session.id, session.generation) in self._busy or key in self._under_way:
+            raise ProtocolError("a session commits one transaction at a time")
+        if not wish.parts and not wish.application:
+            raise ProtocolError("a commit of nothing")
+        names = [part.channel for part in wish.parts]
+        if len(set(names)) < len(names):
+            raise ProtocolError("a commit names a channel twice")
+        for part in wish.parts:
+            self._check_part(session, part)
+        if self._unfinished[session.id] >= self._settings.transactions_max:
+            unfinished = self._unfinished[session.id]
+            raise Refusal(LIMIT, f"{unfinished} transactions of the session wait for channels to answer")
+
+    def _check_part(self, session: Session, part: TransactionPart) -> None:
+        self._check_channel(part.channel)
+        check_consumed(part.consumed)
+        check_staged(part.staged)
+        lane = session.lanes.get(part.channel)
+        if lane is None and (part.consumed or (part.batches and not part.staged)):
+            raise ProtocolError(f"the session has nothing in channel {part.channel}")
+        if lane is not None and lane.state == LaneState.REFUSED:
+            raise Refusal(SessionClosed.code, lane.refusal)
+        if part.messages > TRANSACTION_MESSAGES_MAX:
+            text = f"{part.messages} messages for channel {part.channel} in one transaction"
+            raise Refusal(LIMIT, f"{text}; {TRANSACTION_MESSAGES_MAX} are allowed")
+
+    def _check_channel(self, channel: str) -> None:
+        if channel not in self._own:
+            raise ProtocolError(f"there is no channel {channel[:80]!r}")
+
+    def ask(self, connection: Connection, wish: TransactionAsk) -> None:
+        """Find out what became of a commit; nothing yet means that it is rolled back (rule 10).
+
+        One that is under way here is waited for. The system channel may be left unnamed.
+        """
+        session = self._sessions.of(connection, wish.session)
+        check_transaction(wish.transaction)
+        home = wish.home or self._system
+        self._check_channel(home)
+        lane = session.lane(home)
+        if lane.state == LaneState.NEW:
+            # From then on nothing counts there that a former client manager of the session still says: the
+            # answer would not be true for long if it did.
+            self._ordering.open_lane(lane, may_create=True)
+        lane.when_opened(partial(self._ask, connection, wish, lane))
+
+    def _ask(self, connection: Connection, wish: TransactionAsk, lane: Lane) -> None:
+        key, home = Key(wish.session, wish.transaction), lane.channel
+        transaction = self._under_way.get(key)
+        if lane.state == LaneState.REFUSED:
+            self._outbox.refuse(connection, wish.request, SessionClosed.code, lane.refusal)
+            return
+        if transaction is not None and transaction.home != home:
+            text = f"the home channel of the transaction is {transaction.home}"
+            self._outbox.refuse(connection, wish.request, ProtocolError.code, text)
+            return
+        if transaction is None:
+            transaction = self._under_way[key] = _Transaction(key, home, {}, Stage.DECIDING)
+        transaction.waiters.append(_Waiter(connection, wish.request))
+        if transaction.stage == Stage.FINISHING:
+            self._answer(transaction)
+        elif transaction.commit is None:
+            self._resolve(transaction)
+
+    # -- what primaries say ----------------------------------------------------
+
+    def in_doubt(self, channel: str, message: InDoubt) -> None:
+        """A participant does not know what was decided: ask, and tell it (rule 8)."""
+        if message.home not in self._own:
+            return
+        key = Key(message.session, message.transaction)
+        transaction = self._under_way.get(key)
+        if transaction is None:
+            transaction = self._under_way[key] = _Transaction(key, message.home, {}, Stage.DECIDING)
+        if transaction.stage == Stage.DECIDING:
+            if transaction.commit is None:
+                transaction.participants[channel] = message.messages
+            # Our own word to decide may be stuck behind what the session has sent there.
+            self._resolve(transaction)
+
+    def unfinished(self, channel: str, message: Unfinished) -> None:
+        """A decision to commit was not heard to be carried out everywhere (rule 8)."""
+        key = Key(message.session, message.transaction)
+        if key in self._under_way:
+            return
+        participants = dict(zip(message.channels, message.messages, strict=False))
+        if any(name not in self._own for name in participants):
+            return
+        transaction = self._under_way[key] = _Transaction(key, channel, participants, Stage.FINISHING)
+        transaction.fate = TransactionFate.COMMITTED
+        self._finish(transaction)
+
+    # -- preparing -------------------------------------------------------------
+
+    def _prepare(self, transaction: _Transaction) -> None:
+        if transaction.stage != Stage.PREPARING:
+            # It took too long to get here.
+            return
+        lane = transaction.lanes[transaction.home]
+        if lane.state == LaneState.REFUSED:
+            self._give_up(transaction, lane.refusal)
+            return
+        if not transaction.participants:
+            self._all_are_ready(transaction)
+            return
+        transaction.awaited = set(transaction.participants)
+        for channel in transaction.participants:
+            _, batches, messages, consumed, staged = transaction.part(channel)
+            prepare = PrepareTransaction(
+                transaction=transaction.key.transaction,
+                home=transaction.home,
+                batches=batches,
+                messages=messages,
+                consumed=consumed,
+                staged=staged,
+            )
+            heard = partial(self._on_prepared, transaction, channel)
+            self._ordering.order(transaction.lanes[channel], prepare, heard)
+
+    def _on_prepared(self, transaction: _Transaction, channel: str, outcomes: Sequence[Outcome]) -> None:
+        transaction.awaited.discard(channel)
+        if transaction.stage != Stage.PREPARING:
+            # It was given up meanwhile; what is prepared now must hear of it, too.
+            self._finish_in(transaction, (channel,))
+        elif outcomes and outcomes[0].code not in _AS_ASKED:
+            self._give_up(transaction, outcomes[0].text or f"channel {channel} cannot commit it")
+        elif not transaction.awaited:
+            self._all_are_ready(transaction)
+
+    def _all_are_ready(self, transaction: _Transaction) -> None:
+        self._preparing.end(transaction)
+        transaction.stage = Stage.DECIDING
+        self._pass(DECIDE, transaction, self._decide)
+
+    def _give_up(self, transaction: _Transaction, text: str) -> None:
+        """One channel cannot. No decision was ordered, so none can be to commit (T2)."""
+        self._preparing.end(transaction)
+        self._decided(transaction, TransactionFate.ROLLED_BACK, text)
+        # Behind what the session has sent there: its part is not prepared, and lies open.
+        home = transaction.home
+        transaction.awaited.add(home)
+        finish = partial(self._finish_in, transaction, (home,))
+        unheard = transaction.awaited - {home}
+        self._finish_in(transaction, [each for each in transaction.participants if each not in unheard])
+        transaction.lanes[home].after_confirmed(finish)
+
+    # -- deciding --------------------------------------------------------------
+
+    def _decide(self, transaction: _Transaction) -> None:
+        if transaction.stage != Stage.DECIDING:
+            # It was held up here, and is rolled back.
+            return
+        commit = transaction.commit
+        assert commit is not None, "only who has begun it may have it decided"
+        _, batches, messages, consumed, staged = transaction.part(transaction.home)
+        decide = DecideTransaction(
+            transaction=transaction.key.transaction,
+            batches=batches,
+            messages=messages,
+            consumed=consumed,
+            staged=staged,
+            participants=tuple(Participant(*each) for each in transaction.participants.items()),
+            application=commit.application,
+            version=commit.version,
+        )
+        lane, heard = transaction.lanes[transaction.home], partial(self._on_decided, transaction)
+        self._ordering.order(lane, decide, heard, max(1, messages))
+        if DECISION_NOT_ORDERED in self._planted:
+            self._carry_out(transaction, TransactionFate.COMMITTED, "")
+
+    def _on_decided(self, transaction: _Transaction, outcomes: Sequence[Outcome]) -> None:
+        if transaction.stage != Stage.DECIDING:
+            return
+        code, text = (outcomes[0].code, outcomes[0].text) if outcomes else (int(OutcomeCode.APPLIED), "")
+        assert transaction.commit is not None, "only who has begun it hears a decision"
+        if code == _DUPLICATE and transaction.commit.application:
+            self._carry_out(transaction, TransactionFate.COMMITTED_BEFORE, text)
+        elif code in _AS_ASKED:
+            self._carry_out(transaction, TransactionFate.COMMITTED, "")
+        elif code in _NOT_OURS:
+            # The session is not ours any more. Whatever is decided, the channel knows (rule 9).
+            self._resolve(transaction)
+        else:
+            self._carry_out(transaction, TransactionFate.ROLLED_BACK, text)
+
+    def _resolve(self, transaction: _Transaction) -> None:
+        """Ask the home channel what it has decided: once (T5)."""
+        if transaction.has_asked:
+            return
+        transaction.has_asked = True
+        resolve = ResolveTransaction(session=transaction.key.session, transaction=transaction.key.transaction)
+        self._ordering.order(self._own[transaction.home], resolve, partial(self._on_resolved, transaction))
+
+    def _on_resolved(self, transaction: _Transaction, outcomes: Sequence[Outcome]) -> None:
+        transaction.has_asked = False
+        if transaction.stage != Stage.DECIDING:
+            return
+        if not outcomes or outcomes[0].code == OutcomeCode.APPLIED:
+            self._carry_out(transaction, TransactionFate.COMMITTED, "")
+        elif outcomes[0].code == _ROLLED_BACK:
+            self._carry_out(transaction, TransactionFate.ROLLED_BACK, outcomes[0].text)
+        elif transaction.commit is None:
+            # Nobody knows. Who is in doubt asks again.
+            self._over(transaction)
+
+    def _decided(self, transaction: _Transaction, fate: TransactionFate, text: str) -> None:
+        transaction.stage = Stage.FINISHING
+        transaction.fate = fate
+        transaction.text = text
+        session, commit = transaction.session, transaction.commit
+        if session is None or commit is None:
+            # What it has to do with others is not known here: who asks need not wait for them.
+            transaction.is_complete = False
+            self._answer(transaction)
+            return
+        self._finishing.begin(transaction)
+        if fate == TransactionFate.COMMITTED:
+            for part in commit.parts:
+                session.release_all(part.channel, part.consumed)
+
+    # -- finishing -------------------------------------------------------------
+
+    def _carry_out(self, transaction: _Transaction, fate: TransactionFate, text: str) -> None:
+        self._decided(transaction, fate, text)
+        self._pass(FINISH, transaction, self._finish)
+
+    def _finish(self, transaction: _Transaction) -> None:
+        if transaction.participants:
+            self._finish_in(transaction, transaction.participants)
+        else:
+            self._finished(transaction)
+
+    def _finish_in(self, transaction: _Transaction, channels: Iterable[str]) -> None:
+        """Have it carried out in these channels."""
+        commits = transaction.fate == TransactionFate.COMMITTED
+        session, number = transaction.key
+        for channel in channels:
+            transaction.awaited.add(channel)
+            messages = transaction.participants.get(channel, 0)
+            finish = FinishTransaction(
+                session=session, transaction=number, commits=commits, messages=messages
+            )
+            heard = partial(self._on_finished, transaction, channel)
+            self._ordering.order(self._own[channel], finish, heard, max(1, messages) if commits else 1)
+
+    def _on_finished(self, transaction: _Transaction, channel: str, outcomes: Sequence[Outcome]) -> None:
+        transaction.awaited.discard(channel)
+        if outcomes and outcomes[0].code not in _AS_ASKED:
+            transaction.is_complete = False
+        if not transaction.awaited:
+            self._finished(transaction)
+
+    def _finished(self, transaction: _Transaction) -> None:
+        self._answer(transaction)
+        if transaction.fate == TransactionFate.COMMITTED and transaction.is_complete:
+            self._pass(FORGET, transaction, self._forget)
+        else:
+            self._over(transaction)
+
+    def _forget(self, transaction: _Transaction) -> None:
+        """Everybody has carried it out: the home channel need not remember its decision."""
+        session, number = transaction.key
+        forget = ForgetTransaction(session=session, transaction=number)
+        self._ordering.order(self._own[transaction.home], forget, lambda outcomes: None)
+        self._over(transaction)
+
+    def _over(self, transaction: _Transaction) -> None:
+        del self._under_way[transaction.key]
+        session = transaction.session
+        if session is not None:
+            self._ordering.relieve(session, transaction.weight)
+            self._unfinished[session.id] -= 1
+            if not self._unfinished[session.id]:
+                del self._unfinished[session.id]
+
+    def _answer(self, transaction: _Transaction) -> None:
+        """Tell whoever waits what was decided (T4)."""
+        self._finishing.end(transaction)
+        if transaction.session is not None:
+            self._busy.discard((transaction.session.id, transaction.session.generation))
+        for lane in transaction.lanes.values():
+            self._ordering.confirm_now(lane)
+        waiters, transaction.waiters = transaction.waiters, []
+        for connection, request in waiters:
+            answer = TransactionDecided(request=request, fate=transaction.fate, text=transaction.text)
+            self._outbox.answer(connection, request, answer)
+
+    # -- time ------------------------------------------------------------------
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = [part.next_deadline_ns() for part in (self._preparing, self._finishing)]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def keep_time(self, now_ns: int) -> None:
+        """Give up who cannot prepare in time; tell who has waited long enough for others to carry it out."""
+        for transaction in self._preparing.over(now_ns):
+            silent = ", ".join(sorted(transaction.awaited or {transaction.home}))
+            self._give_up(transaction, f"channel {silent} did not answer in time")
+        for transaction in self._finishing.over(now_ns):
+            self._answer(transaction)
+
+    # -- failpoints ------------------------------------------------------------
+
+    def _pass(self, step: str, transaction: _Transaction, go_on: Callable[[_Transaction], None]) -> None:
+        """Go on, unless a test wants to see what happens when it takes long."""
+        if step not in self._settings.failpoints or transaction.commit is None:
+            go_on(transaction)
+            return
+        self._points += 1
+        self._held[self._points] = partial(go_on, transaction)
+        self._outbox.do(Reached(step, self._points))
+
+    def proceed(self, event: Proceed) -> None:
+        """A failpoint is left."""
+        self._held.pop(event.key)()
+
+
+def _weight_of(part: TransactionPart) -> int:
+    """How many bytes of a commit are kept for a part of it, about."""
+    return 512 + 16 * (sum(len(each.numbers) for each in part.consumed) + len(part.staged))

@@ -1,0 +1,110 @@
+"""Publishing: the plain publications that an envelope begins with, in one go.
+
+Where it sits
+    fold  ->  PUBLISHING  ->  sessions, queues
+
+What it promises
+    U1  What it takes it does as the fold would one by one: the same is stored, sessions remember the same,
+        and consumers get it. It begins where the envelope begins, and stops at the first command that is
+        not of the usual kind.
+    U2  Only what is in the log and in the state decides how far it goes: it is the same on every replica.
+
+What it leaves to others
+    Everything that could be wrong with a command: it is left to the fold, which knows the words for it.
+
+Where many clients send one message at a time, an envelope is a hundred small commands. For each of them the
+fold would take a dozen calls, on every replica.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from antiphon.batch.layout import HEADER, VERSION
+from antiphon.bus.ports import Location
+from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.primary import Primary
+from antiphon.message_manager.sessions import Owner
+from antiphon.message_manager.state import ChannelState
+from antiphon.wire.commands import COMMAND_HEADER_SIZE, PUBLISH_BATCH_OFFSET, CommandKind
+
+# The header of a command, the head of a publish, the header of its batch: 112 bytes, read at once.
+_PLAIN: Final = struct.Struct("<BBHIIIQQ16s" + "QII" + HEADER.format[1:])
+assert _PLAIN.size == PUBLISH_BATCH_OFFSET + HEADER.size, "a publish has another layout"
+
+_PUBLISH: Final = int(CommandKind.PUBLISH)
+_HEAD_BYTES: Final = PUBLISH_BATCH_OFFSET - COMMAND_HEADER_SIZE
+
+
+class Envelope(NamedTuple):
+    """What is the same for all commands of an envelope."""
+
+    payload: memoryview
+    owner: Owner
+    digest: bytes
+    location: Location
+
+
+def take_plain(
+    state: ChannelState, primary: Primary | None, envelope: Envelope, sequence: int, end: int
+) -> tuple[int, int]:
+    """Apply what an envelope begins with (U1). Its numbers are from `sequence` to before `end`.
+
+    Returns the offset and the number of the first command that is left.
+    """
+    payload, owner, _, _ = envelope
+    size = len(payload)
+    row_of, from_bytes, unpack = state.sessions.get, int.from_bytes, _PLAIN.unpack_from
+    queue: Queue | None = None
+    queue_id = 0
+    first = sequence
+    offsets: list[int] = []
+    lengths: list[int] = []
+    at = 0
+    while sequence < end and at + _PLAIN.size <= size:
+        # fmt: off
+        (
+            kind, flags, reserved, length, count, generation, number, confirmed, session,
+            destination, _, publish_flags,
+            version, _, _, _, rows, batch_length, _, _, _, _, _, _,
+        ) = unpack(payload, at)
+        # fmt: on
+        stop = at + COMMAND_HEADER_SIZE + length
+        if kind != _PUBLISH or count != 1 or rows != 1 or version != VERSION or stop > size:
+            break
+        if flags or reserved or publish_flags or batch_length != length - _HEAD_BYTES:
+            break
+        row = row_of(from_bytes(session, "little"))
+        if row is None or number != row.last + 1 or generation != row.generation or row.owner != owner:
+            break
+        if destination != queue_id:
+            if queue is not None:
+                _store(queue, primary, envelope, first, offsets, lengths)
+                first, offsets, lengths = sequence, [], []
+            found = state.directory.get(destination)
+            if type(found) is not Queue:
+                queue = None
+                break
+            queue, queue_id = found, destination
+        row.note_next(confirmed, sequence)
+        offsets.append(at + PUBLISH_BATCH_OFFSET)
+        lengths.append(batch_length)
+        at = stop
+        sequence += 1
+    if queue is not None and offsets:
+        _store(queue, primary, envelope, first, offsets, lengths)
+    return at, sequence
+
+
+def _store(
+    queue: Queue,
+    primary: Primary | None,
+    envelope: Envelope,
+    first: int,
+    offsets: list[int],
+    lengths: list[int],
+) -> None:
+    queue.publish_lone(first, envelope.location, offsets, lengths, envelope.digest)
+    if primary is not None:
+        primary.delivery.published(queue.id, first, first + len(offsets))

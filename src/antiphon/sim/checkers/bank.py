@@ -1,0 +1,271 @@
+"""Transactions happen wholly or not at all, over all channels, and clients are told the truth.
+
+    all or nothing   a part is committed whole; a transaction that is committed anywhere is committed in every
+                     channel that has a part of it, and only after its home has decided so
+    promises         the home decides to commit when every participant has promised, and none was let go
+    truth            what a client was told is what happened, then and at the end
+    no dirty read    what is delivered or shown has been committed, under that number and with that content
+    closed ranges    a range of numbers that was shown never gains a message
+    once             a version of an application is committed once, and versions go up
+    conservation     money is neither made nor lost: what was paid in, and what versions brought, is what was
+                     taken out when all accounts are empty
+
+The bank knows what clients wished (they tell it, before they tell their client manager) and what the orders
+of all channels made of it (each channel's `Ledger` tells it, once for each entry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.world import World
+from antiphon.wire.transaction_frames import TransactionFate
+
+Key = tuple[int, int]
+"""A transaction: session and number."""
+
+
+class Money(NamedTuple):
+    """One message: which queue it goes to, and a body that nobody else has."""
+
+    destination: int
+    body: bytes
+
+    @property
+    def amount(self) -> int:
+        """What it is worth."""
+        return amount_of(self.body)
+
+
+def amount_of(body: bytes) -> int:
+    """Bodies are `name:amount`, and dots to fill them up."""
+    return int(body.rstrip(b".").rpartition(b":")[2])
+
+
+@dataclass(slots=True)
+class Story:
+    """All that is known of one transaction."""
+
+    # What its client sent for it, by channel, in the order of its sends.
+    sent: dict[str, list[Money]] = field(default_factory=dict)
+    # Channels that have a part of it; empty until its client wishes to commit.
+    channels: tuple[str, ...] = ()
+    staged: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    withdrawn: int = 0
+    application: str = ""
+    version: int = 0
+    # What the orders made of it.
+    promised: set[str] = field(default_factory=set)
+    let_go: set[str] = field(default_factory=set)
+    committed: dict[str, int] = field(default_factory=dict)
+    decision: bool | None = None
+    # Everybody has carried out the decision: whoever asks much later may hear that there was none.
+    is_forgotten: bool = False
+    told: TransactionFate | None = None
+
+
+class Bank(Checker):
+    """Compares wishes, orders, and what clients are told and shown."""
+
+    promise = "transactions"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.stories: dict[Key, Story] = {}
+        # What is or was to be seen under a number of a channel.
+        self.seen_as: dict[tuple[str, int], Money] = {}
+        self._place_of: dict[bytes, tuple[str, int]] = {}
+        self._deposits: dict[tuple[str, int, int], Money] = {}
+        self._staged: dict[tuple[str, int], list[Money]] = {}
+        self._shown_through: dict[tuple[str, int], int] = {}
+        self._done: dict[str, int] = {}
+        self._paid_in = 0
+        self._withdrawn = 0
+        self._delivered = 0
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """How much happened, for the report."""
+        stories = self.stories.values()
+        return {
+            "transactions": len(stories),
+            "committed": sum(1 for one in stories if one.committed),
+            "across": sum(1 for one in stories if len(one.committed) > 1),
+            "told": sum(1 for one in stories if one.told is not None),
+            "delivered": self._delivered,
+            "versions": sum(self._done.values()),
+            "withdrawn": self._withdrawn,
+        }
+
+    # What clients wish.
+
+    def on_deposit(self, channel: str, session: int, number: int, money: Sequence[Money]) -> None:
+        """A client pays in, outside of any transaction."""
+        for row, one in enumerate(money):
+            self._deposits[channel, session, number + row] = one
+
+    def on_sent_within(self, key: Key, channel: str, money: Sequence[Money]) -> None:
+        """A client sends these in a transaction."""
+        self._story(key).sent.setdefault(channel, []).extend(money)
+
+    def on_staged(self, channel: str, part: int, money: Sequence[Money]) -> None:
+        """A client stages these under a part id."""
+        self._staged.setdefault((channel, part), []).extend(money)
+
+    def on_commit_wished(self, key: Key, channels: Sequence[str], withdrawn: int = 0) -> None:
+        """A client wishes to commit what it has in these channels; so much money leaves the bank by it."""
+        story = self._story(key)
+        story.channels, story.withdrawn = tuple(channels), withdrawn
+
+    def on_version_wished(
+        self, key: Key, application: str, version: int, staged: dict[str, tuple[int, ...]]
+    ) -> None:
+        """A client wishes to commit what it has staged, as a version."""
+        story = self._story(key)
+        story.channels, story.staged = tuple(staged), staged
+        story.application, story.version = application, version
+
+    def _story(self, key: Key) -> Story:
+        return self.stories.setdefault(key, Story())
+
+    # What clients are told and shown.
+
+    def on_told(self, key: Key, fate: TransactionFate) -> None:
+        """A client learned what became of its transaction."""
+        story = self.stories[key]
+        self.world.probe(f"bank.told.{fate.name}")
+        if story.told not in (None, fate):
+            self.fail(f"{_name(key)} was told {story.told.name} and then {fate.name}")
+        story.told = fate
+        self._check_told(key, story)
+        if fate is TransactionFate.COMMITTED and not story.committed and story.decision is None:
+            self.fail(f"{_name(key)} was told that it is committed, and nobody has decided that")
+        if fate is TransactionFate.COMMITTED_BEFORE and self._done.get(story.application, 0) < story.version:
+            self.fail(f"version {story.version} of {story.application} is said to be committed, and is not")
+
+    def _check_told(self, key: Key, story: Story) -> None:
+        if story.told is TransactionFate.COMMITTED:
+            if story.decision is False:
+                self.fail(f"{_name(key)} was told that it is committed, and its home rolled it back")
+        elif story.told is not None and (story.committed or story.decision):
+            self.fail(f"{_name(key)} was told {story.told.name}, and was committed")
+
+    def on_delivered(self, channel: str, number: int, body: bytes) -> None:
+        """A message reached a client, by delivery or in a page."""
+        self._delivered += 1
+        known = self.seen_as.get((channel, number))
+        if known is None:
+            self.fail(f"dirty read: {body[:20]!r} is shown as {number} of {channel}, and not committed")
+        if known.body != body:
+            self.fail(f"{number} of {channel} is {known.body[:20]!r}, and is shown as {body[:20]!r}")
+
+    def on_shown(self, channel: str, destination: int, through: int) -> None:
+        """A client has seen all of a queue through a number."""
+        self.world.probe("bank.page_shown")
+        at = (channel, destination)
+        self._shown_through[at] = max(self._shown_through.get(at, 0), through)
+
+    # What the orders make of it; each of these is told once.
+
+    def deposit(self, channel: str, session: int, number: int, sequence: int) -> Money:
+        """A number of a session was stored outside of a transaction."""
+        money = self._deposits.get((channel, session, number))
+        if money is None:
+            self.fail(f"{sequence} of {channel} is a deposit that nobody made")
+        self._paid_in += money.amount
+        self._show(channel, sequence, money)
+        return money
+
+    def _show(self, channel: str, number: int, money: Money) -> None:
+        at = (channel, number)
+        if (place := self._place_of.setdefault(money.body, at)) != at:
+            self.fail(f"{money.body[:20]!r} is stored twice, at {place} and at {at}")
+        if number <= self._shown_through.get((channel, money.destination), 0):
+            self.fail(f"queue {money.destination} of {channel} gains {number}, in a range that was shown")
+        self.seen_as[at] = money
+
+    def promised(self, key: Key, channel: str) -> None:
+        """A participant has promised to commit its part."""
+        story = self._story(key)
+        story.promised.add(channel)
+        story.let_go.discard(channel)
+        if story.decision is False:
+            # It was too late, and somebody will be told so.
+            self.world.probe("bank.promised_in_vain")
+
+    def decided(self, key: Key, commits: bool, participants: Sequence[str]) -> None:
+        """The home has decided, for the first time."""
+        story = self._story(key)
+        self.world.probe(f"bank.decided.{commits}")
+        story.decision = commits
+        if not commits:
+            self._check_told(key, story)
+            return
+        for channel in participants:
+            if channel not in story.promised:
+                self.fail(f"{_name(key)} is committed, and {channel} never promised its part")
+            if channel in story.let_go:
+                self.fail(f"{_name(key)} is committed, and {channel} has let go of its part")
+        if story.application:
+            if story.version <= self._done.get(story.application, 0):
+                self.fail(f"version {story.version} of {story.application} is committed once more")
+            self._done[story.application] = story.version
+        self._check_told(key, story)
+
+    def committed(self, key: Key, channel: str, sequence: int, messages: int, is_home: bool) -> list[Money]:
+        """A part took effect, with so many messages from this number on: what they must be."""
+        story = self._story(key)
+        if not is_home and story.decision is not True:
+            self.fail(f"{channel} commits its part of {_name(key)}, which its home has not decided to commit")
+        if channel in story.committed:
+            self.fail(f"{channel} commits its part of {_name(key)} twice")
+        money = story.sent.get(channel, [])
+        for part in story.staged.get(channel, ()):
+            money = money + self._staged[channel, part]
+        if len(money) != messages:
+            self.fail(f"{_name(key)} brings {messages} messages to {channel}, {len(money)} were sent")
+        for row, one in enumerate(money):
+            self._show(channel, sequence + row, one)
+        if not story.committed:
+            self._withdrawn += story.withdrawn
+        if story.staged:
+            self._paid_in += sum(one.amount for one in money)
+        story.committed[channel] = sequence
+        self._check_told(key, story)
+        return money
+
+    def let_go(self, key: Key, channel: str) -> None:
+        """A participant has rolled back a part that it had promised."""
+        story = self._story(key)
+        if story.decision:
+            self.fail(f"{channel} lets go of its part of {_name(key)}, which its home has decided to commit")
+        story.let_go.add(channel)
+
+    def forgotten(self, key: Key) -> None:
+        """The home may forget its decision."""
+        story = self._story(key)
+        if story.decision and set(story.committed) != set(story.channels):
+            missing = sorted(set(story.channels) - set(story.committed))
+            self.fail(f"{_name(key)} may be forgotten, and {missing} have not committed their parts")
+        story.is_forgotten = True
+
+    # The end.
+
+    def at_quiet(self, facts: dict[int, int]) -> None:
+        for key, story in self.stories.items():
+            if story.committed and set(story.committed) != set(story.channels):
+                self.fail(
+                    f"{_name(key)} has parts in {story.channels}, and is committed in {list(story.committed)}"
+                )
+            if story.told is TransactionFate.COMMITTED and not story.committed:
+                self.fail(f"{_name(key)} was told that it is committed, and never was")
+            self._check_told(key, story)
+        if self._paid_in != self._withdrawn:
+            self.fail(f"{self._paid_in} was paid in, and {self._withdrawn} taken out of empty accounts")
+
+
+def _name(key: Key) -> str:
+    return f"transaction {key[1]} of session {key[0]:#x}"

@@ -1,0 +1,217 @@
+"""A channel does with its queues what the commands in its order say, and nothing else.
+
+After each entry the first replica that folds it is looked at: which messages came to its queues, which went,
+and which outcome each command has. What came must be what a publish or a commit in this entry brought, all of
+it; what went must be named by an acknowledgement or a commit in it, all of it. The other replicas must then
+hold as many messages. What a commit means for other channels is the `Bank`'s business.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from antiphon.bus.messages import Entry, EntryKind
+from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.bank import Bank, Key
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.image import Image
+from antiphon.sim.world import World
+from antiphon.wire.commands import (
+    Acknowledge,
+    CommandHeader,
+    OutcomeCode,
+    Payload,
+    Publish,
+    decode_payload,
+    iterate_commands,
+)
+from antiphon.wire.transactions import (
+    CommitTransaction,
+    Consumed,
+    DecideTransaction,
+    FinishTransaction,
+    ForgetTransaction,
+    PrepareTransaction,
+    ResolveTransaction,
+)
+
+Said = tuple[CommandHeader, Payload, int]
+"""A command with the number it has in the order."""
+
+
+class Promised(NamedTuple):
+    """A part that was prepared and not finished yet."""
+
+    messages: int
+    consumed: tuple[Consumed, ...]
+
+
+class Ledger(Checker):
+    """Follows one channel."""
+
+    promise = "transactions"
+
+    def __init__(self, world: World, channel: str, bank: Bank) -> None:
+        super().__init__(world)
+        self._channel = channel
+        self._bank = bank
+        self._folded = 0
+        self._commands: list[Said] = []
+        self._live: dict[int, set[int]] = {}
+        self._books: dict[int, tuple[tuple[int, int], ...]] = {}
+        self._promised: dict[Key, Promised] = {}
+        # Nodes that began with a checkpoint, and have applied nothing since.
+        self._restored: set[int] = set()
+        # Of the entry that is being judged: what came, what went, by number; and the exceptions.
+        self._came: dict[int, int] = {}
+        self._went: dict[int, int] = {}
+        self._codes: dict[int, int] = {}
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        if entry.last <= self._folded:
+            return
+        self._commands = []
+        sequence = entry.first
+        for header, body, _ in iterate_commands(payload) if payload is not None else ():
+            self._commands.append((header, decode_payload(header.kind, body), sequence))
+            sequence += header.count
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        self._note_contents(node, entry, state)
+        books = tuple(sorted((one.id, one.live.count) for one in state.directory))
+        if entry.last > self._folded:
+            self._folded = entry.last
+            self._books[entry.last] = books
+            self._judge(entry, state)
+        elif books != self._books[entry.last]:
+            self.fail(f"after {entry.last} node {node} holds {books}, another {self._books[entry.last]}")
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        if checkpoint:
+            self._restored.add(node)
+
+    def on_restored(self, node: int, n: int) -> None:
+        self._restored.add(node)
+
+    def _note_contents(self, node: int, entry: Entry, state: ChannelState) -> None:
+        """Count what states have in them that go through a checkpoint."""
+        if entry.kind is EntryKind.CHECKPOINT_MARK:
+            when = "checkpoint_with"
+        elif node in self._restored:
+            self._restored.discard(node)
+            when = "restored_with"
+        else:
+            return
+        has = state.transactions
+        for what, there in (
+            ("open", has.open),
+            ("prepared", has.prepared),
+            ("staged", has.staged),
+            ("decisions", list(has.unfinished())),
+        ):
+            if there:
+                self.world.probe(f"ledger.{when}.{what}")
+
+    def _judge(self, entry: Entry, state: ChannelState) -> None:
+        self._look(state)
+        _, _, exceptions = state.outcomes.page(entry.first - 1, entry.last)
+        self._codes = {
+            number: one.code for one in exceptions for number in range(one.first, one.first + one.count)
+        }
+        for header, payload, sequence in self._commands:
+            self._follow(header, payload, sequence)
+        if self._came or self._went:
+            self.fail(
+                f"after {entry.last} of {self._channel} the messages {sorted(self._came)} are there and "
+                f"{sorted(self._went)} are gone, and no command says so"
+            )
+
+    def _look(self, state: ChannelState) -> None:
+        live = {one.id: set(one.live.numbers()) for one in state.directory if not isinstance(one, Topic)}
+        self._came, self._went = {}, {}
+        for queue, numbers in live.items():
+            before = self._live.get(queue, set())
+            self._came.update(dict.fromkeys(sorted(numbers - before), queue))
+            self._went.update(dict.fromkeys(sorted(before - numbers), queue))
+        self._live = live
+
+    def _is_applied(self, sequence: int) -> bool:
+        return self._codes.get(sequence, OutcomeCode.APPLIED) == OutcomeCode.APPLIED
+
+    # What each kind of command may do.
+
+    def _follow(self, header: CommandHeader, payload: Payload, sequence: int) -> None:
+        match payload:
+            case Publish():
+                for row in range(header.count):
+                    if self._came.pop(sequence + row, None) is not None:
+                        self._bank.deposit(self._channel, header.session, header.number + row, sequence + row)
+            case Acknowledge(ranges=ranges):
+                for number in ranges.numbers():
+                    self._went.pop(number, None)
+            case CommitTransaction():
+                if self._is_applied(sequence):
+                    key = (header.session, payload.transaction)
+                    self._commit(key, sequence, Promised(payload.messages, payload.consumed), is_home=True)
+            case PrepareTransaction():
+                if self._is_applied(sequence):
+                    self._prepare((header.session, payload.transaction), payload)
+            case DecideTransaction():
+                self._decide((header.session, payload.transaction), payload, sequence)
+            case ResolveTransaction():
+                key = (payload.session, payload.transaction)
+                self._learn(key, self._is_applied(sequence), ())
+            case ForgetTransaction():
+                self._bank.forgotten((payload.session, payload.transaction))
+            case FinishTransaction():
+                if self._is_applied(sequence):
+                    self._finish((payload.session, payload.transaction), payload, sequence)
+
+    def _prepare(self, key: Key, wish: PrepareTransaction) -> None:
+        if key not in self._promised:
+            self.world.probe("ledger.prepared")
+            self._promised[key] = Promised(wish.messages, wish.consumed)
+            self._bank.promised(key, self._channel)
+
+    def _decide(self, key: Key, wish: DecideTransaction, sequence: int) -> None:
+        code = self._codes.get(sequence, OutcomeCode.APPLIED)
+        if code == OutcomeCode.TX_ROLLED_BACK:
+            self._learn(key, False, ())
+        elif code == OutcomeCode.APPLIED:
+            is_new = self._bank.stories[key].decision is None
+            self._learn(key, True, tuple([one.channel for one in wish.participants]))
+            if is_new and (wish.messages or wish.consumed):
+                self._commit(key, sequence, Promised(wish.messages, wish.consumed), is_home=True)
+        else:
+            self.world.probe(f"ledger.decide.{OutcomeCode(code).name}")
+
+    def _learn(self, key: Key, commits: bool, participants: tuple[str, ...]) -> None:
+        story = self._bank.stories.get(key)
+        known = story.decision if story is not None else None
+        if known is None:
+            self._bank.decided(key, commits, participants)
+        elif story is not None and story.is_forgotten and not commits:
+            self.world.probe("ledger.asked_after_all_was_forgotten")
+        elif known != commits:
+            self.fail(f"{self._channel} decided {known} about {key} before, and says {commits} now")
+
+    def _finish(self, key: Key, wish: FinishTransaction, sequence: int) -> None:
+        promised = self._promised.pop(key, None)
+        if promised is None:
+            self.world.probe("ledger.finished_before")
+        elif wish.commits:
+            self._commit(key, sequence, promised, is_home=False)
+        else:
+            self._bank.let_go(key, self._channel)
+
+    def _commit(self, key: Key, sequence: int, part: Promised, *, is_home: bool) -> None:
+        """All of this part happens now."""
+        money = self._bank.committed(key, self._channel, sequence, part.messages, is_home)
+        for row, one in enumerate(money):
+            if self._came.pop(sequence + row, None) != one.destination:
+                self.fail(f"{sequence + row} of {self._channel} was committed, and is not in its queue")
+        for consumed in part.consumed:
+            for number in consumed.numbers.numbers():
+                if self._went.pop(number, None) != consumed.destination:
+                    self.fail(f"{number} of {self._channel} was consumed by {key}, and did not go")

@@ -1,0 +1,151 @@
+"""Profiles of a bank: several channels, and what is made worse for transactions among them.
+
+A run is like one of the cluster, with two or three channels of which most have one message manager: what
+happens between channels is what is looked for here. Clocks that decide how long a transaction may be in doubt
+run quickly, checkpoints come every few entries.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from antiphon.bus import planted
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import GroupConfig
+from antiphon.sim.tiers.profile import ClusterProfile, draw_into
+from antiphon.sim.workloads.teller import TellerHabits
+from antiphon.sim.world import MILLISECOND_NS
+
+CHANNELS = ("a", "b", "c")
+_NODES_OF_CHANNEL = 3
+_FIRST_DOOR = 11
+
+
+@dataclass(slots=True)
+class TransactionProfile(ClusterProfile):
+    """What is drawn besides."""
+
+    # One for each channel.
+    shapes: tuple[str, ...] = ("one", "one")
+    accounts: int = 4
+    traders: int = 2
+    stagers: int = 1
+    deposits: int = 12
+    versions: int = 2
+    # How many steps of transactions somebody dies or sleeps at.
+    strikes: int = 0
+    strike_probability: float = 0.2
+    tellers: TellerHabits = field(default_factory=TellerHabits)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Their names."""
+        return CHANNELS[: len(self.shapes)]
+
+    def servers_of(self, at: int) -> tuple[int, ...]:
+        """The nodes with a disk of one channel."""
+        first = 1 + at * _NODES_OF_CHANNEL
+        return (first,) if self.shapes[at] == "one" else (first, first + 1, first + 2)
+
+    @property
+    def client_managers(self) -> tuple[int, ...]:
+        return tuple(range(_FIRST_DOOR, _FIRST_DOOR + self.doors))
+
+    def groups(self, new_disk_id: Callable[[], bytes]) -> list[GroupConfig]:
+        """All channels of this run."""
+        return [self._group_of(at, new_disk_id) for at in range(len(self.shapes))]
+
+    def _group_of(self, at: int, new_disk_id: Callable[[], bytes]) -> GroupConfig:
+        voters = self.servers_of(at)
+        keepers = voters[:2] if self.shapes[at] == "witness" else voters
+        disk_ids = [new_disk_id() for _ in voters] + [NO_DISK] * self.doors
+        return GroupConfig(
+            group=CHANNELS[at],
+            nodes=(*voters, *self.client_managers),
+            disk_ids=tuple(disk_ids),
+            commit_servers=voters,
+            data_servers=keepers,
+            checkpoint_servers=keepers,
+            candidates=keepers,
+            data_quantity=min(len(keepers), 2),
+            commit_quantity=len(voters) // 2 + 1,
+            seal_quantity=len(voters) // 2 + 1,
+            checkpoint_quantity=min(len(keepers), 2),
+            min_copies=1 if self.shapes[at] == "witness" else 0,
+            **self.settings,
+        )
+
+
+def draw(chance: random.Random, made_for: str = "") -> TransactionProfile:
+    """The profile of a run, sharpened for one planted bug if it is named."""
+    profile = TransactionProfile()
+    draw_into(chance, profile)
+    profile.is_gentle = False
+    count = chance.choices((2, 3), (75, 25))[0]
+    profile.shapes = tuple(chance.choices(("one", "three", "witness"), (80, 13, 7), k=count))
+    profile.safety_ns = chance.randint(250, 700) * MILLISECOND_NS
+    profile.accounts = chance.randint(count, 5)
+    profile.traders = chance.randint(1, 3)
+    profile.stagers = chance.choice((0, 1, 1))
+    profile.deposits = chance.randint(6, 20)
+    profile.versions = chance.randint(1, 4)
+    profile.strikes = chance.randint(1, 5) if chance.random() < 0.6 else 0
+    profile.strike_probability = chance.choice((0.05, 0.2, 0.5))
+    # Few messages, and many checkpoints among them.
+    profile.settings["checkpoint_entries"] = chance.choice((5, 12, 40))
+    profile.node.in_doubt_ms = chance.choice((50, 200, 600))
+    profile.node.prepare_wait_ms = chance.choice((100, 1_000))
+    profile.node.finish_wait_ms = chance.choice((20, 200))
+    profile.clients.body_bytes_max = chance.choice((40, 300))
+    profile.clients.credit_messages = chance.choice((1, 5, 20))
+    _draw_tellers(chance, profile.tellers)
+    if made_for:
+        MADE_FOR[made_for](chance, profile)
+    return profile
+
+
+def _draw_tellers(chance: random.Random, tellers: TellerHabits) -> None:
+    tellers.transfers = chance.randint(10, 40)
+    tellers.pause_ns = chance.choice((3, 10, 40)) * MILLISECOND_NS
+    tellers.send_pause_ns = chance.choice((1, 5, 30)) * MILLISECOND_NS
+    tellers.messages_max = chance.randint(1, 4)
+    tellers.rollback_probability = chance.choice((0.0, 0.15, 0.4))
+    tellers.death_probability = chance.choice((0.0, 0.0, 0.1))
+    tellers.go_on_probability = chance.choice((0.0, 0.5, 1.0))
+    tellers.keep_probability = chance.choice((0.0, 0.5, 1.0))
+    tellers.look_probability = chance.choice((0.0, 0.3))
+    tellers.drop_probability = chance.choice((0.0, 0.2))
+
+
+def _for_lonely_decisions(chance: random.Random, profile: TransactionProfile) -> None:
+    """Homes are slow to decide, and participants soon in doubt."""
+    profile.safety_ns = 900 * MILLISECOND_NS
+    profile.strikes, profile.strike_probability = 2, 0.1
+    profile.crashes = profile.power_cuts = profile.blackouts = profile.partitions = profile.sleeps = 0
+    profile.node.in_doubt_ms = 8
+    profile.disk.sync_ns = 10 * MILLISECOND_NS
+    profile.tellers.rollback_probability = profile.tellers.death_probability = 0.0
+    profile.tellers.pause_ns = 5 * MILLISECOND_NS
+
+
+def _for_hasty_commits(chance: random.Random, profile: TransactionProfile) -> None:
+    """Commits across channels that the home cannot agree to: what they took is gone by then."""
+    profile.strikes, profile.strike_probability = 4, 0.2
+    profile.tellers.go_on_probability = 1.0
+    profile.tellers.pause_ns = 5 * MILLISECOND_NS
+
+
+def _for_lost_parts(chance: random.Random, profile: TransactionProfile) -> None:
+    """Nodes come back from checkpoints with open, prepared and staged parts in them."""
+    profile.settings["checkpoint_entries"] = 5
+    profile.crashes, profile.strikes, profile.strike_probability = 4, 6, 0.3
+    profile.tellers.send_pause_ns = 30 * MILLISECOND_NS
+
+
+MADE_FOR: dict[str, Callable[[random.Random, TransactionProfile], None]] = {
+    planted.DECISION_NOT_ORDERED: _for_hasty_commits,
+    planted.PARTICIPANT_DECIDES_ALONE: _for_lonely_decisions,
+    planted.CHECKPOINT_FORGETS_TRANSACTIONS: _for_lost_parts,
+}

@@ -1,0 +1,507 @@
+"""Trader: takes money from accounts and puts it into others, in transactions.
+
+It has consumers at some accounts. A transfer takes a few messages that have arrived, sends as much money in
+others to accounts of any channel, and then commits; or it rolls back on purpose, or its process dies. What is
+all in one channel is committed there, what is in several by the client manager.
+
+If the connection is lost while a commit is under way, the next client manager is asked what became of it. If
+it is lost before, the transaction is rolled back, or it goes on. Its consumers come again with what they
+hold, or begin anew: then what it took may be with somebody else, and only one of them can commit.
+
+When the bank closes, it takes money out and puts it nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.batch import Batch
+from antiphon.ranges import Ranges
+from antiphon.sim.checkers.bank import Bank, Key, Money, amount_of
+from antiphon.sim.workloads.process import ClientHabits, Hall
+from antiphon.sim.workloads.teller import Account, Lane, Teller, TellerHabits
+from antiphon.sim.world import MILLISECOND_NS
+from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, Return
+from antiphon.wire.frames import (
+    ConsumerClose,
+    ConsumerGone,
+    ConsumerOpen,
+    ConsumerResume,
+    ConsumerResumed,
+    Credit,
+    Deliver,
+    Failed,
+    ServerFrame,
+)
+from antiphon.wire.transaction_frames import (
+    TransactionAsk,
+    TransactionCommit,
+    TransactionDecided,
+    TransactionFate,
+    TransactionPart,
+)
+from antiphon.wire.transactions import (
+    TRANSACTED_NUMBER,
+    CommitTransaction,
+    Consumed,
+    RollBackTransaction,
+    TransactedPublish,
+)
+
+
+@dataclass(slots=True)
+class Coin:
+    """A message that has arrived."""
+
+    delivery: int
+    sequence: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class Part:
+    """What a transaction has in one channel."""
+
+    batches: int = 0
+    messages: int = 0
+
+
+@dataclass(slots=True)
+class Transfer:
+    """The transaction that is under way."""
+
+    number: int
+    taken: dict[str, list[Coin]] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
+    # What is still to be sent: account and amount.
+    to_send: deque[tuple[Account, int]] = field(default_factory=deque)
+    home: str = ""
+    is_committing: bool = False
+    # The client manager decides over several channels.
+    is_across: bool = False
+    # Its consumers are not those that took its messages any more.
+    is_orphan: bool = False
+
+
+class Counter:
+    """A consumer at one account."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.consumer = 0
+        self.is_attached = False
+        self.arrived: deque[Coin] = deque()
+        self.delivered = 0
+        self.seen_through = 0
+        # Before its connection was lost it was attached.
+        self.may_come_back = False
+
+    def clear(self) -> None:
+        """Whatever had arrived comes again, to us or to others."""
+        self.is_attached = self.may_come_back = False
+        self.arrived.clear()
+        self.delivered = self.seen_through = 0
+
+
+class Trader(Teller):
+    """Moves money between accounts."""
+
+    def __init__(
+        self,
+        name: str,
+        hall: Hall,
+        habits: ClientHabits,
+        manners: TellerHabits,
+        bank: Bank,
+        accounts: Sequence[Account],
+        counters: Sequence[int],
+    ) -> None:
+        super().__init__(name, hall, habits, manners, bank, accounts)
+        self.left = manners.transfers
+        self._counters = {self.accounts[at].name: Counter(self.accounts[at]) for at in counters}
+        self._last_consumer = 0
+        self._last_transaction = 0
+        self._transfer: Transfer | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        arrived = any(one.arrived for one in self._counters.values())
+        return self._transfer is None and not self.has_unconfirmed and not arrived
+
+    @property
+    def waits_for(self) -> str:
+        words = [f"{len(lane.unconfirmed)} outcomes in {channel}" for channel, lane in self.lanes.items()]
+        if self._transfer is not None:
+            words.append(f"transaction {self._transfer.number}")
+        return ", ".join(words)
+
+    @property
+    def names_channels(self) -> bool:
+        return self._transfer is not None
+
+    @property
+    def _key(self) -> Key:
+        return self.session, self._last_transaction
+
+    # Living and dying.
+
+    def start(self) -> None:
+        keeps = self.chance.random() < self.manners.keep_probability
+        if self._transfer is not None and not keeps:
+            self._transfer.is_orphan = True
+        for counter in self._counters.values():
+            if keeps and counter.may_come_back:
+                self._come_back(counter)
+            else:
+                self._attach(counter)
+        if self._transfer is None:
+            self._plan()
+        elif not self._transfer.is_committing:
+            self._take_up(self._transfer)
+
+    def stop(self) -> None:
+        for counter in self._counters.values():
+            counter.may_come_back = counter.may_come_back or counter.is_attached
+            counter.is_attached = False
+
+    def resumed(self) -> None:
+        transfer = self._transfer
+        if transfer is not None and transfer.is_committing and transfer.is_across:
+            self.world.probe("trader.asked")
+            self._ask(transfer)
+
+    def abandoned(self) -> None:
+        if self._transfer is not None and self._transfer.is_committing:
+            self.world.probe("trader.left_uncertain")
+        for counter in self._counters.values():
+            counter.clear()
+        self._transfer = None
+        self._last_transaction = self._last_consumer = 0
+
+    def _take_up(self, transfer: Transfer) -> None:
+        """The connection was lost before we wished to commit."""
+        if self.chance.random() < self.manners.go_on_probability:
+            self.world.probe("trader.went_on")
+            self._go_on()
+        else:
+            self._roll_back()
+
+    def _plan(self) -> None:
+        self.later(self.chance.randrange(1, self.manners.pause_ns), self._begin)
+
+    # Consuming.
+
+    def _attach(self, counter: Counter) -> None:
+        counter.clear()
+        self._last_consumer += 1
+        counter.consumer = self._last_consumer
+        counter.is_attached = True
+        wish = ConsumerOpen(
+            request=self.ask(self._on_attached),
+            session=self.session,
+            consumer=counter.consumer,
+            channel=counter.account.channel,
+            destination=counter.account.destination,
+            credit_messages=self.chance.randint(1, self.habits.credit_messages),
+            credit_bytes=self.habits.credit_bytes,
+        )
+        self.say(wish)
+
+    def _on_attached(self, frame: ServerFrame) -> None:
+        if isinstance(frame, Failed):
+            self.replace_session()
+
+    def _come_back(self, counter: Counter) -> None:
+        """Attach the consumer again, with everything that it holds."""
+        self.world.probe("trader.consumer_came_back")
+        counter.is_attached = True
+        counter.may_come_back = False
+        transfer = self._transfer
+        is_ours = transfer is not None and not transfer.is_orphan
+        taken = transfer.taken.get(counter.account.name, []) if transfer is not None and is_ours else []
+        wish = ConsumerResume(
+            request=self.ask(lambda frame: self._on_come_back(counter, frame)),
+            session=self.session,
+            consumer=counter.consumer,
+            channel=counter.account.channel,
+            destination=counter.account.destination,
+            subscription=0,
+            credit_messages=counter.delivered + self.chance.randint(1, self.habits.credit_messages),
+            credit_bytes=self.habits.credit_bytes,
+            delivered_messages=counter.delivered,
+            delivered_bytes=0,
+            held=_numbers([*taken, *counter.arrived]),
+        )
+        self.say(wish)
+
+    def _on_come_back(self, counter: Counter, frame: ServerFrame) -> None:
+        if not isinstance(frame, ConsumerResumed):
+            self.replace_session()
+            return
+        if frame.lost:
+            self.world.probe("trader.lost_what_it_held")
+        kept = [coin for coin in counter.arrived if coin.sequence not in frame.lost]
+        counter.arrived = deque(kept)
+
+    def on_gone(self, frame: ConsumerGone) -> None:
+        for counter in self._counters.values():
+            if counter.consumer == frame.consumer and counter.is_attached:
+                self._attach_soon(counter)
+
+    def _attach_soon(self, counter: Counter) -> None:
+        counter.clear()
+
+        def attach() -> None:
+            if not counter.is_attached:
+                self._attach(counter)
+
+        self.later(MILLISECOND_NS, attach)
+
+    def on_deliver(self, frame: Deliver) -> None:
+        counter = next(
+            (one for one in self._counters.values() if one.consumer == frame.consumer and one.is_attached),
+            None,
+        )
+        delivery = frame.first_delivery
+        for piece in frame.pieces:
+            for row, body in enumerate(Batch.decode(piece.batch).bodies()):
+                sequence = piece.first_sequence + row
+                self.bank.on_delivered(frame.channel, sequence, body)
+                if counter is not None:
+                    counter.arrived.append(Coin(delivery, sequence, body))
+                    counter.delivered = delivery
+                delivery += 1
+
+    # A transfer, step by step.
+
+    def _begin(self) -> None:
+        """Take some of what has arrived, and plan where it goes."""
+        if self._transfer is not None:
+            return
+        if self.chance.random() < self.manners.look_probability:
+            self.look_at(self.chance.choice(self.accounts))
+        rich = [one for one in self._counters.values() if one.arrived]
+        is_closing = self.manners.is_closing
+        if not rich or not (self.left or is_closing):
+            self._plan()
+            return
+        self._last_transaction += 1
+        transfer = self._transfer = Transfer(self._last_transaction)
+        if not is_closing:
+            self.left -= 1
+        total = 0
+        for counter in self.chance.sample(rich, self.chance.randint(1, len(rich))):
+            most = (
+                len(counter.arrived) if is_closing else min(len(counter.arrived), self.manners.messages_max)
+            )
+            coins = [counter.arrived.popleft() for _ in range(self.chance.randint(1, most))]
+            transfer.taken[counter.account.name] = coins
+            total += sum(amount_of(coin.body) for coin in coins)
+            self._see(counter, coins[-1].delivery)
+        if not is_closing:
+            while total:
+                amount = total if self.chance.random() < 0.5 else self.chance.randint(1, total)
+                transfer.to_send.append((self.chance.choice(self.accounts), amount))
+                total -= amount
+        self._go_on()
+
+    def _see(self, counter: Counter, delivery: int) -> None:
+        counter.seen_through = delivery
+        messages = delivery + len(counter.arrived) + self.chance.randint(1, self.habits.credit_messages)
+        self.say(
+            Credit(session=self.session, consumer=counter.consumer, messages=messages, bytes=messages << 16)
+        )
+
+    def _go_on(self) -> None:
+        """Send some, or end the transaction one way or another."""
+        transfer = self._transfer
+        if transfer is None or transfer.is_committing:
+            return
+        if transfer.to_send:
+            self._send(transfer)
+            self.later(self.chance.randrange(self.manners.send_pause_ns), self._go_on)
+            return
+        if self.chance.random() < self.manners.death_probability:
+            self.world.probe("trader.died_before_commit")
+            self.crash()
+        elif self.chance.random() < self.manners.rollback_probability:
+            self.world.probe("trader.rolled_back_on_purpose")
+            self._roll_back()
+        else:
+            self._commit(transfer)
+
+    def _send(self, transfer: Transfer) -> None:
+        account, amount = transfer.to_send.popleft()
+        # A message for each piece of it, all in one batch.
+        amounts = [amount]
+        if amount > 1 and self.chance.random() < 0.3:
+            first = self.chance.randint(1, amount - 1)
+            amounts = [first, amount - first]
+        money: list[Money] = [self.coin(account, one) for one in amounts]
+        channel = account.channel
+        part = transfer.parts.setdefault(channel, Part())
+        lane = self.lanes.setdefault(channel, Lane())
+        batch = self.batch_of(money, TRANSACTED_NUMBER | lane.rows + 1)
+        lane.rows += len(money)
+        wish = TransactedPublish(
+            transfer.number,
+            part.batches,
+            len(money),
+            account.destination,
+            account.settings_version,
+            0,
+            batch,
+        )
+        part.batches += 1
+        part.messages += len(money)
+        self.bank.on_sent_within(self._key, channel, money)
+        self.order(channel, CommandKind.TX_PUBLISH, wish.encode())
+
+    # Its end.
+
+    def _commit(self, transfer: Transfer) -> None:
+        consumed = self._consumed(transfer)
+        channels = sorted({*transfer.parts, *consumed})
+        transfer.is_committing = True
+        transfer.home = channels[0]
+        gone = sum(amount_of(coin.body) for coins in transfer.taken.values() for coin in coins)
+        sent = sum(part.messages for part in transfer.parts.values())
+        self.bank.on_commit_wished(self._key, channels, 0 if sent else gone)
+        if len(channels) > 1:
+            transfer.is_across = True
+            self._wish_across(transfer, channels, consumed)
+        else:
+            self._commit_here(transfer, channels[0], consumed)
+        if self.chance.random() < self.manners.death_probability:
+            self.world.probe("trader.died_in_commit")
+            self.world.after(self.chance.randrange(3 * MILLISECOND_NS), self._die(transfer))
+
+    def _die(self, transfer: Transfer) -> Callable[[], None]:
+        def die() -> None:
+            if self._transfer is transfer:
+                self.crash()
+
+        return die
+
+    def _consumed(self, transfer: Transfer) -> dict[str, tuple[Consumed, ...]]:
+        consumed: dict[str, tuple[Consumed, ...]] = {}
+        for name, coins in sorted(transfer.taken.items()):
+            account = self._counters[name].account
+            numbers = _numbers(coins)
+            consumed[account.channel] = (
+                *consumed.get(account.channel, ()),
+                Consumed(account.destination, 0, numbers),
+            )
+        return consumed
+
+    def _commit_here(
+        self, transfer: Transfer, channel: str, consumed: dict[str, tuple[Consumed, ...]]
+    ) -> None:
+        part = transfer.parts.get(channel, Part())
+        wish = CommitTransaction(
+            transaction=transfer.number,
+            batches=part.batches,
+            messages=part.messages,
+            consumed=consumed.get(channel, ()),
+        )
+        count = max(1, part.messages)
+        self.order(channel, CommandKind.TX_COMMIT, wish.encode(), count, self._on_committed_here)
+
+    def _on_committed_here(self, item: ConfirmItem) -> None:
+        is_committed = item.code in (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
+        self._end(TransactionFate.COMMITTED if is_committed else TransactionFate.ROLLED_BACK)
+
+    def _wish_across(
+        self, transfer: Transfer, channels: list[str], consumed: dict[str, tuple[Consumed, ...]]
+    ) -> None:
+        parts = []
+        for channel in channels:
+            part = transfer.parts.get(channel, Part())
+            parts.append(TransactionPart(channel, part.batches, part.messages, consumed.get(channel, ())))
+        self.say(
+            TransactionCommit(
+                request=self.ask(lambda frame: self._on_decided(transfer, frame)),
+                session=self.session,
+                transaction=transfer.number,
+                parts=tuple(parts),
+            )
+        )
+
+    def _ask(self, transfer: Transfer) -> None:
+        if self._transfer is not transfer:
+            return
+        self.say(
+            TransactionAsk(
+                request=self.ask(lambda frame: self._on_decided(transfer, frame)),
+                session=self.session,
+                transaction=transfer.number,
+                home=transfer.home,
+            )
+        )
+
+    def _on_decided(self, transfer: Transfer, frame: ServerFrame) -> None:
+        if self._transfer is not transfer:
+            return
+        if isinstance(frame, TransactionDecided):
+            self._end(frame.fate)
+            return
+        self.ask_again(frame, lambda: self._ask(transfer))
+
+    def _end(self, fate: TransactionFate) -> None:
+        """What became of it is known."""
+        transfer = self._transfer
+        assert transfer is not None, "nobody waits for this"
+        self.bank.on_told(self._key, fate)
+        self._transfer = None
+        if fate is TransactionFate.ROLLED_BACK:
+            self._give_back(transfer)
+        if self.is_ready:
+            self._plan()
+
+    def _roll_back(self) -> None:
+        """Drop what was sent, and give back what was taken."""
+        transfer = self._transfer
+        assert transfer is not None, "there is nothing to roll back"
+        for channel in transfer.parts:
+            wish = RollBackTransaction(transaction=transfer.number)
+            self.order(channel, CommandKind.TX_ROLLBACK, wish.encode())
+        if transfer.parts:
+            self.bank.on_told(self._key, TransactionFate.ROLLED_BACK)
+        self._transfer = None
+        self._give_back(transfer)
+        self._plan()
+
+    def _give_back(self, transfer: Transfer) -> None:
+        """Everything comes again in its order: to consumers that begin anew."""
+        if transfer.is_orphan:
+            return
+        for name, coins in transfer.taken.items():
+            counter = self._counters[name]
+            account = counter.account
+            back = Return(
+                destination=account.destination, subscription=0, counted=True, ranges=_numbers(coins)
+            )
+            self.order(account.channel, CommandKind.RETURN, back.encode())
+            if counter.is_attached:
+                self._close(counter)
+
+    def _close(self, counter: Counter) -> None:
+        seen, consumer = counter.seen_through, counter.consumer
+        counter.clear()
+        wish = ConsumerClose(
+            request=self.ask(lambda frame: self._on_closed(counter)),
+            session=self.session,
+            consumer=consumer,
+            seen_through=seen,
+        )
+        self.say(wish)
+
+    def _on_closed(self, counter: Counter) -> None:
+        if not counter.is_attached and self.is_ready:
+            self._attach(counter)
+
+
+def _numbers(coins: Iterable[Coin]) -> Ranges:
+    return Ranges((number, number + 1) for number in sorted(coin.sequence for coin in coins))

@@ -1,0 +1,132 @@
+"""The transactions workload over many seeds: money moves between accounts of several channels, wholly or not
+at all, while clients and nodes die at every step.
+
+Replay one run:  antiphon sim transactions --seed 17 --trace
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim.seeds import Seeds, first_broken
+
+SEEDS = range(1, 601)
+SECONDS_MAX = 240
+LONG_SEEDS = 10_000
+
+# What must have happened somewhere in these seeds, or they prove less than they seem to.
+PROBES = (
+    "bank.decided.False",
+    "bank.decided.True",
+    "bank.page_shown",
+    "bank.told.COMMITTED",
+    "bank.told.COMMITTED_BEFORE",
+    "bank.told.ROLLED_BACK",
+    "checkpoint.written",
+    "client.command_resent",
+    "client.crashed",
+    "client.impatient",
+    "client.left_uncertain",
+    "client.moved",
+    "client.outcome.DUPLICATE",
+    "client.outcome.SESSION_UNKNOWN",
+    "client.outcome.TX_ROLLED_BACK",
+    "client.session_replaced",
+    "client.session_resumed",
+    "faults.blackout",
+    "faults.door_crashed",
+    "faults.door_slept",
+    "faults.left_a_sleeper",
+    "faults.partition_halves",
+    "faults.partition_one",
+    "faults.slept",
+    "journal.base_moved",
+    "journal.record_relocated",
+    "ledger.asked_after_all_was_forgotten",
+    "ledger.checkpoint_with.open",
+    "ledger.checkpoint_with.prepared",
+    "ledger.checkpoint_with.staged",
+    "ledger.decide.DUPLICATE",
+    "ledger.decide.SESSION_UNKNOWN",
+    "ledger.decide.STALE",
+    "ledger.finished_before",
+    "ledger.prepared",
+    "ledger.restored_with.decisions",
+    "ledger.restored_with.open",
+    "ledger.restored_with.prepared",
+    "ledger.restored_with.staged",
+    "library.came_back",
+    "library_trader.died_in_commit",
+    "library_trader.doomed",
+    "library_trader.rolled_back_on_purpose",
+    "library_trader.told.COMMITTED",
+    "library_trader.told.ROLLED_BACK",
+    "links.duplicated",
+    "links.replayed",
+    "network.connection_broken",
+    "node.power_lost_in_a_call",
+    "node.took_over_a_checkpoint",
+    "recovery.from_checkpoint",
+    "stager.asked",
+    "stager.died_in_commit",
+    "stager.dropped",
+    "trader.asked",
+    "trader.consumer_came_back",
+    "trader.died_before_commit",
+    "trader.died_in_commit",
+    "trader.left_uncertain",
+    "trader.lost_what_it_held",
+    "trader.rolled_back_on_purpose",
+    "trader.went_on",
+    *(f"shape.{shape}" for shape in ("one", "three", "witness")),
+    *(
+        f"strike.{moment}.{step}"
+        for moment in ("said", "applied")
+        for step in ("TX_COMMIT", "TX_PREPARE", "TX_DECIDE", "TX_FINISH", "TX_FORGET", "TX_RESOLVE")
+    ),
+    *(f"strike.whom.{whom}" for whom in ("door", "primary", "other", "client", "link")),
+)
+
+
+@pytest.fixture(scope="module")
+def seeds() -> Seeds:
+    return Seeds("transactions", SEEDS)
+
+
+@pytest.mark.timeout(900)
+def test_no_promise_is_broken_in_600_seeds(seeds: Seeds) -> None:
+    """All or nothing, truth, no dirty read, at every step; then heal: no doubt, no money lost."""
+    assert not seeds.broken, "\n" + "\n".join(seeds.broken)
+
+
+@pytest.mark.timeout(900)
+def test_the_seeds_do_not_take_too_long(seeds: Seeds) -> None:
+    print(f"\n{1_000 * seeds.seconds / len(SEEDS):.0f} ms for each seed")
+    assert seeds.seconds < SECONDS_MAX
+
+
+@pytest.mark.timeout(900)
+def test_the_seeds_reach_the_rare_branches(seeds: Seeds) -> None:
+    assert seeds.missed(PROBES) == []
+
+
+@pytest.mark.timeout(900)
+def test_the_seeds_move_money_across_channels(seeds: Seeds) -> None:
+    assert seeds.total("committed") > 10 * len(SEEDS)
+    assert seeds.total("across") > 3 * len(SEEDS)
+    # Some transactions came to nothing, and of some nobody was ever told.
+    assert seeds.total("transactions") > seeds.total("committed") + len(SEEDS)
+    assert seeds.total("transactions") > seeds.total("told") + len(SEEDS) // 2
+    assert seeds.total("versions") > len(SEEDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_no_promise_is_broken_in_ten_thousand_fresh_seeds() -> None:
+    """Other seeds every time: ANTIPHON_SIM_FROM names the first one."""
+    first = int(os.environ.get("ANTIPHON_SIM_FROM", "1000000"))
+    print(f"\nseeds {first:,} to {first + LONG_SEEDS - 1:,}")
+    broken = first_broken("transactions", range(first, first + LONG_SEEDS))
+    assert not broken, broken

@@ -1,0 +1,96 @@
+"""The runner: what happens in a round is one step, and no step is taken for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from antiphon.bus.effects import Synced
+from antiphon.node import InChannel
+from antiphon.runtime.node_runner import NodeRunner
+
+LIMIT_S = 10.0
+
+
+class NotingMachines:
+    """Does nothing, and notes with what it was stepped."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Any]] = []
+        self.deadline_ns: int | None = None
+        self.stepped = asyncio.Event()
+
+    is_serving = True
+
+    def next_deadline_ns(self) -> int | None:
+        return self.deadline_ns
+
+    def step(self, now_ns: int, wall_ms: int, events: Iterable[Any]) -> list[Any]:
+        if self.deadline_ns is not None and now_ns >= self.deadline_ns:
+            self.deadline_ns = None
+        self.steps.append(list(events))
+        self.stepped.set()
+        return []
+
+
+class NoPort:
+    def carry_out(self, effect: Any) -> None:
+        raise AssertionError("nothing was asked for")
+
+
+def play(story: Callable[[NotingMachines, NodeRunner], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        machines = NotingMachines()
+        runner = NodeRunner(machines)
+        runner.begin_in({}, [], NoPort())
+        async with asyncio.timeout(LIMIT_S):
+            await machines.stepped.wait()
+            assert machines.steps == [[]], "the first step needs no event"
+            machines.steps.clear()
+            await story(machines, runner)
+        runner.end()
+
+    asyncio.run(run())
+
+
+async def rounds(count: int = 5) -> None:
+    """Let the loop come round so often."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_what_the_disk_tells_is_taken_together_with_what_arrives_and_only_once() -> None:
+    async def story(machines: NotingMachines, runner: NodeRunner) -> None:
+        runner.tell("a", Synced(1))
+        runner.take(["arrived"])
+        await rounds()
+        assert machines.steps == [[InChannel("a", Synced(1)), "arrived"]]
+
+    play(story)
+
+
+def test_what_the_disk_tells_is_taken_when_nothing_arrives() -> None:
+    async def story(machines: NotingMachines, runner: NodeRunner) -> None:
+        runner.tell("a", Synced(1))
+        runner.tell("a", Synced(2))
+        await rounds()
+        assert machines.steps == [[InChannel("a", Synced(1)), InChannel("a", Synced(2))]]
+
+    play(story)
+
+
+def test_a_step_is_taken_when_it_is_due_and_not_before() -> None:
+    async def story(machines: NotingMachines, runner: NodeRunner) -> None:
+        due_ns = time.monotonic_ns() + 3_400_000
+        machines.deadline_ns = due_ns
+        runner.take(["arrived"])
+        machines.steps.clear()
+        machines.stepped.clear()
+        await machines.stepped.wait()
+        assert time.monotonic_ns() >= due_ns
+        # Had it been woken too early, there would be more of them.
+        assert machines.steps == [[]]
+
+    play(story)
