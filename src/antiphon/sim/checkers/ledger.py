@@ -3,14 +3,15 @@
 After each entry the first replica that folds it is looked at: which messages came to its queues, which went,
 and which outcome each command has. What came must be what a publish or a commit in this entry brought, all of
 it; what went must be named by an acknowledgement or a commit in it, all of it. The other replicas must then
-hold as many messages. What a commit means for other channels is the `Bank`'s business.
+hold as many messages. A primary gives out nothing that it knows to be locked or gone. What a commit means for
+other channels is the `Bank`'s business.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from antiphon.bus.messages import Entry, EntryKind
+from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.bank import Bank, Key
@@ -51,6 +52,7 @@ class Ledger(Checker):
     """Follows one channel."""
 
     promise = "transactions"
+    hears = (Deliver,)
 
     def __init__(self, world: World, channel: str, bank: Bank) -> None:
         super().__init__(world)
@@ -61,6 +63,12 @@ class Ledger(Checker):
         self._live: dict[int, set[int]] = {}
         self._books: dict[int, tuple[tuple[int, int], ...]] = {}
         self._promised: dict[Key, Promised] = {}
+        # Numbers that are locked, or gone, and by which number of the order.
+        self._locked: dict[int, int] = {}
+        self._gone: dict[int, int] = {}
+        self._applied: dict[int, int] = {}
+        # Places in the streams to client managers that something was said in.
+        self._told: set[tuple[int, int, int, int]] = set()
         # Nodes that began with a checkpoint, and have applied nothing since.
         self._restored: set[int] = set()
         # Of the entry that is being judged: what came, what went, by number; and the exceptions.
@@ -78,6 +86,7 @@ class Ledger(Checker):
             sequence += header.count
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        self._applied[node] = entry.last
         self._note_contents(node, entry, state)
         books = tuple(sorted((one.id, one.live.count) for one in state.directory))
         if entry.last > self._folded:
@@ -88,10 +97,12 @@ class Ledger(Checker):
             self.fail(f"after {entry.last} node {node} holds {books}, another {self._books[entry.last]}")
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        self._applied[node] = checkpoint
         if checkpoint:
             self._restored.add(node)
 
     def on_restored(self, node: int, n: int) -> None:
+        self._applied[node] = n
         self._restored.add(node)
 
     def _note_contents(self, node: int, entry: Entry, state: ChannelState) -> None:
@@ -113,8 +124,26 @@ class Ledger(Checker):
             if there:
                 self.world.probe(f"ledger.{when}.{what}")
 
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if not isinstance(message, Deliver):
+            return
+        places = {(message.term, one.node, one.stream, one.number) for one in message.targets}
+        is_fresh = not places <= self._told
+        self._told |= places
+        for piece in message.pieces if is_fresh else ():
+            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                self._check_given_out(node, number)
+
+    def _check_given_out(self, node: int, number: int) -> None:
+        applied = self._applied[node]
+        if self._locked.get(number, applied + 1) <= applied:
+            self.fail(f"{number} of {self._channel} is given out while a transaction has it locked")
+        if self._gone.get(number, applied + 1) <= applied:
+            self.fail(f"{number} of {self._channel} is given out after it was consumed")
+
     def _judge(self, entry: Entry, state: ChannelState) -> None:
         self._look(state)
+        self._gone.update(dict.fromkeys(self._went, entry.last))
         _, _, exceptions = state.outcomes.page(entry.first - 1, entry.last)
         self._codes = {
             number: one.code for one in exceptions for number in range(one.first, one.first + one.count)
@@ -156,7 +185,7 @@ class Ledger(Checker):
                     self._commit(key, sequence, Promised(payload.messages, payload.consumed), is_home=True)
             case PrepareTransaction():
                 if self._is_applied(sequence):
-                    self._prepare((header.session, payload.transaction), payload)
+                    self._prepare((header.session, payload.transaction), payload, sequence)
             case DecideTransaction():
                 self._decide((header.session, payload.transaction), payload, sequence)
             case ResolveTransaction():
@@ -168,10 +197,11 @@ class Ledger(Checker):
                 if self._is_applied(sequence):
                     self._finish((payload.session, payload.transaction), payload, sequence)
 
-    def _prepare(self, key: Key, wish: PrepareTransaction) -> None:
+    def _prepare(self, key: Key, wish: PrepareTransaction, sequence: int) -> None:
         if key not in self._promised:
             self.world.probe("ledger.prepared")
             self._promised[key] = Promised(wish.messages, wish.consumed)
+            self._locked.update(dict.fromkeys(_numbers(wish.consumed), sequence))
             self._bank.promised(key, self._channel)
 
     def _decide(self, key: Key, wish: DecideTransaction, sequence: int) -> None:
@@ -198,6 +228,8 @@ class Ledger(Checker):
 
     def _finish(self, key: Key, wish: FinishTransaction, sequence: int) -> None:
         promised = self._promised.pop(key, None)
+        for number in _numbers(promised.consumed) if promised is not None else ():
+            self._locked.pop(number, None)
         if promised is None:
             self.world.probe("ledger.finished_before")
         elif wish.commits:
@@ -215,3 +247,8 @@ class Ledger(Checker):
             for number in consumed.numbers.numbers():
                 if self._went.pop(number, None) != consumed.destination:
                     self.fail(f"{number} of {self._channel} was consumed by {key}, and did not go")
+
+
+def _numbers(consumed: tuple[Consumed, ...]) -> list[int]:
+    """All numbers of a channel that are consumed; no two of its messages have the same."""
+    return [number for one in consumed for number in one.numbers.numbers()]
