@@ -63,7 +63,8 @@ from antiphon.bus.entries import StableDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.log import CommitLog
-from antiphon.bus.messages import Entry, EntryKind, ServerStatus
+from antiphon.bus.membership import tells
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.pages import Pages, gather
 from antiphon.bus.planted import (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -90,7 +91,6 @@ from antiphon.ids import epoch_node
 
 _NEVER: Final = -1 << 62
 _NO_VOTE: Final = (ServerStatus.DAMAGED, ServerStatus.AMNESIA)
-_NO_DIGEST: Final = bytes(16)
 
 
 class CommitServer:
@@ -154,7 +154,7 @@ class CommitServer:
         self._install_index = 0
         # Ledgers at marks above the base, and the newest checkpoint known to be stable.
         self._marks: dict[int, bytes] = dict(marks or {})
-        self._stable = (self.log.base, _NO_DIGEST)
+        self._stable = (self.log.base, NO_DIGEST)
         self._base_target: tuple[int, bytes] | None = None
 
     @property
@@ -179,7 +179,7 @@ class CommitServer:
 
     def is_recorded(self, synced: int) -> bool:
         """Do our records tell a later life, from this index on, which configuration is in force?"""
-        return max(self.log.base + 1, self.log.last) > self._config_at and self._written <= synced
+        return self._written <= synced and tells(self.log, self._config_at, self._config, self._log_config)
 
     def next_deadline_ns(self) -> int | None:
         # Whoever leads makes us ask. Only without what we lack nobody may come to lead.
@@ -589,7 +589,7 @@ class CommitServer:
                 self.committed_upto = entry.last
             is_marked = entry.kind is EntryKind.CHECKPOINT_MARK and self.log.base < entry.last
             if is_marked and GARBAGE_BEFORE_STABLE in self._planted and entry.last <= self.committed_upto:
-                self._write_base(entry.last, _NO_DIGEST, out)  # planted: whoever has the mark is content
+                self._write_base(entry.last, NO_DIGEST, out)  # planted: whoever has the mark is content
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 stable = StableDetail.decode(entry.detail)
                 if stable.n > self._stable[0]:
@@ -666,7 +666,7 @@ class CommitServer:
         if base <= self.committed_upto:
             return
         # A base moves to what is stable only.
-        self._stable = max(self._stable, (base, _NO_DIGEST))
+        self._stable = max(self._stable, (base, NO_DIGEST))
         server, stable_n = self._checkpoint_server, self._stable[0]
         for n in (stable_n,) if server is None else server.beginnings(base, stable_n):
             if base > self.committed_upto:
@@ -674,7 +674,7 @@ class CommitServer:
         if server is not None and base > self.committed_upto:
             server.need(base)
 
-    def install_base(self, n: int, ledger: bytes, out: list[RoleEffect], digest: bytes = _NO_DIGEST) -> None:
+    def install_base(self, n: int, ledger: bytes, out: list[RoleEffect], digest: bytes = NO_DIGEST) -> None:
         """This node has the state after n, durably, which is committed: the log begins there at the latest.
 
         The promise and the epoch of the log stay what they are. See docs/design/checkpoints.md.

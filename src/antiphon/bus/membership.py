@@ -85,6 +85,13 @@ def in_force(
     return _later(best, ledger.config, applied)
 
 
+def tells(log: CommitLog, at: int, config: GroupConfig, log_config: int) -> bool:
+    """Would a later life that finds this log go by `config`, whose entry is number `at`? See `in_force`."""
+    if log.last == at > log.base:
+        return log_config == LEARNED or log_config >= config.config_id
+    return max(log.base + 1, log.last) > at
+
+
 def _later(known: InForce, encoded: bytes, at: int) -> InForce:
     if not encoded:
         return known

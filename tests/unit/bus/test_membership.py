@@ -13,7 +13,7 @@ from antiphon.bus.entries import QuantityDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
-from antiphon.bus.membership import in_force, may_begin
+from antiphon.bus.membership import in_force, may_begin, tells
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.records import LEARNED, EntriesAppended, EpochStarted, encode_order
 from antiphon.bus.recovery import recover
@@ -47,6 +47,19 @@ def ledger_of(config: GroupConfig | None) -> Ledger:
 
 def test_without_any_entry_the_first_configuration_holds() -> None:
     assert in_force(FIRST, Ledger().encode(), CommitLog(), Ledger(), 0) == (FIRST, 0)
+
+
+@pytest.mark.parametrize("log_config", [LEARNED, FIRST.config_id, SECOND.config_id, THIRD.config_id])
+@pytest.mark.parametrize("numbers_behind", [0, 1])
+def test_a_log_tells_which_configuration_is_in_force_exactly_if_a_later_life_would_go_by_it(
+    log_config: int, numbers_behind: int
+) -> None:
+    behind = ticks(4, 4)[:numbers_behind]
+    log = CommitLog(0, [*ticks(1, 2), config_entry(3, SECOND), *behind])
+    found = in_force(FIRST, Ledger().encode(), log, Ledger(), 0, log_config)
+    assert tells(log, 3, SECOND, log_config) == (found.config == SECOND)
+    assert not tells(CommitLog(0, ticks(1, 2)), 3, SECOND, log_config), "the entry is not here"
+    assert tells(CommitLog(3), 3, SECOND, log_config), "it is in the ledger of the base"
 
 
 def test_a_configuration_below_the_base_is_in_the_ledger_of_the_base() -> None:
