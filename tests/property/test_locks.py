@@ -15,20 +15,12 @@ from antiphon.message_manager import dispatcher
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
 from antiphon.wire.transactions import Consumed
-from tests.property.test_message_manager import Hall, Step, few
+from tests.property.test_message_manager import Hall, Step, delivery_steps, few
 from tests.unit.message_manager.channel import SESSION, finish
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("publish"), st.integers(1, 12)),
-        st.tuples(st.just("attach"), few, st.integers(0, 12), st.integers(0, 600)),
-        st.tuples(st.just("detach"), few, st.integers(0, 12)),
-        st.tuples(st.just("credit"), few, st.integers(0, 12), st.integers(0, 600)),
-        st.tuples(st.just("ack"), few, st.integers(1, 8), st.booleans()),
-        st.tuples(st.just("steal"), st.integers(1, 30), st.integers(1, 4)),
-        st.tuples(st.just("give_back"), few, st.integers(1, 8), st.booleans()),
-        st.tuples(st.just("order_returns")),
-        st.tuples(st.just("new_term")),
+        *delivery_steps,
         st.tuples(st.just("prepare"), st.integers(0, 30), st.integers(1, 8), st.integers(1, 3)),
         st.tuples(st.just("prepare"), st.integers(0, 30), st.integers(1, 8), st.integers(1, 3)),
         st.tuples(st.just("finish"), few, st.booleans()),
@@ -88,7 +80,7 @@ class LockedHall(Hall):
             self.kept_back -= numbers
 
     def _ack(self, which: int, count: int, is_latest_first: bool) -> None:
-        """A consumer acknowledges what it holds; what of that is locked is lost to it, and stays with it."""
+        """A consumer acknowledges what it holds; what of that is locked is lost to it, and nobody's."""
         key = self._pick(which)
         if key is None:
             return
@@ -100,12 +92,20 @@ class LockedHall(Hall):
         outcome = self.channel.outcome(self.client.ack(self.queue, *Ranges((n, n + 1) for n in numbers)))
         assert (outcome is not None and outcome.code == OutcomeCode.ACK_LOST) == bool(kept)
         self._leave(set(numbers) - kept)
+        self._let_go(kept)
+
+    def _let_go(self, numbers: set[int]) -> None:
+        for holder in self.holders.values():
+            for number in numbers.intersection(holder.held):
+                del holder.held[number]
+                self.let_go.add(number)
 
     def _steal(self, back: int, count: int) -> None:
         first = max(1, self.channel.next - back)
         wanted = set(range(first, first + count)).intersection(self._live())
         self.channel.order(self.client.ack(self.queue, (first, first + count)))
         self._leave(wanted - self._all_locked)
+        self._let_go(wanted & self._all_locked)
         self.kept_back -= wanted - self._all_locked
 
     def drain(self) -> None:
@@ -116,19 +116,13 @@ class LockedHall(Hall):
 
 @given(steps)
 def test_what_is_locked_waits_and_in_the_end_everything_reaches_somebody(drawn: list[Step]) -> None:
-    hall = LockedHall()
-    for step in drawn:
-        hall.act(step)
-    hall.drain()
+    LockedHall().live(drawn)
 
 
 @given(steps)
 def test_it_does_so_when_little_of_the_backlog_is_looked_at_a_time(drawn: list[Step]) -> None:
     with mock.patch.object(dispatcher, "RANGES_READY", 2):
-        hall = LockedHall()
-        for step in drawn:
-            hall.act(step)
-        hall.drain()
+        LockedHall().live(drawn)
 
 
 def test_the_hall_meets_locks_wherever_a_message_can_be() -> None:

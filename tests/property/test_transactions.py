@@ -390,17 +390,14 @@ class Story:
             self._tidy(session)
 
     def _resolve(self, slot: int, delta: int) -> None:
-        key = (self.clients[slot].session, self.current[slot] + delta)
-        if key in self.decisions and self.decisions[key][0]:
-            self._expect(OutcomeCode.APPLIED, resolve(*key))
-            return
-        self._expect(OutcomeCode.TX_ROLLED_BACK, resolve(*key))
-        if key not in self.decisions:
-            self._decide_to_roll_back(*key)
+        self._resolve_by_key(self.clients[slot].session, self.current[slot] + delta)
 
     def _resolve_of_another(self, ago: int, transaction: int) -> None:
         """Of a session that has ended, or is still to come."""
-        key = (self.next_session + ago, transaction)
+        self._resolve_by_key(self.next_session + ago, transaction)
+
+    def _resolve_by_key(self, session: int, transaction: int) -> None:
+        key = (session, transaction)
         if key in self.decisions and self.decisions[key][0]:
             self._expect(OutcomeCode.APPLIED, resolve(*key))
             return

@@ -56,6 +56,13 @@ def first_broken(workload: str, seeds: range) -> str:
     return next((verdict(one.report) for one in run_seeds(workload, seeds) if not one.report.is_clean), "")
 
 
+def fresh_seeds(count: int) -> range:
+    """Other seeds every time: ANTIPHON_SIM_FROM names the first one."""
+    first = int(os.environ.get("ANTIPHON_SIM_FROM", "1000000"))
+    print(f"\nseeds {first:,} to {first + count - 1:,}")
+    return range(first, first + count)
+
+
 def verdict(report: Report) -> str:
     """What a run says that broke a promise, and how to repeat it."""
     return f"{report.violation}\n    {report.replay}"
@@ -68,6 +75,7 @@ class Seeds:
         timed = list(run_seeds(workload, seeds))
         self.reports = [one.report for one in timed]
         self.seconds = sum(one.seconds for one in timed)
+        print(f"\n{self.per_minute} seeds a minute on one core")
 
     @property
     def per_minute(self) -> int:
@@ -75,8 +83,9 @@ class Seeds:
         return round(len(self.reports) * 60 / self.seconds)
 
     @property
-    def broken(self) -> list[str]:
-        return [verdict(report) for report in self.reports if not report.is_clean]
+    def broken(self) -> str:
+        """What those say that broke a promise, and how to repeat them; nothing if none did."""
+        return "".join(f"\n{verdict(report)}" for report in self.reports if not report.is_clean)
 
     def missed(self, probes: tuple[str, ...]) -> list[str]:
         """What did not happen in any of them."""

@@ -42,7 +42,7 @@ def seeds() -> Seeds:
 
 @pytest.mark.timeout(600)
 def test_no_promise_is_broken_in_200_seeds(seeds: Seeds) -> None:
-    assert not seeds.broken, "\n" + "\n".join(seeds.broken)
+    assert not seeds.broken, seeds.broken
 
 
 @pytest.mark.timeout(600)

@@ -7,7 +7,8 @@ with antiphon.blocking.connect("antiphon://127.0.0.1:7420") as connection:
         session.producer("queue:orders").send(b"...")
         message = session.consumer("queue:orders").receive(timeout=1.0)
 
-loop, feeding an event loop in a thread of its own, and calls into it
+loop, feeding   an event loop in a thread of its own, and calls into it
+block           what `with` does
 connection, session, producer, consumer, staging, admin    the asyncio classes, one call each
 
 There is no second implementation: every call is one of the asyncio face, which runs in a thread

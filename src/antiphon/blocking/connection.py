@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from antiphon.blocking.admin import Admin
+from antiphon.blocking.block import Block
 from antiphon.blocking.loop import LoopThread
 from antiphon.blocking.session import Session
 from antiphon.blocking.staging import Staging
 from antiphon.client import aio
 from antiphon.client.durations import Duration
-from antiphon.errors import AntiphonError
 
 
 def connect(
@@ -37,7 +35,7 @@ def connect(
     return Connection(loop, connection)
 
 
-class Connection:
+class Connection(Block):
     """A connection to a server; `connect` makes them.
 
     >>> connection = antiphon.blocking.connect("antiphon://127.0.0.1:7420")
@@ -90,19 +88,6 @@ class Connection:
             self._loop.run(self._connection.close())
         finally:
             self._loop.end()
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
 
     def __repr__(self) -> str:
         return repr(self._connection)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import CodeType, TracebackType
+from types import CodeType
 
+from antiphon.blocking.block import Block
 from antiphon.blocking.loop import LoopThread
 from antiphon.client import consumer as asynchronous
 from antiphon.client.core_consumer import Span
 from antiphon.client.durations import Duration
 from antiphon.client.iteration import is_left_normally
-from antiphon.errors import AntiphonError, ConsumerClosed, LocalError
+from antiphon.errors import ConsumerClosed, LocalError
 from antiphon.message import MessageView
 
 
@@ -41,7 +42,7 @@ class Message(MessageView):
         self._loop.run(acknowledge(self))
 
 
-class Consumer:
+class Consumer(Block):
     """Receives the messages of one destination; `session.consumer` makes them. See `antiphon.Consumer`.
 
     >>> for message in session.consumer("queue:orders"):
@@ -104,19 +105,6 @@ class Consumer:
         """
         if not self._loop.is_over:
             self._loop.run(self._consumer.close())
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
 
     def __repr__(self) -> str:
         return repr(self._consumer)

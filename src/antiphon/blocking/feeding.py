@@ -8,13 +8,11 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from antiphon.blocking.loop import Call, LoopThread
-from antiphon.errors import PublishUncertain
 
 T = TypeVar("T")
 
 ROWS_AT_ONCE = 1_000
 """Bodies handed from the caller's thread to the loop's: going over costs as much as sending a few."""
-
 
 # Nothing has to be waited for to take these; or they are no bodies, and refused.
 _ALL_THERE = (list, tuple, str, bytes, bytearray, memoryview, Mapping)
@@ -33,10 +31,7 @@ def run_fed(loop: LoopThread, bodies: Iterable[Any], send: Callable[[Any], Corou
         call.abandon()
         raise
     loop.call(feed.end)
-    try:
-        return call.wait()
-    except PublishUncertain as error:
-        raise loop.with_loop(error) from error
+    return loop.wait(call)
 
 
 class Feed:
@@ -48,7 +43,7 @@ class Feed:
         self._room.set()
 
     async def put(self, rows: list[Any], call: Call[Any]) -> None:
-        """Hand these over, once those before are taken; or do not, when sending has ended."""
+        """Hand these over, once those before are taken. When sending has ended nobody takes them."""
         while not self._room.is_set() and not call.is_done:
             await call.progress(self._room.wait())
         self._room.clear()

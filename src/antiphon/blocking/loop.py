@@ -140,8 +140,12 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
         """Run a coroutine in the loop's thread, and wait for its result."""
+        return self.wait(self.begin(coroutine, undo))
+
+    def wait(self, call: Call[T]) -> T:
+        """The result of what was begun; its errors are those of the blocking face."""
         try:
-            return self.begin(coroutine, undo).wait()
+            return call.wait()
         except errors.PublishUncertain as error:
             raise self.with_loop(error) from error
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 
 from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.blocking.block import Block
 from antiphon.blocking.feeding import run_fed
 from antiphon.blocking.loop import LoopThread
 from antiphon.client import producer as asynchronous
@@ -15,7 +15,7 @@ from antiphon.client.receipts import Receipt, Receipts
 from antiphon.values import PropertyValue
 
 
-class Producer:
+class Producer(Block):
     """Sends messages to one destination; `session.producer` makes them. See `antiphon.Producer`.
 
     >>> producer = session.producer("queue:orders")
@@ -125,14 +125,6 @@ class Producer:
         """
         if not self._loop.is_over:
             self._loop.run(self._producer.close())
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return repr(self._producer)

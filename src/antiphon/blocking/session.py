@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TypeVar
 
+from antiphon.blocking.block import Block
 from antiphon.blocking.consumer import Consumer, Message
 from antiphon.blocking.loop import LoopThread
 from antiphon.blocking.producer import Producer
@@ -15,13 +15,13 @@ from antiphon.client import session as asynchronous
 from antiphon.client.durations import Duration
 from antiphon.client.subscribing import Start
 from antiphon.client.transactions import ATTEMPTS, pauses
-from antiphon.errors import AntiphonError, TransactionRolledBack
+from antiphon.errors import TransactionRolledBack
 from antiphon.message import MessageView
 
 T = TypeVar("T")
 
 
-class Session:
+class Session(Block):
     """Producers and consumers whose commands stay in order; see `antiphon.Session`.
 
     >>> with connection.session(ack="individual") as session:
@@ -131,11 +131,8 @@ class Session:
         try:
             yield
         except BaseException:
-            try:
-                self.rollback()
-            except AntiphonError:
-                # What went wrong inside says more than that the rollback went wrong too.
-                pass
+            if not self._loop.is_over:
+                self._loop.run(self._session.give_up(timeout))
             raise
         self.commit(timeout)
 
@@ -167,19 +164,6 @@ class Session:
         """
         if not self._loop.is_over:
             self._loop.run(self._session.close())
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
 
     def __repr__(self) -> str:
         return repr(self._session)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 
 from antiphon.batch.bodies import Body
+from antiphon.blocking.block import Block
 from antiphon.blocking.feeding import run_fed
 from antiphon.blocking.loop import LoopThread
 from antiphon.client import staging as asynchronous
 from antiphon.client.core_gathering import Row
 from antiphon.client.durations import Duration
 from antiphon.client.staging import TIME_LIMIT_S, Committed, StagedPart
-from antiphon.errors import AntiphonError
 
 
-class Staging:
+class Staging(Block):
     """What one application stages, commits and gives up; see `antiphon.Staging`.
 
     >>> with connection.staging("nightly-report") as staging:
@@ -31,6 +30,11 @@ class Staging:
     @property
     def application(self) -> str:
         return self._staging.application
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed, or can it not go on?"""
+        return self._staging.closed
 
     def stage(
         self,
@@ -79,19 +83,6 @@ class Staging:
         """
         if not self._loop.is_over:
             self._loop.run(self._staging.close())
-
-    def __enter__(self) -> Staging:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
 
     def __repr__(self) -> str:
         return repr(self._staging)

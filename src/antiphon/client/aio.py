@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from antiphon.client.admin import Admin
+from antiphon.client.block import Block
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.link import Link, reason_of
 from antiphon.client.once import Once
@@ -65,7 +64,7 @@ def connect(
     )
 
 
-class Connection:
+class Connection(Block):
     """A connection to a server; `connect` makes them.
 
     >>> connection = await antiphon.connect("antiphon://127.0.0.1:7420")
@@ -153,22 +152,6 @@ class Connection:
             self._sessions.clear()
             if self._link is not None:
                 await self._link.close()
-
-    def __await__(self) -> Generator[Any, None, Connection]:
-        return self.opened().__await__()
-
-    async def __aenter__(self) -> Connection:
-        return await self.opened()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else self._link.server if self._link is not None else "not connected"

@@ -6,11 +6,11 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from antiphon.client.block import Block
 from antiphon.client.core_consumer import PREFETCH_MESSAGES, ConsumerCore, Span
 from antiphon.client.core_session import QUEUE, Acknowledgement, SessionCore
 from antiphon.client.durations import Duration, seconds
@@ -38,7 +38,7 @@ class Attached(NamedTuple):
     opened: DestinationOpened
 
 
-class Consumer:
+class Consumer(Block):
     """Receives the messages of one destination; `session.consumer` makes them.
 
     >>> async for message in session.consumer("queue:orders"):
@@ -122,22 +122,6 @@ class Consumer:
         """
         await self._closing.get()
 
-    def __await__(self) -> Generator[Any, None, Consumer]:
-        return self.opened().__await__()
-
-    async def __aenter__(self) -> Consumer:
-        return await self.opened()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
-
     def __repr__(self) -> str:
         return f"<Consumer of {self.destination}{' closed' if self.closed else ''}>"
 
@@ -153,10 +137,15 @@ class Consumer:
         session = await scope.core()
         opened = await scope.open_destination(self.destination)
         subscription = await self._wish.order(scope, opened) if self._wish.is_topic else QUEUE
-        return await self._attach(scope.link, session, opened, subscription)
+        return await self._attach(scope.link, session, opened, subscription, scope.timeout)
 
     async def _attach(
-        self, link: Link, session: SessionCore, opened: DestinationOpened, subscription: int
+        self,
+        link: Link,
+        session: SessionCore,
+        opened: DestinationOpened,
+        subscription: int,
+        timeout_s: float | None,
     ) -> Attached:
         scope = self._scope
         core = session.new_consumer(
@@ -170,7 +159,7 @@ class Consumer:
         link.receivers[session.session, core.consumer] = self
         scope.consumers[self] = None
         try:
-            await link.call(request, Done, scope.timeout)
+            await link.call(request, Done, timeout_s)
         except BaseException:
             scope.consumers.pop(self, None)
             link.receivers.pop((session.session, core.consumer), None)
@@ -188,7 +177,7 @@ class Consumer:
     async def restart(self) -> None:
         """Forget what was sent ahead, and have everything that is not acknowledged come again, in its order.
 
-        Nobody may take messages meanwhile.
+        Nobody may take messages meanwhile, however long there is no connection.
         """
         link, session, core, opened = self._attached
         if core.is_closing:
@@ -196,10 +185,10 @@ class Consumer:
         link.receivers.pop((session.session, core.consumer), None)
         session.send_gathered(core)
         try:
-            await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
+            await link.call(link.core.close_consumer(session, core), Done, None)
             if self._error is not None:
                 return
-            anew = self._opening.result = await self._attach(link, session, opened, core.subscription)
+            anew = self._opening.result = await self._attach(link, session, opened, core.subscription, None)
         except AntiphonError as error:
             self.ended(error)
             raise

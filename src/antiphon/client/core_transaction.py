@@ -73,7 +73,6 @@ class PartCore:
         self.bytes = 0
         self.rows = 0  # whether or not they have left
         self.is_over = False
-        self.outcomes = 0  # of its batches
 
     def has_room(self, rows: int, size: int) -> bool:
         """May there be so many more messages, of `size` bytes that have not left?"""
@@ -84,7 +83,7 @@ class PartCore:
         if not self.has_room(rows, size):
             is_many = self.rows + rows > TRANSACTION_MESSAGES_MAX
             limit = f"{TRANSACTION_MESSAGES_MAX:,} messages" if is_many else f"{self.bytes_max:,} bytes"
-            raise TransactionTooLarge(f"a transaction may send {limit} to channel {self.channel!r}")
+            raise TransactionTooLarge(f"a transaction may send at most {limit} to channel {self.channel!r}")
         self.rows += rows
 
     def head(self, publication: Publication, rows: int) -> bytes:
@@ -223,6 +222,7 @@ def _consumed(taken: Iterable[Taken]) -> dict[str, list[Consumed]]:
         count[channel] += len(numbers)
         if count[channel] > RANGES_MAX:
             raise TransactionTooLarge(
-                f"a transaction may acknowledge {RANGES_MAX:,} runs of messages of channel {channel!r}"
+                f"a transaction may acknowledge at most {RANGES_MAX:,} runs of messages "
+                f"of channel {channel!r}"
             )
     return consumed

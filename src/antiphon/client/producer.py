@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Generator, Iterable, Mapping
-from types import TracebackType
-from typing import Any
+from collections.abc import AsyncIterable, Iterable, Mapping
 
 from antiphon.batch import BatchBuilder
 from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.client.block import Block
 from antiphon.client.core_gathering import Row
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.once import Once
@@ -26,7 +25,7 @@ from antiphon.values import PropertyValue
 TIMEOUT_DEFAULT_S = 60.0
 
 
-class Producer:
+class Producer(Block):
     """Sends messages to one destination; `session.producer` makes them.
 
     >>> producer = session.producer("queue:orders")
@@ -197,17 +196,6 @@ class Producer:
         >>> await producer.close()
         """
         self._is_closed = True
-
-    def __await__(self) -> Generator[Any, None, Producer]:
-        return self.opened().__await__()
-
-    async def __aenter__(self) -> Producer:
-        return await self.opened()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Producer for {self.destination}>"

@@ -104,21 +104,21 @@ class SessionScope:
         core = await self.core()
         fate = self.new_fate()
         core.outbox(channel).order(payload, fate)
-        return await self.outcome(fate)
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await self.outcome(fate)
+        except TimeoutError:
+            raise self.link.late(self.timeout) from None
 
     def new_fate(self) -> Fate:
         return Fate(self.link.loop)
 
     async def outcome(self, fate: Fate) -> ConfirmItem:
-        """What became of a command that was just ordered."""
+        """What became of a command that was just ordered, however long there is no connection meanwhile."""
         link = self.link
         link.flush_soon()
-        try:
-            async with asyncio.timeout(self.timeout):
-                with link.waiting():
-                    return await fate.outcome
-        except TimeoutError:
-            raise link.late(self.timeout) from None
+        with link.waiting():
+            return await fate.outcome
 
     async def open_lane(self, name: str) -> Lane:
         """The way to a destination, which is made if it does not exist."""

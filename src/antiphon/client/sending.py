@@ -54,10 +54,7 @@ class Sending:
     async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
         """Send everything; return when all is stored, raise when not."""
         try:
-            if isinstance(bodies, AsyncIterable):
-                await self._send_async(bodies)
-            else:
-                await self._send_all(bodies)
+            await self._send_each(bodies)
         except LocalError as error:
             # One body may not be sent. Those before it may be on their way.
             await self._drain()
@@ -78,6 +75,12 @@ class Sending:
         return self.receipts
 
     # -- taking bodies ---------------------------------------------------------
+
+    async def _send_each(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> None:
+        if isinstance(bodies, AsyncIterable):
+            await self._send_async(bodies)
+        else:
+            await self._send_all(bodies)
 
     async def _send_all(self, bodies: Iterable[Any]) -> None:
         iterator = iter(bodies)

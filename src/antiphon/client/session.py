@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from antiphon.client.block import Block
 from antiphon.client.browsing import browse
 from antiphon.client.consumer import Consumer
 from antiphon.client.durations import Duration, seconds
@@ -15,14 +15,14 @@ from antiphon.client.producer import TIMEOUT_DEFAULT_S, Producer
 from antiphon.client.scope import SessionScope
 from antiphon.client.subscribing import Start, unsubscribe
 from antiphon.client.transactions import ATTEMPTS, Transactions, run, transaction
-from antiphon.errors import AntiphonError, LocalError
+from antiphon.errors import LocalError
 from antiphon.message import Message
 from antiphon.names import parse_destination
 
 T = TypeVar("T")
 
 
-class Session:
+class Session(Block):
     """Producers and consumers whose commands stay in order.
 
     It opens when it is awaited or entered, or else on first use. Closing it waits until
@@ -118,7 +118,8 @@ class Session:
     async def rollback(self) -> None:
         """Forget all that was sent since the last commit, and give back all that was received.
 
-        It comes again, in its order, and its `delivery_count` is one more.
+        It comes again, in its order, and its `delivery_count` is one more. After a CommitUncertain this
+        waits for the outcome of that commit; if it was committed after all, LocalError says so.
 
         >>> await session.rollback()
         """
@@ -154,7 +155,8 @@ class Session:
         """Call the function, commit, and return what it returned.
 
         If the transaction is rolled back by a failure, all of this is repeated after a while, `attempts`
-        times at most. Any other exception rolls it back, and is raised.
+        times at most. Any other exception of the function rolls it back, and is raised. So is
+        CommitUncertain, which `commit` raises: then the transaction is not repeated, and not rolled back.
 
         >>> async def move(session):
         ...     message = await consumer.receive()
@@ -163,6 +165,10 @@ class Session:
         """
         transactions = self._transactions("committed")
         return await run(transactions, lambda: function(self), attempts, _limit_s(timeout))
+
+    async def give_up(self, timeout: Duration | None = None) -> None:
+        """What `transaction` does when an exception leaves its block."""
+        await self._transactions("rolled back").give_up(_limit_s(timeout))
 
     def check_transacted(self, done: str) -> None:
         """Raise LocalError unless it is a transacted session."""
@@ -186,22 +192,6 @@ class Session:
         >>> await session.close()
         """
         await self._closing.get()
-
-    def __await__(self) -> Generator[Any, None, Session]:
-        return self.opened().__await__()
-
-    async def __aenter__(self) -> Session:
-        return await self.opened()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
 
     def __repr__(self) -> str:
         return f"<Session ack={self.ack}{' closed' if self.closed else ''}>"

@@ -12,10 +12,10 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 from antiphon.batch.bodies import Body
+from antiphon.client.block import Block
 from antiphon.client.core_gathering import Row
 from antiphon.client.core_transaction import PartCore, RowNumbers, StagedPartCore
 from antiphon.client.durations import Duration, seconds
@@ -28,6 +28,7 @@ from antiphon.errors import (
     AntiphonError,
     CommitUncertain,
     DestinationError,
+    DestinationUnavailable,
     InvalidMessage,
     InvalidName,
     LocalError,
@@ -91,7 +92,7 @@ class StagedPart:
         return StagedPart(self.id, self.application, tuple(sorted((*others, piece))))
 
 
-class Staging:
+class Staging(Block):
     """What one application stages, commits and gives up; `connection.staging` makes them.
 
     >>> async with connection.staging("nightly-report") as staging:
@@ -176,20 +177,22 @@ class Staging:
             raise LocalError(f"a version is a number from 0 on; it was {version!r}")
         parts = list(parts)
         timeout_s = TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        if self._deciding is not None and not self._deciding.done():
-            # One at a time. What became of that one, this one will tell.
-            await asyncio.wait((self._deciding,), timeout=timeout_s)
-        if self._deciding is None or self._deciding.done():
-            self._deciding = asyncio.get_running_loop().create_task(self._commit(version, parts))
-            self._deciding.add_done_callback(look_at)
-            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-            await asyncio.wait((self._deciding,), timeout=left_s)
-            if self._deciding.done():
-                return self._deciding.result()
-        raise CommitUncertain(
-            f"whether version {version} of {self.application} was committed was not known within "
-            f"{timeout_s:g} s",
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._deciding is not None and not self._deciding.done():
+                    # One at a time. What became of that one, this one will tell.
+                    await asyncio.wait((self._deciding,))
+                deciding = self._deciding = asyncio.create_task(self._commit(version, parts))
+                deciding.add_done_callback(look_at)
+                return await asyncio.shield(deciding)
+        except AntiphonError:
+            raise
+        except TimeoutError:
+            raise self._uncertain(version, f"it was not known within {timeout_s:g} s") from None
+
+    def _uncertain(self, version: int, why: str) -> CommitUncertain:
+        return CommitUncertain(
+            f"whether version {version} of {self.application} was committed is not known: {why}",
             transaction_id=f"{self.application}:{version}",
         )
 
@@ -202,14 +205,15 @@ class Staging:
             link.check()
             core.check()
         self._commits += 1
+        generation = core.generation
         request = link.core.commit_transaction(core, self._commits, pieces, self.application, version)
         try:
             decided = await link.call(request, TransactionDecided, None)
-        except (NotConnected, SessionClosed) as error:
-            raise CommitUncertain(
-                f"whether version {version} of {self.application} was committed is not known: {error}",
-                transaction_id=f"{self.application}:{version}",
-            ) from error
+        except AntiphonError as error:
+            if isinstance(error, NotConnected | SessionClosed) or core.generation != generation:
+                # On another connection it was asked what became of it, and nobody could tell.
+                raise self._uncertain(version, error.text) from error
+            raise
         if decided.fate is TransactionFate.ROLLED_BACK:
             raise TransactionRolledBack(decided.text)
         if decided.fate is TransactionFate.COMMITTED:
@@ -234,6 +238,8 @@ class Staging:
             request = link.core.open_destination(named[channel], create=False, session=core.session)
             try:
                 await link.call(request, DestinationOpened, self._scope.timeout)
+            except DestinationUnavailable:
+                raise
             except DestinationError:
                 # With the destination all that was staged for it has lost its meaning.
                 continue
@@ -265,21 +271,13 @@ class Staging:
 
     @property
     def closed(self) -> bool:
+        """Was it closed, or can it not go on?"""
         return self._scope.is_over
 
-    async def __aenter__(self) -> Staging:
+    async def opened(self) -> Staging:
+        """What awaiting it does."""
         await self._scope.core()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
-            if kind is None:
-                raise
 
     def __repr__(self) -> str:
         return f"<Staging of {self.application}>"
@@ -293,11 +291,12 @@ class Writing:
         self._link = link
         self._session = session
         self._part = part
+        self._outcomes = 0  # of its batches
         self._error: AntiphonError | None = None
         self._told: asyncio.Future[None] | None = None
 
     def settled(self, part: PartCore, item: ConfirmItem) -> None:
-        part.outcomes += 1
+        self._outcomes += 1
         error = refusal(item, self._session, part.channel)
         if error is not None:
             text = item.text or error.text
@@ -322,7 +321,7 @@ class Writing:
 
     @property
     def _is_done(self) -> bool:
-        return self._error is not None or self._part.outcomes == self._part.batches_new
+        return self._error is not None or self._outcomes == self._part.batches_new
 
     async def stored(self, timeout_s: float) -> None:
         """Wait until everything is stored."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.batch import ROWS_MAX, BatchBuilder
-from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Departure, Row
+from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Departure, Publication, Row
 from antiphon.client.core_session import SessionCore
 from antiphon.client.core_transaction import PartCore, RowNumbers, TransactedPart
 from antiphon.client.link import Link
@@ -119,10 +119,15 @@ class TransactedLane(Lane):
             async with asyncio.timeout(timeout_s):
                 with self.link.waiting():
                     await mine
+                # Since it was let in, somebody may have begun to commit.
+                await self.transactions.quiet()
         except TimeoutError:
-            raise Timeout(f"the message was not sent: there was no room for {timeout_s:g} s") from None
+            raise Timeout(
+                f"the message was not sent: for {timeout_s:g} s there was no room, or a commit under way"
+            ) from None
         finally:
-            if not mine.done() or mine.cancelled():
+            # Whoever is let in and cancelled in the same turn of the loop is not in the queue any more.
+            if (not mine.done() or mine.cancelled()) and mine in self._queue:
                 self._queue.remove(mine)
 
     async def _admit(self) -> None:
@@ -160,25 +165,20 @@ class Owner(Protocol):
         """Raise if nothing can come of the part any more."""
 
 
-class TransactedSends(Sends):
-    """Messages of one transaction that travel together."""
+class Uncommitted(Publication):
+    """Messages that their part counts when they leave; its owner hears what became of them."""
 
-    __slots__ = ("_owner", "first_row", "part", "room")
+    __slots__ = ()
 
-    def __init__(self, lane: Lane, part: PartCore, owner: Owner) -> None:
-        super().__init__(lane, FOREVER_S)
-        # As it was when they began to gather; what others send in the same turn is left out of account.
-        self.room = lane.core.outbox(lane.channel).room
-        self.part = part
-        self._owner = owner
-        self.first_row = owner.rows.take(part.channel, ROWS_MAX)
+    part: PartCore
+    first_row: int
+    _owner: Owner
 
     @property
     def is_wanted(self) -> bool:
         return not self.part.is_over
 
     def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
-        self._owner.rows.give_back(self.part.channel, self.first_row, ROWS_MAX, self.count)
         batch = self.build(session, self.first_row)
         if batch is None:
             return None
@@ -193,7 +193,25 @@ class TransactedSends(Sends):
         self._owner.lost(self.part, error)
 
 
-class UncommittedChunk(Chunk):
+class TransactedSends(Uncommitted, Sends):
+    """Messages of one transaction that travel together."""
+
+    __slots__ = ("_owner", "first_row", "part", "room")
+
+    def __init__(self, lane: Lane, part: PartCore, owner: Owner) -> None:
+        super().__init__(lane, FOREVER_S)
+        # As it was when they began to gather; what others send in the same turn is left out of account.
+        self.room = lane.core.outbox(lane.channel).room
+        self.part = part
+        self._owner = owner
+        self.first_row = owner.rows.take(part.channel, ROWS_MAX)
+
+    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
+        self._owner.rows.give_back(self.part.channel, self.first_row, ROWS_MAX, self.count)
+        return super().leave(session, generation, number, confirmed_through)
+
+
+class UncommittedChunk(Uncommitted, Chunk):
     """Some messages of a `send_many` in a transaction, or of what is staged."""
 
     __slots__ = ("_owner", "first_row", "part")
@@ -214,24 +232,6 @@ class UncommittedChunk(Chunk):
         self._owner = owner
         self.first_row = owner.rows.take(part.channel, self.count)
 
-    @property
-    def is_wanted(self) -> bool:
-        return not self.part.is_over
-
-    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
-        batch = self.build(session, self.first_row)
-        if batch is None:
-            return None
-        return self.part.enclose(self, batch, session, generation, number, confirmed_through)
-
-    def settle(self, outcomes: list[ConfirmItem]) -> None:
-        self.tell()
-        self._owner.settled(self.part, outcomes[0])
-
-    def lose(self, error: AntiphonError) -> None:
-        self.tell()
-        self._owner.lost(self.part, error)
-
 
 class UncommittedSending(Sending):
     """A `send_many` that is done when everything has left. If it fails, nothing of it may be committed."""
@@ -244,10 +244,7 @@ class UncommittedSending(Sending):
 
     async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
         try:
-            if isinstance(bodies, AsyncIterable):
-                await self._send_async(bodies)
-            else:
-                await self._send_all(bodies)
+            await self._send_each(bodies)
         except BaseException as error:
             if self.receipts:
                 interrupted = LocalError("sending was interrupted")

@@ -61,7 +61,6 @@ PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 
 _UNKNOWN = frozenset((int(OutcomeCode.STALE), int(OutcomeCode.SESSION_UNKNOWN)))
-_HEAR_FIRST = "what became of the last commit is not known: `commit()` again, or `rollback()`, tells"
 
 
 def look_at(task: asyncio.Task[Any]) -> None:
@@ -112,7 +111,7 @@ class Transactions:
         """Wait until what is under way has ended, and the application has heard of it (X3)."""
         await self.quiet()
         if self._ending is not None:
-            raise LocalError(_HEAR_FIRST)
+            raise self._unheard()
 
     async def quiet(self) -> None:
         """Wait as long as somebody waits for what is under way."""
@@ -128,13 +127,22 @@ class Transactions:
         return part
 
     def check(self, part: PartCore) -> None:
+        if self._unknown is not None:
+            raise self._unknown
         if self._ending is not None and not self._listeners:
-            raise LocalError(_HEAR_FIRST)
+            raise self._unheard()
         if self._open.fault is not None:
             raise _rolled_back(self._open.fault)
         if part.is_over:
             # Somebody else ended it meanwhile, with what was there of this.
             raise LocalError("its transaction was ended before everything was sent")
+
+    def _unheard(self) -> LocalError:
+        if self._is_commit:
+            return LocalError(
+                "what became of the last commit is not known: `commit()` again, or `rollback()`, tells"
+            )
+        return LocalError("the last rollback is not done: `rollback()` again waits for it")
 
     def settled(self, part: PartCore, item: ConfirmItem) -> None:
         core = self._scope.opened_core
@@ -170,8 +178,7 @@ class Transactions:
     # -- ending one ------------------------------------------------------------
 
     async def commit(self, timeout_s: float) -> None:
-        if self._unknown is not None:
-            raise self._unknown
+        self._check_open()
         if self._ending is not None and not self._is_commit:
             await self._hear(timeout_s)
         if self._ending is None:
@@ -181,8 +188,7 @@ class Transactions:
         await self._hear(timeout_s)
 
     async def rollback(self, timeout_s: float) -> None:
-        if self._unknown is not None:
-            raise self._unknown
+        self._check_open()
         if self._ending is not None and self._is_commit:
             try:
                 await self._hear(timeout_s)
@@ -195,6 +201,19 @@ class Transactions:
             self._begin(self._roll_back(), is_commit=False)
         await self._hear(timeout_s)
 
+    async def give_up(self, timeout_s: float) -> None:
+        """Something went wrong: roll back, if that is still to be decided.
+
+        Of a commit that is under way this would only hear the outcome, and keep it from the application (X2).
+        """
+        if self._ending is not None and self._is_commit:
+            return
+        try:
+            await self.rollback(timeout_s)
+        except AntiphonError:
+            # What went wrong before says more than that the rollback went wrong too.
+            pass
+
     async def close(self, timeout_s: float) -> None:
         """The session ends: what is open is not committed any more."""
         try:
@@ -205,6 +224,12 @@ class Transactions:
             pass
         self._open.doom(SessionClosed("the session is closed"))
         await self._close_consumers()
+
+    def _check_open(self) -> None:
+        if self._unknown is not None:
+            raise self._unknown
+        if self._scope.is_closed and self._ending is None:
+            raise SessionClosed("the session is closed")
 
     @property
     def _is_empty(self) -> bool:
@@ -228,10 +253,11 @@ class Transactions:
         self._listeners += 1
         try:
             await asyncio.wait((task,), timeout=timeout_s)
-            if not task.done() and self._is_waiting:
+            if not task.done() and self._is_waiting and self._listeners == 1:
                 # Nothing was asked for yet, so nothing can have happened.
                 await self._call_off(task)
-                raise Timeout(f"not committed: not all was sent within {timeout_s:g} s. `commit()` tries on")
+            if task.cancelled():
+                raise Timeout("not committed: not all was sent in time. `commit()` tries on")
             if not task.done():
                 raise self._late(timeout_s)
             task.result()
@@ -259,6 +285,11 @@ class Transactions:
     def _late(self, timeout_s: float) -> Timeout:
         if not self._is_commit:
             return Timeout(f"the rollback was not confirmed within {timeout_s:g} s; it goes on")
+        if self._open.fault is not None and not self._is_sent:
+            return Timeout(
+                f"it cannot be committed: {self._open.fault.text}; that it is rolled back was not confirmed "
+                f"within {timeout_s:g} s, and goes on"
+            )
         return self._uncertain(f"it was not known within {timeout_s:g} s")
 
     def _uncertain(self, why: str) -> CommitUncertain:
@@ -276,6 +307,7 @@ class Transactions:
         core = self._scope.opened_core
         assert core is not None, "a transaction without a session"
         transaction = self._open
+        self._home = ""
         self._scope.submit_gathered()
         taken = core.take_consumed()
         asked = None
@@ -360,14 +392,12 @@ class Transactions:
 
     async def _decided(self, core: SessionCore, asked: Asked) -> str | None:
         """Why it was rolled back; None if it was committed."""
-        link = self._scope.link
         try:
             if isinstance(asked, int):
                 decided = await self._answer(core, asked)
                 is_committed = decided.fate is not TransactionFate.ROLLED_BACK
                 return None if is_committed else decided.text or "not all channels could commit it"
-            with link.waiting():
-                item = await asked.outcome
+            item = await self._scope.outcome(asked)
         except (NotConnected, SessionClosed, Timeout) as error:
             raise self._uncertain(error.text) from error
         except AntiphonError as error:
@@ -421,6 +451,7 @@ class Transactions:
         """Have it forgotten, and give back what it consumed. Whoever wants just this is told of a failure."""
         self._open.end()
         try:
+            core.check()
             if not self._is_sent:
                 self._drop()
                 for fate in self._drops.values():
@@ -458,11 +489,7 @@ async def transaction(transactions: Transactions, timeout_s: float) -> AsyncIter
     try:
         yield
     except BaseException:
-        try:
-            await transactions.rollback(timeout_s)
-        except AntiphonError:
-            # What went wrong inside says more than that the rollback went wrong too.
-            pass
+        await transactions.give_up(timeout_s)
         raise
     await transactions.commit(timeout_s)
 

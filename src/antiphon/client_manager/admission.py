@@ -114,8 +114,11 @@ def _check_publish(header: CommandHeader, payload: memoryview) -> int:
 
 
 def check_consumed(all_consumed: Iterable[Consumed]) -> None:
-    """Raise ProtocolError if a transaction acknowledges more, in one channel, than may be said at once."""
-    ranges = sum(len(consumed.numbers) for consumed in all_consumed)
+    """Raise ProtocolError if a transaction acknowledges more, in one channel, than may be said at once.
+
+    Where there is no range, it counts as one: a command that fits no envelope would stop all others.
+    """
+    ranges = sum(max(1, len(consumed.numbers)) for consumed in all_consumed)
     if ranges > RANGES_MAX:
         raise ProtocolError(f"a commit acknowledges {ranges} ranges; {RANGES_MAX} are allowed")
 

@@ -72,6 +72,9 @@ FAILPOINTS: Final = (PREPARE, DECIDE, FINISH, FORGET)
 
 _NS_PER_MS: Final = 1_000_000
 
+_WEIGHT: Final = 512
+"""Bytes that are kept, about, of a question, of a part of a commit, or of one of the sources in it."""
+
 _AS_ASKED: Final = (int(OutcomeCode.APPLIED), int(OutcomeCode.DUPLICATE))
 _DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
 _ROLLED_BACK: Final = int(OutcomeCode.TX_ROLLED_BACK)
@@ -95,10 +98,11 @@ class Stage(IntEnum):
 
 
 class _Waiter(NamedTuple):
-    """A client that waits for an answer."""
+    """A client that waits for an answer; and the session that bears the weight of its question, if any."""
 
     connection: Connection
     request: int
+    session: Session | None = None
 
 
 class _Transaction:
@@ -295,30 +299,39 @@ class Coordination:
         check_transaction(wish.transaction)
         home = wish.home or self._system
         self._check_channel(home)
+        self._ordering.burden(session, _WEIGHT)
         lane = session.lane(home)
         if lane.state == LaneState.NEW:
             # From then on nothing counts there that a former client manager of the session still says: the
             # answer would not be true for long if it did.
             self._ordering.open_lane(lane, may_create=True)
-        lane.when_opened(partial(self._ask, connection, wish, lane))
+        lane.when_opened(partial(self._ask, _Waiter(connection, wish.request, session), wish, lane))
 
-    def _ask(self, connection: Connection, wish: TransactionAsk, lane: Lane) -> None:
+    def _ask(self, waiter: _Waiter, wish: TransactionAsk, lane: Lane) -> None:
         key, home = Key(wish.session, wish.transaction), lane.channel
         transaction = self._under_way.get(key)
         if lane.state == LaneState.REFUSED:
-            self._outbox.refuse(connection, wish.request, SessionClosed.code, lane.refusal)
+            self._refuse(waiter, SessionClosed.code, lane.refusal)
             return
         if transaction is not None and transaction.home != home:
             text = f"the home channel of the transaction is {transaction.home}"
-            self._outbox.refuse(connection, wish.request, ProtocolError.code, text)
+            self._refuse(waiter, ProtocolError.code, text)
             return
         if transaction is None:
             transaction = self._under_way[key] = _Transaction(key, home, {}, Stage.DECIDING)
-        transaction.waiters.append(_Waiter(connection, wish.request))
+        transaction.waiters.append(waiter)
         if transaction.stage == Stage.FINISHING:
             self._answer(transaction)
         elif transaction.commit is None:
             self._resolve(transaction)
+
+    def _refuse(self, waiter: _Waiter, code: str, text: str) -> None:
+        self._relieve(waiter)
+        self._outbox.refuse(waiter.connection, waiter.request, code, text)
+
+    def _relieve(self, waiter: _Waiter) -> None:
+        if waiter.session is not None:
+            self._ordering.relieve(waiter.session, _WEIGHT)
 
     # -- what primaries say ----------------------------------------------------
 
@@ -330,6 +343,9 @@ class Coordination:
         transaction = self._under_way.get(key)
         if transaction is None:
             transaction = self._under_way[key] = _Transaction(key, message.home, {}, Stage.DECIDING)
+        if transaction.home != message.home:
+            # Somebody asks about it in a channel that knows nothing of it. It will be in doubt again.
+            return
         if transaction.stage == Stage.DECIDING:
             if transaction.commit is None:
                 transaction.participants[channel] = message.messages
@@ -457,8 +473,11 @@ class Coordination:
             self._carry_out(transaction, TransactionFate.COMMITTED, "")
         elif outcomes[0].code == _ROLLED_BACK:
             self._carry_out(transaction, TransactionFate.ROLLED_BACK, outcomes[0].text)
-        elif transaction.commit is None:
-            # Nobody knows. Who is in doubt asks again.
+        elif transaction.commit is not None or transaction.waiters:
+            # The question was lost: ask again.
+            self._resolve(transaction)
+        else:
+            # Who is in doubt asks again.
             self._over(transaction)
 
     def _decided(self, transaction: _Transaction, fate: TransactionFate, text: str) -> None:
@@ -539,7 +558,9 @@ class Coordination:
         for lane in transaction.lanes.values():
             self._ordering.confirm_now(lane)
         waiters, transaction.waiters = transaction.waiters, []
-        for connection, request in waiters:
+        for waiter in waiters:
+            self._relieve(waiter)
+            connection, request, _ = waiter
             answer = TransactionDecided(request=request, fate=transaction.fate, text=transaction.text)
             self._outbox.answer(connection, request, answer)
 
@@ -575,4 +596,5 @@ class Coordination:
 
 def _weight_of(part: TransactionPart) -> int:
     """How many bytes of a commit are kept for a part of it, about."""
-    return 512 + 16 * (sum(len(each.numbers) for each in part.consumed) + len(part.staged))
+    ranges = sum(len(each.numbers) for each in part.consumed)
+    return _WEIGHT * (1 + len(part.consumed)) + 16 * (ranges + len(part.staged))

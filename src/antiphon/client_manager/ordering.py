@@ -284,7 +284,9 @@ class Ordering:
         self._unconfirmed_bytes += weight
         session.unconfirmed_bytes += weight
         connection.unconfirmed_bytes += weight
-        if connection.unconfirmed_bytes > self._settings.connection_bytes_max:
+        if connection.unconfirmed_bytes > self._settings.connection_bytes_max or (
+            self._unconfirmed_bytes > self._settings.total_bytes_max
+        ):
             self._pause_reading(connection)
 
     def relieve(self, session: Session, weight: int) -> None:

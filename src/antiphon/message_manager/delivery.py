@@ -368,6 +368,12 @@ class Delivery:
             dispatcher.returned(numbers, self._holders(source, session))
             self._stir(dispatcher)
 
+    def let_go(self, source: int, numbers: Ranges, session: int) -> None:
+        """A session has acknowledged what a transaction has locked, and so does not hold it any more."""
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.let_go(numbers, self._holders(source, session))
+
     def locked(self, source: int, numbers: Ranges) -> None:
         """A transaction is about to acknowledge these, and may still be rolled back."""
         dispatcher = self._dispatchers.get(source)

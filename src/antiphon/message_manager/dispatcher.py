@@ -222,6 +222,14 @@ class Dispatcher:
         self.returning.remove_all(back)
         self._free(back)
 
+    def let_go(self, numbers: Ranges, holders: list[Consumer]) -> None:
+        """Who holds these is done with them; they are locked, and wait to be acknowledged or unlocked."""
+        for consumer in holders:
+            back = consumer.in_flight.intersection(numbers)
+            consumer.forget(back)
+            self.given_before.add_all(back)
+            self._free(back)
+
     def locked(self, numbers: Ranges) -> None:
         """Nobody gets these for now. Who holds some of them goes on holding them."""
         withheld = self.ready.intersection(numbers)

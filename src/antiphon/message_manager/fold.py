@@ -200,6 +200,9 @@ class Fold(TransactionFold):
             self._settle(turn)
         if removed and self.primary is not None:
             self.primary.delivery.acknowledged(source.id, removed, turn.header.session)
+        if locked is not None and self.primary is not None:
+            # Its consumer has done with it. If the transaction is rolled back, somebody else gets it.
+            self.primary.delivery.let_go(source.id, numbers.intersection(locked), turn.header.session)
 
     def _on_return(self, turn: Turn, body: memoryview) -> None:
         if not self._admit(turn):

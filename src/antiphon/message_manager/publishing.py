@@ -57,7 +57,7 @@ def take_plain(
     size = len(payload)
     row_of, from_bytes, unpack = state.sessions.get, int.from_bytes, _PLAIN.unpack_from
     queue: Queue | None = None
-    queue_id = 0
+    queue_id = -1
     first = sequence
     offsets: list[int] = []
     lengths: list[int] = []

@@ -21,7 +21,13 @@ from collections.abc import Iterable
 from antiphon.bus.ports import Location
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.reading import looks_like_batch
-from antiphon.message_manager.transactions import Decision, OpenPart, PreparedPart, StagedPart
+from antiphon.message_manager.transactions import (
+    APPLICATIONS_MAX,
+    Decision,
+    OpenPart,
+    PreparedPart,
+    StagedPart,
+)
 from antiphon.message_manager.turns import (
     APPLIED,
     DUPLICATE,
@@ -155,6 +161,8 @@ class TransactionFold(Turns):
         if messages + wish.rows > TRANSACTION_MESSAGES_MAX:
             return REFUSED, f"at most {TRANSACTION_MESSAGES_MAX:,} messages are staged in a part"
         staged_bytes = self.state.transactions.staged_bytes(wish.application)
+        if not staged_bytes and self.state.transactions.staged_applications >= APPLICATIONS_MAX:
+            return REFUSED, f"{APPLICATIONS_MAX:,} applications have something staged here"
         if staged_bytes + len(wish.batch) > STAGED_BYTES_MAX:
             return REFUSED, f"{wish.application} has staged {staged_bytes:,} of {STAGED_BYTES_MAX:,} bytes"
         return self._why_not_this(wish.destination, wish.rows, wish.batch)
@@ -273,7 +281,7 @@ class TransactionFold(Turns):
         ]
         self._carry_out(turn, session, batches, wish.consumed)
         if wish.application:
-            transactions.done[wish.application] = wish.version
+            transactions.committed(wish.application, wish.version)
         decision = Decision(True, wish.participants, is_complete=not wish.participants)
         transactions.decide(session, wish.transaction, decision)
         if self.primary is not None and wish.participants:

@@ -39,6 +39,10 @@ come back and ask, or a client manager that is slow may have SESSION_OPEN and DE
 MARKS_MAX: Final = 65_536
 """How many such decisions are kept. Beyond that the older half goes."""
 
+APPLICATIONS_MAX: Final = 65_536
+"""Applications that have something staged in a channel; and in the system channel, applications whose highest
+version is known. Beyond that, the one that has not committed for longest is forgotten."""
+
 NOT_YET: Final = -1
 """Of what came after the channel's time was last told: its time begins when it is told next."""
 
@@ -123,7 +127,7 @@ class Transactions:
         self._decisions: dict[int, dict[int, Decision]] = {}
         # Sessions that are not known and have a decision that is nobody's to carry out, and since when.
         self._marks: dict[int, int] = {}
-        # The highest version that was committed, by application.
+        # The highest version that was committed, by application; who committed last is last.
         self.done: dict[str, int] = {}
         # By the id of the source.
         self.locks: dict[int, Ranges] = {}
@@ -162,6 +166,11 @@ class Transactions:
             self.end_open(session)
 
     # -- staged parts ------------------------------------------------------------
+
+    @property
+    def staged_applications(self) -> int:
+        """So many applications have something staged."""
+        return len(self._staged_bytes)
 
     def staged_bytes(self, application: str) -> int:
         return self._staged_bytes.get(application, 0)
@@ -232,7 +241,16 @@ class Transactions:
 
     def decide(self, session: int, transaction: int, decision: Decision, *, is_known: bool = True) -> None:
         self._decisions.setdefault(session, {})[transaction] = decision
+        # The time of an earlier one is not that of this one.
+        self._marks.pop(session, None)
         self.tidy(session, is_known=is_known)
+
+    def committed(self, application: str, version: int) -> None:
+        """An application's version is done. Of too many applications the oldest goes."""
+        self.done.pop(application, None)
+        if len(self.done) >= APPLICATIONS_MAX:
+            del self.done[next(iter(self.done))]
+        self.done[application] = version
 
     def tidy(self, session: int, *, is_known: bool) -> None:
         """Keep what somebody must still carry out, and the last decision: somebody may still ask for it.
@@ -350,7 +368,8 @@ class Transactions:
             writer.u128(session)
             writer.i64(since_ms)
         writer.count(len(self.done))
-        for application, version in sorted(self.done.items()):
+        # In their order, which is that of the log.
+        for application, version in self.done.items():
             writer.text(application)
             writer.u64(version)
 

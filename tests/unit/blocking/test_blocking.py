@@ -17,6 +17,7 @@ from antiphon.blocking.loop import LoopThread
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from tests.unit.client.fake_server import FakeServer, serving
+from tests.unit.client.test_transactions import stored
 
 QUEUE = "queue:a"
 T = TypeVar("T")
@@ -66,6 +67,7 @@ PAIRS = [
     (antiphon.Session, blocking.Session),
     (antiphon.Producer, blocking.Producer),
     (antiphon.Consumer, blocking.Consumer),
+    (antiphon.Staging, blocking.Staging),
     (antiphon.Admin, blocking.Admin),
     (antiphon.Message, blocking.Message),
 ]
@@ -81,6 +83,7 @@ BETWEEN_OURSELVES = {
     "given_in_turn",
     "done_with",
     "check_transacted",
+    "give_up",
     "is_fed_by",
     "restart",
 }
@@ -350,6 +353,24 @@ def test_an_exception_is_told_instead_of_what_goes_wrong_at_the_end(server: Serv
         session.consumer(QUEUE),
     ):
         server.do(FakeServer.drop)
+        raise ZeroDivisionError
+
+
+def test_a_block_is_committed_at_its_end_or_rolled_back_by_an_exception(server: ServerThread) -> None:
+    with blocking.connect(server.url) as connection, connection.session(transacted=True) as session:
+        producer = session.producer(QUEUE)
+        with pytest.raises(ZeroDivisionError), session.transaction():
+            producer.send(b"never")
+            raise ZeroDivisionError
+        with session.transaction():
+            producer.send(b"once")
+    assert server.do(stored) == [b"once"]
+
+
+def test_an_exception_is_told_instead_of_what_goes_wrong_with_its_rollback(server: ServerThread) -> None:
+    connection = blocking.connect(server.url)
+    with pytest.raises(ZeroDivisionError), connection.session(transacted=True).transaction():
+        connection.close()
         raise ZeroDivisionError
 
 

@@ -125,3 +125,43 @@ async def test_one_that_cannot_be_committed_says_why() -> None:
         server.refusals[frames.TransactionCommit] = ("limit", "too many of them")
         with pytest.raises(antiphon.AntiphonError, match="too many"):
             await staging.commit(8, [part])
+
+
+@asynchronous
+async def test_commits_that_are_asked_for_together_are_done_one_after_the_other() -> None:
+    async with serving() as server, staging_at(server) as staging:
+        fates = {
+            7: (TransactionFate.COMMITTED, ""),
+            8: (TransactionFate.ROLLED_BACK, "not here"),
+            9: (TransactionFate.COMMITTED_BEFORE, ""),
+        }
+        server.decide = lambda wish: fates[wish.version]
+        part = await staging.stage("queue:a", [b"1"])
+        told = await asyncio.gather(
+            *(staging.commit(version, [part], timeout=5) for version in fates), return_exceptions=True
+        )
+        assert [str(each) for each in told] == ["committed", "not here", "committed before"]
+
+
+@asynchronous
+async def test_a_question_that_nobody_can_answer_leaves_the_outcome_unknown() -> None:
+    async with serving() as server, staging_at(server) as staging:
+        server.refusals[frames.TransactionAsk] = ("destination.unavailable", "channel s does not answer")
+        part = await staging.stage("queue:a", [b"1"])
+        committing = asyncio.create_task(staging.commit(7, [part]))
+        await server.until(lambda: bool(server.heard_of(frames.TransactionCommit)))
+        server.drop()
+        with pytest.raises(antiphon.CommitUncertain, match="channel s does not answer"):
+            await committing
+
+
+@asynchronous
+async def test_what_cannot_be_dropped_for_now_is_not_said_to_be_dropped() -> None:
+    async with serving() as server, staging_at(server) as staging:
+        part = await staging.stage("queue:a", [b"1"])
+        server.refusals[frames.DestinationOpen] = ("destination.unavailable", "channel a does not answer")
+        with pytest.raises(antiphon.DestinationUnavailable):
+            await staging.abort([part])
+        server.refusals[frames.DestinationOpen] = ("destination", "queue:a does not exist")
+        await staging.abort([part])
+        assert not wishes(server, DropStaged)

@@ -58,6 +58,36 @@ async def goes_on(task: asyncio.Task[Any]) -> bool:
     return bool(done)
 
 
+async def begin_commit(server: FakeServer, session: antiphon.Session) -> asyncio.Task[None]:
+    """A commit that the server has heard of."""
+    committing = asyncio.create_task(session.commit())
+    await server.until(
+        lambda: bool(wishes(server, CommitTransaction) or server.heard_of(frames.TransactionCommit))
+    )
+    return committing
+
+
+async def send_to_two_channels(server: FakeServer, session: antiphon.Session) -> None:
+    server.places["queue:b"] = "b"
+    await session.producer("queue:b").send(b"1")
+    await session.producer("queue:a").send(b"2")
+
+
+async def send_what_gets_stuck(session: antiphon.Session, producer: antiphon.Producer) -> None:
+    """A message that was gathered before anybody knew that there is no room."""
+    lane = producer._opening.result
+    assert isinstance(lane, TransactedLane) and session._scope.transactions is not None
+    while not lane.is_blocked:
+        await lane.link.news()
+    part = session._scope.transactions.part(lane.channel)
+    part.add(1, 0)
+    lane._gathering(part).add_plain(b"stuck", asyncio.Future())
+
+
+def stored(server: FakeServer) -> list[bytes]:
+    return [row.batch.body(0) for rows in server.ready.values() for row in rows]
+
+
 # -- sending -----------------------------------------------------------------------------------------
 
 
@@ -179,8 +209,7 @@ async def test_a_commit_is_sent_again_on_another_connection_and_happens_once() -
     async with serving() as server, transacted(server) as session:
         server.hold()
         await session.producer("queue:a").send(b"1")
-        committing = asyncio.create_task(session.commit())
-        await server.until(lambda: bool(wishes(server, CommitTransaction)))
+        committing = await begin_commit(server, session)
         server._held = None
         server.drop()
         await committing
@@ -217,8 +246,7 @@ async def test_a_cancelled_commit_is_one_whose_outcome_is_not_known() -> None:
     async with serving() as server, transacted(server) as session:
         server.hold()
         await session.producer("queue:a").send(b"1")
-        committing = asyncio.create_task(session.commit())
-        await server.until(lambda: bool(wishes(server, CommitTransaction)))
+        committing = await begin_commit(server, session)
         committing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await committing
@@ -258,15 +286,7 @@ async def test_one_that_could_not_leave_in_time_is_still_open() -> None:
         server.say(frames.FlowState(channel="a", blocked=True, reason="full"))
         server.release()
         waiting.cancel()
-        link = session._scope.link
-        while not producer.is_blocked:
-            await link.news()
-        lane = producer._opening.result
-        assert isinstance(lane, TransactedLane)
-        # It was gathered before anybody knew that there is no room.
-        part = session._scope.transactions.part("a")  # type: ignore[union-attr]
-        part.add(1, 0)
-        lane._gathering(part).add_plain(b"stuck", asyncio.Future())
+        await send_what_gets_stuck(session, producer)
         with pytest.raises(antiphon.Timeout, match="not all was sent") as caught:
             await session.commit(timeout=SOON_S)
         assert not isinstance(caught.value, antiphon.CommitUncertain)
@@ -294,8 +314,7 @@ async def test_whoever_sends_or_receives_during_a_commit_waits_for_the_next_tran
         producer, consumer = await session.producer("queue:a"), await session.consumer("queue:in")
         assert await consumer.receive(timeout=1) is not None
         server.hold()
-        committing = asyncio.create_task(session.commit())
-        await server.until(lambda: bool(wishes(server, CommitTransaction)))
+        committing = await begin_commit(server, session)
         sending = asyncio.create_task(producer.send(b"1"))
         receiving = asyncio.create_task(consumer.receive(timeout=5))
         assert await consumer.receive(timeout=SOON_S) is None
@@ -326,8 +345,7 @@ async def test_what_is_sent_behind_a_commit_by_somebody_else_is_not_lost_in_sile
         sending = asyncio.create_task(producer.send_many(bodies()))
         await server.until(lambda: bool(server.commands))
         server.hold()
-        committing = asyncio.create_task(session.commit())
-        await server.until(lambda: bool(wishes(server, CommitTransaction)))
+        committing = await begin_commit(server, session)
         server.release()
         await committing
         await producer.send(b"3")
@@ -335,7 +353,7 @@ async def test_what_is_sent_behind_a_commit_by_somebody_else_is_not_lost_in_sile
         with pytest.raises(antiphon.LocalError, match="ended before everything was sent"):
             await sending
         await session.commit()
-        assert [row.batch.body(0) for rows in server.ready.values() for row in rows] == [b"1", b"3"]
+        assert stored(server) == [b"1", b"3"]
 
 
 # -- rollback ----------------------------------------------------------------------------------------
@@ -496,12 +514,10 @@ async def test_several_channels_are_committed_by_the_client_manager() -> None:
 @asynchronous
 async def test_after_a_lost_connection_it_is_asked_what_became_of_it(fate: TransactionFate) -> None:
     async with serving() as server, transacted(server) as session:
-        server.places["queue:b"] = "b"
         server.decide = lambda wish: (
             (fate, "nobody decided") if isinstance(wish, frames.TransactionAsk) else None
         )
-        await session.producer("queue:b").send(b"1")
-        await session.producer("queue:a").send(b"2")
+        await send_to_two_channels(server, session)
         with pytest.raises(antiphon.CommitUncertain) as caught:
             await session.commit(timeout=SOON_S)
         assert caught.value.transaction_id == f"{SESSION:032x}:1:a"
@@ -520,13 +536,10 @@ async def test_after_a_lost_connection_it_is_asked_what_became_of_it(fate: Trans
 async def test_a_question_that_nobody_can_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "ASK_AGAIN_S", 0.0)
     async with serving() as server, antiphon.connect(server.url) as connection:
-        server.places["queue:b"] = "b"
         server.refusals[frames.TransactionAsk] = ("destination.unavailable", "channel a does not answer")
         session = await connection.session(transacted=True)
-        await session.producer("queue:b").send(b"1")
-        await session.producer("queue:a").send(b"2")
-        committing = asyncio.create_task(session.commit())
-        await server.until(lambda: bool(server.heard_of(frames.TransactionCommit)))
+        await send_to_two_channels(server, session)
+        committing = await begin_commit(server, session)
         server.drop()
         await server.until(lambda: len(server.heard_of(frames.TransactionAsk)) > 2)
         assert not wishes(server, RollBackTransaction), "perhaps it was committed"
@@ -541,13 +554,10 @@ async def test_what_became_of_it_can_be_asked_even_when_the_session_has_expired(
     fate: TransactionFate,
 ) -> None:
     async with serving() as server, antiphon.connect(server.url) as connection:
-        server.places["queue:b"] = "b"
         server.decide = lambda wish: (fate, "nobody decided") if server.expired else None
         session = await connection.session(transacted=True)
-        await session.producer("queue:b").send(b"1")
-        await session.producer("queue:a").send(b"2")
-        committing = asyncio.create_task(session.commit())
-        await server.until(lambda: bool(server.heard_of(frames.TransactionCommit)))
+        await send_to_two_channels(server, session)
+        committing = await begin_commit(server, session)
         server.expired.add(SESSION)
         server.drop()
         if fate is TransactionFate.COMMITTED:
@@ -568,10 +578,8 @@ async def test_what_became_of_it_can_be_asked_even_when_the_session_has_expired(
 @asynchronous
 async def test_a_commit_that_was_not_even_begun_is_rolled_back_here() -> None:
     async with serving() as server, transacted(server) as session:
-        server.places["queue:b"] = "b"
         server.refusals[frames.TransactionCommit] = ("limit", "too many of them")
-        await session.producer("queue:b").send(b"1")
-        await session.producer("queue:a").send(b"2")
+        await send_to_two_channels(server, session)
         with pytest.raises(antiphon.TransactionRolledBack, match="too many"):
             await session.commit()
         assert len(wishes(server, RollBackTransaction)) == 2
@@ -600,7 +608,7 @@ async def test_a_function_is_repeated_until_it_is_committed(monkeypatch: pytest.
         assert await session.run_transaction(work, attempts=2) == 4
         with pytest.raises(antiphon.LocalError, match="attempts"):
             await session.run_transaction(work, attempts=0)
-        assert [row.batch.body(0) for rows in server.ready.values() for row in rows] == [b"4"]
+        assert stored(server) == [b"4"]
 
 
 def test_pauses_grow_and_differ() -> None:
@@ -630,4 +638,4 @@ async def test_closing_rolls_back_what_is_open_and_waits_for_a_commit_under_way(
         assert not await goes_on(closing)
         server.release()
         await closing
-        assert [row.batch.body(0) for rows in server.ready.values() for row in rows] == [b"3"]
+        assert stored(server) == [b"3"]

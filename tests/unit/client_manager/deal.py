@@ -103,6 +103,12 @@ class Deal(Stage):
         self.connect(conn)
         self.open_session(conn, self.session, 2)
 
+    def come_back_and_ask(self) -> int:
+        """The client loses its connection, comes back, and asks what became of its transaction."""
+        self.lose()
+        self.resume()
+        return self.ask(conn=2)
+
     def answers(self, conn: int = 1) -> list[tuple[int, TransactionFate, str]]:
         return [
             (each.request, each.fate, each.text) for each in self.heard_of(frames.TransactionDecided, conn)

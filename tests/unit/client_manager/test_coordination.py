@@ -360,9 +360,7 @@ def test_a_client_that_comes_back_asks_and_waits_for_what_is_under_way() -> None
     deal = Deal()
     deal.commit()
     deal.settle(OTHER)
-    deal.lose()
-    deal.resume()
-    request = deal.ask(conn=2)
+    request = deal.come_back_and_ask()
     assert deal.kinds(HOME) == [CommandKind.TX_DECIDE, CommandKind.SESSION_OPEN]
     deal.confirm_all()
     assert CommandKind.TX_RESOLVE not in [
@@ -375,9 +373,7 @@ def test_a_client_that_comes_back_asks_and_waits_for_what_is_under_way() -> None
 def test_the_home_is_asked_when_nobody_can_have_it_decided_any_more_whatever_is_on_its_way() -> None:
     """Else it could say that it is rolled back, and a decision of the former client manager come after."""
     deal = Deal()
-    deal.lose()
-    deal.resume()
-    request = deal.ask(conn=2)
+    request = deal.come_back_and_ask()
     assert deal.kinds(HOME) == [CommandKind.SESSION_OPEN] and deal.header(HOME).generation == 2
     deal.settle(HOME, Outcome(0, 1, OutcomeCode.DUPLICATE))
     assert deal.kinds(HOME) == [CommandKind.TX_RESOLVE]
@@ -388,9 +384,7 @@ def test_the_home_is_asked_when_nobody_can_have_it_decided_any_more_whatever_is_
 
 def test_who_asks_for_a_session_that_has_gone_elsewhere_is_told_so() -> None:
     deal = Deal()
-    deal.lose()
-    deal.resume()
-    deal.ask(conn=2)
+    deal.come_back_and_ask()
     deal.settle(HOME, Outcome(0, 1, OutcomeCode.STALE))
     (failed,) = deal.heard_of(frames.Failed, 2)
     assert failed.code == SessionClosed.code and deal.answers(2) == []
@@ -420,9 +414,7 @@ def test_who_asks_about_what_is_decided_already_is_told_at_once() -> None:
     deal.commit()
     deal.settle(OTHER)
     deal.settle(HOME)
-    deal.lose()
-    deal.resume()
-    request = deal.ask(conn=2)
+    request = deal.come_back_and_ask()
     deal.settle(HOME)
     assert deal.kinds(OTHER) == [CommandKind.TX_FINISH]
     assert deal.answers(2) == [(request, COMMITTED, "")]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.client_manager.admission import STAGED_PARTS_MAX
+from antiphon.client_manager.effects import PauseReading, ResumeReading
+from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import (
+    RANGES_MAX,
     CommandKind,
     Outcome,
     OutcomeCode,
@@ -43,8 +47,11 @@ def test_a_session_of_another_connection_is_not_committed() -> None:
 
 def bad_parts() -> list[tuple[tuple[TransactionPart, ...], str]]:
     many = Consumed(KNOWN, 0, Ranges((2 * at, 2 * at + 1) for at in range(10_000)))
+    # Nothing in particular, of very many.
+    hollow = (Consumed(KNOWN, 0, Ranges()),) * 16_385
     return [
         ((), "a commit of nothing"),
+        ((TransactionPart(OTHER, 0, 0, hollow),), "16385 ranges"),
         ((TransactionPart("z", 1, 1),), "no channel 'z'"),
         ((TransactionPart(HOME, 1, 1), TransactionPart(HOME, 1, 1)), "names a channel twice"),
         ((TransactionPart(HOME, 0, 0, (many, many)),), "20000 ranges"),
@@ -148,3 +155,38 @@ def test_a_session_that_a_channel_refused_is_told_so() -> None:
     deal.commit(conn=2, session=77, parts=(TransactionPart(HOME, 1, 1),))
     (failed,) = deal.heard_of(frames.Failed, 2)
     assert failed.code == SessionClosed.code
+
+
+def test_what_asks_leave_behind_counts_like_commands() -> None:
+    """A client that asks and goes, and comes again, is not read from when there is too much of it."""
+    deal = Deal(total_bytes_max=4_096)
+    for transaction in range(1, 10):
+        deal.ask(transaction=transaction)
+    assert [each.conn for each in deal.effects if isinstance(each, PauseReading)] == [1]
+    deal.lose(1)
+    deal.resume()
+    deal.effects.clear()
+    deal.ask(transaction=10, conn=2)
+    assert [each.conn for each in deal.effects if isinstance(each, PauseReading)] == [2]
+    deal.confirm_all()
+    assert [each.conn for each in deal.effects if isinstance(each, ResumeReading)] == [2]
+    assert len(deal.answers(2)) == 1 and deal.is_idle()
+
+
+def test_a_part_with_as_much_as_is_allowed_fits_an_envelope() -> None:
+    """What does not is stored by nobody, and whatever follows it waits for it."""
+    deal = Deal()
+    consumed = tuple(Consumed(KNOWN, 0, Ranges([(at, at + 1)])) for at in range(RANGES_MAX))
+    staged = tuple(range(STAGED_PARTS_MAX))
+    parts = tuple(TransactionPart(channel, 0, 0, consumed, staged) for channel in (HOME, OTHER))
+    deal.commit(parts=parts)
+    prepared = deal.submitted[0].payload
+    deal.settle(OTHER)
+    decided = deal.submitted[0].payload
+    assert RANGES_MAX * 36 < max(len(prepared), len(decided)) <= ClientManagerSettings().envelope_bytes_max
+
+
+def test_commits_of_all_connections_together_are_bounded() -> None:
+    deal = Deal(total_bytes_max=1_024)
+    deal.commit()
+    assert [each.conn for each in deal.effects if isinstance(each, PauseReading)] == [1]

@@ -5,24 +5,10 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus.messages import InDoubt, Unfinished
-from antiphon.wire.commands import (
-    CommandKind,
-    ResolveTransaction,
-)
+from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, ResolveTransaction
 from antiphon.wire.transaction_frames import TransactionPart
-from antiphon.wire.transactions import (
-    ForgetTransaction,
-)
-from tests.unit.client_manager.deal import (
-    COMMITTED,
-    HOME,
-    NO,
-    OTHER,
-    ROLLED_BACK,
-    THIRD,
-    Deal,
-    finish,
-)
+from antiphon.wire.transactions import ForgetTransaction
+from tests.unit.client_manager.deal import COMMITTED, HOME, NO, OTHER, ROLLED_BACK, THIRD, Deal, finish
 
 # -- in doubt ----------------------------------------------------------------------------------------
 
@@ -116,3 +102,49 @@ def test_channels_that_are_not_known_here_are_left_to_others() -> None:
     deal.tell(Unfinished(99, 7, ("z",), (5,)), channel=HOME)
     deal.tell(InDoubt(session=99, transaction=7, home="z", messages=5), channel=OTHER)
     assert deal.submitted == [] and deal.is_idle()
+
+
+def test_doubt_is_settled_by_the_home_it_names_whatever_a_client_took_for_it() -> None:
+    """A client that asks in the wrong channel is told something wrong; nobody else is."""
+    deal = Deal((HOME, OTHER, THIRD))
+    deal.ask(home=OTHER)
+    deal.tell(InDoubt(session=deal.session, transaction=1, home=HOME, messages=5), channel=THIRD)
+    deal.settle(OTHER, NO)
+    assert deal.waiting(THIRD) == []
+    deal.tell(InDoubt(session=deal.session, transaction=1, home=HOME, messages=5), channel=THIRD)
+    assert deal.kinds(HOME) == [CommandKind.TX_RESOLVE]
+    deal.settle(HOME)
+    assert deal.waiting(THIRD) == [finish(deal.session, commits=True, messages=5)]
+    deal.settle(THIRD)
+    assert deal.is_idle()
+
+
+# What the data servers lost is refused, whatever it was.
+LOST = Outcome(0, 1, OutcomeCode.REFUSED, 0, "lost")
+
+
+def test_a_question_that_was_lost_is_asked_again_while_somebody_waits_for_the_answer() -> None:
+    deal = Deal()
+    request = deal.ask()
+    deal.settle(HOME, LOST)
+    assert deal.kinds(HOME) == [CommandKind.TX_RESOLVE]
+    deal.settle(HOME)
+    assert deal.answers() == [(request, COMMITTED, "")]
+    assert deal.is_idle()
+
+
+def test_who_does_not_know_whether_it_has_decided_asks_until_it_does() -> None:
+    deal = Deal()
+    request = deal.commit(parts=(TransactionPart(HOME, 1, 1),))
+    deal.settle(HOME, Outcome(0, 1, OutcomeCode.STALE))
+    deal.settle(HOME, LOST)
+    assert deal.kinds(HOME) == [CommandKind.TX_RESOLVE]
+    deal.settle(HOME)
+    assert deal.answers() == [(request, COMMITTED, "")]
+
+
+def test_a_lost_question_that_nobody_waits_for_is_left_to_who_is_in_doubt() -> None:
+    deal = Deal()
+    deal.tell(InDoubt(session=99, transaction=7, home=HOME, messages=5), channel=OTHER)
+    deal.settle(HOME, LOST)
+    assert deal.is_idle()

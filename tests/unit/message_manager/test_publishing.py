@@ -17,12 +17,12 @@ from tests.unit.message_manager.channel import Channel, Client, bodies, delivere
 
 SESSIONS = (0xA1, 0xA2, 0xA3)
 
+KINDS_OF_ODD = ("topic", "nowhere", "nothing", "ack")
+
 Step = tuple[str, int, int]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ("publish", "publish", "heard", "heard", "again", "gap", "many", "topic", "nowhere", "ack")
-        ),
+        st.sampled_from((*("publish", "publish", "heard", "heard", "again", "gap", "many"), *KINDS_OF_ODD)),
         st.integers(0, len(SESSIONS) - 1),
         st.integers(0, 1),
     ),
@@ -63,6 +63,8 @@ class Play:
             return client.publish(self.topic, bodies(1))
         if what == "nowhere":
             return client.publish(999_999, bodies(1))
+        if what == "nothing":
+            return client.publish(0, bodies(1))
         return client.ack(queue, (self.channel.next - 1, self.channel.next))
 
     def order(self, steps: Sequence[Step]) -> None:
@@ -144,3 +146,17 @@ def test_what_is_said_twice_within_a_run_is_stored_once_and_told() -> None:
     assert [(one.first, one.code, one.original) for one in outcomes] == [
         (first + 2, OutcomeCode.DUPLICATE, first)
     ]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_what_is_for_destination_0_goes_nowhere_and_is_refused(follows: bool) -> None:
+    play = Play()
+    one, other = play.clients[:2]
+    commands = [one.publish(0, [b"for nobody"])]
+    if follows:
+        commands.append(other.publish(play.queues[0], [b"for the queue"]))
+    first = play.channel.order(*commands)
+    got = [body for _, _, body, _ in delivered(play.channel.flush())]
+    assert got == ([b"for the queue"] if follows else [])
+    outcomes = play.channel.manager.state.outcomes.page(0, play.channel.manager.applied)[2]
+    assert [(each.first, each.code) for each in outcomes] == [(first, OutcomeCode.NO_DESTINATION)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.message_manager import transaction_fold
+from antiphon.message_manager import transaction_fold, transactions
 from antiphon.message_manager.manager import MessageManager
 from antiphon.wire.commands import OutcomeCode
 from antiphon.wire.transactions import STAGED_SECONDS_MAX
@@ -132,6 +132,41 @@ def test_versions_of_applications_are_their_own_and_begin_with_any() -> None:
         assert sink.channel.outcome(decide) is None
     again = sink.client.decide(0, 0, participants=(), application="one", version=0, transaction=3)
     assert code_of(sink.channel.outcome(again)) == OutcomeCode.DUPLICATE
+
+
+def test_of_too_many_applications_the_one_that_committed_longest_ago_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transactions, "APPLICATIONS_MAX", 2)
+    sink = Sink()
+    committed = (("z", 0), ("a", 0), ("z", 1))
+    for transaction, (application, version) in enumerate(committed, 1):
+        decide = sink.client.decide(
+            0, 0, participants=(), application=application, version=version, transaction=transaction
+        )
+        assert sink.channel.outcome(decide) is None
+    # Which of them that is, a checkpoint tells.
+    n = sink.channel.mark()
+    again = MessageManager("main", 1, sink.channel.payloads, AT_ONCE)
+    again.restore(sink.channel.manager.capture(n)[1])
+    sink.channel.manager = again
+    sink.channel.order(sink.client.decide(0, 0, participants=(), application="m", version=7, transaction=4))
+    assert sink.transactions.done == {"z": 1, "m": 7}
+
+
+def test_what_is_staged_is_that_of_a_limited_number_of_applications(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_fold, "APPLICATIONS_MAX", 2)
+    sink = Sink()
+
+    def stage(part: int, application: str, index: int = 0) -> OutcomeCode:
+        command = sink.worker.stage(part, sink.orders, bodies(1), application=application, index=index)
+        return code_of(sink.channel.outcome(command))
+
+    assert stage(1, "one") == stage(2, "two") == OutcomeCode.APPLIED
+    assert stage(3, "three") == OutcomeCode.REFUSED
+    assert stage(1, "one", 1) == stage(4, "two") == OutcomeCode.APPLIED
+    sink.channel.order(sink.client.drop_staged(1))
+    assert stage(3, "three") == OutcomeCode.APPLIED
 
 
 def test_what_is_gone_cannot_be_committed() -> None:

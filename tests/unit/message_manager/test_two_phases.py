@@ -126,6 +126,19 @@ def test_what_is_not_whole_or_not_there_cannot_be_prepared_and_is_dropped() -> N
     assert code_of(two.prepare(transaction=2)) == OutcomeCode.TX_ROLLED_BACK and two.is_clean()
 
 
+def test_who_acknowledges_what_is_locked_has_let_go_of_it() -> None:
+    """It was given to another consumer meanwhile, whose acknowledgement comes too late, or too early."""
+    two = Two()
+    taken = consumed(two.orders, two.received)
+    assert two.channel.outcome(two.other.prepare(0, 0, taken)) is None
+    lost = two.channel.outcome(two.client.ack(two.orders, two.received))
+    assert code_of(lost) == OutcomeCode.ACK_LOST
+    two.channel.register(8, two.orders, session=two.other.session)
+    assert numbers_to(two.channel.flush(), 8) == [two.got + 2], "what is locked is given to nobody"
+    two.channel.order(finish(two.other.session, 1, commits=False))
+    assert numbers_to(two.channel.flush(), 8) == [two.got, two.got + 1]
+
+
 def test_to_prepare_twice_is_to_prepare_once() -> None:
     two = Two()
     two.prepare()
@@ -416,6 +429,20 @@ def test_a_decision_to_commit_is_kept_until_it_is_forgotten_and_a_later_one_is_m
     assert two.channel.outcome(resolve(SESSION, 2)) is None, "the client may still ask"
     two.channel.order(two.client.decide(0, 0, transaction=3))
     assert two.transactions.decision(SESSION, 2) is None
+
+
+def test_a_later_decision_for_a_session_that_is_not_known_is_kept_for_an_hour_of_its_own() -> None:
+    two = Two()
+    unknown = Client(0xC3)
+    two.channel.order(resolve(unknown.session, 1))
+    two.channel.pass_time(1)
+    two.channel.pass_time(MARK_MS_MAX)
+    two.channel.order(resolve(unknown.session, 2))
+    two.channel.pass_time(1)
+    two.channel.pass_time(MARK_MS_MAX)
+    # Whatever its client manager still had in its queues comes too late.
+    two.channel.order(unknown.open())
+    assert code_of(two.channel.outcome(unknown.decide(0, 0, transaction=2))) == OutcomeCode.TX_ROLLED_BACK
 
 
 @pytest.mark.parametrize("is_forgotten_first", [False, True])

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.bus import planted
-from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.cluster.links import LinkHabits
 from antiphon.sim.disk import DiskHabits
+from antiphon.sim.groups import group_of
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
 
 CHANNEL = "a"
@@ -129,21 +129,14 @@ class BusProfile:
     def group(self, new_disk_id: Callable[[], bytes]) -> GroupConfig:
         """The channel of this run."""
         producers = tuple(range(101, 101 + self.producers))
-        voters = self.servers[: len(self.servers) - self.spares]
-        keepers = voters[:2] if self.shape == "witness" else voters
-        disk_ids = [new_disk_id() for _ in self.servers] + [NO_DISK] * len(producers)
-        return GroupConfig(
-            group=CHANNEL,
-            nodes=self.servers + producers,
-            disk_ids=tuple(disk_ids),
-            commit_servers=voters,
-            data_servers=keepers,
-            checkpoint_servers=keepers,
-            candidates=keepers,
-            data_quantity=min(len(keepers), 2),
-            commit_quantity=len(voters) // 2 + 1,
-            seal_quantity=len(voters) // 2 + 1,
-            checkpoint_quantity=min(len(keepers), 2),
+        voters = len(self.servers) - self.spares
+        return group_of(
+            CHANNEL,
+            self.shape,
+            self.servers[:voters],
+            producers,
+            new_disk_id,
+            spares=self.servers[voters:],
             checkpoint_entries=self.checkpoint_entries,
             **self.settings,
         )

@@ -8,15 +8,15 @@ holds it, which nobody can promise while client managers are cut off, asleep or 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.bus import planted
-from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.cluster.links import LinkHabits
 from antiphon.sim.disk import DiskHabits
+from antiphon.sim.groups import group_of
 from antiphon.sim.network import NetworkHabits
 from antiphon.sim.node_runner import NodeHabits
 from antiphon.sim.workloads.process import ClientHabits
@@ -95,24 +95,15 @@ class ClusterProfile:
 
     def group(self, new_disk_id: Callable[[], bytes]) -> GroupConfig:
         """The channel of this run."""
-        voters = self.servers
-        keepers = voters[:2] if self.shape == "witness" else voters
-        disk_ids = [new_disk_id() for _ in voters] + [NO_DISK] * self.doors
-        return GroupConfig(
-            group=CHANNEL,
-            nodes=(*voters, *self.client_managers),
-            disk_ids=tuple(disk_ids),
-            commit_servers=voters,
-            data_servers=keepers,
-            checkpoint_servers=keepers,
-            candidates=keepers,
-            data_quantity=min(len(keepers), 2),
-            commit_quantity=len(voters) // 2 + 1,
-            seal_quantity=len(voters) // 2 + 1,
-            checkpoint_quantity=min(len(keepers), 2),
-            min_copies=1 if self.shape == "witness" else 0,
-            **self.settings,
-        )
+        return self._group_of(CHANNEL, self.shape, self.servers, new_disk_id)
+
+    def _group_of(
+        self, channel: str, shape: str, voters: Sequence[int], new_disk_id: Callable[[], bytes]
+    ) -> GroupConfig:
+        """A channel of this run; all client managers serve it."""
+        min_copies = 1 if shape == "witness" else 0
+        doors = self.client_managers
+        return group_of(channel, shape, voters, doors, new_disk_id, min_copies=min_copies, **self.settings)
 
 
 def draw(chance: random.Random, made_for: str = "") -> ClusterProfile:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from antiphon.bus import planted
-from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.tiers.profile import ClusterProfile, draw_into
 from antiphon.sim.workloads.teller import TellerHabits
@@ -20,7 +19,6 @@ from antiphon.sim.world import MILLISECOND_NS
 
 CHANNELS = ("a", "b", "c")
 _NODES_OF_CHANNEL = 3
-_FIRST_DOOR = 11
 
 
 @dataclass(slots=True)
@@ -49,33 +47,12 @@ class TransactionProfile(ClusterProfile):
         first = 1 + at * _NODES_OF_CHANNEL
         return (first,) if self.shapes[at] == "one" else (first, first + 1, first + 2)
 
-    @property
-    def client_managers(self) -> tuple[int, ...]:
-        return tuple(range(_FIRST_DOOR, _FIRST_DOOR + self.doors))
-
     def groups(self, new_disk_id: Callable[[], bytes]) -> list[GroupConfig]:
         """All channels of this run."""
-        return [self._group_of(at, new_disk_id) for at in range(len(self.shapes))]
-
-    def _group_of(self, at: int, new_disk_id: Callable[[], bytes]) -> GroupConfig:
-        voters = self.servers_of(at)
-        keepers = voters[:2] if self.shapes[at] == "witness" else voters
-        disk_ids = [new_disk_id() for _ in voters] + [NO_DISK] * self.doors
-        return GroupConfig(
-            group=CHANNELS[at],
-            nodes=(*voters, *self.client_managers),
-            disk_ids=tuple(disk_ids),
-            commit_servers=voters,
-            data_servers=keepers,
-            checkpoint_servers=keepers,
-            candidates=keepers,
-            data_quantity=min(len(keepers), 2),
-            commit_quantity=len(voters) // 2 + 1,
-            seal_quantity=len(voters) // 2 + 1,
-            checkpoint_quantity=min(len(keepers), 2),
-            min_copies=1 if self.shapes[at] == "witness" else 0,
-            **self.settings,
-        )
+        return [
+            self._group_of(channel, self.shapes[at], self.servers_of(at), new_disk_id)
+            for at, channel in enumerate(self.channels)
+        ]
 
 
 def draw(chance: random.Random, made_for: str = "") -> TransactionProfile:

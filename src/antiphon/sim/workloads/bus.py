@@ -9,29 +9,25 @@ living producer submitted is confirmed, and all members have applied the same.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
-from antiphon.bus.planted import NONE
 from antiphon.sim.checkers.cluster import cluster_checkers
 from antiphon.sim.checkers.committed import Committed
 from antiphon.sim.checkers.copies import Copies
 from antiphon.sim.checkers.liveness import Liveness
-from antiphon.sim.checkers.watch import NodeFacts, Watch
+from antiphon.sim.checkers.watch import NodeFacts
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.cluster.disks import JournalDisk, NodeDisk, RecordDisk
 from antiphon.sim.cluster.faults import Faults
 from antiphon.sim.cluster.profile import MADE_FOR, SHAPE_OF_NODES, BusProfile, draw
 from antiphon.sim.cluster.runner import BusRunner, Hall
-from antiphon.sim.trace import Trace, summary
-from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, Violation, World
+from antiphon.sim.trace import Trace
+from antiphon.sim.workloads.acts import WorkloadRun
+from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import CommandKind, LogTime, encode_command
 
-_LIVENESS_NS = 60 * SECOND_NS
-_LOOK_NS = 20 * MILLISECOND_NS
 
-
-class BusRun:
+class BusRun(WorkloadRun[BusProfile]):
     """One run of the workload."""
 
     profiles = tuple(MADE_FOR)
@@ -45,9 +41,8 @@ class BusRun:
         without: Sequence[str] = (),
         nodes: int = 0,
     ) -> None:
-        self.world = World(seed, trace)
-        self._chance: random.Random = self.world.random("workload")
-        self.profile: BusProfile = draw(self._chance, profile)
+        super().__init__(seed, trace, planted, without)
+        self.profile = draw(self._chance, profile)
         if nodes:
             self.profile.shape = SHAPE_OF_NODES[nodes]
         self.adjust(self.profile)
@@ -56,13 +51,13 @@ class BusRun:
         self._disks = 0
         checkers = cluster_checkers(self.world, self.config)
         self._liveness = next(one for one in checkers if isinstance(one, Liveness))
-        self._watch = Watch([one for one in checkers if type(one).__name__ not in without])
+        self._watch = self._watch_by(checkers)
         self.hall = Hall(self.world, self.config, self.profile.links, self._watch)
         self.hall.images = next(one for one in checkers if isinstance(one, WriteBeforeSend)).images
         self.hall.numbered = next(one for one in checkers if isinstance(one, Copies)).numbered
         committed = next(one for one in checkers if isinstance(one, Committed))
         self.hall.committed_in = lambda: committed.config_id
-        self.hall.planted = frozenset([planted]) if planted else NONE
+        self.hall.planted = self._planted
         self.hall.tick_ns, self.hall.restart_ns = self.profile.tick_ns, self.profile.restart_ns
         self.runners = self.hall.runners
         for node in self.config.nodes:
@@ -98,7 +93,6 @@ class BusRun:
         return RecordDisk(self.world, node, self._watch, self.profile.disk, disk_id)
 
     def figures(self) -> dict[str, int]:
-        """How much happened."""
         return {
             "submitted": self._submitted,
             "confirmed": self.world.probes["producer.confirmed"],
@@ -106,10 +100,7 @@ class BusRun:
             "lives": sum(runner.life for runner in self.runners.values()),
         }
 
-    def run(self) -> None:
-        """Both acts; raises `Violation` when a promise is broken."""
-        if self.world.trace.is_on:
-            self.world.note("profile", summary(self.profile))
+    def _begin(self) -> None:
         self.world.probe(f"shape.{self.profile.shape}")
         for name in self.profile.unusual_settings():
             self.world.probe(f"unusual.{name}")
@@ -117,9 +108,6 @@ class BusRun:
             runner.start()
         self._plan_work()
         self.faults.plan()
-        self.world.run(self.profile.safety_ns)
-        self._heal()
-        self._run_until_quiet()
 
     # Act one.
 
@@ -139,14 +127,12 @@ class BusRun:
     # Act two.
 
     def _heal(self) -> None:
-        disk = self.profile.disk
-        disk.sync_ns, disk.stall_probability = 100 * MICROSECOND_NS, 0.0
         for runner in self.runners.values():
             if isinstance(runner.disk, JournalDisk):
                 runner.disk.disk.cut_after = None
         self.hall.restart_ns = 20 * MILLISECOND_NS
         self.faults.end()
-        self.world.note("world", "heals")
+        super()._heal()
         # Everybody says one last thing, also those who came back: what a former life left behind is settled
         # when the next one opens.
         self._speak()
@@ -158,22 +144,15 @@ class BusRun:
                 self._has_spoken.add(node)
                 self._submit(runner, last=True)
         if any(not self.runners[node].is_gone and node not in self._has_spoken for node in self._sources):
-            self.world.after(_LOOK_NS, self._speak)
+            self.world.after(self.look_ns, self._speak)
 
-    def _run_until_quiet(self) -> None:
-        deadline = self.world.now_ns + _LIVENESS_NS
-        while self.world.now_ns < deadline:
-            self.world.run(self.world.now_ns + _LOOK_NS)
-            if not self._what_is_open():
-                self._watch.at_end(self._facts())
-                return
-        raise Violation(f"I17 liveness: {self._what_is_open()}")
+    def _judge(self) -> None:
+        self._watch.at_end(self._facts())
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {node: facts for node, one in self.runners.items() if (facts := one.facts()) is not None}
 
     def _what_is_open(self) -> str:
-        """What still has to happen until all is quiet; nothing when it is."""
         for runner in self.runners.values():
             if not runner.is_up and not runner.is_gone:
                 return f"node {runner.node} is down"

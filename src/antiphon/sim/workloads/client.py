@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from antiphon.batch import Batch
 from antiphon.ids import U64_MAX
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Holder
-from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, ClientProcess, Hall
+from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, Hall
+from antiphon.sim.workloads.speaker import Kept, Numbers, Speaker
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import (
     Acknowledge,
@@ -28,13 +29,11 @@ from antiphon.wire.commands import (
     OutcomeCode,
     Publish,
     Return,
-    encode_command,
 )
 from antiphon.wire.frames import (
     AckMode,
     Browse,
     Browsed,
-    ClientFrame,
     Command,
     Confirm,
     ConsumerClose,
@@ -47,10 +46,6 @@ from antiphon.wire.frames import (
     DestinationOpened,
     Done,
     Failed,
-    Goodbye,
-    Hello,
-    Ping,
-    Pong,
     ServerFrame,
     SessionClose,
     SessionOpen,
@@ -70,17 +65,6 @@ _SETTLED = (
 
 
 @dataclass(slots=True)
-class Kept:
-    """A command without an outcome, with all that sending it again takes."""
-
-    kind: CommandKind
-    count: int
-    payload: bytes
-    ranges: Ranges | None = None
-    open: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class Taken:
     """A message on its way to the application."""
 
@@ -90,10 +74,11 @@ class Taken:
     redelivered: int
 
 
-class SimSession:
-    """One session of a client: its numbers, and what has no outcome yet."""
+class SimSession(Numbers):
+    """One session of a client, with one destination."""
 
     def __init__(self, client: SimClient, queue: str) -> None:
+        super().__init__()
         self.client = client
         self.queue = queue
         self.id = 0
@@ -101,14 +86,7 @@ class SimSession:
         self.channel = ""
         self.destination = 0
         self.settings_version = 0
-        self.next_number = 1
-        self.unconfirmed: dict[int, Kept] = {}
         self.is_ready = False
-
-    @property
-    def confirmed_through(self) -> int:
-        """Every number up to here has its outcome."""
-        return next(iter(self.unconfirmed), self.next_number) - 1
 
     @property
     def channels_to_resume(self) -> tuple[str, ...]:
@@ -130,37 +108,27 @@ class SimSession:
         self.unconfirmed.clear()
         self.is_ready = False
 
-    def order(self, kept: Kept, number: int) -> None:
-        """Send a command, for the first time or again."""
-        command = encode_command(
-            kept.kind, self.id, self.generation, number, self.confirmed_through, kept.payload, kept.count
-        )
+    def _order(self, number: int) -> None:
+        command = self.command(number, self.id, self.generation)
         self.client.say(Command(channel=self.channel, command=command))
 
     def order_next(self, kept: Kept) -> int:
         """Send a new command under the next number, and remember it."""
-        number = self.next_number
-        self.next_number += kept.count
-        kept.open.update(range(number, number + kept.count))
-        self.unconfirmed[number] = kept
-        self.order(kept, number)
+        number = self.keep(kept)
+        self._order(number)
         return number
 
     def resend(self) -> None:
         """Everything without an outcome once more, in order, under the same numbers."""
-        for number, kept in self.unconfirmed.items():
+        for number in self.unconfirmed:
             self.client.world.probe("client.command_resent")
-            self.order(kept, number)
+            self._order(number)
 
     def settle(self, item: ConfirmItem) -> bool:
         """Note an outcome; False when the session is of no more use."""
         if item.code not in _SETTLED:
             return False
-        numbers = range(item.number, item.number + item.count)
-        for number, kept in list(self.unconfirmed.items()):
-            kept.open.difference_update(numbers)
-            if not kept.open:
-                del self.unconfirmed[number]
+        self.note(item)
         return True
 
     # For the kinds of session.
@@ -411,21 +379,19 @@ class ConsumerSession(SimSession):
             back = Return(
                 destination=self.destination, subscription=self.subscription, counted=True, ranges=ranges
             )
-            self.order_next(Kept(CommandKind.RETURN, 1, back.encode(), ranges))
+            self.order_next(Kept(CommandKind.RETURN, 1, back.encode()))
             return
         payload = Acknowledge(destination=self.destination, subscription=self.subscription, ranges=ranges)
         client.watch.on_acknowledged(self.id, self.next_number, self.subscription, ranges)
-        self.order_next(Kept(CommandKind.ACK, 1, payload.encode(), ranges))
+        self.order_next(Kept(CommandKind.ACK, 1, payload.encode()))
 
 
-class SimClient(ClientProcess):
+class SimClient(Speaker[SimSession]):
     """A client process that speaks frames by itself."""
 
     def __init__(self, name: str, hall: Hall, habits: ClientHabits) -> None:
         super().__init__(name, hall, habits)
         self.sessions: list[SimSession] = []
-        self._requests: dict[int, SimSession | None] = {}
-        self._last_request = 0
 
     @property
     def is_idle(self) -> bool:
@@ -439,22 +405,7 @@ class SimClient(ClientProcess):
             if not session.is_idle
         )
 
-    def say(self, frame: ClientFrame) -> None:
-        """Send a frame, if there is a connection."""
-        if self.connection is not None:
-            self.connection.send(frame)
-
-    def next_request(self, session: SimSession | None) -> int:
-        """A fresh request number, remembered with whom its answer concerns."""
-        self._last_request += 1
-        self._requests[self._last_request] = session
-        return self._last_request
-
     # Living and dying.
-
-    def greet(self) -> None:
-        self._requests.clear()
-        self.say(Hello(user="sim", password="", client_id=""))
 
     def forget(self) -> None:
         for session in self.sessions:
@@ -495,12 +446,8 @@ class SimClient(ClientProcess):
                     session.on_subscription(frame)
             case ConsumerGone():
                 self._session(frame.session, lambda session: session.on_gone(frame))
-            case Ping():
-                self.say(Pong(nonce=frame.nonce))
-            case Goodbye():
-                self.world.probe(f"client.goodbye.{frame.code}")
             case _:
-                pass
+                super().on_frame(frame)
 
     def _session(self, session_id: int, action: Callable[[ConsumerSession], None]) -> None:
         for session in self.sessions:

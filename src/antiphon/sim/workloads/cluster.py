@@ -10,34 +10,30 @@ the history be judged.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
-from antiphon.bus.planted import NONE
+from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.acknowledgement import Acknowledgements
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Confirmations
 from antiphon.sim.checkers.order import Order
-from antiphon.sim.checkers.tiers import Convergence, Destinations, Primaries, Reads, TotalDestinations
-from antiphon.sim.checkers.watch import Checker, NodeFacts, Watch
-from antiphon.sim.disk import SimDisk
-from antiphon.sim.network import ClientPort, Network
+from antiphon.sim.checkers.tiers import Destinations, Primaries, Reads, TotalDestinations
+from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.profile import MADE_FOR, ClusterProfile, draw
-from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Quarter, Town
-from antiphon.sim.trace import Trace, summary
+from antiphon.sim.tiers.runner import Quarter
+from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
 from antiphon.sim.workloads.library import LibraryClient
-from antiphon.sim.workloads.process import ClientProcess, Hall
+from antiphon.sim.workloads.process import ClientProcess
 from antiphon.sim.workloads.topic import SETTINGS, PublisherSession, SubscriberSession
-from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, Violation, World
+from antiphon.sim.workloads.towns import TownRun
+from antiphon.sim.world import MILLISECOND_NS
 
-_LIVENESS_NS = 20 * SECOND_NS
-_LOOK_NS = 20 * MILLISECOND_NS
 _SESSION_EXPIRY_SHORT_MS = 1_000
 
 
-class ClusterRun:
+class ClusterRun(TownRun[ClusterProfile]):
     """One run of the workload."""
 
     profiles = tuple(MADE_FOR)
@@ -45,21 +41,14 @@ class ClusterRun:
     def __init__(
         self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
     ) -> None:
-        self.world = World(seed, trace)
-        self._chance: random.Random = self.world.random("workload")
-        self.profile: ClusterProfile = draw(self._chance, profile)
+        super().__init__(seed, trace, planted, without)
+        self.profile = draw(self._chance, profile)
         self.adjust(self.profile)
-        self._convergence = Convergence(self.world)
         self._total = TotalDestinations(self.world)
-        self._watch = Watch([one for one in self._checkers() if type(one).__name__ not in without])
-        disk_ids = self.world.random("disk ids")
-        self._quarter = Quarter(self.profile.group(lambda: disk_ids.randbytes(16)), self._watch)
-        self.town = Town(self.world, [self._quarter], self.profile.node, self.profile.links, self._watch)
-        self.town.planted = frozenset([planted]) if planted else NONE
-        self._add_nodes()
-        self._network = Network(self.world)
-        self._network.habits = self.profile.network
-        self._hall = Hall(self.world, self._network, self._watch, self._port)
+        config = self.profile.group(self._new_disk_id)
+        self._channel = config.group
+        self._watch = self._watch_by(self._checkers())
+        self._build([Quarter(config, self._watch)], self._watch)
         self.clients = [*self._producers(), *self._consumers(), *self._of_topics()]
         self.faults = Faults(self.town, self.profile, self.clients)
 
@@ -79,45 +68,21 @@ class ClusterRun:
             Acknowledgements(self.world),
             Primaries(self.world),
             Reads(self.world, destinations),
-            self._convergence,
+            self._converging(self._channel),
             self._total,
         ]
 
-    def _add_nodes(self) -> None:
-        for node in self.profile.servers:
-            disk = SimDisk(self.world, f"disk/{node}")
-            disk.habits = self.profile.disk
-            self.town.add(ManagerRunner(self.town, node, disk, self._quarter))
-        for node in self.profile.client_managers:
-            self.town.add(DoorRunner(self.town, node))
-        if self.profile.are_clocks_unsteady:
-            for runner in self.town.runners.values():
-                runner.clock.make_unsteady()
-
-    def _port(self, address: int) -> ClientPort | None:
-        doors = list(self.town.doors.values())
-        return doors[address % len(doors)].port_if_serving()
-
     def figures(self) -> dict[str, int]:
-        """How much happened."""
-        return self._total.figures | {"lives": sum(one.life for one in self.town.runners.values())}
+        return self._total.figures | super().figures()
 
-    def run(self) -> None:
-        """Both acts; raises `Violation` when a promise is broken."""
-        if self.world.trace.is_on:
-            self.world.note("profile", summary(self.profile))
+    def _begin(self) -> None:
         self.world.probe(f"shape.{self.profile.shape}")
-        for runner in self.town.runners.values():
-            runner.start()
-        for client in self.clients:
-            client.address = self._chance.randrange(self.profile.doors)
-            client.connect_later()
+        super()._begin()
         self.faults.plan()
-        self.world.run(self.profile.safety_ns)
-        self._heal()
-        self._run_until_quiet()
-        self._watch.at_end(self._facts())
-        for runner in self._replicas():
+
+    def _judge(self) -> None:
+        super()._judge()
+        for runner in self._replicas(self._channel):
             assert runner.manager is not None, "a replica that is up keeps messages"
             self._watch.at_quiet({one.id: one.live.count for one in runner.manager.state.directory})
 
@@ -171,53 +136,21 @@ class ClusterRun:
     # Act two.
 
     def _heal(self) -> None:
-        profile = self.profile
-        profile.disk.sync_ns = 100 * MICROSECOND_NS
-        profile.disk.stall_probability = 0.0
-        profile.network.stall_probability = 0.0
-        clients = profile.clients
+        clients = self.profile.clients
         clients.return_probability = clients.reopen_probability = clients.look_probability = 0.0
         clients.publish_pause_ns = min(clients.publish_pause_ns, 5 * MILLISECOND_NS)
         clients.take_pause_ns = clients.acknowledge_pause_ns = 5 * MILLISECOND_NS
-        # Whoever is asked answers from now on: nobody has a reason to go elsewhere.
-        clients.patience_ns = 0
-        self.town.restart_ns = 20 * MILLISECOND_NS
-        self.faults.end()
-        self.world.note("world", "heals")
+        super()._heal()
 
-    def _run_until_quiet(self) -> None:
-        deadline = self.world.now_ns + _LIVENESS_NS
-        while self.world.now_ns < deadline:
-            self.world.run(self.world.now_ns + _LOOK_NS)
-            if not self._what_is_open():
-                return
-        raise Violation(f"I17 liveness: {self._what_is_open()}")
-
-    def _replicas(self) -> list[ManagerRunner]:
-        return [one for one in self.town.managers.values() if one.has_messages]
-
-    def _facts(self) -> dict[int, NodeFacts]:
-        return {one.node_id: facts for one in self._replicas() if (facts := one.facts()) is not None}
-
-    def _what_is_open(self) -> str:
-        """What still has to happen until all is quiet; nothing when it is."""
-        for runner in self.town.runners.values():
-            if not runner.is_up:
-                return f"node {runner.node_id} is down"
-        words = [f"{one.name} waits for {one.waits_for}" for one in self.clients if not one.is_idle]
-        leader = self.town.leader(self._quarter.channel)
-        if leader is None or leader.manager is None:
-            return "; ".join([*words, "nobody leads"])
-        directory = leader.manager.state.directory
+    def _open_at(self, state: ChannelState) -> list[str]:
+        directory = state.directory
         topics = {topic.id: topic for topic in directory.topics}
-        words += [f"queue {one.id} holds {one.live.count}" for one in directory
-                  if one.id not in topics and one.live.count]  # fmt: skip
+        words = [f"queue {one.id} holds {one.live.count}" for one in directory
+                 if one.id not in topics and one.live.count]  # fmt: skip
         words += [
             f"subscription {one.id} needs {one.backlog}"
             for topic in topics.values()
             for one in topic.subscriptions.values()
             if one.backlog
         ]
-        if words:
-            return "; ".join(words)
-        return self._convergence.what_is_open(self._facts())
+        return words

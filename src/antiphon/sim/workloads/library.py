@@ -33,7 +33,7 @@ from antiphon.wire.frames import (
 )
 
 
-class _Ticket:
+class Ticket:
     """Somebody waits, whatever happens."""
 
     def done(self) -> bool:
@@ -224,7 +224,7 @@ class LibraryClient(ClientProcess):
             chunk = Chunk(
                 bodies,
                 sum(map(len, bodies)),
-                _Ticket(),
+                Ticket(),
                 destination=self._opened.destination,
                 settings_version=self._opened.settings_version,
                 timestamp_ms=self.world.now_ns // MILLISECOND_NS,

@@ -25,10 +25,9 @@ from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
 from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Departure
 from antiphon.client.core_transaction import RowNumbers, Taken, TransactedPart, TransactionCore
 from antiphon.errors import LocalError
-from antiphon.sim.checkers.bank import Bank, Key, Money, amount_of
-from antiphon.sim.workloads.library import LibraryClient
-from antiphon.sim.workloads.process import ClientHabits, Hall
-from antiphon.sim.workloads.teller import Account, TellerHabits
+from antiphon.sim.checkers.bank import Key, Money, amount_of
+from antiphon.sim.workloads.library import LibraryClient, Ticket
+from antiphon.sim.workloads.teller import AGAIN_NS, Account, Branch
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
 from antiphon.wire.frames import AckMode, DestinationOpened, SessionOpened, TransactionDecided
@@ -37,17 +36,9 @@ from antiphon.wire.transactions import CommitTransaction, RollBackTransaction
 
 _STORED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
 _UNKNOWN = (OutcomeCode.STALE, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.GAP)
-_AGAIN_NS = 20 * MILLISECOND_NS
 
 Reply = Callable[[object], None]
 Outcomes = Callable[[list[ConfirmItem]], None]
-
-
-class _Always:
-    """Somebody waits, whatever happens."""
-
-    def done(self) -> bool:
-        return False
 
 
 class TransactedChunk(Chunk):
@@ -68,7 +59,7 @@ class TransactedChunk(Chunk):
         super().__init__(
             bodies,
             HEAD_BYTES + sum(map(len, bodies)),
-            _Always(),
+            Ticket(),
             destination=opened.destination,
             settings_version=opened.settings_version,
             timestamp_ms=now_ms,
@@ -94,21 +85,12 @@ class TransactedChunk(Chunk):
 class LibraryTrader(LibraryClient):
     """Moves money between accounts by the client library."""
 
-    def __init__(
-        self,
-        name: str,
-        hall: Hall,
-        habits: ClientHabits,
-        manners: TellerHabits,
-        bank: Bank,
-        accounts: Sequence[Account],
-        counters: Sequence[int],
-    ) -> None:
-        super().__init__(name, hall, habits, "")
-        self.manners = manners
-        self.bank = bank
+    def __init__(self, name: str, branch: Branch, counters: Sequence[int]) -> None:
+        super().__init__(name, branch.hall, branch.habits, "")
+        self.manners = branch.manners
+        self.bank = branch.bank
         self.is_ready = False
-        self._accounts = accounts
+        self._accounts = branch.accounts
         self._at = counters
         self._places: list[DestinationOpened] = []
         self._replies: dict[int, Reply] = {}
@@ -120,7 +102,7 @@ class LibraryTrader(LibraryClient):
         self._is_busy = False
         self._to_return = 0
         self._withdrawn = 0
-        self._transfers = manners.transfers
+        self._transfers = self.manners.transfers
 
     @property
     def is_idle(self) -> bool:
@@ -226,7 +208,7 @@ class LibraryTrader(LibraryClient):
         if self._session is None:
             return
         if not isinstance(reply, DestinationOpened):
-            self._later(_AGAIN_NS, self._find_accounts)
+            self._later(AGAIN_NS, self._find_accounts)
             return
         name = f"queue:{account.name}"
         request = self._core.open_destination(name, create=False, session=self._session.session)
@@ -237,7 +219,7 @@ class LibraryTrader(LibraryClient):
             self._places.append(reply)
             self._find_accounts()
         else:
-            self._later(_AGAIN_NS, self._find_accounts)
+            self._later(AGAIN_NS, self._find_accounts)
 
     def _attach_at(self, at: int) -> None:
         assert self._core is not None and self._session is not None, "a consumer without a session"

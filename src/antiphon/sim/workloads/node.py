@@ -9,10 +9,8 @@ judged.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
-from antiphon.bus.planted import NONE
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Durability
@@ -20,37 +18,36 @@ from antiphon.sim.checkers.monotone import Monotone
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.queue import Queues
 from antiphon.sim.checkers.total_queue import TotalQueue
-from antiphon.sim.checkers.watch import Checker, Watch
+from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import Network
 from antiphon.sim.node_runner import NodeRunner
-from antiphon.sim.trace import Trace, summary
+from antiphon.sim.trace import Trace
+from antiphon.sim.workloads.acts import WorkloadRun
 from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
 from antiphon.sim.workloads.library import LibraryClient
 from antiphon.sim.workloads.process import ClientProcess, Hall
-from antiphon.sim.workloads.profile import MADE_FOR, draw
-from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, NodeClock, Violation, World
+from antiphon.sim.workloads.profile import MADE_FOR, Profile, draw
+from antiphon.sim.world import MILLISECOND_NS, NodeClock
 
 _NODE = 1
-_LIVENESS_NS = 60 * SECOND_NS
-_LOOK_NS = 5 * MILLISECOND_NS
 
 
-class NodeRun:
+class NodeRun(WorkloadRun[Profile]):
     """One run of the workload."""
 
+    look_ns = 5 * MILLISECOND_NS
     total_kind: type[TotalQueue] = TotalQueue
     profiles = tuple(MADE_FOR)
 
     def __init__(
         self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
     ) -> None:
-        self.world = World(seed, trace)
-        self._chance: random.Random = self.world.random("workload")
+        super().__init__(seed, trace, planted, without)
         self.profile = draw(self._chance, profile)
         self._total = self.total_kind(self.world)
-        self._watch = Watch([one for one in self._checkers() if type(one).__name__ not in without])
+        self._watch = self._watch_by(self._checkers())
         self._clock = NodeClock(self.world, self.world.random("clock"))
         if self.profile.is_clock_unsteady:
             self._clock.make_unsteady()
@@ -65,7 +62,7 @@ class NodeRun:
             self._clock,
             self._watch,
             self.profile.node,
-            frozenset([planted]) if planted else NONE,
+            self._planted,
         )
         self._hall = Hall(self.world, self._network, self._watch, lambda address: self.node.port_if_serving())
         self._clients = [*self._producers(), *self._consumers()]
@@ -85,20 +82,15 @@ class NodeRun:
         ]
 
     def figures(self) -> dict[str, int]:
-        """How much happened."""
         return self._total.figures
 
-    def run(self) -> None:
-        """Both acts; raises `Violation` when a promise is broken."""
-        if self.world.trace.is_on:
-            self.world.note("profile", summary(self.profile))
+    def _begin(self) -> None:
         self.node.start()
         for client in self._clients:
             client.connect_later()
         self._plan_faults()
-        self.world.run(self.profile.safety_ns)
-        self._heal()
-        self._run_until_quiet()
+
+    def _judge(self) -> None:
         self._watch.at_quiet(self.node.facts())
 
     # Who acts.
@@ -176,24 +168,13 @@ class NodeRun:
     # Act two.
 
     def _heal(self) -> None:
-        profile = self.profile
-        profile.disk.sync_ns = 100 * MICROSECOND_NS
-        profile.disk.stall_probability = 0.0
-        profile.network.stall_probability = 0.0
-        profile.clients.return_probability = 0.0
-        profile.clients.reopen_probability = 0.0
-        profile.clients.publish_pause_ns = min(profile.clients.publish_pause_ns, 2 * MILLISECOND_NS)
-        profile.clients.take_pause_ns = MILLISECOND_NS
+        self.profile.network.stall_probability = 0.0
+        clients = self.profile.clients
+        clients.return_probability = clients.reopen_probability = 0.0
+        clients.publish_pause_ns = min(clients.publish_pause_ns, 2 * MILLISECOND_NS)
+        clients.take_pause_ns = MILLISECOND_NS
         self.node.heal()
-        self.world.note("world", "heals")
-
-    def _run_until_quiet(self) -> None:
-        deadline = self.world.now_ns + _LIVENESS_NS
-        while self.world.now_ns < deadline:
-            self.world.run(self.world.now_ns + _LOOK_NS)
-            if self._is_quiet():
-                return
-        raise Violation(f"I17 liveness: {self._what_is_open()}")
+        super()._heal()
 
     def _is_quiet(self) -> bool:
         if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):

@@ -8,19 +8,18 @@ and sends again what has no outcome, or it begins a new one and never learns wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from antiphon.batch import Batch
-from antiphon.errors import SessionClosed
 from antiphon.sim.checkers.bank import Bank, Money
-from antiphon.sim.workloads.process import ClientHabits, ClientProcess, Hall
+from antiphon.sim.workloads.process import ClientHabits, Hall
+from antiphon.sim.workloads.speaker import Kept, Numbers, Settled, Speaker
 from antiphon.sim.world import MILLISECOND_NS
-from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, encode_command
+from antiphon.wire.commands import CommandKind, OutcomeCode
 from antiphon.wire.frames import (
     AckMode,
     Browse,
     Browsed,
-    ClientFrame,
     Command,
     Confirm,
     ConsumerGone,
@@ -29,23 +28,21 @@ from antiphon.wire.frames import (
     DestinationOpened,
     Failed,
     Goodbye,
-    Hello,
     Ping,
-    Pong,
     ServerFrame,
     SessionClose,
     SessionOpen,
     SessionOpened,
     Welcome,
 )
+from antiphon.wire.transactions import TRANSACTED_NUMBER
 
-_AGAIN_NS = 20 * MILLISECOND_NS
+AGAIN_NS = 20 * MILLISECOND_NS
 
 _USELESS = (OutcomeCode.STALE, OutcomeCode.GAP, OutcomeCode.SESSION_UNKNOWN)
 """After one of these the session is of no more use."""
 
 Answer = Callable[[ServerFrame], None]
-Settled = Callable[[ConfirmItem], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,30 +67,13 @@ class TellerHabits:
     is_closing: bool = False
 
 
-@dataclass(slots=True)
-class Kept:
-    """A command without an outcome, and who waits for it."""
-
-    kind: CommandKind
-    count: int
-    payload: bytes
-    then: Settled | None = None
-    open: set[int] = field(default_factory=set)
-
-
-class Lane:
-    """The numbers of a session in one channel, and what has no outcome there."""
+class Lane(Numbers):
+    """Those of a teller in one channel."""
 
     def __init__(self) -> None:
-        self.next_number = 1
+        super().__init__()
         # Rows that were sent in transactions, or staged.
         self.rows = 0
-        self.unconfirmed: dict[int, Kept] = {}
-
-    @property
-    def confirmed_through(self) -> int:
-        """Every number up to here has its outcome."""
-        return next(iter(self.unconfirmed), self.next_number) - 1
 
 
 @dataclass(slots=True)
@@ -106,30 +86,31 @@ class Account:
     settings_version: int = 0
 
 
-class Teller(ClientProcess):
+@dataclass(slots=True)
+class Branch:
+    """Where tellers work."""
+
+    hall: Hall
+    habits: ClientHabits
+    manners: TellerHabits
+    bank: Bank
+    accounts: Sequence[Account]
+
+
+class Teller(Speaker[Answer]):
     """One client process with one session, in all channels."""
 
     ack_mode = AckMode.TRANSACTED
 
-    def __init__(
-        self,
-        name: str,
-        hall: Hall,
-        habits: ClientHabits,
-        manners: TellerHabits,
-        bank: Bank,
-        accounts: Sequence[Account],
-    ) -> None:
-        super().__init__(name, hall, habits)
-        self.manners = manners
-        self.bank = bank
-        self.accounts = [Account(one.name, one.channel) for one in accounts]
+    def __init__(self, name: str, branch: Branch) -> None:
+        super().__init__(name, branch.hall, branch.habits)
+        self.manners = branch.manners
+        self.bank = branch.bank
+        self.accounts = [Account(one.name, one.channel) for one in branch.accounts]
         self.session = 0
         self.generation = 0
         self.lanes: dict[str, Lane] = {}
         self.is_ready = False
-        self._requests: dict[int, Answer | None] = {}
-        self._last_request = 0
         self._bodies = 0
 
     # For the kinds of teller.
@@ -165,10 +146,6 @@ class Teller(ClientProcess):
         """Does any command wait for its outcome?"""
         return any(lane.unconfirmed for lane in self.lanes.values())
 
-    def greet(self) -> None:
-        self._requests.clear()
-        self.say(Hello(user="sim", password="", client_id=""))
-
     def pause(self) -> None:
         self.is_ready = False
         self.stop()
@@ -193,17 +170,6 @@ class Teller(ClientProcess):
 
     # Talking.
 
-    def say(self, frame: ClientFrame) -> None:
-        """Send a frame, if there is a connection."""
-        if self.connection is not None:
-            self.connection.send(frame)
-
-    def ask(self, answer: Answer | None) -> int:
-        """A fresh request number, remembered with who wants its answer."""
-        self._last_request += 1
-        self._requests[self._last_request] = answer
-        return self._last_request
-
     def on_frame(self, frame: ServerFrame) -> None:
         match frame:
             case Welcome():
@@ -216,10 +182,8 @@ class Teller(ClientProcess):
             case ConsumerGone():
                 if frame.session == self.session:
                     self.on_gone(frame)
-            case Ping():
-                self.say(Pong(nonce=frame.nonce))
-            case Goodbye():
-                self.world.probe(f"client.goodbye.{frame.code}")
+            case Ping() | Goodbye():
+                super().on_frame(frame)
             case _:
                 self._on_answer(frame)
 
@@ -241,7 +205,7 @@ class Teller(ClientProcess):
         is_named = self.session and (self.habits.names_channels or self.names_channels)
         self.say(
             SessionOpen(
-                request=self.ask(self._on_session_opened),
+                request=self.next_request(self._on_session_opened),
                 session=self.session,
                 generation=self.generation,
                 ack_mode=self.ack_mode,
@@ -265,34 +229,19 @@ class Teller(ClientProcess):
     def _resend(self) -> None:
         """Everything without an outcome once more, in order, under the same numbers."""
         for channel, lane in self.lanes.items():
-            for number, kept in lane.unconfirmed.items():
+            for number in lane.unconfirmed:
                 self.world.probe("client.command_resent")
-                self._order(channel, lane, number, kept)
+                self._order(channel, number)
 
     def replace_session(self) -> None:
         """The session is of no more use: close it and begin another on the same connection."""
         self.world.probe("client.session_replaced")
-        self.say(SessionClose(request=self.ask(None), session=self.session))
+        self.say(SessionClose(request=self.next_request(None), session=self.session))
         self.stop()
         self.forget()
         # Answers to what the old session had asked for concern nobody any more.
         self._requests = dict.fromkeys(self._requests)
         self._open_session()
-
-    def ask_again(self, refusal: ServerFrame, ask: Callable[[], None]) -> None:
-        """Nobody could say what became of a commit: ask later, or give up if the session is gone."""
-        if isinstance(refusal, Failed) and refusal.code == SessionClosed.code:
-            self.world.probe("client.commit_of_no_session")
-            self.replace_session()
-            return
-        life, session = self.life, self.session
-
-        def later() -> None:
-            if (self.life, self.session) == (life, session):
-                ask()
-
-        self.world.probe("client.commit_refused")
-        self.world.after(_AGAIN_NS, later)
 
     # Accounts.
 
@@ -304,7 +253,7 @@ class Teller(ClientProcess):
             self.start()
             return
         wish = f'{{"channel": "{account.channel}"}}'
-        request = self.ask(lambda frame: self._on_account(account, frame))
+        request = self.next_request(lambda frame: self._on_account(account, frame))
         self.say(DestinationCreate(request=request, name=f"queue:{account.name}", settings=wish))
 
     def _on_account(self, account: Account, frame: ServerFrame) -> None:
@@ -318,12 +267,12 @@ class Teller(ClientProcess):
             if self.life == life:
                 self._find_accounts()
 
-        self.world.after(_AGAIN_NS, again)
+        self.world.after(AGAIN_NS, again)
 
     def look_at(self, account: Account) -> None:
         """Ask for everything that a queue holds."""
         wish = Browse(
-            request=self.ask(lambda frame: self._on_page(account, frame)),
+            request=self.next_request(lambda frame: self._on_page(account, frame)),
             channel=account.channel,
             destination=account.destination,
             after=0,
@@ -341,22 +290,20 @@ class Teller(ClientProcess):
 
     # Commands.
 
+    def lane(self, channel: str) -> Lane:
+        """The numbers of the session in a channel."""
+        return self.lanes.setdefault(channel, Lane())
+
     def order(
         self, channel: str, kind: CommandKind, payload: bytes, count: int = 1, then: Settled | None = None
     ) -> int:
         """Send a new command under the next number of its channel, and remember it."""
-        lane = self.lanes.setdefault(channel, Lane())
-        number = lane.next_number
-        lane.next_number += count
-        kept = Kept(kind, count, payload, then, set(range(number, number + count)))
-        lane.unconfirmed[number] = kept
-        self._order(channel, lane, number, kept)
+        number = self.lane(channel).keep(Kept(kind, count, payload, then))
+        self._order(channel, number)
         return number
 
-    def _order(self, channel: str, lane: Lane, number: int, kept: Kept) -> None:
-        command = encode_command(
-            kept.kind, self.session, self.generation, number, lane.confirmed_through, kept.payload, kept.count
-        )
+    def _order(self, channel: str, number: int) -> None:
+        command = self.lanes[channel].command(number, self.session, self.generation)
         self.say(Command(channel=channel, command=command))
 
     def _on_confirm(self, frame: Confirm) -> None:
@@ -367,13 +314,7 @@ class Teller(ClientProcess):
             if item.code in _USELESS:
                 self.replace_session()
                 return
-            numbers = range(item.number, item.number + item.count)
-            for number, kept in list(lane.unconfirmed.items()):
-                kept.open.difference_update(numbers)
-                if not kept.open:
-                    del lane.unconfirmed[number]
-                    if kept.then is not None:
-                        kept.then(item)
+            lane.note(item)
 
     # Money.
 
@@ -383,6 +324,13 @@ class Teller(ClientProcess):
         body = f"{self.name}.{self.life}.{self._bodies}:{amount}".encode()
         room = self.chance.randrange(self.habits.body_bytes_max)
         return Money(account.destination, body.ljust(room, b"."))
+
+    def transacted(self, channel: str, money: Sequence[Money]) -> bytes:
+        """A batch of these that is sent in a transaction, or staged."""
+        lane = self.lane(channel)
+        batch = self.batch_of(money, TRANSACTED_NUMBER | lane.rows + 1)
+        lane.rows += len(money)
+        return batch
 
     def batch_of(self, money: Sequence[Money], first_number: int) -> bytes:
         """The bodies of these, as a batch of this session."""

@@ -15,9 +15,10 @@ from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.total_topic import TotalTopic
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
-from antiphon.sim.workloads.client import ConsumerSession, Kept, ProducerSession, SimClient
+from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
 from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.workloads.process import ClientProcess
+from antiphon.sim.workloads.speaker import Kept
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, StartKind, Subscribe, Unsubscribe
 from antiphon.wire.frames import (
     DestinationCreate,

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from antiphon.batch import Batch
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.bank import Bank, Key, Money, amount_of
-from antiphon.sim.workloads.process import ClientHabits, Hall
-from antiphon.sim.workloads.teller import Account, Lane, Teller, TellerHabits
+from antiphon.sim.checkers.bank import Money, amount_of
+from antiphon.sim.workloads.committer import Committer, Undertaking
+from antiphon.sim.workloads.teller import Account, Branch
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, Return
 from antiphon.wire.frames import (
@@ -35,15 +35,8 @@ from antiphon.wire.frames import (
     Failed,
     ServerFrame,
 )
-from antiphon.wire.transaction_frames import (
-    TransactionAsk,
-    TransactionCommit,
-    TransactionDecided,
-    TransactionFate,
-    TransactionPart,
-)
+from antiphon.wire.transaction_frames import TransactionFate, TransactionPart
 from antiphon.wire.transactions import (
-    TRANSACTED_NUMBER,
     CommitTransaction,
     Consumed,
     RollBackTransaction,
@@ -69,16 +62,13 @@ class Part:
 
 
 @dataclass(slots=True)
-class Transfer:
-    """The transaction that is under way."""
+class Transfer(Undertaking):
+    """Money that is on its way from some accounts to others."""
 
-    number: int
     taken: dict[str, list[Coin]] = field(default_factory=dict)
     parts: dict[str, Part] = field(default_factory=dict)
     # What is still to be sent: account and amount.
     to_send: deque[tuple[Account, int]] = field(default_factory=deque)
-    home: str = ""
-    is_committing: bool = False
     # The client manager decides over several channels.
     is_across: bool = False
     # Its consumers are not those that took its messages any more.
@@ -105,61 +95,46 @@ class Counter:
         self.delivered = self.seen_through = 0
 
 
-class Trader(Teller):
+class Trader(Committer[Transfer]):
     """Moves money between accounts."""
 
-    def __init__(
-        self,
-        name: str,
-        hall: Hall,
-        habits: ClientHabits,
-        manners: TellerHabits,
-        bank: Bank,
-        accounts: Sequence[Account],
-        counters: Sequence[int],
-    ) -> None:
-        super().__init__(name, hall, habits, manners, bank, accounts)
-        self.left = manners.transfers
+    def __init__(self, name: str, branch: Branch, counters: Sequence[int]) -> None:
+        super().__init__(name, branch)
+        self.left = self.manners.transfers
         self._counters = {self.accounts[at].name: Counter(self.accounts[at]) for at in counters}
         self._last_consumer = 0
-        self._last_transaction = 0
-        self._transfer: Transfer | None = None
 
     @property
     def is_idle(self) -> bool:
         arrived = any(one.arrived for one in self._counters.values())
-        return self._transfer is None and not self.has_unconfirmed and not arrived
+        return self.under_way is None and not self.has_unconfirmed and not arrived
 
     @property
     def waits_for(self) -> str:
         words = [f"{len(lane.unconfirmed)} outcomes in {channel}" for channel, lane in self.lanes.items()]
-        if self._transfer is not None:
-            words.append(f"transaction {self._transfer.number}")
+        if self.under_way is not None:
+            words.append(f"transaction {self.under_way.number}")
         return ", ".join(words)
 
     @property
     def names_channels(self) -> bool:
-        return self._transfer is not None
-
-    @property
-    def _key(self) -> Key:
-        return self.session, self._last_transaction
+        return self.under_way is not None
 
     # Living and dying.
 
     def start(self) -> None:
         keeps = self.chance.random() < self.manners.keep_probability
-        if self._transfer is not None and not keeps:
-            self._transfer.is_orphan = True
+        if self.under_way is not None and not keeps:
+            self.under_way.is_orphan = True
         for counter in self._counters.values():
             if keeps and counter.may_come_back:
                 self._come_back(counter)
             else:
                 self._attach(counter)
-        if self._transfer is None:
+        if self.under_way is None:
             self._plan()
-        elif not self._transfer.is_committing:
-            self._take_up(self._transfer)
+        elif not self.under_way.is_committing:
+            self._take_up(self.under_way)
 
     def stop(self) -> None:
         for counter in self._counters.values():
@@ -167,18 +142,18 @@ class Trader(Teller):
             counter.is_attached = False
 
     def resumed(self) -> None:
-        transfer = self._transfer
+        transfer = self.under_way
         if transfer is not None and transfer.is_committing and transfer.is_across:
             self.world.probe("trader.asked")
-            self._ask(transfer)
+            self.ask_about(transfer)
 
     def abandoned(self) -> None:
-        if self._transfer is not None and self._transfer.is_committing:
+        if self.under_way is not None and self.under_way.is_committing:
             self.world.probe("trader.left_uncertain")
         for counter in self._counters.values():
             counter.clear()
-        self._transfer = None
-        self._last_transaction = self._last_consumer = 0
+        self._last_consumer = 0
+        super().abandoned()
 
     def _take_up(self, transfer: Transfer) -> None:
         """The connection was lost before we wished to commit."""
@@ -199,7 +174,7 @@ class Trader(Teller):
         counter.consumer = self._last_consumer
         counter.is_attached = True
         wish = ConsumerOpen(
-            request=self.ask(self._on_attached),
+            request=self.next_request(self._on_attached),
             session=self.session,
             consumer=counter.consumer,
             channel=counter.account.channel,
@@ -218,11 +193,11 @@ class Trader(Teller):
         self.world.probe("trader.consumer_came_back")
         counter.is_attached = True
         counter.may_come_back = False
-        transfer = self._transfer
+        transfer = self.under_way
         is_ours = transfer is not None and not transfer.is_orphan
         taken = transfer.taken.get(counter.account.name, []) if transfer is not None and is_ours else []
         wish = ConsumerResume(
-            request=self.ask(lambda frame: self._on_come_back(counter, frame)),
+            request=self.next_request(lambda frame: self._on_come_back(counter, frame)),
             session=self.session,
             consumer=counter.consumer,
             channel=counter.account.channel,
@@ -278,7 +253,7 @@ class Trader(Teller):
 
     def _begin(self) -> None:
         """Take some of what has arrived, and plan where it goes."""
-        if self._transfer is not None:
+        if self.under_way is not None:
             return
         if self.chance.random() < self.manners.look_probability:
             self.look_at(self.chance.choice(self.accounts))
@@ -287,8 +262,8 @@ class Trader(Teller):
         if not rich or not (self.left or is_closing):
             self._plan()
             return
-        self._last_transaction += 1
-        transfer = self._transfer = Transfer(self._last_transaction)
+        self.last_transaction += 1
+        transfer = self.under_way = Transfer(self.last_transaction)
         if not is_closing:
             self.left -= 1
         total = 0
@@ -316,7 +291,7 @@ class Trader(Teller):
 
     def _go_on(self) -> None:
         """Send some, or end the transaction one way or another."""
-        transfer = self._transfer
+        transfer = self.under_way
         if transfer is None or transfer.is_committing:
             return
         if transfer.to_send:
@@ -342,9 +317,7 @@ class Trader(Teller):
         money: list[Money] = [self.coin(account, one) for one in amounts]
         channel = account.channel
         part = transfer.parts.setdefault(channel, Part())
-        lane = self.lanes.setdefault(channel, Lane())
-        batch = self.batch_of(money, TRANSACTED_NUMBER | lane.rows + 1)
-        lane.rows += len(money)
+        batch = self.transacted(channel, money)
         wish = TransactedPublish(
             transfer.number,
             part.batches,
@@ -356,7 +329,7 @@ class Trader(Teller):
         )
         part.batches += 1
         part.messages += len(money)
-        self.bank.on_sent_within(self._key, channel, money)
+        self.bank.on_sent_within(self.key, channel, money)
         self.order(channel, CommandKind.TX_PUBLISH, wish.encode())
 
     # Its end.
@@ -368,7 +341,7 @@ class Trader(Teller):
         transfer.home = channels[0]
         gone = sum(amount_of(coin.body) for coins in transfer.taken.values() for coin in coins)
         sent = sum(part.messages for part in transfer.parts.values())
-        self.bank.on_commit_wished(self._key, channels, 0 if sent else gone)
+        self.bank.on_commit_wished(self.key, channels, 0 if sent else gone)
         if len(channels) > 1:
             transfer.is_across = True
             self._wish_across(transfer, channels, consumed)
@@ -380,7 +353,7 @@ class Trader(Teller):
 
     def _die(self, transfer: Transfer) -> Callable[[], None]:
         def die() -> None:
-            if self._transfer is transfer:
+            if self.under_way is transfer:
                 self.crash()
 
         return die
@@ -411,7 +384,7 @@ class Trader(Teller):
 
     def _on_committed_here(self, item: ConfirmItem) -> None:
         is_committed = item.code in (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
-        self._end(TransactionFate.COMMITTED if is_committed else TransactionFate.ROLLED_BACK)
+        self.decided(TransactionFate.COMMITTED if is_committed else TransactionFate.ROLLED_BACK)
 
     def _wish_across(
         self, transfer: Transfer, channels: list[str], consumed: dict[str, tuple[Consumed, ...]]
@@ -420,41 +393,13 @@ class Trader(Teller):
         for channel in channels:
             part = transfer.parts.get(channel, Part())
             parts.append(TransactionPart(channel, part.batches, part.messages, consumed.get(channel, ())))
-        self.say(
-            TransactionCommit(
-                request=self.ask(lambda frame: self._on_decided(transfer, frame)),
-                session=self.session,
-                transaction=transfer.number,
-                parts=tuple(parts),
-            )
-        )
+        self.commit_across(transfer, parts)
 
-    def _ask(self, transfer: Transfer) -> None:
-        if self._transfer is not transfer:
-            return
-        self.say(
-            TransactionAsk(
-                request=self.ask(lambda frame: self._on_decided(transfer, frame)),
-                session=self.session,
-                transaction=transfer.number,
-                home=transfer.home,
-            )
-        )
-
-    def _on_decided(self, transfer: Transfer, frame: ServerFrame) -> None:
-        if self._transfer is not transfer:
-            return
-        if isinstance(frame, TransactionDecided):
-            self._end(frame.fate)
-            return
-        self.ask_again(frame, lambda: self._ask(transfer))
-
-    def _end(self, fate: TransactionFate) -> None:
-        """What became of it is known."""
-        transfer = self._transfer
+    def decided(self, fate: TransactionFate) -> None:
+        transfer = self.under_way
         assert transfer is not None, "nobody waits for this"
-        self.bank.on_told(self._key, fate)
-        self._transfer = None
+        self.bank.on_told(self.key, fate)
+        self.under_way = None
         if fate is TransactionFate.ROLLED_BACK:
             self._give_back(transfer)
         if self.is_ready:
@@ -462,14 +407,14 @@ class Trader(Teller):
 
     def _roll_back(self) -> None:
         """Drop what was sent, and give back what was taken."""
-        transfer = self._transfer
+        transfer = self.under_way
         assert transfer is not None, "there is nothing to roll back"
         for channel in transfer.parts:
             wish = RollBackTransaction(transaction=transfer.number)
             self.order(channel, CommandKind.TX_ROLLBACK, wish.encode())
         if transfer.parts:
-            self.bank.on_told(self._key, TransactionFate.ROLLED_BACK)
-        self._transfer = None
+            self.bank.on_told(self.key, TransactionFate.ROLLED_BACK)
+        self.under_way = None
         self._give_back(transfer)
         self._plan()
 
@@ -491,7 +436,7 @@ class Trader(Teller):
         seen, consumer = counter.seen_through, counter.consumer
         counter.clear()
         wish = ConsumerClose(
-            request=self.ask(lambda frame: self._on_closed(counter)),
+            request=self.next_request(lambda frame: self._on_closed(counter)),
             session=self.session,
             consumer=consumer,
             seen_through=seen,

@@ -1,0 +1,42 @@
+"""Groups: how the channel of a run is laid out over its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.group import GroupConfig
+
+
+def group_of(
+    channel: str,
+    shape: str,
+    voters: Sequence[int],
+    others: Sequence[int],
+    new_disk_id: Callable[[], bytes],
+    *,
+    spares: Sequence[int] = (),
+    **settings: Any,
+) -> GroupConfig:
+    """A group in which all voters keep messages, but for a witness.
+
+    Spares have a disk and no role yet; the others have neither.
+    """
+    keepers = tuple(voters[:2] if shape == "witness" else voters)
+    with_disk = (*voters, *spares)
+    majority = len(voters) // 2 + 1
+    return GroupConfig(
+        group=channel,
+        nodes=(*with_disk, *others),
+        disk_ids=(*[new_disk_id() for _ in with_disk], *[NO_DISK for _ in others]),
+        commit_servers=tuple(voters),
+        data_servers=keepers,
+        checkpoint_servers=keepers,
+        candidates=keepers,
+        data_quantity=min(len(keepers), 2),
+        commit_quantity=majority,
+        seal_quantity=majority,
+        checkpoint_quantity=min(len(keepers), 2),
+        **settings,
+    )

@@ -1,0 +1,94 @@
+"""WorkloadRun: what the runs of all workloads have in common, which is their two acts.
+
+Act one, safety: everything works and fails as the run's profile says, for as long as it says.
+Act two, liveness: nothing fails any more. Within bounded time nothing may be left open; then the history is
+judged.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from antiphon.bus.planted import NONE
+from antiphon.sim.checkers.watch import Checker, Watch
+from antiphon.sim.disk import DiskHabits
+from antiphon.sim.trace import Trace, summary
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, Violation, World
+
+
+class AnyProfile(Protocol):
+    """What every profile says."""
+
+    safety_ns: int
+    disk: DiskHabits
+
+
+DrawnProfile = TypeVar("DrawnProfile", bound=AnyProfile)
+
+
+class WorkloadRun(Generic[DrawnProfile]):
+    """One run of a workload; each kind draws its profile first of all."""
+
+    profile: DrawnProfile
+    liveness_ns = 60 * SECOND_NS
+    look_ns = 20 * MILLISECOND_NS
+
+    def __init__(self, seed: int, trace: Trace, planted: str, without: Sequence[str]) -> None:
+        self.world = World(seed, trace)
+        self._chance: random.Random = self.world.random("workload")
+        self._planted = frozenset([planted]) if planted else NONE
+        self._without = without
+
+    def run(self) -> None:
+        """Both acts; raises `Violation` when a promise is broken."""
+        if self.world.trace.is_on:
+            self.world.note("profile", summary(self.profile))
+        self._begin()
+        self.world.run(self.world.now_ns + self.profile.safety_ns)
+        self._heal()
+        self._run_until_quiet()
+        self._judge()
+
+    # For the kinds of run.
+
+    def figures(self) -> dict[str, int]:
+        """How much happened."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Let everybody start, and plan what goes wrong."""
+        raise NotImplementedError
+
+    def _heal(self) -> None:
+        """Nothing fails any more."""
+        disk = self.profile.disk
+        disk.sync_ns, disk.stall_probability = 100 * MICROSECOND_NS, 0.0
+        self.world.note("world", "heals")
+
+    def _is_quiet(self) -> bool:
+        """Is nothing left to happen?"""
+        return not self._what_is_open()
+
+    def _what_is_open(self) -> str:
+        """What still has to happen until all is quiet, in words."""
+        raise NotImplementedError
+
+    def _judge(self) -> None:
+        """All is quiet: was everything right?"""
+        raise NotImplementedError
+
+    # What they share.
+
+    def _watch_by(self, checkers: Sequence[Checker]) -> Watch:
+        """Those of the checkers that are to look."""
+        return Watch([one for one in checkers if type(one).__name__ not in self._without])
+
+    def _run_until_quiet(self) -> None:
+        deadline = self.world.now_ns + self.liveness_ns
+        while self.world.now_ns < deadline:
+            self.world.run(self.world.now_ns + self.look_ns)
+            if self._is_quiet():
+                return
+        raise Violation(f"I17 liveness: {self._what_is_open()}")

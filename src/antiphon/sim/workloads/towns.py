@@ -1,0 +1,124 @@
+"""TownRun: what the runs with nodes of both tiers have in common.
+
+Each channel has message managers with disks of their own; all client managers serve all channels. Act two
+ends when every node is up, no client waits, nothing is open in any channel, and all replicas are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.tiers import Convergence
+from antiphon.sim.checkers.watch import NodeFacts, Watch
+from antiphon.sim.disk import SimDisk
+from antiphon.sim.network import ClientPort, Network
+from antiphon.sim.tiers.faults import Faults
+from antiphon.sim.tiers.profile import ClusterProfile
+from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Quarter, Town
+from antiphon.sim.trace import Trace
+from antiphon.sim.workloads.acts import WorkloadRun
+from antiphon.sim.workloads.process import ClientProcess, Hall
+from antiphon.sim.world import MILLISECOND_NS, SECOND_NS
+
+TownProfile = TypeVar("TownProfile", bound=ClusterProfile)
+
+
+class TownRun(WorkloadRun[TownProfile]):
+    """One run; each kind builds its town, fills it with clients, and says what goes wrong there."""
+
+    liveness_ns = 20 * SECOND_NS
+    town: Town
+    clients: Sequence[ClientProcess]
+    faults: Faults
+
+    def __init__(self, seed: int, trace: Trace, planted: str, without: Sequence[str]) -> None:
+        super().__init__(seed, trace, planted, without)
+        self._disk_ids = self.world.random("disk ids")
+        # By channel.
+        self._convergence: dict[str, Convergence] = {}
+
+    def _new_disk_id(self) -> bytes:
+        return self._disk_ids.randbytes(16)
+
+    def _converging(self, channel: str) -> Convergence:
+        """The checker that sees whether the replicas of a channel become equal."""
+        return self._convergence.setdefault(channel, Convergence(self.world))
+
+    def _build(self, quarters: Sequence[Quarter], watch: Watch) -> None:
+        """All nodes, and a hall for the clients; `watch` sees what crosses the client ports."""
+        profile = self.profile
+        self.town = Town(self.world, quarters, profile.node, profile.links, watch)
+        self.town.planted = self._planted
+        for quarter in quarters:
+            for node in quarter.config.commit_servers:
+                disk = SimDisk(self.world, f"disk/{node}")
+                disk.habits = profile.disk
+                self.town.add(ManagerRunner(self.town, node, disk, quarter))
+        for node in profile.client_managers:
+            self.town.add(DoorRunner(self.town, node))
+        if profile.are_clocks_unsteady:
+            for runner in self.town.runners.values():
+                runner.clock.make_unsteady()
+        network = Network(self.world)
+        network.habits = profile.network
+        self._hall = Hall(self.world, network, watch, self._port)
+
+    def _port(self, address: int) -> ClientPort | None:
+        doors = list(self.town.doors.values())
+        return doors[address % len(doors)].port_if_serving()
+
+    def figures(self) -> dict[str, int]:
+        return {"lives": sum(one.life for one in self.town.runners.values())}
+
+    def _begin(self) -> None:
+        for runner in self.town.runners.values():
+            runner.start()
+        for client in self.clients:
+            client.address = self._chance.randrange(self.profile.doors)
+            client.connect_later()
+
+    # Act two.
+
+    def _heal(self) -> None:
+        self.profile.network.stall_probability = 0.0
+        # Whoever is asked answers from now on: nobody has a reason to go elsewhere.
+        self.profile.clients.patience_ns = 0
+        self.town.restart_ns = 20 * MILLISECOND_NS
+        self.faults.end()
+        super()._heal()
+
+    def _judge(self) -> None:
+        for channel, quarter in self.town.quarters.items():
+            quarter.watch.at_end(self._facts(channel))
+
+    def _replicas(self, channel: str) -> list[ManagerRunner]:
+        return [one for one in self.town.managers_of(channel) if one.has_messages]
+
+    def _facts(self, channel: str) -> dict[int, NodeFacts]:
+        replicas = self._replicas(channel)
+        return {one.node_id: facts for one in replicas if (facts := one.facts()) is not None}
+
+    def _what_is_open(self) -> str:
+        for runner in self.town.runners.values():
+            if not runner.is_up:
+                return f"node {runner.node_id} is down"
+        words = [f"{one.name} waits for {one.waits_for}" for one in self.clients if not one.is_idle]
+        for channel in self.town.quarters:
+            leader = self.town.leader(channel)
+            if leader is None or leader.manager is None:
+                words.append(f"nobody leads {channel}")
+            else:
+                words += [f"in {channel} {what}" for what in self._open_at(leader.manager.state)]
+        if words:
+            return "; ".join(words)
+        return "; ".join(
+            f"in {channel} {text}"
+            for channel, convergence in self._convergence.items()
+            if (text := convergence.what_is_open(self._facts(channel)))
+        )
+
+    def _open_at(self, state: ChannelState) -> list[str]:
+        """What is open in a channel, by the state of its leader."""
+        raise NotImplementedError
