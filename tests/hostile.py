@@ -23,6 +23,7 @@ from antiphon.wire.commands import (
     kind_of,
     publish_buffers,
 )
+from antiphon.wire.transactions import TRANSACTED_NUMBER, StagedPublish, TransactedPublish
 
 PATIENCE_SECONDS = 30.0
 HELLO = frames.Hello(user="mallory", password="", client_id="")
@@ -201,7 +202,12 @@ def valid_frames(chance: random.Random, session: int, destination: int) -> list[
         if cls not in (frames.Hello, frames.Command)
     ]
     payloads = [
-        _instance(cls, chance, session, destination) for cls in get_args(Payload) if cls is not Publish
+        _instance(cls, chance, session, destination) for cls in get_args(Payload) if cls not in WITH_BATCH
+    ]
+    stored = rich_batch(session, TRANSACTED_NUMBER | 1)
+    payloads += [
+        TransactedPublish(1, 0, 5, destination, 1, 0, stored),
+        StagedPublish(7, 0, 5, 60, destination, 1, 0, "mallory", stored),
     ]
     return [
         *said,
@@ -219,6 +225,8 @@ def _may_be_numbered(payload: Payload) -> bool:
         return False
     return True
 
+
+WITH_BATCH = (Publish, TransactedPublish, StagedPublish)
 
 # Far from whatever anybody is given in a test.
 NUMBERS = Ranges([(1 << 40, (1 << 40) + 5), (1 << 41, (1 << 41) + 1)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,17 @@ async def _move(cluster: Cluster) -> None:
         assert (states["cm-2"], states["mm-a-1"]) == ("up", "up")
 
 
+def when_level(url: str, channel: str) -> dict[str, Any]:
+    """The state of the system, once all replicas of a channel have applied the same."""
+    deadline = time.monotonic() + 30
+    with blocking.connect(url, timeout=30) as connection:
+        while True:
+            status = connection.admin().status()
+            if len({row["applied"] for row in status["nodes"] if row["channel"] == channel}) == 1:
+                return status
+            assert time.monotonic() < deadline, status
+
+
 def test_without_a_quorum_in_the_system_channel_what_exists_works_and_nothing_is_made(tmp_path: Path) -> None:
     size = ("--client-managers", "1", "--message-managers", "3", "--channels", "2")
     with Cluster(tmp_path / "data", *size) as cluster:
@@ -91,7 +104,7 @@ def test_without_a_quorum_in_the_system_channel_what_exists_works_and_nothing_is
             connection.admin().create("queue:here", channel="a")
             connection.admin().create("queue:there", channel="b")
             session.producer("queue:here").send("stored")
-            status = connection.admin().status()
+        status = when_level(cluster.url, "a")
         primary = next(row["primary"] for row in status["channels"] if row["name"] == "a")
         backups = [name for name in ("mm-a-1", "mm-a-2", "mm-a-3") if name != primary]
         cluster.kill_node(primary)

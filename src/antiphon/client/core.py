@@ -410,7 +410,7 @@ class ClientCore:
             case SessionOpened():
                 self._on_session_opened(frame, request)
             case ConsumerResumed() if session is not None:
-                session.consumers[request.consumer].drop(frame.lost)
+                session.drop(session.consumers[request.consumer], frame.lost)
                 reply = Done(request=frame.request)
                 self._note_done(session, request)
             case Done() if session is not None:

@@ -223,12 +223,20 @@ class SessionCore:
     def take(self, consumer: ConsumerCore, count: int) -> list[Span]:
         """Up to `count` buffered messages; the server may then send more."""
         spans = consumer.take(count)
+        self._grant(consumer)
+        return spans
+
+    def drop(self, consumer: ConsumerCore, lost: Ranges) -> None:
+        """Of what was buffered this is another's; the server may send more in its place."""
+        consumer.drop(lost)
+        self._grant(consumer)
+
+    def _grant(self, consumer: ConsumerCore) -> None:
         credit = consumer.new_credit()
         if credit is not None and self.is_open:
             messages, size = credit
             frame = Credit(session=self.session, consumer=consumer.consumer, messages=messages, bytes=size)
             self._output.append(encode_frame(frame))
-        return spans
 
     # -- acknowledging ---------------------------------------------------------
 

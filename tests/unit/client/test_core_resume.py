@@ -282,6 +282,20 @@ def test_what_was_given_to_others_and_not_taken_yet_is_not_taken_any_more() -> N
     assert consumer.held == Ranges([(40, 41)])
 
 
+def test_a_consumer_that_lost_all_it_was_sent_asks_for_more() -> None:
+    """Nobody will take anything of it, so nobody else would."""
+    core = welcome_core()
+    session = known_session(core)
+    open_consumer(core, session, prefetch_messages=1)
+    core.receive(0, deliver(1, 40))
+    wish = resumption(resume(core))
+    said(core)
+    core.receive(0, ConsumerResumed(request=wish.request, lost=Ranges([(40, 41)])))
+    (credit,) = said(core)
+    assert isinstance(credit, Credit)
+    assert credit.messages == 2
+
+
 def test_a_consumer_with_countless_holes_claims_what_fits() -> None:
     consumer = ConsumerCore(consumer=1, name="queue:a", destination=3, channel="a")
     for number in range(0, 2 * HELD_RANGES_MAX + 10, 2):
