@@ -18,10 +18,10 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.records import LEARNED, EntriesAppended, EpochStarted, encode_order
 from antiphon.bus.recovery import recover
 from antiphon.ids import Mid, make_epoch
+from tests.unit.bus.booth import NEW, OLD, Booth, learned, order_in, ticks
 from tests.unit.bus.chair import keep_leading, lead_three, sent, stand_among_three, submitted
 from tests.unit.bus.cluster import Cluster, disk_id
-from tests.unit.bus.stage import MemoryPayloads, StageDisk, data_of
-from tests.unit.bus.test_commit_server import NEW, OLD, Booth, learned, order_in, ticks
+from tests.unit.bus.stage import MemoryPayloads, StageDisk
 
 
 def grown(config: GroupConfig, **changes: Any) -> GroupConfig:
@@ -674,38 +674,3 @@ def test_configurations_disks_and_crashes_leave_one_order(seed: int) -> None:
     replicas = [one.replica for one in cluster.nodes.values()]
     cluster.run_until(lambda: cluster.is_calm and not any(one.is_amnesiac for one in replicas), 60_000)
     cluster.run_until(lambda: cluster.is_calm and len({one.config for one in replicas}) == 1)
-
-
-# -- what a dead producer left ----------------------------------------------------------------------
-
-
-def of_former_life(cluster: Cluster, pseq: int, *servers: int) -> None:
-    """An envelope of node 2's run reaches some data servers, `pseq` places behind its last one."""
-    row = cluster.leader.replica._member.ledger.rows[2]
-    data = data_of(Mid(2, row.pe, row.last_pseq + pseq), ts=row.last_seq)
-    for server in servers:
-        cluster.nodes[server].take(Received(2, data, cluster.nodes[2].disk_id))
-
-
-def test_the_run_of_a_former_life_ends_though_the_node_has_nothing_to_send() -> None:
-    cluster = Cluster(GroupConfig.of("main", (1, 2, 3)))
-    cluster.submit(2, 3)
-    cluster.run_until(lambda: cluster.is_calm)
-    of_former_life(cluster, 2, 1, 3)
-    cluster.restart(2)
-    cluster.run_until(lambda: cluster.nodes[1].replica.unsettled == cluster.nodes[3].replica.unsettled == 0)
-    last = cluster.leader.replica.last
-    cluster.run(5_000)
-    assert cluster.leader.replica.last == last, "nothing waits any more, so no time has to pass"
-
-
-def test_an_envelope_that_only_the_sequencer_s_node_holds_gets_its_number() -> None:
-    cluster = Cluster(GroupConfig.of("main", (1, 2, 3), silence_ms=60_000))
-    cluster.submit(2, 3)
-    cluster.run_until(lambda: cluster.has_leader and cluster.is_calm)
-    leader = cluster.leader
-    assert leader.node != 2
-    cluster.crash(2)
-    of_former_life(cluster, 1, leader.node)
-    cluster.run_until(lambda: leader.replica.unsettled == 0)
-    assert leader.applied[-1].mid.pid == 2 and leader.applied[-1].mid.pseq == 4
