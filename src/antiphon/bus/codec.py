@@ -184,6 +184,21 @@ def _read_piece(reader: Reader) -> m.Piece:
     return m.Piece(first, count, redelivery_count, [reader.bytes_()])
 
 
+def _write_buffers(writer: Writer, buffers: list[bytes | memoryview]) -> None:
+    writer.u32(sum(map(len, buffers)))
+    writer.parts.extend(buffers)
+
+
+def _write_numbers(writer: Writer, numbers: tuple[int, ...]) -> None:
+    writer.count(len(numbers))
+    writer.raw(pack(Struct(f"<{len(numbers)}Q"), *numbers))
+
+
+def _read_numbers(reader: Reader) -> tuple[int, ...]:
+    count = reader.count(8)
+    return Struct(f"<{count}Q").unpack(reader.raw(8 * count))
+
+
 def _write_place(writer: Writer, place: m.Place) -> None:
     writer.raw(pack(_PLACE, *place))
 
@@ -232,6 +247,8 @@ _ID = _fixed(16)
 _MID = Field(_write_mid, _read_mid)
 _MIDS = list_of(_MID, MID_STRUCT.size)
 _NUMBERS = list_of(_U64, 8)
+_MANY_NUMBERS = Field(_write_numbers, _read_numbers)
+_BUFFERS: Field[list[bytes | memoryview]] = Field(_write_buffers, lambda reader: [reader.bytes_()])
 _COUNTS = list_of(_U32, 4)
 _ITEMS = Field(_write_items, _read_items)
 _ENTRIES = Field(write_entries, read_entries)
@@ -310,6 +327,17 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (57, m.Advertised, (_TEXTS, _TEXTS)),
     (58, m.InDoubt, (_U128, _U64, _TEXT, _U32)),
     (59, m.Unfinished, (_U128, _U64, _TEXTS, _COUNTS)),
+    (
+        60,
+        m.RangeRequest,
+        (
+            *(_U64, _U64, _U64, _U64, _U64, _U32, _U16, _U64, _BOOL, _BOOL),
+            *(_MANY_NUMBERS, _MANY_NUMBERS, _BOOL),
+        ),
+    ),
+    (61, m.RangeReply, (_U64, _BUFFERS, _TEXT, _TEXT)),
+    (62, m.RangeAsk, (_U64, _U64, _U32, _LONG_TEXT)),
+    (63, m.RangeTold, (_U64, _LONG_TEXT, _TEXT, _TEXT)),
     (64, m.Envelopes, (_DATAS,)),
 )
 

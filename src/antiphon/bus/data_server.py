@@ -106,6 +106,10 @@ def _counts(payload: bytes | memoryview, count: int) -> bool:
         return False
 
 
+# Of what need not be reported: as good as reported, so that it is again if its number comes to nothing.
+_LONG_AGO = 1
+
+
 class _Held:
     """An envelope between its arrival and its delivery to the fold."""
 
@@ -227,6 +231,8 @@ class DataServer:
                 self._on_data((message,), out, is_first_hand=True)
             case m.Commit() | m.Heartbeat():
                 self._on_epoch(message.epoch)
+            case m.CommitSubmit():
+                self._on_submit(sender, message)
             case m.ReportNack():
                 self._on_nack(sender, message, out)
             case m.FetchData():
@@ -339,7 +345,7 @@ class DataServer:
                 break
             writing.popleft()
             held.is_durable = True
-            if not held.is_settled:
+            if not held.is_settled and not held.reported_at:
                 self._due.append(held)
 
     def _on_epoch(self, epoch: int) -> None:
@@ -347,6 +353,21 @@ class DataServer:
             # A new sequencer knows of no report that its predecessor got (P2).
             self._epoch = epoch
             self._is_new_epoch = True
+            for _, held in self._writing:
+                held.reported_at = 0
+
+    def _on_submit(self, sender: int, submit: m.CommitSubmit) -> None:
+        """Others have reported what this sequencer numbers here: it has no use for our word on it.
+
+        Should the number come to nothing, it is reported like all that has none (P2).
+        """
+        if submit.epoch != self._epoch or sender != epoch_node(submit.epoch):
+            return
+        for entry in submit.entries:
+            if entry.kind is EntryKind.DATA:
+                held = self._held.get(entry.mid)
+                if held is not None and not held.is_durable:
+                    held.reported_at = _LONG_AGO
 
     def _rereport(self, now_ns: int, out: list[RoleEffect]) -> None:
         interval = self._config.rereport_ms * MS

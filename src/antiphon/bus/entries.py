@@ -23,11 +23,12 @@ from antiphon.bus.messages import Entry, EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid
 from antiphon.wire.primitives import Buffer, Reader, Writer
+from antiphon.wire.transactions import STAGED_MESSAGES_MAX
 
 # first, count, kind, pid, pe, pseq, ts, digest, length of the detail
 _ENTRY = Struct("<QIBHQQQ16sH")
 ENTRY_BYTES_MIN: Final = _ENTRY.size
-COUNT_MAX: Final = 131_072
+COUNT_MAX: Final = STAGED_MESSAGES_MAX
 """The most numbers one envelope may take: those of the largest commit, which cannot be cut in two."""
 
 _NUMBER_END: Final = 1 << 64

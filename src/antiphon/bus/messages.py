@@ -60,6 +60,18 @@ from antiphon.bus.tier_messages import (
     Piece as Piece,
 )
 from antiphon.bus.tier_messages import (
+    RangeAsk as RangeAsk,
+)
+from antiphon.bus.tier_messages import (
+    RangeReply as RangeReply,
+)
+from antiphon.bus.tier_messages import (
+    RangeRequest as RangeRequest,
+)
+from antiphon.bus.tier_messages import (
+    RangeTold as RangeTold,
+)
+from antiphon.bus.tier_messages import (
     Register as Register,
 )
 from antiphon.bus.tier_messages import (
@@ -644,6 +656,10 @@ BusMessage = (
     | ConsumerEnded
     | BrowseRequest
     | BrowseReply
+    | RangeRequest
+    | RangeReply
+    | RangeAsk
+    | RangeTold
     | Lookup
     | LookupReply
     | Advertised

@@ -90,6 +90,9 @@ PARTICIPANT_DECIDES_ALONE: Final = "participant-decides-alone"
 CHECKPOINT_FORGETS_TRANSACTIONS: Final = "checkpoint-forgets-transactions"
 """A checkpoint holds nothing of transactions: whoever begins with it knows of none that are under way."""
 
+HOLD_BEGUN_ANEW: Final = "hold-begun-anew"
+"""Whoever says again what he holds begins anew: what was kept for him until then goes."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -129,3 +132,6 @@ OF_TRANSACTIONS: Final = (
     DECISION_NOT_ORDERED,
 )
 """Those of transactions, found by whoever counts what transfers between accounts leave behind."""
+
+OF_HOLDS: Final = (HOLD_BEGUN_ANEW,)
+"""Those of holds, found by whoever remembers what there was to read."""

@@ -25,6 +25,9 @@ from antiphon.bus import messages as m
 from antiphon.bus.effects import Multicast, Received, RoleEffect, RoleEvent
 from antiphon.bus.group import MS, GroupConfig
 
+MISSED_MAX = 3
+"""So many presences that did not come, and a node is no longer counted on; it may well be alive."""
+
 
 class Seen:
     """What is known about another node."""
@@ -79,6 +82,13 @@ class PresenceKeeper:
         seen = self._seen.get(node)
         heard_at = since_ns if seen is None else max(since_ns, seen.heard_at)
         return now_ns - heard_at >= self._config.silence_ms * MS
+
+    def keeps_up(self, node: int, now_ns: int) -> bool:
+        """Was this node heard just now, and did it say that it keeps up?"""
+        seen = self._seen.get(node)
+        if seen is None or not seen.is_synchronized:
+            return False
+        return now_ns - seen.heard_at < MISSED_MAX * self._config.presence_ms * MS
 
     @property
     def applied_max(self) -> int:

@@ -14,11 +14,13 @@ What it promises
     P5  An envelope is confirmed when what was said about all of its numbers has been heard. What a lost
         message said is asked for; the heartbeat tells that there was something to hear.
     P6  When nobody can tell any more which numbers an envelope took, or what became of them, it is ordered
-        once more, and whoever submitted it is told so (`EnvelopeUncertain`).
+        once more, and whoever submitted it is told so (`EnvelopeUncertain`). It is the only thing that may
+        stand in the order twice; and it says what `again` makes of it.
 
 What it leaves to others
     What is inside an envelope. Whether clients see a message twice is decided by sessions, in the fold:
-    what P6 orders again is told there as a duplicate, with the numbers of the first.
+    what P6 orders again is told there as a duplicate, with the numbers of the first. How to say a thing
+    that may have been heard, `again` knows.
 
 A run begins with its PRODUCER_OPEN entry, whose number is the `pe` of its ids; nothing is stored here. A
 producer needs no replica on its node: what it must know it hears, or asks for.
@@ -27,7 +29,7 @@ producer needs no replica on its node: what it must know it hears, or asks for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from antiphon.bus import messages as m
@@ -74,6 +76,14 @@ _DOUBLINGS_MAX: Final = 3
 _new: Final = tuple.__new__
 _ANSWERS: Final = (m.FetchIdReply, m.ProducerState)
 
+Again = Callable[[bytes], bytes]
+"""What an envelope says when it may be in the order already: as many numbers, and perhaps other words."""
+
+
+def in_the_same_words(payload: bytes) -> bytes:
+    """For payloads that may be said twice as they are."""
+    return payload
+
 
 class _Envelope:
     """An envelope from its first sending until it is confirmed."""
@@ -107,9 +117,11 @@ class Producer:
         run_id: bytes,
         *,
         opens_at_once: bool = False,
+        again: Again = in_the_same_words,
         planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
+        self._again = again
         self._node = node
         self._run_id = run_id
         self._planted = planted
@@ -449,9 +461,12 @@ class Producer:
             self._order_again([pseq for pseq in self._sent if pseq <= state.last_pseq], out)
         elif self._pe:
             is_previous = state.previous_pe == self._pe
-            for pseq, envelope in self._sent.items():
-                if not is_previous or pseq <= state.previous_last_pseq:
-                    out.append(EnvelopeUncertain(envelope.submitted.tag))
+            in_doubt = [
+                envelope
+                for pseq, envelope in self._sent.items()
+                if not is_previous or pseq <= state.previous_last_pseq
+            ]
+            self._say_doubt(in_doubt, out)
             # The rest is not in the order and never will be (P3).
             self._give_back()
             if not self._is_opening:
@@ -469,8 +484,14 @@ class Producer:
         self._doubt(envelopes, out)
 
     def _doubt(self, envelopes: list[_Envelope], out: list[Effect]) -> None:
-        out += [EnvelopeUncertain(envelope.submitted.tag) for envelope in envelopes]
+        self._say_doubt(envelopes, out)
         self._wait_again(envelopes)
+
+    def _say_doubt(self, envelopes: list[_Envelope], out: list[Effect]) -> None:
+        for envelope in envelopes:
+            tag, payload, count = envelope.submitted
+            envelope.submitted = Submitted(tag, self._again(payload), count)
+            out.append(EnvelopeUncertain(tag))
 
     # -- what became of it: the outcomes ---------------------------------------------------------------
 

@@ -82,15 +82,17 @@ from antiphon.bus.superblock import Superblock
 
 _FOR_PRODUCER: Final = (m.ReportNack, m.Published, m.ProducerOpened, m.ProducerState, m.FetchIdReply)
 # What counts for something, and so only from the disk that is listed.
-_VOTES: Final = (
-    m.SealOk,
-    m.PreSealOk,
-    m.CommitAcknowledge,
-    m.HeartbeatAck,
-    m.StartNeed,
-    m.DataReport,
-    m.CheckpointReport,
-    m.FetchLogReply,
+_VOTES: Final = frozenset[type[m.BusMessage]](
+    (
+        m.SealOk,
+        m.PreSealOk,
+        m.CommitAcknowledge,
+        m.HeartbeatAck,
+        m.StartNeed,
+        m.DataReport,
+        m.CheckpointReport,
+        m.FetchLogReply,
+    )
 )
 
 
@@ -457,6 +459,22 @@ class Replica:
         """Does this node follow a sequencer, and keep up with it?"""
         return self._presence is not None and self._presence.is_synchronized
 
+    def is_spare(self, now_ns: int) -> bool:
+        """Is everybody there, and are there enough without this node for all that is to be acknowledged?
+
+        Then nobody waits for it as a rule. Those that count first are the primary and the lowest numbers, so
+        that all nodes judge alike.
+        """
+        presence, config = self._presence, self.config
+        if presence is None or not (self.is_synchronized and self._sequencer.is_led) or self.epoch_led:
+            return False
+        others = {*config.data_servers, *config.commit_servers} - {self.node}
+        if not all(presence.keeps_up(one, now_ns) for one in others):
+            return False
+        first = {one for one in others if one < self.node or one == self.primary}
+        kinds = (config.data_servers, config.data_quantity), (config.commit_servers, config.commit_quantity)
+        return all(len(first.intersection(kind)) >= enough for kind, enough in kinds if self.node in kind)
+
     @property
     def must_begin_anew(self) -> bool:
         """Is this node to keep state, and can only another life of it do so?"""
@@ -507,7 +525,6 @@ class Replica:
             for seat in self._seats:
                 self._run(seat, now_ns, out)
             self._settle(now_ns, out)
-        seats = self._seats
         if self._presence is not None:
             self._tell_standing(self._presence)
         self._deadline = self._earliest()
@@ -569,13 +586,20 @@ class Replica:
         kind = type(event)
         if kind is Received:
             message = event.message  # type: ignore[union-attr]
-            if self._listed and isinstance(message, _VOTES) and not self._comes_from_its_disk(event):
+            if self._listed and type(message) in _VOTES and not self._comes_from_its_disk(event):
                 self.votes_dropped += 1
                 return
             seats = self._routes.get(type(message), ())
             if type(message) is m.Commit and message.epoch > self._epoch_told:
                 self._epoch_told = message.epoch
                 seats += self._news
+            elif (
+                type(message) is m.CommitSubmit
+                and (self._data_server.is_writing or self._data_seat.inbox)
+                and event.sender != self.node  # type: ignore[union-attr]
+            ):
+                # It need not report what has its number by now.
+                seats += (self._data_seat,)
         elif kind is Synced:
             self._take_synced(event)
             return
@@ -648,7 +672,7 @@ class Replica:
             self._data_seat.deadline = self._data_server.next_deadline_ns()
 
     def _send(self, seat: _Seat, effect: Send, out: list[Effect]) -> None:
-        if self._is_mute and isinstance(effect.message, _VOTES):
+        if self._is_mute and type(effect.message) in _VOTES:
             return
         if effect.to != self.node:
             out.append(effect)

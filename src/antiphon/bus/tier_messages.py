@@ -221,6 +221,62 @@ class BrowseReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeRequest:
+    """A client manager asks a replica for what is stored of some destinations between two numbers.
+
+    `since` goes with `destinations`: what of each had been lost before is no loss. For the rest see the
+    frame `RangeRead`.
+    """
+
+    request: int
+    floor: int
+    start: int
+    stop: int
+    goal: int
+    page_bytes: int
+    ahead: int
+    ahead_from: int
+    allow_lost: bool
+    acks: bool
+    destinations: tuple[int, ...]
+    since: tuple[int, ...]
+    live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReply:
+    """A replica's answer: the bytes of a page, for the client alone. `code` is empty when it went well."""
+
+    request: int
+    page: list[bytes | memoryview]
+    code: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAsk:
+    """A client manager puts a client's question about what is stored to a replica, as JSON.
+
+    Answered from a state not before `floor`; after `wait_ms`, or as soon as there is news.
+    """
+
+    request: int
+    floor: int
+    wait_ms: int
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTold:
+    """A replica's answer, as JSON; `code` is empty when it went well."""
+
+    request: int
+    answer: str
+    code: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """A client manager asks a replica what it knows of a destination or a subscription, as JSON.
 

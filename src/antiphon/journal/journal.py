@@ -568,6 +568,13 @@ class Journal:
         return self._end
 
     @property
+    def unsynced_bytes(self) -> int:
+        """About how many bytes of data were written and are not known to be durable."""
+        if self._end.segment != self._synced.segment:
+            return self.geometry.segment_bytes
+        return self._end.data - self._synced.data
+
+    @property
     def tail_start(self) -> int:
         """The oldest segment that recovery will read; older ones are kept only for what refers to them."""
         return next(iter(self._tail), 0)

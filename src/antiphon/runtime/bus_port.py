@@ -6,7 +6,8 @@ Where it sits
 What it promises
     P1  What is said to several is encoded once; payloads are not copied on their way to the transport.
     P2  What arrived in one wake-up reaches the node in one call, and the envelopes that a step sends to all
-        leave in as few frames as hold them: half of what a small envelope costs is being said alone.
+        leave in as few frames as hold them: half of what a small envelope costs is being said alone. What is
+        submitted to every replica is said once to all of them.
     P3  A frame that is no message, that is of no channel of ours, or whose header names another sender or
         another run than the transport found it to be from, is counted and has no other effect.
 
@@ -63,6 +64,9 @@ class _Voice:
         self._room = transport.whole_bytes - _HEAD_BYTES - len(header.group)
         self._gathered: list[said.Data] = []
         self._gathered_bytes = 0
+        # What was submitted last in this step, and to whom.
+        self._submit: said.CommitSubmit | None = None
+        self._submit_to: list[int] = []
 
     def carry_out(self, effect: bus.Effect) -> None:
         kind = type(effect)
@@ -81,15 +85,39 @@ class _Voice:
                     self._late.before_all()
                 self._transport.multicast(lane, self._encode(message))
         elif kind is bus.Send:
-            if self._late is not None:
-                self._late.before(effect.to)  # type: ignore[union-attr]
-            self._transport.send(effect.to, self._encode(effect.message))  # type: ignore[union-attr]
+            self._send(effect.to, effect.message)  # type: ignore[union-attr]
         elif kind is bus.Reconfigured:
             self.say_gathered()
             self._header = self._header._replace(config_id=effect.config.config_id)  # type: ignore[union-attr]
             self._encoder = codec.Encoder(self._header)
         else:
             self._otherwise(effect)
+
+    def _send(self, to: int, message: said.BusMessage) -> None:
+        late = self._late
+        if late is None:
+            self._transport.send(to, self._encode(message))
+        elif type(message) is said.CommitSubmit and late.lane is Lane.DATA:
+            if message is not self._submit:
+                self._say_submit()
+                self._submit = message
+            self._submit_to.append(to)
+        else:
+            late.before(to)
+            self._transport.send(to, self._encode(message))
+
+    def _say_submit(self) -> None:
+        """What is submitted leaves: in one datagram if it is for all others that listen there, as a rule."""
+        submit, late = self._submit, self._late
+        if submit is None or late is None:
+            return
+        late.before_all()
+        if late.is_for_all(self._submit_to):
+            self._transport.multicast(late.lane, self._encode(submit))
+        else:
+            for to in self._submit_to:
+                self._transport.send(to, self._encode(submit))
+        self._submit, self._submit_to = None, []
 
     def _encode(self, message: said.BusMessage) -> Sequence[Buffer]:
         if message is not self._last:
@@ -104,7 +132,9 @@ class _Voice:
         self._gathered_bytes += size
 
     def say_gathered(self) -> None:
-        """The envelopes that were gathered leave in one frame."""
+        """The envelopes that were gathered leave in one frame, and what is submitted."""
+        if self._submit is not None:
+            self._say_submit()
         gathered = self._gathered
         if gathered:
             message = gathered[0] if len(gathered) == 1 else said.Envelopes(tuple(gathered))

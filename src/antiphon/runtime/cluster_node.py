@@ -76,6 +76,11 @@ FORMAT_SECONDS: Final = 1.0
 """Who formats a disk waits longer for answers: giving a new disk the id of a lost one can cost messages."""
 CHANNELS_SECONDS: Final = 10.0
 
+LOOK_SECONDS: Final = 0.1
+SPARE_SECONDS: Final = 0.005
+"""How long a replica of which the others have no need may leave lying what arrives. If another one fails and
+nobody has noticed yet, this is what an envelope takes longer, twice."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
@@ -251,10 +256,12 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     started.node.channels[channel].producer.window_bytes_max = line.transport.window_bytes
     with _until_failure(runner, storage.abandon):
         # First the network, then the disk: they work at the same time.
-        runner.begin_in({channel: carry_out}, [port.flush, storage.flush], _NoClients())
+        flushes = [port.flush, storage.flush]
+        runner.begin_in({channel: carry_out}, flushes, _NoClients(), [line.transport.look])
         started.node.standing.is_established = True
         collect_seldom()
         life.announce(_ready(life, {}))
+        _look_whether_spare(line, started.node)
         await _until_stop(life, runner)
         log.info("stopping")
     if _has_failed(runner):
@@ -262,6 +269,14 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     runner.end()
     storage.close()
     return 0
+
+
+def _look_whether_spare(line: Line, node: Node) -> None:
+    """Now and then: a replica for which nobody waits takes what arrives together, with one sync for all."""
+    for parts in node.channels.values():
+        is_spare = parts.replica is not None and parts.replica.is_spare(time.monotonic_ns())
+        line.transport.gather_seconds = SPARE_SECONDS if is_spare else 0.0
+    asyncio.get_running_loop().call_later(LOOK_SECONDS, _look_whether_spare, line, node)
 
 
 class _NoClients:

@@ -57,6 +57,7 @@ class NodeRunner:
         self._loop = asyncio.get_running_loop()
         self._carry_out_in: dict[str, Callable[[bus.Effect], None]] = {}
         self._flushes: list[Callable[[], None]] = []
+        self._looks: list[Callable[[], None]] = []
         self._port: Port | None = None
         self._events: list[Any] = []
         self._is_scheduled = False
@@ -79,10 +80,13 @@ class NodeRunner:
         carry_out: Mapping[str, Callable[[bus.Effect], None]],
         flushes: Iterable[Callable[[], None]],
         port: Port,
+        looks: Iterable[Callable[[], None]] = (),
     ) -> None:
-        """The same, where a channel has more than a disk; `flushes` are called at the end of each step."""
+        """The same, where a channel has more than a disk; `flushes` are called at the end of each step, and
+        `looks` before one for the disk's or the clock's sake: what has arrived is taken with it."""
         self._carry_out_in = dict(carry_out)
         self._flushes = list(flushes)
+        self._looks = list(looks)
         self._port = port
         self._is_due = True
         self._schedule()
@@ -119,7 +123,10 @@ class NodeRunner:
 
     def _on_scheduled(self) -> None:
         self._is_scheduled = False
-        # As a rule what was told has been taken by a step in between, together with what had arrived.
+        # What was told may have been taken by a step in between, together with what had arrived.
+        if self._events or self._is_due:
+            for look in self._looks:
+                look()
         if self._events or self._is_due:
             self._step()
 

@@ -42,6 +42,9 @@ IDLE_SECONDS: Final = 0.05
 """After so long without writes the journal notes how far it was synced, so that damage to the last
 records can be told from a torn write."""
 
+SYNCED_AT_ONCE_BYTES: Final = 64 << 10
+"""More than this is synced beside the loop, however quick the disk is: there is work to do meanwhile."""
+
 NO_SPACE_RETRY_SECONDS: Final = 1.0
 LOW_FLUSH_SECONDS: Final = 0.01
 TIGHT_BELOW: Final = 0.5
@@ -74,6 +77,10 @@ class ChannelStorage:
         self._loop = asyncio.get_running_loop()
         self._sync = SyncThread(disk, self._sync_done)
         self._workers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-files")
+        # Did anybody ask for anything since the last flush?
+        self._is_asked = True
+        # What is to be appended when the step is over, for a run of envelopes takes one call.
+        self._gathered: list[bus.Append] = []
         self._waiting_for_space: deque[bus.Append] = deque()
         self._low: NoSpace | None = None
         self._is_tight = False
@@ -105,8 +112,9 @@ class ChannelStorage:
 
     def carry_out(self, effect: bus.Effect) -> None:
         """Do what a machine of the channel asked of the disk."""
+        self._is_asked = True
         if type(effect) is bus.Append:
-            self._append(effect)
+            self._gathered.append(effect)
             return
         match effect:
             case bus.WriteCheckpoint():
@@ -128,6 +136,7 @@ class ChannelStorage:
 
     def append_all(self, appends: list[bus.Append]) -> None:
         """What `carry_out` does with each of these, which follow each other."""
+        self._is_asked = True
         at, total = 0, len(appends)
         while at < total and not self._waiting_for_space:
             end = at
@@ -143,6 +152,13 @@ class ChannelStorage:
                 at += 1
         for effect in appends[at:]:
             self._append(effect)
+
+    def _append_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if len(gathered) == 1:
+            self._append(gathered[0])
+        else:
+            self.append_all(gathered)
 
     def _append(self, effect: bus.Append) -> None:
         index, record = effect
@@ -202,6 +218,7 @@ class ChannelStorage:
                 self._waiting_for_space.popleft()
         except NoSpace as error:
             self._low = error
+        self._is_asked = True
         self.flush()
         if self._journal.has_spare:
             self._note_space(None)
@@ -214,6 +231,11 @@ class ChannelStorage:
 
     def flush(self) -> None:
         """Write what this round of the loop has gathered, and have it synced."""
+        if not self._is_asked:
+            return
+        self._is_asked = False
+        if self._gathered:
+            self._append_gathered()
         if self._base_to_release is not None:
             base, self._base_to_release = self._base_to_release, None
             self._release(base)
@@ -238,9 +260,21 @@ class ChannelStorage:
         self._request(self._journal.flush())
 
     def _request(self, ticket: SyncTicket | None) -> None:
-        if ticket is not None:
-            self._requested.append(ticket)
-            self._sync.request(ticket)
+        if ticket is None:
+            return
+        is_little = self._journal.unsynced_bytes <= SYNCED_AT_ONCE_BYTES
+        if is_little and self._sync.is_quick and not self._requested:
+            # Two hand-overs between threads cost more than such a sync, and what arrives meanwhile is
+            # taken together.
+            try:
+                self._sync.sync_now(ticket)
+            except StorageFailed as error:
+                self._on_sync(error)
+            else:
+                self._on_sync(ticket)
+            return
+        self._requested.append(ticket)
+        self._sync.request(ticket)
 
     def _sync_done(self, result: SyncTicket | StorageFailed) -> None:
         # In the sync thread. A failure is noted here too: the loop may take no more steps.
@@ -413,7 +447,11 @@ class ChannelStorage:
         # What the sync thread finished last was told to a loop that takes no more steps.
         while self._requested:
             self._journal.synced(self._requested.popleft())
-        self._journal.close()
+        try:
+            self._journal.close()
+        except StorageFailed as error:
+            self._disk.mark_poisoned(error.text)
+            raise
 
     def abandon(self) -> None:
         """The node failed: leave the disk as it is."""

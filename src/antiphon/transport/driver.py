@@ -46,6 +46,7 @@ class Driver(ABC):
         self.settings = settings
         self.deliver = deliver
         self.flushes_itself = True
+        self.gather_seconds = 0.0
         if fault_file is not None and faults is None:
             faults = FaultLayer(settings.node)
         self._faults = faults
@@ -106,6 +107,10 @@ class Driver(ABC):
         if self._is_open and self._link.has_outgoing:
             self._transmit(self._link.flush(time.monotonic_ns()))
             self._arm_timer()
+
+    def look(self) -> None:
+        """Deliver what has arrived by now, where that can be had without waiting for the event loop."""
+        return
 
     @property
     def whole_bytes(self) -> int:

@@ -157,6 +157,9 @@ class Transport(Protocol):
     flushes_itself: bool
     """Does what was said leave at the end of the round without a `flush`? Who flushes after every step, and
     so would be woken for nothing, says no. What is said while frames are delivered leaves after that."""
+    gather_seconds: float
+    """For so long what arrives may be left lying, so that more of it is taken at once. A transport that
+    cannot do so takes it as it comes."""
 
     async def start(self) -> None:
         """Open sockets; `NodeError` when that is impossible. Members need not be there yet."""
@@ -172,6 +175,9 @@ class Transport(Protocol):
 
     def flush(self) -> None:
         """The step is over: what it wanted sent goes out. Its buffers may change afterwards."""
+
+    def look(self) -> None:
+        """Deliver now what has arrived, if the transport can; else it comes with the next wake-up."""
 
     def counters(self) -> Mapping[int | None, Counters]:
         """What happened so far, by member."""

@@ -45,6 +45,7 @@ class MemoryTransport:
         self.settings = settings
         self.deliver = deliver
         self.flushes_itself = True
+        self.gather_seconds = 0.0
         self._network = network
         self._faults = faults
         self._loop = asyncio.get_running_loop()
@@ -90,6 +91,9 @@ class MemoryTransport:
         for node in self.settings.others:
             if lane in self.settings.peers[node].lanes:
                 self._hand_over(node, frame)
+
+    def look(self) -> None:
+        """What was sent arrives in its own time."""
 
     def flush(self) -> None:
         """Nothing waits here: what was sent is with the others already."""

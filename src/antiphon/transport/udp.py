@@ -5,7 +5,8 @@ Where it sits
 
 What it promises
     P1  A wake-up drains all sockets that have something, up to 64 datagrams each, into one buffer that is
-        used again and again; what they said is delivered in one call.
+        used again and again; what they said is delivered in one call. With `gather_seconds` it comes so much
+        later, once for all that has arrived by then.
     P2  What leaves is paced: a burst never exceeds half of what a receive buffer holds.
 
 What it leaves to others
@@ -167,10 +168,33 @@ class UdpTransport(Driver):
     # -- receiving -------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        now_ns = time.monotonic_ns()
-        for descriptor, _ in self._poll.poll(0):
-            self._drain(now_ns, self._sockets[descriptor])
-        self._end_wake_up()
+        if self.gather_seconds:
+            self._loop.remove_reader(self._poll.fileno())
+            self._loop.call_later(self.gather_seconds, self._on_gathered)
+        else:
+            self._drain_all()
+
+    def _on_gathered(self) -> None:
+        if self._is_open:
+            self._loop.add_reader(self._poll.fileno(), self._on_readable)
+            self._drain_all()
+            if self._poll.poll(0):
+                # More than one wake-up takes. It has lain long enough, and buffers are not for ever.
+                self._loop.remove_reader(self._poll.fileno())
+                self._loop.call_soon(self._on_gathered)
+
+    def look(self) -> None:
+        """Deliver what has arrived by now."""
+        if self._is_open:
+            self._drain_all()
+
+    def _drain_all(self) -> None:
+        readable = self._poll.poll(0)
+        if readable:
+            now_ns = time.monotonic_ns()
+            for descriptor, _ in readable:
+                self._drain(now_ns, self._sockets[descriptor])
+            self._end_wake_up()
 
     def _drain_single(self, now_ns: int, sock: socket.socket) -> None:
         buffer, view = self._buffer, self._view

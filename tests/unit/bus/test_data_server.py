@@ -127,6 +127,42 @@ def test_envelopes_that_came_together_are_taken_each_for_itself() -> None:
     assert reported(together.hear(m.Envelopes((good[2], good[0], good[2])), 7)) == [[3, 1]]
 
 
+def submit_of(*datas: m.Data, epoch: int = EPOCH) -> m.CommitSubmit:
+    return m.CommitSubmit(epoch, 1, tuple(entry_of(data, 2 + at) for at, data in enumerate(datas)), 1, 1)
+
+
+def test_what_has_its_number_when_it_becomes_durable_is_not_reported_until_time_is_up() -> None:
+    desk = Desk(rereport_ms=200)
+    desk.lead()
+    one, two = data_of(mid(1)), data_of(mid(2))
+    desk.hear(one, 7)
+    desk.hear(two, 7)
+    desk.hear(submit_of(one))
+    assert reported(desk.step(Synced(2))) == [[2]]
+    desk.now_ns = 300 * MS
+    assert reported(desk.step()) == [[1, 2]], "its number may have come to nothing"
+
+
+def test_who_did_not_number_it_hears_of_it() -> None:
+    desk = Desk()
+    desk.lead()
+    data = data_of(mid(1))
+    desk.hear(data, 7)
+    desk.hear(submit_of(data, epoch=LATER), 3)
+    desk.hear(submit_of(data), 3)
+    assert reported(desk.step(Synced(1))) == [[1]]
+
+
+def test_a_new_sequencer_hears_of_what_the_one_before_had_numbered() -> None:
+    desk = Desk()
+    desk.lead()
+    data = data_of(mid(1))
+    desk.hear(data, 7)
+    desk.hear(submit_of(data))
+    desk.lead(LATER)
+    assert desk.step(Synced(1)) == [Send(3, m.DataReport(LATER, (item_of(data),)))]
+
+
 def test_a_sync_that_began_too_early_releases_only_what_was_written_before() -> None:
     desk = Desk()
     desk.lead()

@@ -19,7 +19,7 @@ from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
 from antiphon.bus.planted import NONE, REFRESH_TS
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import Again, Producer, in_the_same_words
 from antiphon.ids import Mid, make_epoch
 from antiphon.wire.commands import Outcome, OutcomeCode
 from tests.unit.bus.stage import envelope
@@ -32,12 +32,14 @@ OTHER = b"run of a ghost.."
 class Door:
     """The producer of node 7, which has no replica and so far knows that number 3 is committed."""
 
-    def __init__(self, planted: frozenset[str] = NONE, **settings: Any) -> None:
+    def __init__(
+        self, planted: frozenset[str] = NONE, again: Again = in_the_same_words, **settings: Any
+    ) -> None:
         servers = dict.fromkeys(
             ("commit_servers", "data_servers", "checkpoint_servers", "candidates"), (1, 2)
         )
         self.config = GroupConfig.of("main", (1, 2, 7), **{**servers, **settings})
-        self.producer = Producer(self.config, 7, RUN, planted=planted)
+        self.producer = Producer(self.config, 7, RUN, again=again, planted=planted)
         self.now_ns = 0
         self.next = 4
         self.hear(m.Heartbeat(EPOCH, 3, 0, 1, 3, True))
@@ -523,6 +525,48 @@ def test_when_two_runs_have_followed_everything_is_in_doubt() -> None:
     effects = door.hear(door.state(pe=90, previous=(80, 5), run=OTHER))
     assert uncertain(effects) == [1, 2]
     assert len(opens(effects)) == 1
+
+
+def shouted(payload: bytes) -> bytes:
+    return payload + b"!"
+
+
+def test_what_is_in_doubt_is_said_in_other_words_and_what_is_not_in_the_same() -> None:
+    door = Door(again=shouted)
+    one, two, three = door.open(1, 2, 3)
+    door.numbered_in_vain(one)
+    door.opened(OTHER)
+    door.lose_the_log()
+    (varied,) = opens(door.hear(door.state(pe=6, previous=(4, 1), run=OTHER)))
+    again = sent(door.commit(door.opened(varied)))
+    assert [data.payload for data in again] == [one.payload + b"!", two.payload, three.payload]
+
+
+def test_what_may_be_in_the_order_is_said_as_what_is() -> None:
+    door = Door(again=shouted)
+    one, two = door.open(1, 2)
+    door.numbered_in_vain(one)
+    door.lose_the_log()
+    (varied,) = opens(door.hear(door.state(pe=90, previous=(80, 5), run=OTHER)))
+    again = sent(door.commit(door.opened(varied)))
+    assert [data.payload for data in again] == [one.payload + b"!", two.payload + b"!"]
+
+
+def test_an_envelope_whose_outcome_is_gone_is_said_in_other_words() -> None:
+    door = Door(again=shouted)
+    (data,) = door.open(1)
+    door.commit(door.numbered(data))
+    (again,) = sent(door.hear(m.Applied(EPOCH, 90, (), after=80, floor=70)))
+    assert again.payload == data.payload + b"!"
+
+
+def test_while_the_run_goes_on_what_is_committed_is_said_in_other_words() -> None:
+    door = Door(again=shouted)
+    one, _ = door.open(1, 2)
+    door.numbered_in_vain(one)
+    door.lose_the_log()
+    (again,) = sent(door.hear(door.state(last=1)))
+    assert again.payload == one.payload + b"!"
 
 
 def test_an_open_that_is_gone_from_the_logs_is_told_by_the_row() -> None:

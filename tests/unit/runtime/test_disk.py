@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import threading
@@ -15,7 +17,15 @@ from antiphon.errors import Damaged, DataDirectoryLocked, NoSpace, StorageFailed
 from antiphon.journal.format import PAGE, segment_name
 from antiphon.journal.journal import SyncTicket
 from antiphon.journal.ports import Location, Position
-from antiphon.runtime.disk import POISONED, RESERVE, FileDisk, SyncThread
+from antiphon.runtime.disk import (
+    POISONED,
+    QUICK_SECONDS,
+    RESERVE,
+    SLOW_SYNCS_MAX,
+    STALL_SECONDS,
+    FileDisk,
+    SyncThread,
+)
 from tests.journals import Desk, payload_of
 
 
@@ -300,5 +310,66 @@ def test_the_callback_runs_in_the_thread(tmp_path: Path) -> None:
     thread = SyncThread(disk, lambda _: seen.put(threading.current_thread().name))
     thread.request(ticket(1, "a"))
     assert seen.get(timeout=10) == "antiphon-sync"
+    thread.close()
+    disk.close()
+
+
+@pytest.mark.parametrize("can_go_past_the_cache", [True, False])
+def test_a_new_file_is_all_zeros_with_or_without_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_go_past_the_cache: bool
+) -> None:
+    disk = FileDisk(tmp_path)
+    size = (2 << 20) + 3 * PAGE
+    if not can_go_past_the_cache:
+        real, direct = fcntl.fcntl, os.O_DIRECT
+
+        def refusing(descriptor: int, what: int, argument: int = 0) -> int:
+            if what == fcntl.F_SETFL and argument & direct:
+                raise OSError(errno.EINVAL, "this file system cannot do so")
+            return real(descriptor, what, argument)
+
+        monkeypatch.setattr(fcntl, "fcntl", refusing)
+    disk.create("a", size)
+    assert disk.read("a", 0, 2 * size) == bytes(size)
+    # What is written and read later goes through the cache again.
+    disk.write("a", 5, [b"not a page"])
+    assert disk.read("a", 0, 16) == bytes(5) + b"not a page" + bytes(1)
+    disk.close()
+
+
+class Clock:
+    """Stands still but for what a sync takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = self.takes_s = 0.0
+        monkeypatch.setattr("antiphon.runtime.disk.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr(os, "fdatasync", self._sync)
+
+    def _sync(self, _: int) -> None:
+        self.now_s += self.takes_s
+
+
+def test_a_disk_is_quick_when_its_last_syncs_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FileDisk(tmp_path)
+    disk.create("a", PAGE)
+    thread = SyncThread(disk, lambda _: None)
+    clock = Clock(monkeypatch)
+
+    def sync(count: int, seconds: float) -> list[bool]:
+        clock.takes_s = seconds
+        found = []
+        for _ in range(count):
+            thread.sync_now(ticket(1, "a"))
+            found.append(thread.is_quick)
+        return found
+
+    assert not thread.is_quick, "nothing is known of it"
+    assert sync(1, 2 * QUICK_SECONDS) == [False]
+    assert sync(1, QUICK_SECONDS / 2) == [True]
+    assert sync(SLOW_SYNCS_MAX, 2 * QUICK_SECONDS) == [True] * (SLOW_SYNCS_MAX - 1) + [False]
+    assert sync(1, QUICK_SECONDS / 2) == [True]
+    # Whoever waited in the loop stood still for so long; once is enough.
+    assert sync(1, STALL_SECONDS) == [False]
+    assert sync(1, QUICK_SECONDS / 2) == [True]
     thread.close()
     disk.close()

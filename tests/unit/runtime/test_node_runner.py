@@ -94,3 +94,29 @@ def test_a_step_is_taken_when_it_is_due_and_not_before() -> None:
         assert machines.steps == [[]]
 
     play(story)
+
+
+def test_before_a_step_for_the_disk_the_runner_looks_whether_something_has_arrived() -> None:
+    async def run() -> None:
+        machines = NotingMachines()
+        runner = NodeRunner(machines)
+        arrived: list[str] = []
+
+        def look() -> None:
+            if arrived:
+                runner.take([arrived.pop()])
+
+        runner.begin_in({}, [], NoPort(), [look])
+        async with asyncio.timeout(LIMIT_S):
+            await machines.stepped.wait()
+            machines.steps.clear()
+            arrived.append("arrived")
+            runner.tell("a", Synced(1))
+            await rounds()
+            assert machines.steps == [[InChannel("a", Synced(1)), "arrived"]]
+            runner.tell("a", Synced(2))
+            await rounds()
+            assert machines.steps[1:] == [[InChannel("a", Synced(2))]]
+        runner.end()
+
+    asyncio.run(run())
