@@ -38,6 +38,7 @@ from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
+from antiphon.client_manager.repetition import said_again
 from antiphon.errors import Damaged, FormatMismatch, StorageFailed
 from antiphon.ids import IdSource
 from antiphon.inquiries import Member
@@ -237,7 +238,7 @@ def start_node(
             disk_id=found.disk_id,
             planted=settings.planted,
         ),
-        producer=Producer(group, node_id, identity.run_id),
+        producer=Producer(group, node_id, identity.run_id, again=said_again),
         manager=manager,
     )
     client_manager: ClientManager | None = None
@@ -335,7 +336,9 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         channels=[
             ChannelParts(
                 name=group.group,
-                producer=Producer(group, start.node_id, identity.run_id, opens_at_once=True),
+                producer=Producer(
+                    group, start.node_id, identity.run_id, opens_at_once=True, again=said_again
+                ),
                 listener=Listener(group, start.node_id, start.name),
             )
             for group in start.groups

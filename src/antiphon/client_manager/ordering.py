@@ -19,6 +19,7 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, EnvelopeUncertain
 from antiphon.client_manager.admission import PUBLICATIONS, check_command
@@ -41,11 +42,15 @@ from antiphon.wire.commands import (
     kind_of,
 )
 from antiphon.wire.frames import Command
+from antiphon.wire.primitives import Buffer
 
 _PUBLISH = int(CommandKind.PUBLISH)
 _RETURN = int(CommandKind.RETURN)
 _TX_COMMIT = int(CommandKind.TX_COMMIT)
 _APPLIED = int(OutcomeCode.APPLIED)
+_NEW = LaneState.NEW
+# Past the constructor of a tuple with names: there is one for every command.
+_new: Final = tuple.__new__
 _DONE = (_APPLIED, int(OutcomeCode.DUPLICATE))
 
 _KEEP_VIEW_BYTES = 32 * 1024
@@ -77,6 +82,8 @@ class Ordering:
         self._to_confirm: list[Lane] = []
         self._paused: dict[int, Connection] = {}
         self._unconfirmed_bytes = 0
+        self.has_stirred = False
+        """Has something been settled that others do something about, who may want to be woken?"""
 
     # -- on the way in ---------------------------------------------------------
 
@@ -90,28 +97,26 @@ class Ordering:
         if size > settings.envelope_bytes_max:
             raise ProtocolError(f"a command of {size} bytes; at most {settings.envelope_bytes_max}")
         header, destination, subscription, ranges = check_command(data)
-        session = connection.sessions.get(header.session)
-        if session is None and header.session in connection.left:
+        kind, _, _, count, generation, number, _, who = header
+        session = connection.sessions.get(who)
+        if session is None and who in connection.left:
             # It left without the client's doing; the word about that crosses this one.
             return
-        if session is None or header.generation != session.generation:
+        if session is None or generation != session.generation:
             raise ProtocolError(
-                f"generation {header.generation} of session {header.session:032x} "
-                "is not open on this connection"
+                f"generation {generation} of session {who:032x} is not open on this connection"
             )
-        lane = session.lane(channel)
-        lane.take_numbers(header.number, header.count)
-        if header.kind in PUBLICATIONS:
+        lane = session.lanes.get(channel) or session.lane(channel)
+        lane.take_numbers(number, count)
+        if kind in PUBLICATIONS:
             if lane.published_bytes > settings.window_bytes:
                 raise ProtocolError(f"more than the window of {settings.window_bytes} bytes is unconfirmed")
             lane.published_bytes += size
-        if lane.state == LaneState.NEW:
+        if lane.state is _NEW:
             self.open_lane(lane)
-        ordered = Ordered(
-            lane, header.kind, header.number, header.count, size, destination, subscription, ranges
-        )
+        ordered = _new(Ordered, (lane, kind, number, count, size, destination, subscription, ranges))
         gatherer.put(ordered, data if size >= _KEEP_VIEW_BYTES else bytes(data))
-        if header.kind == _RETURN and isinstance(ranges, Ranges):
+        if kind == _RETURN and isinstance(ranges, Ranges):
             # Its client has let go of them. When we hear that this was ordered, it may have got them again;
             # and a new primary that was told they are held here would keep them from everybody.
             session.release(channel, destination, subscription, ranges)
@@ -134,7 +139,7 @@ class Ordering:
         assert session is not None, "the node's own lane is always open"
         lane.state = LaneState.OPENING
         if session.is_resumed and not may_create:
-            self.order(lane, ResumeSession())
+            self.order(lane, ResumeSession(known=session.known))
         else:
             self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
 
@@ -144,7 +149,8 @@ class Ordering:
             lane.state = LaneState.OPENING
             # It is known there already, by our own doing.
             lane.is_repeated = True
-            self.order(lane, ResumeSession())
+            assert lane.session is not None, "the node's own lane is nobody's"
+            self.order(lane, ResumeSession(known=lane.session.generation))
 
     def order(
         self, lane: Lane, payload: Payload, detail: Creation | Then | None = None, count: int = 1
@@ -165,7 +171,10 @@ class Ordering:
         self._gatherers[channel].committed(event.tag)
 
     def uncertain(self, channel: str, event: EnvelopeUncertain) -> None:
-        """The bus orders the envelope once more: its sessions may already be known, by their own doing."""
+        """The bus orders the envelope once more, as `repetition` says it.
+
+        Its sessions may already be known, by their own doing; what opened one resumes it now.
+        """
         for ordered in self._gatherers[channel].commands(event.tag):
             ordered.lane.is_repeated = True
 
@@ -202,6 +211,7 @@ class Ordering:
                 self._to_confirm.append(lane)
             lane.tell(number, count, _APPLIED, sequence)
         if lane.has_reached_barrier:
+            self.has_stirred = True
             self._send_confirm(lane)
             lane.pass_barriers()
 
@@ -212,8 +222,10 @@ class Ordering:
         if ordered.number:
             self._settle_numbered(ordered, sequence, outcomes)
         else:
+            self.has_stirred = True
             self._own_settled(ordered, sequence, outcomes)
         if lane.has_reached_barrier:
+            self.has_stirred = True
             self._send_confirm(lane)
             lane.pass_barriers()
 
@@ -233,6 +245,7 @@ class Ordering:
             assert isinstance(detail, tuple) and not isinstance(detail, Creation), "a commit consumes"
             session.release_all(lane.channel, detail)
         if outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION:
+            self.has_stirred = True
             self._destination_gone(lane.channel, destination)
         connection = session.connection
         if connection is None:
@@ -254,11 +267,25 @@ class Ordering:
         if lane.items and lane.session is not None and lane.session.connection is not None:
             self._outbox.send_buffers(lane.session.connection, [lane.take_confirm()])
 
+    def _confirm_all(self) -> None:
+        """What all lanes have to say, those of a connection together."""
+        said: dict[Connection, list[Buffer]] = {}
+        for lane in self._to_confirm:
+            session = lane.session
+            connection = None if session is None else session.connection
+            if connection is not None and lane.items:
+                words = said.get(connection)
+                if words is None:
+                    words = said[connection] = []
+                words.append(lane.take_confirm())
+        self._to_confirm.clear()
+        for connection, words in said.items():
+            self._outbox.send_buffers(connection, words)
+
     def finish_step(self) -> None:
         """Everything has been taken in: what can be told is told, what can be submitted is submitted."""
-        for lane in self._to_confirm:
-            self._send_confirm(lane)
-        self._to_confirm.clear()
+        if self._to_confirm:
+            self._confirm_all()
         for gatherer in self._gatherers.values():
             if gatherer.has_waiting:
                 for envelope in gatherer.gather():

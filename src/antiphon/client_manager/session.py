@@ -274,15 +274,20 @@ class Session:
         "id",
         "is_closing",
         "is_resumed",
+        "known",
         "lanes",
         "opening",
         "unconfirmed_bytes",
         "user",
     )
 
-    def __init__(self, session_id: int, generation: int, connection: Connection, *, is_resumed: bool) -> None:
+    def __init__(
+        self, session_id: int, generation: int, connection: Connection, *, is_resumed: bool, known: int = 0
+    ) -> None:
         self.id = session_id
         self.generation = generation
+        # Its channels have known it under this generation, says its client.
+        self.known = known
         self.user = connection.user
         self.client_id = connection.client_id
         self.is_resumed = is_resumed

@@ -92,13 +92,21 @@ class SessionService:
             raise Refusal(LIMIT, f"a node has at most {self._settings.sessions_total_max} sessions")
         if bool(wish.session) != (wish.generation > 1) or (not wish.session and wish.generation):
             raise ProtocolError(f"session {wish.session:032x} cannot be in generation {wish.generation}")
+        if wish.known and wish.known >= wish.generation:
+            raise ProtocolError(f"generation {wish.known} does not come before {wish.generation}")
         for channel in wish.channels:
             if channel not in self._channels or not wish.session:
                 raise ProtocolError(f"a session cannot be resumed in channel {channel[:80]!r}")
         if wish.session:
             self._take_over(connection, wish)
         session_id = wish.session or self._ids.next()
-        session = Session(session_id, wish.generation or 1, connection, is_resumed=bool(wish.session))
+        session = Session(
+            session_id,
+            wish.generation or 1,
+            connection,
+            is_resumed=bool(wish.session),
+            known=wish.known,
+        )
         self._sessions[session_id] = connection.sessions[session_id] = session
         session.opening = wish.request
         for channel in dict.fromkeys(wish.channels):

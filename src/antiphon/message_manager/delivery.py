@@ -335,7 +335,9 @@ class Delivery:
         if len(self._gone) > _GONE_REMEMBERED:
             del self._gone[next(iter(self._gone))]
         consumer = self._consumers.get(key)
-        if consumer is None:
+        if consumer is None or consumer.is_away:
+            # Who is away is waited for. A client manager that speaks of it once more has forgotten it, and
+            # with it what its client saw: a delivery that was late made it say so.
             return
         if message.is_lost:
             self._suspend(consumer, message.seen_through)

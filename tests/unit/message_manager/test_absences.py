@@ -121,6 +121,19 @@ def test_a_client_that_stays_away_is_taken_for_dead_and_what_it_saw_comes_back_c
     assert [(n, count) for _, n, _, count in delivered(channel.flush())] == [(first, 1), (first + 1, 1)]
 
 
+def test_a_client_manager_that_has_forgotten_the_lost_client_says_nothing_about_what_it_saw(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    """A delivery that was late comes to a client manager that does not know the consumer any more."""
+    first = held_by_a_lost_client(channel, client, queue)
+    assert numbers_to(channel.flush(), 9) == [first + 2]
+    channel.say(Unregister(1, 0, term=channel.manager.term), CM)
+    assert delivered(channel.flush()) == [], "its client may still come back"
+    channel.now_ns += WAIT_NS
+    channel.order_proposals(channel.flush())
+    assert [(n, count) for _, n, _, count in delivered(channel.flush())] == [(first, 1), (first + 1, 1)]
+
+
 def test_a_client_that_comes_back_has_what_it_holds_and_gets_what_it_never_got(
     channel: Channel, client: Client, queue: int
 ) -> None:
