@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from xxhash import xxh3_128_digest
+
 from antiphon.batch import Batch, BatchBuilder, ColumnId
 from antiphon.bus import codec, records
 from antiphon.bus import messages as bus
@@ -32,6 +34,15 @@ from antiphon.wire.commands import (
     kind_of,
     publish_buffers,
     read_command,
+)
+from antiphon.wire.holds import Hold, ReleaseHold
+from antiphon.wire.range_frames import (
+    DIGEST_BYTES,
+    RangeAck,
+    RangeLoss,
+    RangeWanted,
+    decode_page,
+    page_buffers,
 )
 
 
@@ -72,6 +83,28 @@ def _walk(pieces: list[bytes]) -> tuple[list[tuple[int, bytes]], bool]:
     return found, False
 
 
+def _page(batch: bytes) -> bytes:
+    ack = RangeAck(5, 1_000, 7, 0, Ranges([(3, 6)]))
+    return b"".join(page_buffers(9, 3, (20, 30), (RangeLoss(7, 1, 2),), [(7, 3, 3, [batch])], (ack,)))
+
+
+def check_pages(data: bytes) -> None:
+    """A page is what its digest says; also what a replica gone mad would send is a page or no page."""
+    for page in (data, xxh3_128_digest(data) + data):
+        try:
+            through, rows, ends, losses, pieces, acks = decode_page(page)
+        except ProtocolError:
+            continue
+        batches = [(id, first, count, [batch]) for id, first, count, batch in pieces]
+        again = page_buffers(through, rows, ends, losses, batches, acks)
+        assert b"".join(again) == page
+
+
+def seeds_of_pages() -> list[bytes]:
+    pages = [_page(batch) for batch in _batches()]
+    return [*pages, *(page[DIGEST_BYTES:] for page in pages)]
+
+
 def seeds_of_frames() -> list[bytes]:
     batch = _batches()[0]
     said: list[frames.Frame] = [
@@ -105,6 +138,18 @@ def seeds_of_frames() -> list[bytes]:
             channel="a",
             pieces=(frames.DeliverPiece(3, 0, batch), frames.DeliverPiece(9, 1, batch)),
         ),
+        frames.RangeAsk(request=7, channel="a", question='{"question": "heads", "destinations": [7]}'),
+        frames.RangeRead(
+            request=8,
+            channel="a",
+            start=1,
+            stop=9,
+            goal=9,
+            page_bytes=1 << 20,
+            ahead=4,
+            destinations=(RangeWanted(7, 3), RangeWanted(8)),
+        ),
+        frames.RangePage(request=8, page=_page(batch)),
         frames.Ask(request=6, question='{"question": "status"}'),
         frames.Answer(request=6, answer="{}"),
     ]
@@ -144,6 +189,10 @@ def _commands() -> list[bytes]:
         encode_command(
             6, 7, 1, 4, 2, Return(destination=3, subscription=0, counted=True, ranges=ranges).encode()
         ),
+        encode_command(
+            24, 7, 1, 5, 2, Hold(name="spark", position=9, limit_ms=1_000, destinations=(3, 4)).encode()
+        ),
+        encode_command(25, 7, 1, 6, 2, ReleaseHold(name="spark").encode()),
     ]
 
 
@@ -310,6 +359,7 @@ def seeds_of_journal() -> list[bytes]:
 
 TARGETS: dict[str, Target] = {
     "frames": Target(check_frames, seeds_of_frames),
+    "pages": Target(check_pages, seeds_of_pages),
     "commands": Target(check_commands, seeds_of_commands),
     "batch": Target(check_batch, _batches),
     "values": Target(check_values, seeds_of_values),

@@ -16,9 +16,11 @@ from antiphon.client.aio import Connection, connect
 from antiphon.client.consumer import Consumer
 from antiphon.client.core_gathering import Row
 from antiphon.client.producer import Producer
+from antiphon.client.ranges import Ranges
 from antiphon.client.receipts import Receipt, Receipts
 from antiphon.client.session import Session
-from antiphon.client.staging import StagedPart, Staging
+from antiphon.client.staged_parts import StagedPart
+from antiphon.client.staging import Staging
 from antiphon.errors import (
     AccessDenied,
     AcknowledgeRefused,
@@ -33,6 +35,7 @@ from antiphon.errors import (
     FormatMismatch,
     InvalidMessage,
     InvalidName,
+    InvalidOption,
     LocalError,
     MessageTooLarge,
     NodeError,
@@ -42,6 +45,9 @@ from antiphon.errors import (
     PublishError,
     PublishRefused,
     PublishUncertain,
+    RangeError,
+    RangeLost,
+    RangeUnavailable,
     RemoteError,
     SessionClosed,
     StorageFailed,
@@ -70,6 +76,7 @@ __all__ = [
     "Row",
     "Staging",
     "StagedPart",
+    "Ranges",
     "Admin",
     "Int8",
     "Int16",
@@ -83,6 +90,7 @@ __all__ = [
     "SessionClosed",
     "ConsumerClosed",
     "InvalidName",
+    "InvalidOption",
     "InvalidMessage",
     "MessageTooLarge",
     "RemoteError",
@@ -94,6 +102,9 @@ __all__ = [
     "AcknowledgeRefused",
     "DestinationError",
     "DestinationUnavailable",
+    "RangeError",
+    "RangeLost",
+    "RangeUnavailable",
     "SubscriptionError",
     "SubscriptionInUse",
     "TransactionRolledBack",

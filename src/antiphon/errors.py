@@ -9,6 +9,7 @@
     |   +-- ConsumerClosed
     |   +-- InvalidName
     |   +-- InvalidMessage      a body, a property or a header that no message may have
+    |   +-- InvalidOption       an option of the Spark source or sink that is unknown, or cannot be
     |   +-- MessageTooLarge
     |   +-- TransactionTooLarge     beyond the limits of a transaction; nothing of it is left behind
     +-- RemoteError             the peer broke the protocol; the connection is over
@@ -20,6 +21,9 @@
     +-- AcknowledgeRefused      the message was given to another consumer meanwhile
     +-- DestinationError        a destination cannot be found, made or used like this
     |   +-- DestinationUnavailable  its channel does not answer; what is known can still be used
+    +-- RangeError              a range of stored messages cannot be read
+    |   +-- RangeLost           a part of it is not kept any more
+    |   +-- RangeUnavailable    it does not exist yet, or its channel does not answer
     +-- SubscriptionError       a subscription cannot be found, made or removed
     |   +-- SubscriptionInUse   somebody else consumes it at this moment
     +-- TransactionRolledBack
@@ -111,6 +115,12 @@ class InvalidMessage(LocalError):
     """A body, a property or a header has a type or a value that no message may have."""
 
     code = "local.invalid_message"
+
+
+class InvalidOption(LocalError):
+    """An option of the Spark source or sink is unknown, missing, or has a value that cannot be."""
+
+    code = "local.invalid_option"
 
 
 class MessageTooLarge(LocalError):
@@ -231,6 +241,43 @@ class DestinationUnavailable(DestinationError):
     """
 
     code = "destination.unavailable"
+
+
+class RangeError(AntiphonError):
+    """A range of stored messages cannot be read."""
+
+    code = "range"
+
+
+class RangeLost(RangeError):
+    """Messages that the range had are not kept any more: retention has let go of them.
+
+    They are those of `destination` with numbers from `first` through `last`, at least the last of them.
+    """
+
+    code = "range.lost"
+    destination: str = ""
+    channel: str = ""
+    first: int = 0
+    last: int = 0
+
+    def __init__(self, destination: str, channel: str, first: int, last: int) -> None:
+        super().__init__(
+            f"messages of {destination} are not kept any more: numbers {first} to {last} of {channel}"
+        )
+        self.destination = destination
+        self.channel = channel
+        self.first = first
+        self.last = last
+
+
+class RangeUnavailable(RangeError):
+    """The range goes beyond what there is, or no replica of its channel answers at the moment.
+
+    Of a cluster that exists, what was once there is there again later: try again.
+    """
+
+    code = "range.unavailable"
 
 
 class SubscriptionError(AntiphonError):

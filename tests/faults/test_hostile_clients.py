@@ -8,6 +8,7 @@ must be short and without a traceback.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -16,7 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,7 @@ from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import Acknowledge, encode_command
+from antiphon.wire.range_frames import RangeWanted
 from tests.hostile import (
     HELLO,
     PATIENCE_SECONDS,
@@ -472,6 +476,22 @@ def test_thousands_that_come_and_go(arena: Arena) -> None:
         leave[number // len(words) % 2](peer)
 
 
+def _range_questions() -> list[str]:
+    """Questions about ranges that are as much work as a question can be."""
+    ids = list(range(1, 60_000))
+    limits = {"start": 1, "stop": 1 << 62, "rows": 1, "bytes": 1}
+    asked: list[dict[str, Any]] = [
+        {"question": "heads", "destinations": ids},
+        {"question": "heads", "destinations": [], "above": (1 << 63) - 1},
+        {"question": "bound", "destinations": ids, **limits},
+        {"question": "bound", "destinations": [], **limits},
+        {"question": "list", "after": 0},
+        {"question": "time", "log_time_ms": 0},
+        {"question": "holds"},
+    ]
+    return [json.dumps(question) for question in asked] * 10
+
+
 def test_floods_of_requests(arena: Arena) -> None:
     deep = '{"question":' + "[" * 60_000
     with arena.connect() as peer:
@@ -499,6 +519,25 @@ def test_floods_of_requests(arena: Arena) -> None:
             [
                 frames.ConsumerClose(request=request, session=session, consumer=1, seen_through=1 << 63)
                 for request in range(8_000, 10_000)
+            ],
+            [
+                frames.RangeAsk(request=request, channel="a", wait_ms=1 << 31, floor=floor, question=question)
+                for request, (floor, question) in enumerate(
+                    product((0, 1 << 63), (deep, "{}", *_range_questions())), 10_000
+                )
+            ],
+            [
+                frames.RangeRead(
+                    request=request,
+                    channel="a",
+                    start=1,
+                    stop=stop,
+                    goal=1 << 63,
+                    page_bytes=1 << 31,
+                    ahead=65_535,
+                    destinations=(RangeWanted(1),) * 1_000,
+                )
+                for request, stop in enumerate([2, 1 << 62] * 100, 11_000)
             ],
         ]
         for nonce, flood in enumerate(floods):

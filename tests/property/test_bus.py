@@ -108,6 +108,11 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "bytes_max": u32,
     "places": st.lists(st.builds(m.Place, u32, u32, u32), max_size=3).map(tuple),
     "data": st.binary(max_size=50),
+    "since": st.lists(u64, max_size=3).map(tuple),
+    "page": st.lists(st.binary(max_size=30), max_size=3),
+    "page_bytes": u32,
+    "wait_ms": u32,
+    "ahead": u16,
 }
 items_of = {
     m.DataReport: st.lists(items, max_size=3),
@@ -149,6 +154,8 @@ def comparable(message: Any) -> Any:
     if isinstance(message, m.Data):
         return message
     values = {field.name: getattr(message, field.name) for field in fields(message)}
+    if "page" in values:
+        values["page"] = b"".join(message.page)
     if "pieces" in values:
         values["pieces"] = [(*piece[:3], b"".join(piece.buffers)) for piece in message.pieces]
     return values

@@ -538,7 +538,7 @@ def test_a_channel_does_with_transactions_what_the_model_does_and_so_does_every_
 
 def _live_lengths(store: Any) -> list[int]:
     """The bytes of the batches that somebody still needs."""
-    return [batch.length for batch in {store.index.find(number) for number in store.live.numbers()}]
+    return [batch.length for batch in {store.index.find(number) for number in store.stored.numbers()}]
 
 
 def test_the_story_meets_what_it_is_meant_to_meet() -> None:

@@ -12,7 +12,7 @@ from antiphon.sim.runs import run
 from antiphon.sim.trace import Trace
 
 SEEDS = (3, 7, 11)
-WORKLOADS = ("bus", "cluster", "node", "transactions")
+WORKLOADS = ("bus", "cluster", "holds", "node", "transactions")
 SCRIPT = """
 import sys
 from antiphon.sim.runs import run

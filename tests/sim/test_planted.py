@@ -72,6 +72,7 @@ HUNTS = [
     Hunt("transactions", planted.PARTICIPANT_DECIDES_ALONE, 9, ("has let go of", "lets go of")),  # 1.4
     # Who was restored and who was not differ from then on: in what they hold, decide, promise or report.
     Hunt("transactions", planted.CHECKPOINT_FORGETS_TRANSACTIONS, 15, ("transactions:", "I11", "I17")),  # 2.4
+    Hunt("holds", planted.HOLD_BEGUN_ANEW, 16, ("I20",)),  # 2.7
 ]
 
 
@@ -120,7 +121,7 @@ def test_a_planted_bug_is_found_and_its_seed_passes_without_it(wanted: Hunt, cat
     assert healthy.is_clean, verdict(healthy)
 
 
-@pytest.mark.parametrize("workload", ["bus", "cluster", "node", "transactions"])
+@pytest.mark.parametrize("workload", ["bus", "cluster", "holds", "node", "transactions"])
 def test_there_is_a_hunt_for_every_profile(workload: str) -> None:
     assert {one.bug for one in HUNTS if one.workload == workload} == set(WORKLOADS[workload].profiles)
 
@@ -129,3 +130,4 @@ def test_every_bug_that_can_be_planted_is_hunted() -> None:
     assert set(WORKLOADS["bus"].profiles) == set(planted.ALL)
     assert set(WORKLOADS["cluster"].profiles) == set(planted.OF_CLUSTER)
     assert set(WORKLOADS["transactions"].profiles) == set(planted.OF_TRANSACTIONS)
+    assert set(WORKLOADS["holds"].profiles) == set(planted.OF_HOLDS)

@@ -207,6 +207,16 @@ class Batch:
         """The column of a property; None if no row has it, or if properties are blobs here."""
         return self._properties.get(name)
 
+    @property
+    def property_names(self) -> tuple[str, ...]:
+        """The properties that have a column of their own."""
+        return tuple(self._properties)
+
+    @property
+    def has_properties(self) -> bool:
+        """Does any row have properties, in whatever form?"""
+        return bool(self._properties) or ColumnId.PROPERTIES in self._columns
+
     def _number(self, id: ColumnId, row: int, default: int) -> int:
         column = self._columns.get(id)
         if column is None:
@@ -219,6 +229,20 @@ class Batch:
         return decode_text(column.item(row)) if column is not None and column.is_present(row) else None
 
     # -- rows ------------------------------------------------------------------
+
+    def numbered(self, producer: int, first_number: int) -> Batch:
+        """The same rows as somebody else's, counted from there on; nothing is copied."""
+        return Batch(
+            self.count,
+            producer,
+            first_number,
+            self._timestamp_ms,
+            self._body_kind,
+            self._first_bit,
+            self._body,
+            self._columns,
+            self._properties,
+        )
 
     def slice(self, start: int, stop: int) -> Batch:
         """The rows `[start, stop)` as a batch of their own; no body is copied."""

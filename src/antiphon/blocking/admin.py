@@ -42,6 +42,13 @@ class Admin:
         """
         return self._loop.run(self._admin.digests())
 
+    def holds(self) -> list[dict[str, Any]]:
+        """The named readers for whom messages are kept, with how much that is.
+
+        >>> [(hold["name"], hold["rows"]) for hold in admin.holds()]
+        """
+        return self._loop.run(self._admin.holds())
+
     def create(
         self,
         destination: str,

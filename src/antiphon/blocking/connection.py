@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon.blocking.admin import Admin
 from antiphon.blocking.block import Block
 from antiphon.blocking.loop import LoopThread
+from antiphon.blocking.ranges import Ranges
 from antiphon.blocking.session import Session
 from antiphon.blocking.staging import Staging
 from antiphon.client import aio
@@ -69,6 +70,15 @@ class Connection(Block):
         ...     staging.commit(7, [part])
         """
         return Staging(self._loop, self._connection.staging(app_id))
+
+    def ranges(self) -> Ranges:
+        """What is stored, read by ranges of numbers; see `antiphon.Connection.ranges`.
+
+        >>> with connection.ranges() as ranges:
+        ...     prices = ranges.destinations(["topic:prices"])
+        ...     heads = ranges.heads(prices)
+        """
+        return Ranges(self._loop, self._connection.ranges())
 
     def admin(self) -> Admin:
         """Questions to the system.

@@ -18,14 +18,19 @@ ROWS_AT_ONCE = 1_000
 _ALL_THERE = (list, tuple, str, bytes, bytearray, memoryview, Mapping)
 
 
-def run_fed(loop: LoopThread, bodies: Iterable[Any], send: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+def run_fed(
+    loop: LoopThread,
+    bodies: Iterable[Any],
+    send: Callable[[Any], Coroutine[Any, Any, T]],
+    at_once: int = ROWS_AT_ONCE,
+) -> T:
     """Run what sends these, and wait for its result."""
     if isinstance(bodies, _ALL_THERE) or not isinstance(bodies, Iterable):
         return loop.run(send(bodies))
     iterator, feed = iter(bodies), Feed()
     call = loop.begin(send(feed.bodies()))
     try:
-        while not call.is_done and (rows := list(islice(iterator, ROWS_AT_ONCE))):
+        while not call.is_done and (rows := list(islice(iterator, at_once))):
             loop.run(feed.put(rows, call))
     except BaseException:
         call.abandon()

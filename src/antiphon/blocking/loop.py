@@ -168,6 +168,18 @@ class LoopThread:
             pass
         raise errors.NotConnected("the connection is closed")
 
+    def leave(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Have this done without waiting for it.
+
+        What ends when it is garbage may do so in any thread, the loop's own too, and when the interpreter
+        ends and no other thread runs any more: whoever waited then would wait for ever.
+        """
+        try:
+            self._loop.call_soon_threadsafe(Call(coroutine, None).begin)
+        except RuntimeError:
+            # The loop is closed, and what was open in it, too.
+            coroutine.close()
+
     def end(self) -> None:
         """Stop the loop and wait for the thread. Once more does nothing."""
         if not self.is_over:

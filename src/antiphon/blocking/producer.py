@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from antiphon.batch import Batch
 from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.blocking.block import Block
@@ -117,6 +118,18 @@ class Producer(Block):
         >>> receipts = producer.send_many(line.encode() for line in file)
         """
         return run_fed(self._loop, bodies, lambda rows: self._producer.send_many(rows, timeout=timeout))
+
+    def send_batches(self, batches: Iterable[Batch], *, timeout: Duration | None = None) -> Receipts:
+        """Send messages that are columns already; return when all are stored. Not in a transaction.
+
+        >>> receipts = producer.send_batches(columns())
+        """
+        return run_fed(
+            self._loop,
+            iter(batches),
+            lambda some: self._producer.send_batches(some, timeout=timeout),
+            at_once=1,
+        )
 
     def close(self) -> None:
         """Send nothing more.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from antiphon.batch import Batch
 from antiphon.batch.bodies import Body
 from antiphon.blocking.block import Block
 from antiphon.blocking.feeding import run_fed
 from antiphon.blocking.loop import LoopThread
+from antiphon.client import staged_parts
 from antiphon.client import staging as asynchronous
 from antiphon.client.core_gathering import Row
 from antiphon.client.durations import Duration
-from antiphon.client.staging import TIME_LIMIT_S, Committed, StagedPart
+from antiphon.client.staged_parts import StagedPart
+from antiphon.client.staging import TIME_LIMIT_S, Committed
 
 
 class Staging(Block):
@@ -59,6 +62,23 @@ class Staging(Block):
             ),
         )
 
+    def writer(
+        self,
+        *,
+        part: StagedPart | None = None,
+        time_limit: Duration = TIME_LIMIT_S,
+        timeout: Duration | None = None,
+    ) -> PartWriter:
+        """A way to stage a part that is written batch by batch, and to several destinations.
+
+        >>> with staging.writer() as writer:
+        ...     writer.write("queue:alerts", batch)
+        ...     part = writer.seal()
+        """
+        writer = self._staging.writer(part=part, time_limit=time_limit, timeout=timeout)
+        self._loop.run(writer.opened())
+        return PartWriter(self._loop, writer)
+
     def commit(
         self, version: int, parts: Iterable[StagedPart], *, timeout: Duration | None = None
     ) -> Committed:
@@ -86,3 +106,41 @@ class Staging(Block):
 
     def __repr__(self) -> str:
         return repr(self._staging)
+
+
+class PartWriter(Block):
+    """Stages one part, batch by batch; see `antiphon.Staging.writer`.
+
+    >>> with staging.writer() as writer:
+    ...     writer.write("queue:alerts", batch)
+    ...     part = writer.seal()
+    """
+
+    def __init__(self, loop: LoopThread, writer: staged_parts.PartWriter) -> None:
+        self._loop = loop
+        self._writer = writer
+
+    def write(self, destination: str, batch: Batch) -> None:
+        """Have the rows of a batch stored without showing them; return when there is room for more.
+
+        >>> writer.write("queue:alerts", batch)
+        """
+        self._loop.run(self._writer.write(destination, batch))
+
+    def seal(self) -> StagedPart:
+        """Return when everything is stored: the part, with all that was written.
+
+        >>> part = writer.seal()
+        """
+        return self._loop.run(self._writer.seal())
+
+    def close(self) -> None:
+        """Drop what was not sealed.
+
+        >>> writer.close()
+        """
+        if not self._loop.is_over:
+            self._loop.run(self._writer.close())
+
+    def __repr__(self) -> str:
+        return repr(self._writer)

@@ -23,7 +23,8 @@ def add_command(commands: Any) -> None:
     questions = parser.add_subparsers(title="questions", metavar="QUESTION", required=True)
     status = questions.add_parser("status", help="nodes, channels and how far they are")
     destinations = questions.add_parser("destinations", help="destinations with their counts")
-    for question, run in ((status, _status), (destinations, _destinations)):
+    holds = questions.add_parser("holds", help="named readers for whom messages are kept, and how much")
+    for question, run in ((status, _status), (destinations, _destinations), (holds, _holds)):
         add_connection_options(question)
         question.set_defaults(run=run)
     create = questions.add_parser("create", help="make a destination")
@@ -79,6 +80,16 @@ def _destinations(arguments: argparse.Namespace) -> int:
     if subscriptions:
         print(_table(subscriptions, ("topic", "name", "client_id", "durable", "backlog")))
     _tell_silent(status)
+    return 0
+
+
+def _holds(arguments: argparse.Namespace) -> int:
+    (holds,) = _ask(arguments, "holds")
+    if arguments.json:
+        print(json.dumps(holds))
+    else:
+        columns = ("name", "channel", "position", "rows", "bytes", "age_s", "limit_s", "consume", "acks")
+        print(_table(holds, columns))
     return 0
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from antiphon.client.durations import Duration, seconds
+from antiphon.client.holds import read_reports
 from antiphon.client.link import Link
 from antiphon.errors import InvalidName, LocalError, ProtocolError
 from antiphon.names import parse_destination
-from antiphon.wire.frames import Answer, DestinationOpened
+from antiphon.wire.frames import Answer, DestinationOpened, RangeTold
 
 
 class Admin:
@@ -54,6 +55,18 @@ class Admin:
         digests = await self._ask("digests", list)
         return list(digests)
 
+    async def holds(self) -> list[dict[str, Any]]:
+        """The named readers for whom messages are kept, with how much that is; see `Ranges.hold`.
+
+        >>> [(hold["name"], hold["rows"]) for hold in await admin.holds()]
+        """
+        channels = (await self._ask_range("", "channels"))["channels"]
+        rows: list[dict[str, Any]] = []
+        for channel in channels:
+            told = await self._ask_range(channel, "holds")
+            rows += [report._asdict() for report in read_reports(channel, told["holds"])]
+        return rows
+
     async def create(
         self,
         destination: str,
@@ -87,6 +100,12 @@ class Admin:
         link = self._link()
         request = link.core.create_destination(destination, json.dumps(settings, sort_keys=True))
         await link.call(request, DestinationOpened, self._timeout)
+
+    async def _ask_range(self, channel: str, question: str) -> dict[str, Any]:
+        link = self._link()
+        request = link.core.ask_range(channel, {"question": question}, 0, 0)
+        told: dict[str, Any] = json.loads((await link.call(request, RangeTold, self._timeout)).answer)
+        return told
 
     async def _ask(self, question: str, kind: type[Any], **more: Any) -> Any:
         link = self._link()

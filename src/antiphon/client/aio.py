@@ -10,6 +10,7 @@ from antiphon.client.block import Block
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.link import Link, reason_of
 from antiphon.client.once import Once
+from antiphon.client.ranges import Ranges
 from antiphon.client.scope import SessionScope
 from antiphon.client.servers import Server, parse_url
 from antiphon.client.session import Session
@@ -89,7 +90,7 @@ class Connection(Block):
         self._reconnect = reconnect
         self._connecting = Once(self._connect)
         self._link: Link | None = None
-        self._sessions: list[Session | Staging] = []
+        self._sessions: list[Session | Staging | Ranges] = []
 
     @property
     def closed(self) -> bool:
@@ -130,7 +131,18 @@ class Connection(Block):
         self._remember(staging)
         return staging
 
-    def _remember(self, one: Session | Staging) -> None:
+    def ranges(self) -> Ranges:
+        """What is stored, read by ranges of numbers without consuming it, see `Ranges`.
+
+        >>> async with connection.ranges() as ranges:
+        ...     prices = await ranges.destinations(["topic:prices"])
+        ...     heads = await ranges.heads(prices)
+        """
+        ranges = Ranges(lambda: SessionScope(self._connected, AckMode.AUTO, self._timeout))
+        self._remember(ranges)
+        return ranges
+
+    def _remember(self, one: Session | Staging | Ranges) -> None:
         self._sessions = [known for known in self._sessions if not known.closed]
         self._sessions.append(one)
 

@@ -77,6 +77,10 @@ from antiphon.wire.frames import (
     Hello,
     Ping,
     Pong,
+    RangeAsk,
+    RangePage,
+    RangeRead,
+    RangeTold,
     ServerFrame,
     SessionClose,
     SessionGone,
@@ -90,7 +94,9 @@ from antiphon.wire.frames import (
     Welcome,
     encode_frame,
 )
+from antiphon.wire.lone import read_lone_confirm
 from antiphon.wire.primitives import Buffer
+from antiphon.wire.range_frames import RangeWanted
 from antiphon.wire.transaction_frames import TransactionPart
 
 NEVER_NS = 1 << 63
@@ -169,6 +175,7 @@ class ClientCore:
                 generation=session.generation,
                 ack_mode=session.ack_mode,
                 channels=tuple(session.channels),
+                known=session.known,
             ),
             SessionOpened,
             is_own=True,
@@ -207,10 +214,10 @@ class ClientCore:
             SessionOpened,
         )
 
-    def adopt_session(self, session: int, generation: int, *channels: str) -> int:
+    def adopt_session(self, session: int, generation: int, *channels: str, known: int = 0) -> int:
         """Go on with a session that another process began, or we on a connection that is over.
 
-        Without channels, only to ask what became of it.
+        Without channels, only to ask what became of it. The channels have `known` it under that generation.
         """
         return self._ask(
             lambda number: SessionOpen(
@@ -219,6 +226,7 @@ class ClientCore:
                 generation=generation,
                 ack_mode=AckMode.AUTO,
                 channels=channels,
+                known=known,
             ),
             SessionOpened,
         )
@@ -263,6 +271,51 @@ class ClientCore:
                 limit=limit,
             ),
             Browsed,
+        )
+
+    def ask_range(self, channel: str, question: dict[str, Any], floor: int, wait_ms: int) -> int:
+        """A question about what a channel keeps; without a channel, about all of them."""
+        text = json.dumps(question, separators=(",", ":"))
+        return self._ask(
+            lambda number: RangeAsk(
+                request=number, channel=channel, floor=floor, wait_ms=wait_ms, question=text
+            ),
+            RangeTold,
+        )
+
+    def read_range(
+        self,
+        channel: str,
+        span: tuple[int, int, int],
+        destinations: tuple[RangeWanted, ...],
+        *,
+        floor: int,
+        page_bytes: int,
+        ahead: int,
+        ahead_from: int,
+        allow_lost: bool,
+        acks: bool,
+        live: bool,
+    ) -> int:
+        """A page of a range; `span` is where it begins and has to end, and where all of them end."""
+        start, stop, goal = span
+        return self._ask(
+            lambda number: RangeRead(
+                request=number,
+                channel=channel,
+                start=start,
+                stop=stop,
+                goal=goal,
+                floor=floor,
+                page_bytes=page_bytes,
+                ahead=ahead,
+                ahead_from=ahead_from,
+                allow_lost=allow_lost,
+                acks=acks,
+                live=live,
+                destinations=destinations,
+            ),
+            RangePage,
         )
 
     def open_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
@@ -385,6 +438,20 @@ class ClientCore:
             case _:
                 return self._on_answer(frame)
         return []
+
+    def settle_lone(self, payload: Buffer) -> Publication | None:
+        """Take a Confirm if it says what became of one publication, which was the next to be told of: then
+        that one has its outcomes. Of any other nothing is taken; it is for `receive`."""
+        lone = read_lone_confirm(payload)
+        if lone is None or self.welcome is None:
+            return None
+        number, channel, item = lone
+        session = self.sessions.get(number)
+        outbox = None if session is None else session.outboxes.get(channel)
+        publication = None if outbox is None else outbox.confirm_oldest(item)
+        if publication is not None:
+            self._silent_beats = 0
+        return publication
 
     def _on_welcome(self, now_ns: int, frame: Welcome) -> list[Event]:
         if self.welcome is not None:
@@ -530,7 +597,9 @@ class ClientCore:
 
     def watch(self, publication: Publication, timeout_ns: int) -> None:
         """Report the publication as `Expired` unless it has its outcome by its deadline."""
-        watched = self._watched.setdefault(timeout_ns, deque())
+        watched = self._watched.get(timeout_ns)
+        if watched is None:
+            watched = self._watched[timeout_ns] = deque()
         while watched and watched[0].is_settled:
             watched.popleft()
         watched.append(publication)

@@ -13,6 +13,8 @@ from antiphon.wire.frames import (
     ConsumerResumed,
     DestinationOpened,
     Done,
+    RangePage,
+    RangeTold,
     SessionOpened,
     SubscriptionFound,
     TransactionDecided,
@@ -26,6 +28,8 @@ Reply: TypeAlias = (
     | ConsumerResumed
     | TransactionDecided
     | Browsed
+    | RangeTold
+    | RangePage
     | Done
     | Answer
 )

@@ -9,7 +9,7 @@ many; cancelling a send therefore says nothing about its fate.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from antiphon.batch import BODY_BYTES_MAX, ROWS_MAX, Batch, BatchBuilder
 from antiphon.batch.bodies import Body
@@ -28,6 +28,10 @@ ROW_BYTES = 8
 
 HEAD_BYTES = 192
 """What stands around a batch in a command, about."""
+
+
+Bodies: TypeAlias = Sequence[bytes] | BatchBuilder | Batch
+"""What travels together: plain bodies, messages of any kind, or columns that lack only their numbers."""
 
 
 class Ticket(Protocol):
@@ -220,15 +224,9 @@ class Gathering(Publication):
         if not self.is_wanted:
             return None
         buffers = lone_publish_buffers(
-            session=session,
-            generation=generation,
-            number=number,
-            confirmed_through=confirmed_through,
-            destination=self.destination,
-            settings_version=self.settings_version,
-            timestamp_ms=self.timestamp_ms,
-            body=body,
-        )
+            session, generation, number, confirmed_through,
+            self.destination, self.settings_version, self.timestamp_ms, body,
+        )  # fmt: skip
         return Departure(buffers, 1, sum(map(len, buffers)))
 
     def build(self, session: int, first_number: int) -> Batch | None:
@@ -245,11 +243,11 @@ class Gathering(Publication):
 class Chunk(Publication):
     """A part of a `send_many`: bodies that share one ticket, and their fate until one is refused."""
 
-    __slots__ = ("_bodies", "_builder", "_count", "_size", "ticket")
+    __slots__ = ("_bodies", "_columns", "_count", "_size", "ticket")
 
     def __init__(
         self,
-        bodies: Sequence[bytes] | BatchBuilder,
+        bodies: Bodies,
         size: int,
         ticket: Ticket,
         *,
@@ -264,10 +262,10 @@ class Chunk(Publication):
             timestamp_ms=timestamp_ms,
             deadline_ns=deadline_ns,
         )
-        self._builder = bodies if isinstance(bodies, BatchBuilder) else None
-        self._bodies: Sequence[bytes] = () if isinstance(bodies, BatchBuilder) else bodies
+        self._columns = bodies if isinstance(bodies, BatchBuilder | Batch) else None
+        self._bodies: Sequence[bytes] = () if isinstance(bodies, BatchBuilder | Batch) else bodies
         self._size = size
-        self._count = bodies.count if isinstance(bodies, BatchBuilder) else len(bodies)
+        self._count = bodies.count if isinstance(bodies, BatchBuilder | Batch) else len(bodies)
         self.ticket = ticket
 
     @property
@@ -283,10 +281,12 @@ class Chunk(Publication):
         return not self.ticket.done()
 
     def build(self, session: int, first_number: int) -> Batch | None:
-        builder, bodies = self._builder, self._bodies
-        self._builder, self._bodies = None, ()
+        columns, bodies = self._columns, self._bodies
+        self._columns, self._bodies = None, ()
         if not self.is_wanted:
             return None
-        if builder is not None:
-            return builder.build(session, first_number)
+        if isinstance(columns, Batch):
+            return columns.numbered(session, first_number)
+        if columns is not None:
+            return columns.build(session, first_number)
         return Batch.of_bodies(bodies, session, first_number, self.timestamp_ms)

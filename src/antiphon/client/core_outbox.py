@@ -36,10 +36,20 @@ from antiphon.wire.commands import (
     renew_header,
 )
 from antiphon.wire.frames import command_buffers
+from antiphon.wire.holds import Hold, ReleaseHold
 from antiphon.wire.primitives import Buffer
 from antiphon.wire.transactions import CommitTransaction, DropStaged, RollBackTransaction
 
-Order: TypeAlias = Subscribe | Unsubscribe | Return | CommitTransaction | RollBackTransaction | DropStaged
+Order: TypeAlias = (
+    Subscribe
+    | Unsubscribe
+    | Return
+    | CommitTransaction
+    | RollBackTransaction
+    | DropStaged
+    | Hold
+    | ReleaseHold
+)
 """Commands that are neither messages nor acknowledgements."""
 
 LINGER_COMMANDS = 16
@@ -149,6 +159,9 @@ class Outbox:
 
     def submit(self, publication: Publication) -> None:
         """Send a publication, or let it wait behind those that wait already (O2)."""
+        if not self._waiting and self._has_room(publication.size):
+            self._publish(publication)
+            return
         self._drop_unwanted()
         self._waiting.append(publication)
         self.pump()
@@ -261,6 +274,31 @@ class Outbox:
             self._output.extend(command_buffers(self.channel, kept.buffers))
 
     # -- outcomes --------------------------------------------------------------
+
+    def confirm_oldest(self, item: ConfirmItem) -> Publication | None:
+        """The publication that was sent first, if the item is about it and nothing else: what `confirm` does
+        with nearly all there are. None if not, and nothing has changed."""
+        unconfirmed = self._unconfirmed
+        if not unconfirmed or self._unsent:
+            return None
+        kept = unconfirmed[0]
+        publication = kept.tag
+        if (
+            kept.number != item.number
+            or kept.count != item.count
+            or kept.open is not None
+            or not isinstance(publication, Publication)
+        ):
+            return None
+        del unconfirmed[0]
+        self._unconfirmed_bytes -= kept.size
+        publication.is_settled = True
+        publication.outcomes = [item]
+        if unconfirmed:
+            self._drop_settled()
+        if self._waiting:
+            self.pump()
+        return publication
 
     def confirm(self, items: Iterable[ConfirmItem]) -> list[Settled]:
         """Take outcomes; report the commands that now have all of theirs."""

@@ -18,6 +18,8 @@ from antiphon.wire.frames import (
     ConsumerResume,
     DestinationCreate,
     DestinationOpen,
+    RangeAsk,
+    RangeRead,
     SessionClose,
     SessionOpen,
     SubscriptionFind,
@@ -39,6 +41,8 @@ RequestFrame: TypeAlias = (
     | TransactionCommit
     | TransactionAsk
     | Browse
+    | RangeAsk
+    | RangeRead
     | Ask
 )
 

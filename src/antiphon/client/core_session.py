@@ -97,8 +97,9 @@ class SessionCore:
         """Did another client begin it?"""
         self.error: AntiphonError | None = None
         """Why it cannot go on, on whatever connection."""
-        # The channels that know it; see DestinationOpen.
+        # The channels that know it, see DestinationOpen, and the last generation under which they do.
         self.channels: dict[str, None] = {}
+        self.known = opened.generation
         self._blocked: dict[str, None] = {}
         self._ack_delay_ns = ACK_DELAY_LAZY_NS if ack_mode is AckMode.DUPS_OK else ACK_DELAY_NS
         self.outboxes: dict[str, Outbox] = {}
@@ -127,10 +128,11 @@ class SessionCore:
 
     def submit(self, channel: str, publication: Publication) -> None:
         """Send a publication as soon as there is room; acknowledgements that wait ride ahead of it."""
-        for consumer in list(self._gathering.values()):
-            if consumer.channel == channel:
-                self.send_gathered(consumer)
-        self.outbox(channel).submit(publication)
+        if self._gathering:
+            for consumer in list(self._gathering.values()):
+                if consumer.channel == channel:
+                    self.send_gathered(consumer)
+        (self.outboxes.get(channel) or self.outbox(channel)).submit(publication)
 
     def confirm(self, channel: str, items: Iterable[ConfirmItem]) -> list[Settled]:
         """Take outcomes; report the commands that now have all of theirs."""
@@ -190,7 +192,7 @@ class SessionCore:
 
     def resume(self, opened: SessionOpened) -> None:
         """It goes on: first of all, everything without an outcome is sent again."""
-        self.generation = opened.generation
+        self.generation = self.known = opened.generation
         self.window_bytes = opened.window_bytes
         self.is_open = True
         for outbox in self.outboxes.values():

@@ -33,6 +33,8 @@ from antiphon.wire.commands import (
 )
 from antiphon.wire.transaction_frames import TransactionPart
 from antiphon.wire.transactions import (
+    STAGED_BYTES_MAX,
+    STAGED_MESSAGES_MAX,
     TRANSACTED_NUMBER,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
@@ -65,6 +67,7 @@ class PartCore:
 
     kind = CommandKind.TX_PUBLISH
     bytes_max = TRANSACTION_BYTES_MAX
+    messages_max = TRANSACTION_MESSAGES_MAX
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
@@ -76,13 +79,13 @@ class PartCore:
 
     def has_room(self, rows: int, size: int) -> bool:
         """May there be so many more messages, of `size` bytes that have not left?"""
-        return self.rows + rows <= TRANSACTION_MESSAGES_MAX and self.bytes + size <= self.bytes_max
+        return self.rows + rows <= self.messages_max and self.bytes + size <= self.bytes_max
 
     def add(self, rows: int, size: int) -> None:
         """There are so many more messages now; or there may not be (T3)."""
         if not self.has_room(rows, size):
-            is_many = self.rows + rows > TRANSACTION_MESSAGES_MAX
-            limit = f"{TRANSACTION_MESSAGES_MAX:,} messages" if is_many else f"{self.bytes_max:,} bytes"
+            is_many = self.rows + rows > self.messages_max
+            limit = f"{self.messages_max:,} messages" if is_many else f"{self.bytes_max:,} bytes"
             raise TransactionTooLarge(f"a transaction may send at most {limit} to channel {self.channel!r}")
         self.rows += rows
 
@@ -132,6 +135,8 @@ class StagedPartCore(PartCore):
     """What is staged under an id of its own."""
 
     kind = CommandKind.STAGE
+    bytes_max = STAGED_BYTES_MAX
+    messages_max = STAGED_MESSAGES_MAX
 
     def __init__(self, channel: str, application: str, part: int, seconds: int, batches: int = 0) -> None:
         super().__init__(channel)

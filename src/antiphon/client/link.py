@@ -36,7 +36,7 @@ from antiphon.client.line import Line
 from antiphon.client.servers import Server, read_servers
 from antiphon.errors import AccessDenied, AntiphonError, NotConnected, RemoteError, Timeout
 from antiphon.wire.commands import ConfirmItem
-from antiphon.wire.frames import Goodbye, decode_server_frame
+from antiphon.wire.frames import CONFIRM, Goodbye, decode_server_frame
 
 ATTEMPT_S = 3.0
 """How long a server may take to let us in again, before the next one is tried."""
@@ -139,6 +139,9 @@ class Link:
         now_ns = time.monotonic_ns()
         try:
             for kind, payload in line.buffer.feed(data):
+                if kind == CONFIRM and (publication := self.core.settle_lone(payload)) is not None:
+                    cast(Pending, publication).settle(publication.outcomes or [])
+                    continue
                 for event in self.core.receive(now_ns, decode_server_frame(kind, payload)):
                     self._dispatch(event)
                 if self._line is not line:

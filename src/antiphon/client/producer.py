@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Iterable, Mapping
 
-from antiphon.batch import BatchBuilder
+from antiphon.batch import Batch, BatchBuilder
 from antiphon.batch.bodies import Body
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.block import Block
@@ -86,7 +86,7 @@ class Producer(Block):
         if self._opening.result is None:
             # What may not be sent should not bring a destination into being either.
             (row or Row(body)).add_to(BatchBuilder(), timestamp_ms=0)
-        lane = await self._open()
+        lane = self._ready_lane or await self._open()
         if isinstance(lane, TransactedLane):
             if message_id is not None:
                 raise LocalError("in a transaction nothing is sent under an id that it had before")
@@ -99,7 +99,7 @@ class Producer(Block):
             return await send_under_id(
                 lane.link, lane.target, row or Row(body), message_id, _timeout_s(timeout)
             )
-        sends = lane.gather(_timeout_s(timeout))
+        sends = lane.gather(TIMEOUT_DEFAULT_S if timeout is None else _timeout_s(timeout))
         ticket: asyncio.Future[Receipt] = lane.link.loop.create_future()
         if row is None:
             assert isinstance(body, bytes), "only bytes are plain"
@@ -190,6 +190,22 @@ class Producer(Block):
         lane.submit_gathered()  # what was sent before comes before
         return await Sending(lane, _timeout_s(timeout)).send(bodies)
 
+    async def send_batches(
+        self, batches: AsyncIterable[Batch], *, timeout: Duration | None = None
+    ) -> Receipts:
+        """Send messages that are columns already; return when all are stored. Not in a transaction.
+
+        Whose they are and how they are numbered is said here, whatever a batch says. What goes
+        wrong is told as by `send_many`.
+
+        >>> receipts = await producer.send_batches(columns())
+        """
+        lane = await self._open()
+        if isinstance(lane, TransactedLane):
+            raise LocalError("batches are staged, or sent outside of transactions")
+        lane.submit_gathered()  # what was sent before comes before
+        return await Sending(lane, _timeout_s(timeout)).send_batches(batches)
+
     async def close(self) -> None:
         """Send nothing more. What was sent is still confirmed to those who wait for it.
 
@@ -209,6 +225,14 @@ class Producer(Block):
 
     async def _open_lane(self) -> Lane:
         return await self._scope.open_lane(self.destination)
+
+    @property
+    def _ready_lane(self) -> Lane | None:
+        """The lane, if nothing at all is in the way; if not, `_open` sees to it or says what is."""
+        lane = self._opening.result
+        if lane is None or self._is_closed or self._scope.is_closed:
+            return None
+        return lane if lane.link.error is None and lane.core.error is None else None
 
     async def _open(self) -> Lane:
         """The lane, if sending is possible at all."""

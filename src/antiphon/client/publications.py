@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TypeAlias, cast
 
-from antiphon.batch import BatchBuilder
-from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Gathering, Publication
+from antiphon.client.core_gathering import HEAD_BYTES, Bodies, Chunk, Gathering, Publication
 from antiphon.client.core_session import SessionCore
 from antiphon.client.link import Link
 from antiphon.client.outcomes import STORED, lost_error, publish_error
@@ -42,9 +41,11 @@ class Lane:
     def gather(self, timeout_s: float) -> Sends:
         """Where the next message goes: to those that have not left yet, or to new ones."""
         sends = self._sends
-        if sends is not None and sends.timeout_s == timeout_s and self._may_grow(sends):
-            return sends
-        self.submit_gathered()
+        if sends is not None and not sends.first_number:
+            # It has not left.
+            if sends.timeout_s == timeout_s and self._may_grow(sends):
+                return sends
+            self.submit_gathered()
         sends = self._sends = Sends(self, timeout_s)
         self.link.core.watch(sends, int(timeout_s * 1e9))
         self.link.at_tick(self.submit_gathered)
@@ -109,7 +110,8 @@ class Sends(Gathering):
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         """Give every sender its receipt, or its error."""
-        self.tell()
+        if self.listeners:
+            self.tell()
         session, channel = self._lane.core.session, self._lane.channel
         if len(self.tickets) == 1 and len(outcomes) == 1 and outcomes[0].code in STORED:
             (lone,) = cast("list[asyncio.Future[Receipt]]", self.tickets)
@@ -160,7 +162,7 @@ class ManySends(Chunk):
     def __init__(
         self,
         lane: Lane,
-        bodies: Sequence[bytes] | BatchBuilder,
+        bodies: Bodies,
         size: int,
         timeout_s: float,
     ) -> None:

@@ -99,6 +99,7 @@ class Uncertain:
                     MessageId(self._core.session, self._channel, publication.first_number),
                     publication.count,
                     publication.command,
+                    self._core.known,
                 )
             finally:
                 if ours is not link:
@@ -169,9 +170,11 @@ async def send_under_id(
     return receipt_of(item, id.session, channel, id.number)
 
 
-async def repeat(link: Link, id: MessageId, count: int, command: list[Buffer]) -> list[ConfirmItem]:
-    """Send a publish command of an adopted session; its outcomes."""
-    session = await _adopt(link, id.session, id.channel)
+async def repeat(
+    link: Link, id: MessageId, count: int, command: list[Buffer], known: int = 0
+) -> list[ConfirmItem]:
+    """Send a publish command of an adopted session, which its channel has `known`; its outcomes."""
+    session = await _adopt(link, id.session, id.channel, known)
     fate = Fate(link.loop)
     session.outbox(id.channel).repeat(id.number, count, command, fate)
     link.flush_soon()
@@ -179,12 +182,15 @@ async def repeat(link: Link, id: MessageId, count: int, command: list[Buffer]) -
         return await fate.outcomes
 
 
-async def _adopt(link: Link, session: int, channel: str) -> SessionCore:
+async def _adopt(link: Link, session: int, channel: str, before: int) -> SessionCore:
     question = {"question": "session", "session": f"{session:032x}", "channel": channel}
     answer = await link.call(link.core.ask(question), Answer, None)
     known = json.loads(answer.answer)
     if not isinstance(known, dict) or not isinstance(known.get("generation"), int):
         raise SessionClosed("the session that sent it has expired, or was closed")
+    # Whoever answered may lag behind; whether it is still the session that we knew, the channel decides.
+    generation = max(known["generation"], before) + 1
     link.core.forget_adopted(session)
-    await link.call(link.core.adopt_session(session, known["generation"] + 1, channel), SessionOpened, None)
+    request = link.core.adopt_session(session, generation, channel, known=before)
+    await link.call(request, SessionOpened, None)
     return link.core.sessions[session]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable
 from itertools import accumulate, islice
 from typing import Any, TypeAlias
 
-from antiphon.batch import BODY_BYTES_MAX, BatchBuilder
-from antiphon.client.core_gathering import GATHERED_BYTES_MAX, ROW_BYTES, Row
+from antiphon.batch import BODY_BYTES_MAX, Batch, BatchBuilder
+from antiphon.client.core_gathering import GATHERED_BYTES_MAX, ROW_BYTES, Bodies, Row
 from antiphon.client.outcomes import STORED, publish_error
 from antiphon.client.publications import Fate, Lane, ManySends
 from antiphon.client.receipts import Receipts
@@ -28,7 +28,7 @@ ROWS_FIRST = 64
 
 ROWS_AT_ONCE_MAX = 8_192
 
-Part: TypeAlias = tuple[Sequence[bytes] | BatchBuilder, int]
+Part: TypeAlias = tuple[Bodies, int]
 """What a chunk is made of, and about how many bytes it takes."""
 
 
@@ -53,8 +53,15 @@ class Sending:
 
     async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
         """Send everything; return when all is stored, raise when not."""
+        return await self._send(self._send_each(bodies))
+
+    async def send_batches(self, batches: AsyncIterable[Batch]) -> Receipts:
+        """Send columns that are there; return when all is stored, raise when not."""
+        return await self._send(self._send_columns(batches))
+
+    async def _send(self, submitting: Awaitable[None]) -> Receipts:
         try:
-            await self._send_each(bodies)
+            await submitting
         except LocalError as error:
             # One body may not be sent. Those before it may be on their way.
             await self._drain()
@@ -81,6 +88,13 @@ class Sending:
             await self._send_async(bodies)
         else:
             await self._send_all(bodies)
+
+    async def _send_columns(self, batches: AsyncIterable[Batch]) -> None:
+        async for batch in batches:
+            self._submit((batch, batch.byte_size))
+            await self._wait_for_room()
+            if self.failure is not None:
+                return
 
     async def _send_all(self, bodies: Iterable[Any]) -> None:
         iterator = iter(bodies)

@@ -11,18 +11,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from antiphon.batch.bodies import Body
 from antiphon.client.block import Block
 from antiphon.client.core_gathering import Row
-from antiphon.client.core_transaction import PartCore, RowNumbers, StagedPartCore
+from antiphon.client.core_transaction import RowNumbers
 from antiphon.client.durations import Duration, seconds
-from antiphon.client.link import Link
 from antiphon.client.producer import TIMEOUT_DEFAULT_S
 from antiphon.client.scope import SessionScope
-from antiphon.client.transacting import UncommittedSending, refusal
+from antiphon.client.staged_parts import PartWriter, StagedPart
 from antiphon.client.transactions import look_at
 from antiphon.errors import (
     AntiphonError,
@@ -33,14 +31,10 @@ from antiphon.errors import (
     InvalidName,
     LocalError,
     NotConnected,
-    PublishRefused,
     SessionClosed,
-    Timeout,
     TransactionRolledBack,
 )
 from antiphon.ids import U64_MAX
-from antiphon.names import parse_destination
-from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import DestinationOpened, TransactionDecided
 from antiphon.wire.transaction_frames import TransactionFate, TransactionPart
 from antiphon.wire.transactions import STAGED_SECONDS_MAX, DropStaged
@@ -51,45 +45,6 @@ TIME_LIMIT_S = 3_600
 APPLICATION_BYTES_MAX = 255
 
 Committed = Literal["committed", "committed before"]
-
-
-class StagedPiece(NamedTuple):
-    """What a part has in one channel, which is found by one of its destinations."""
-
-    channel: str
-    destination: str
-    batches: int
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class StagedPart:
-    """What a writer has staged. It can be pickled, and is all that whoever commits needs.
-
-    >>> part = await staging.stage("queue:alerts", [b"a", b"b"])
-    >>> part.messages, part.channels
-    (2, ('a',))
-    """
-
-    id: int
-    application: str
-    pieces: tuple[StagedPiece, ...] = ()
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return tuple(piece.channel for piece in self.pieces)
-
-    @property
-    def messages(self) -> int:
-        return sum(piece.messages for piece in self.pieces)
-
-    def piece(self, channel: str) -> StagedPiece | None:
-        return next((piece for piece in self.pieces if piece.channel == channel), None)
-
-    def with_piece(self, piece: StagedPiece) -> StagedPart:
-        """The same part with more in one channel."""
-        others = [known for known in self.pieces if known.channel != piece.channel]
-        return StagedPart(self.id, self.application, tuple(sorted((*others, piece))))
 
 
 class Staging(Block):
@@ -130,34 +85,39 @@ class Staging(Block):
         """
         if isinstance(bodies, bytes | bytearray | memoryview | str | Mapping):
             raise InvalidMessage("stage takes an iterable of bodies")
-        if parse_destination(destination).is_reserved:
-            raise InvalidName(f"{destination}: names that begin with _ are the system's own")
+        writer = self.writer(part=part, time_limit=time_limit, timeout=timeout)
+        sending = await writer.open(destination)
+        try:
+            await sending.send(bodies)
+            return await writer.seal()
+        except BaseException:
+            writer.drop()
+            raise
+
+    def writer(
+        self,
+        *,
+        part: StagedPart | None = None,
+        time_limit: Duration = TIME_LIMIT_S,
+        timeout: Duration | None = None,
+    ) -> PartWriter:
+        """A way to stage a part that is written batch by batch, and to several destinations.
+
+        `time_limit` is how long it waits for its commit, from its last batch on; `timeout` (60 s if not
+        given) the time that storing may take.
+
+        >>> async with staging.writer() as writer:
+        ...     await writer.write("queue:alerts", batch)
+        ...     part = await writer.seal()
+        """
         if part is not None and part.application != self.application:
             raise LocalError(f"the part belongs to {part.application!r}, not to {self.application!r}")
         limit_s = seconds(time_limit, "time_limit")
         if not 1 <= limit_s <= STAGED_SECONDS_MAX:
             raise LocalError(f"time_limit is 1 to {STAGED_SECONDS_MAX:,} s; it was {limit_s:g}")
         part = part or StagedPart(secrets.randbits(128) or 1, self.application)
-        lane = await self._scope.open_lane(destination)
-        before = part.piece(lane.channel) or StagedPiece(lane.channel, destination, 0, 0)
-        core = StagedPartCore(lane.channel, self.application, part.id, int(limit_s), before.batches)
-        core.rows = before.messages
-        writing = Writing(lane.link, lane.core.session, self.rows, core)
         timeout_s = TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")
-        try:
-            await UncommittedSending(lane, core, writing, timeout_s).send(bodies)
-            await writing.stored(timeout_s)
-        except BaseException:
-            core.is_over = True
-            if core.batches and lane.link.error is None and lane.core.error is None:
-                lane.core.outbox(lane.channel).order(DropStaged(parts=(part.id,)), self._scope.new_fate())
-                lane.link.flush_soon()
-            raise
-        if not core.messages:
-            return part
-        return part.with_piece(
-            StagedPiece(lane.channel, before.destination, core.batches, before.messages + core.messages)
-        )
+        return PartWriter(self._scope, self.rows, part, int(limit_s), timeout_s)
 
     async def commit(
         self, version: int, parts: Iterable[StagedPart], *, timeout: Duration | None = None
@@ -281,56 +241,3 @@ class Staging(Block):
 
     def __repr__(self) -> str:
         return f"<Staging of {self.application}>"
-
-
-class Writing:
-    """One `stage` on its way: it is done when all its batches have their outcome."""
-
-    def __init__(self, link: Link, session: int, rows: RowNumbers, part: StagedPartCore) -> None:
-        self.rows = rows
-        self._link = link
-        self._session = session
-        self._part = part
-        self._outcomes = 0  # of its batches
-        self._error: AntiphonError | None = None
-        self._told: asyncio.Future[None] | None = None
-
-    def settled(self, part: PartCore, item: ConfirmItem) -> None:
-        self._outcomes += 1
-        error = refusal(item, self._session, part.channel)
-        if error is not None:
-            text = item.text or error.text
-            self.doom(part, PublishRefused(f"nothing of the part is staged any more: {text}"))
-        self._tell()
-
-    def lost(self, part: PartCore, error: AntiphonError) -> None:
-        self.doom(part, error)
-
-    def doom(self, part: PartCore, error: AntiphonError) -> None:
-        self._error = self._error or error
-        part.is_over = True
-        self._tell()
-
-    def check(self, part: PartCore) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _tell(self) -> None:
-        if self._told is not None and not self._told.done() and self._is_done:
-            self._told.set_result(None)
-
-    @property
-    def _is_done(self) -> bool:
-        return self._error is not None or self._outcomes == self._part.batches_new
-
-    async def stored(self, timeout_s: float) -> None:
-        """Wait until everything is stored."""
-        if not self._is_done:
-            self._told = self._link.loop.create_future()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    with self._link.waiting():
-                        await self._told
-            except TimeoutError:
-                raise Timeout(f"not everything was staged within {timeout_s:g} s") from None
-        self.check(self._part)

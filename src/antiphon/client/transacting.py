@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from antiphon.batch import ROWS_MAX, BatchBuilder
-from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Departure, Publication, Row
+from antiphon.batch import ROWS_MAX, Batch
+from antiphon.client.core_gathering import HEAD_BYTES, Bodies, Chunk, Departure, Publication, Row
 from antiphon.client.core_session import SessionCore
 from antiphon.client.core_transaction import PartCore, RowNumbers, TransactedPart
 from antiphon.client.link import Link
@@ -216,9 +216,7 @@ class UncommittedChunk(Uncommitted, Chunk):
 
     __slots__ = ("_owner", "first_row", "part")
 
-    def __init__(
-        self, lane: Lane, part: PartCore, owner: Owner, bodies: Sequence[bytes] | BatchBuilder, size: int
-    ) -> None:
+    def __init__(self, lane: Lane, part: PartCore, owner: Owner, bodies: Bodies, size: int) -> None:
         super().__init__(
             bodies,
             HEAD_BYTES + size,
@@ -251,6 +249,12 @@ class UncommittedSending(Sending):
                 self._owner.doom(self._part, error if isinstance(error, AntiphonError) else interrupted)
             raise
         return self.receipts
+
+    async def send_batch(self, batch: Batch) -> None:
+        """Send columns that are there; return when there is room for more. If this raises, nothing of the
+        part may be committed."""
+        self._submit((batch, batch.byte_size))
+        await self._wait_for_room()
 
     def _submit(self, part: SomeBodies) -> None:
         lane = self._lane

@@ -24,6 +24,7 @@ from antiphon.wire.commands import (
     Unsubscribe,
     read_command,
 )
+from antiphon.wire.holds import HELD_DESTINATIONS_MAX, HOLD_MS_MAX, HOLD_NAME_BYTES_MAX, Hold, ReleaseHold
 from antiphon.wire.lone import read_lone_publish
 from antiphon.wire.primitives import Buffer
 from antiphon.wire.transactions import (
@@ -72,7 +73,8 @@ class Admitted(NamedTuple):
 def check_command(data: Buffer) -> Admitted:
     """Raise ProtocolError unless this is one whole command of a client."""
     if (lone := read_lone_publish(data)) is not None:
-        return _new(Admitted, (*lone, 0, None))
+        header, destination = lone
+        return _new(Admitted, (header, destination, 0, None))
     header, payload = read_command(data)
     if header.confirmed_through >= header.number:
         raise ProtocolError(f"command {header.number} says that {header.confirmed_through} is confirmed")
@@ -91,7 +93,7 @@ def check_command(data: Buffer) -> Admitted:
     if header.kind == _UNSUBSCRIBE:
         Unsubscribe.decode(payload)
         return Admitted(header, 0)
-    check = _OF_TRANSACTIONS.get(header.kind)
+    check = _OTHERS.get(header.kind)
     if check is not None:
         return check(header, payload)
     raise ProtocolError(f"a command of kind {header.kind} is not for a client to send")
@@ -189,10 +191,38 @@ def _check_drop(header: CommandHeader, payload: memoryview) -> Admitted:
     return Admitted(header, 0)
 
 
-_OF_TRANSACTIONS: Final[dict[int, Callable[[CommandHeader, memoryview], Admitted]]] = {
+# -- holds -------------------------------------------------------------------------------------------
+
+
+def _check_hold_name(name: str) -> None:
+    size = len(name.encode())
+    if not 0 < size <= HOLD_NAME_BYTES_MAX:
+        raise ProtocolError(f"the name of a hold has {size} bytes; 1 to {HOLD_NAME_BYTES_MAX} are allowed")
+
+
+def _check_hold(header: CommandHeader, payload: memoryview) -> Admitted:
+    hold = Hold.decode(payload)
+    _check_hold_name(hold.name)
+    if len(hold.destinations) > HELD_DESTINATIONS_MAX:
+        raise ProtocolError(
+            f"a hold of {len(hold.destinations)} destinations; {HELD_DESTINATIONS_MAX} are allowed"
+        )
+    if not 0 < hold.limit_ms <= HOLD_MS_MAX:
+        raise ProtocolError(f"a hold that lasts {hold.limit_ms} ms")
+    return Admitted(header, 0)
+
+
+def _check_release(header: CommandHeader, payload: memoryview) -> Admitted:
+    _check_hold_name(ReleaseHold.decode(payload).name)
+    return Admitted(header, 0)
+
+
+_OTHERS: Final[dict[int, Callable[[CommandHeader, memoryview], Admitted]]] = {
     int(CommandKind.TX_PUBLISH): _check_transacted,
     int(CommandKind.STAGE): _check_stage,
     int(CommandKind.TX_COMMIT): _check_commit,
     int(CommandKind.TX_ROLLBACK): _check_rollback,
     int(CommandKind.DROP_STAGED): _check_drop,
+    int(CommandKind.HOLD): _check_hold,
+    int(CommandKind.RELEASE): _check_release,
 }

@@ -54,6 +54,7 @@ from antiphon.wire.transaction_frames import (
     TransactionPart,
 )
 from antiphon.wire.transactions import (
+    STAGED_MESSAGES_MAX,
     TRANSACTION_MESSAGES_MAX,
     DecideTransaction,
     FinishTransaction,
@@ -282,9 +283,10 @@ class Coordination:
             raise ProtocolError(f"the session has nothing in channel {part.channel}")
         if lane is not None and lane.state == LaneState.REFUSED:
             raise Refusal(SessionClosed.code, lane.refusal)
-        if part.messages > TRANSACTION_MESSAGES_MAX:
+        messages_max = STAGED_MESSAGES_MAX if part.staged else TRANSACTION_MESSAGES_MAX
+        if part.messages > messages_max:
             text = f"{part.messages} messages for channel {part.channel} in one transaction"
-            raise Refusal(LIMIT, f"{text}; {TRANSACTION_MESSAGES_MAX} are allowed")
+            raise Refusal(LIMIT, f"{text}; {messages_max} are allowed")
 
     def _check_channel(self, channel: str) -> None:
         if channel not in self._own:

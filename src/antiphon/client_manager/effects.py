@@ -29,6 +29,10 @@ from antiphon.bus.messages import (
     InDoubt,
     Lookup,
     LookupReply,
+    RangeAsk,
+    RangeReply,
+    RangeRequest,
+    RangeTold,
     Register,
     Registered,
     SessionDetached,
@@ -126,6 +130,8 @@ FromChannel = (
     | DeliverHead
     | ConsumerEnded
     | BrowseReply
+    | RangeReply
+    | RangeTold
     | LookupReply
     | Advertised
     | InDoubt
@@ -222,7 +228,7 @@ class SendToReplica:
     one does. With every `attempt` that was not answered, to the next one."""
 
     channel: str
-    message: BrowseRequest | Lookup
+    message: BrowseRequest | RangeRequest | RangeAsk | Lookup
     attempt: int
 
 

@@ -77,9 +77,9 @@ class Gatherer:
 
     def put(self, ordered: Ordered, data: Buffer) -> None:
         """A command waits for its envelope."""
-        lane = ordered.lane
+        lane = ordered[0]
         lane.put(ordered, data)
-        self.waiting_bytes += ordered.size
+        self.waiting_bytes += ordered[4]
         self._waiting += 1
         if not lane.is_in_turn:
             lane.is_in_turn = True

@@ -61,13 +61,19 @@ class Lookups:
         "_repeat_ns",
     )
 
-    def __init__(self, settings: ClientManagerSettings, outbox: Outbox, floors: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        floors: Mapping[str, int],
+        first_number: int,
+    ) -> None:
         self._outbox = outbox
         self._floors = floors
         self._repeat_ns = settings.lookup_repeat_ms * _NS_PER_MS
         self._attempts_max = max(1, settings.directory_wait_ms // settings.lookup_repeat_ms)
         self._patience = settings.primary_wait_ms // settings.lookup_repeat_ms
-        self._numbers = count(1)
+        self._numbers = count(first_number)
         # In the order in which they are to be asked again: all wait equally long.
         self._by_number: dict[int, _Question] = {}
         # Asked in this step.

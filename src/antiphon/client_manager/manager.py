@@ -42,6 +42,8 @@ from antiphon.bus.messages import (
     DeliverHead,
     InDoubt,
     LookupReply,
+    RangeReply,
+    RangeTold,
     Registered,
     SessionDetachedHeard,
     Unfinished,
@@ -73,6 +75,7 @@ from antiphon.client_manager.effects import (
 from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.lookups import Answer, Lookups
 from antiphon.client_manager.ordering import Ordering
+from antiphon.client_manager.range_service import RangeService
 from antiphon.client_manager.requests import Requests
 from antiphon.client_manager.session import Consumer, Creation, Lane, LaneState, Ordered
 from antiphon.client_manager.session_service import SessionService
@@ -87,6 +90,10 @@ __all__ = ["ClientManager", "ClientManagerSettings"]
 
 UNAVAILABLE = "channel.unavailable"
 EXPIRED = "the channel does not know the session; it was away for too long and has expired"
+_LOOKS = 2
+_OF_ORDERING = frozenset((EnvelopeCommitted, EnvelopeConfirmed))
+"""What may be no business of those who keep time; whether it is, `Ordering` says."""
+
 RESUMED_ELSEWHERE = "the session has been resumed elsewhere"
 
 
@@ -135,10 +142,13 @@ class ClientManager:
             self._on_session_detached,
             self._on_consumer_refused,
         )
-        self._browsing = Browsing(settings, self._outbox)
+        self._browsing = Browsing(settings, self._outbox, ids.first_number)
         self._flow = Flow(self._outbox)
         self._ordering = Ordering(channels, settings, self._outbox, self._on_own_settled, self._retire)
-        self._lookups = Lookups(settings, self._outbox, self._ordering.confirmed_through)
+        self._ranges = RangeService(
+            channels, settings, self._outbox, self._ordering.confirmed_through, ids.first_number
+        )
+        self._lookups = Lookups(settings, self._outbox, self._ordering.confirmed_through, ids.first_number)
         self._destinations = DestinationService(
             channels, settings, self._outbox, self._lookups, self._ordering, self._tell_destination
         )
@@ -156,19 +166,28 @@ class ClientManager:
         self._coordination = Coordination(
             channels, settings, self._outbox, self._ordering, self._sessions, planted
         )
-        self._timed: tuple[Timed, ...] = (
+        self._timed = self._timed_parts()
+        # In how many steps the parts that keep time are still to look at it; and what they said last, if
+        # they have not looked since.
+        self._looks = _LOOKS
+        self._deadline_ns: int | None = None
+        self._is_deadline_known = False
+        self._on_event = self._event_handlers()
+        self._on_channel = self._channel_handlers()
+        self._on_frame = self._frame_handlers()
+        self._on_request = self._request_handlers()
+
+    def _timed_parts(self) -> tuple[Timed, ...]:
+        return (
             self._lookups,
             self._destinations,
             self._browsing,
+            self._ranges,
             self._requests,
             self._consumers.streams,
             self._consumers.credits,
             self._coordination,
         )
-        self._on_event = self._event_handlers()
-        self._on_channel = self._channel_handlers()
-        self._on_frame = self._frame_handlers()
-        self._on_request = self._request_handlers()
 
     def _event_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
         return {
@@ -199,6 +218,8 @@ class ClientManager:
             SpaceChanged: self._on_space_changed,
             LoadChanged: self._on_load_changed,
             BrowseReply: self._browsing.answered,
+            RangeReply: self._ranges.shown,
+            RangeTold: self._ranges.told,
             LookupReply: self._lookups.answered,
             Advertised: self._destinations.advertised,
             InDoubt: self._coordination.in_doubt,
@@ -226,6 +247,8 @@ class ClientManager:
             frames.ConsumerResume: self._on_consumer_open,
             frames.ConsumerClose: self._on_consumer_close,
             frames.Browse: self._on_browse,
+            frames.RangeRead: self._ranges.read,
+            frames.RangeAsk: self._ranges.ask,
             frames.Ask: self._on_ask,
             frames.TransactionCommit: self._coordination.commit,
             frames.TransactionAsk: self._coordination.ask,
@@ -245,17 +268,41 @@ class ClientManager:
 
     def next_deadline_ns(self) -> int | None:
         """When to step even if nothing happens: what a channel was told is said again until it is heard."""
-        deadlines = [part.next_deadline_ns() for part in self._timed]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        if not self._is_deadline_known:
+            deadlines = [part.next_deadline_ns() for part in self._timed]
+            self._deadline_ns = min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
+            self._is_deadline_known = True
+        return self._deadline_ns
 
     def step(self, now_ns: int, events: Iterable[Event]) -> list[Effect]:
         """Take what has happened, return what must happen next, in order."""
         for event in events:
-            self._on_event[type(event)](event)
-        for part in self._timed:
-            part.keep_time(now_ns)
+            kind = type(event)
+            if kind is not FramesReceived and not (
+                kind is ChannelEvent and type(event.event) in _OF_ORDERING  # type: ignore[union-attr]
+            ):
+                self._looks = _LOOKS
+            self._on_event[kind](event)
+        self._keep_time(now_ns)
         self._ordering.finish_step()
         return self._outbox.take()
+
+    def _keep_time(self, now_ns: int) -> None:
+        """Commands and their confirmations, by far the most there is, are no business of those who keep time.
+
+        What is may lead from one of them to another, whose turn was before it: so they look twice.
+        """
+        if not self._looks:
+            due_ns = self.next_deadline_ns()
+            if not self._ordering.has_stirred and (due_ns is None or due_ns > now_ns):
+                return
+        if self._ordering.has_stirred:
+            self._ordering.has_stirred = False
+            self._looks = _LOOKS
+        self._looks = max(0, self._looks - 1)
+        self._is_deadline_known = False
+        for part in self._timed:
+            part.keep_time(now_ns)
 
     # -- connections -----------------------------------------------------------
 
@@ -274,10 +321,12 @@ class ClientManager:
                     # By far the most there are. It may be a breach, but it ends nothing.
                     order(connection, frame)
                     continue
+                self._looks = _LOOKS
                 self._take_frame(connection, frame)
                 if connection.is_over:
                     return
         except RemoteError as error:
+            self._looks = _LOOKS
             self._close(connection, error.code, error.text)
 
     def _take_frame(self, connection: Connection, frame: frames.ClientFrame) -> None:
@@ -341,6 +390,7 @@ class ClientManager:
         del self._connections[connection.conn]
         self._ordering.connection_over(connection)
         self._browsing.connection_over(connection)
+        self._ranges.connection_over(connection)
         for session in list(connection.sessions.values()):
             self._sessions.detach(session, is_lost=is_lost)
         connection.sessions.clear()
@@ -356,6 +406,7 @@ class ClientManager:
             connection.is_blocked = False
             self._consumers.unblocked(connection)
             self._browsing.go_on(connection)
+            self._ranges.go_on(connection)
 
     # -- questions -------------------------------------------------------------
 
@@ -508,6 +559,7 @@ class ClientManager:
     def _on_primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         self._consumers.primary_changed(channel, event)
         self._browsing.primary_changed(channel)
+        self._ranges.primary_changed(channel)
         self._lookups.primary_changed(channel)
 
     def _on_load_changed(self, channel: str, event: LoadChanged) -> None:

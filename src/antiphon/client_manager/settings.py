@@ -63,6 +63,30 @@ class ClientManagerSettings:
     browse_repeat_ms: int = 500
     """After which another replica is asked for a page."""
 
+    range_repeat_ms: int = 1_000
+    """After which another replica is asked for a page of a range, or a question about one."""
+
+    range_wait_ms: int = 8_000
+    """How long the replicas of a channel may take together, until a client is told that none answers."""
+
+    range_question_length_max: int = 1 * MIB
+    """Characters of one question about ranges: it may name very many destinations."""
+
+    range_destinations_max: int = 65_536
+    """Destinations of one page of a range."""
+
+    range_page_bytes_max: int = 2 * MIB
+    """Bytes of a page, unless a single batch has more. A frame takes a little more."""
+
+    range_pages_max: int = 4
+    """Pages of ranges on their way to one connection."""
+
+    range_asks_max: int = 64
+    """Questions about ranges of one connection that are on their way; longer ones wait in line."""
+
+    range_ask_wait_ms_max: int = 30_000
+    """How long a client may have a question wait for news."""
+
     placements_kept: int = 100_000
     """Names of destinations whose channel is remembered without their having been used here."""
 
@@ -92,15 +116,16 @@ class ClientManagerSettings:
     """Unconfirmed commands of all clients above which we stop reading from whoever sends more."""
 
     envelope_bytes: int = 512 * KIB
-    """Half of `submitted_bytes_max`: one envelope is gathered while another is being written."""
+    """A quarter of `submitted_bytes_max`: one envelope is gathered while others are being written."""
 
     envelope_bytes_max: int = 2 * MIB
     """A single command may be larger than `envelope_bytes`; then it travels alone, up to this."""
 
     envelope_count_max: int = 65_536
 
-    submitted_bytes_max: int = 1 * MIB
-    """Submitted to a channel and not yet committed. What comes later waits, so that it is gathered."""
+    submitted_bytes_max: int = 2 * MIB
+    """Submitted to a channel and not yet committed. What comes later waits, so that it is gathered. As much
+    as a producer of the bus may have under way: with half of it, a third of two cores was idle."""
 
     turn_bytes: int = 64 * KIB
     """What one session may add to an envelope before it is the next one's turn."""

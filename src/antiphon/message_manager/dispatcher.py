@@ -190,7 +190,13 @@ class Dispatcher:
         self._heard = stop - 1
         if is_level and len(self.ready) < RANGES_READY:
             self._looked = self._heard
-            self.ready.add(max(start, self.source.floor + 1), stop)
+            start = max(start, self.source.floor + 1)
+            locked = self._locks.get(self.source.id) if self._locks else None
+            if locked and locked.last >= start:
+                # Somebody has the whole queue for himself, with all that is still to come.
+                self._free(Ranges([(start, stop)]))
+            else:
+                self.ready.add(start, stop)
 
     def acknowledged(self, numbers: Ranges, holders: list[Consumer]) -> None:
         """These have left the source; `holders`, the consumers of the session that said so, come first."""

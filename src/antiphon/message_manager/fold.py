@@ -27,10 +27,10 @@ from antiphon.message_manager.destinations.directory import KIND_TOPIC, Destinat
 from antiphon.message_manager.destinations.settings import complete, difference, read_settings
 from antiphon.message_manager.destinations.subscription import Subscription
 from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.hold_fold import HoldFold
 from antiphon.message_manager.publishing import Envelope, take_plain
 from antiphon.message_manager.reading import looks_like_batch
 from antiphon.message_manager.sessions import Owner, Session
-from antiphon.message_manager.transaction_fold import TransactionFold
 from antiphon.message_manager.turns import (
     ACK_LOST,
     DUPLICATE,
@@ -53,6 +53,7 @@ from antiphon.wire.commands import (
     OpenSession,
     PlaceDestination,
     Publish,
+    ResumeSession,
     Return,
     StartKind,
     Subscribe,
@@ -84,7 +85,7 @@ def read_acknowledge(body: memoryview) -> tuple[int, int, Ranges]:
     return destination, subscription, Ranges.decode(body[_ACKNOWLEDGE_HEAD.size :])
 
 
-class Fold(TransactionFold):
+class Fold(HoldFold):
     """Applies commands to `state`; `primary` is told if this replica is the one."""
 
     __slots__ = ("_channel", "_handlers")
@@ -114,6 +115,8 @@ class Fold(TransactionFold):
             CommandKind.TX_FORGET: self._on_tx_forget,
             CommandKind.STAGE: self._on_stage,
             CommandKind.DROP_STAGED: self._on_drop_staged,
+            CommandKind.HOLD: self._on_hold,
+            CommandKind.RELEASE: self._on_release,
         }
 
     def apply(self, entry: Entry, payload: memoryview, location: Location) -> None:
@@ -190,7 +193,8 @@ class Fold(TransactionFold):
             self._refuse_missing(turn, destination, subscription)
             return
         locked = self.state.locks.get(source.id) if self.state.locks else None
-        # What a prepared transaction is about to acknowledge is lost to everybody else.
+        # What a prepared transaction is about to acknowledge is lost to everybody else; and so is all of a
+        # queue that somebody holds to consume it.
         removed = source.acknowledge(numbers if locked is None else numbers.difference(locked))
         lost = numbers.count - removed.count
         if lost and ACKNOWLEDGED_TWICE not in self._planted:  # planted: what is gone is acknowledged
@@ -198,6 +202,8 @@ class Fold(TransactionFold):
             self._settle(turn, ACK_LOST, numbers.difference(removed).first, text)
         else:
             self._settle(turn)
+        if self.state.holds.is_audited and self.state.holds.audits(destination):
+            self._audit(turn, destination, subscription, numbers, removed)
         if removed and self.primary is not None:
             self.primary.delivery.acknowledged(source.id, removed, turn.header.session)
         if locked is not None and self.primary is not None:
@@ -257,6 +263,7 @@ class Fold(TransactionFold):
         try:
             if known is None:
                 directory.create(turn.sequence, wish.kind, name, wish.settings)
+                self.state.holds.destination_made()
                 self._settle(turn)
                 return
             other = _other_setting(known, wish)
@@ -279,7 +286,8 @@ class Fold(TransactionFold):
         if gone is None:
             self._settle(turn, NO_DESTINATION)
             return
-        self.state.directory.delete(gone)
+        self.state.directory.delete(gone, turn.sequence)
+        self.state.holds.destination_deleted(gone.id)
         self.state.placements.free(gone.name)
         self._settle(turn)
         if self.primary is not None:
@@ -389,8 +397,15 @@ class Fold(TransactionFold):
         self.state.transactions.session_opened(header.session)
 
     def _on_session_resume(self, turn: Turn, body: memoryview) -> None:
+        try:
+            known = ResumeSession.decode(body).known
+        except ProtocolError as error:
+            self._deny(turn, REFUSED, error.text)
+            return
         row = self.state.sessions.get(turn.header.session)
-        if row is None:
+        if row is None or row.generation < known:
+            # The one that was known here has ended. An opening that came late may have made another, whose
+            # numbers begin anew: what the first has applied would be applied again.
             self._deny(turn, SESSION_UNKNOWN)
         else:
             self._resume(turn, row)
@@ -456,6 +471,9 @@ class Fold(TransactionFold):
         for topic in directory.topics:
             topic.time_passed(self.state.log_time_ms)
         self.state.transactions.time_passed(self.state.log_time_ms)
+        self.state.times.mark(turn.sequence, self.state.log_time_ms)
+        for queue in self.state.holds.time_passed(self.state.log_time_ms):
+            self._freed(queue)
         if self.primary is not None:
             self.primary.proposals.due_ms = self.state.due_ms()
 

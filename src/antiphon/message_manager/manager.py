@@ -36,6 +36,8 @@ from antiphon.bus.messages import (
     Entry,
     EntryKind,
     Lookup,
+    RangeAsk,
+    RangeRequest,
     Register,
     SessionDetached,
     SessionDetachedHeard,
@@ -60,11 +62,11 @@ from antiphon.message_manager.lookups import Lookups
 from antiphon.message_manager.mending import Mender
 from antiphon.message_manager.primary import Primary
 from antiphon.message_manager.proposals import Proposals, counted_return
+from antiphon.message_manager.range_reads import RangeReads
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.sessions import NOBODY
 from antiphon.message_manager.settings import MessageManagerSettings
-from antiphon.message_manager.state import ChannelState
-from antiphon.message_manager.uncommitted import Uncommitted
+from antiphon.message_manager.state import ChannelState, Store
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Buffer
 
@@ -99,6 +101,7 @@ class MessageManager:
         self.reconfigure(replicas)
         self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
         self._browsing = Browsing(self._reader, self.settings.deliver_bytes_max)
+        self._range_reads = RangeReads(self._reader)
         self._lookups = Lookups(
             {
                 "destination": lambda asked: self.find(str(asked["name"])),
@@ -115,7 +118,7 @@ class MessageManager:
         # Another node's state, on its way to becoming ours.
         self._opened: ChannelState | None = None
         # Who refers to the records of a segment that is being emptied.
-        self._referrers: dict[Location, list[tuple[Destination | Uncommitted, int]]] = {}
+        self._referrers: dict[Location, list[tuple[Store, int]]] = {}
         self._referrers_of = 0
 
     def reconfigure(self, replicas: tuple[int, ...]) -> None:
@@ -237,6 +240,9 @@ class MessageManager:
                 message = replace(message, floor=0)
             self._browsing.ask(sender, message)
             return
+        if isinstance(message, RangeRequest | RangeAsk):
+            self._range_reads.ask(now_ns, sender, message)
+            return
         if isinstance(message, Lookup):
             if self.is_primary or message.anybody:
                 self._lookups.ask(sender, message)
@@ -285,6 +291,8 @@ class MessageManager:
             # Perhaps what is damaged is needed no longer: whoever waits tries again.
             self._go_on()
         effects: list[Effect] = [*self._lookups.flush(state.applied), *self._browsing.flush(state)]
+        if self._range_reads.is_busy:
+            effects += self._range_reads.flush(now_ns, state, is_primary=primary is not None)
         if self._asked:
             effects += self._answer_asked()
         if primary is None:
@@ -321,10 +329,13 @@ class MessageManager:
         """When to flush even if nothing happens."""
         if self._browsing.is_due(self.state):
             return self._now_ns
-        mending_ns = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
+        earliest = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
+        if self._range_reads.is_busy:
+            reading_ns = self._range_reads.next_deadline_ns(self._now_ns, self.applied)
+            if reading_ns is not None and (earliest is None or reading_ns < earliest):
+                earliest = reading_ns
         if self.primary is None:
-            return mending_ns
-        earliest = mending_ns
+            return earliest
         for deadline_ns in (
             self.primary.delivery.next_deadline_ns(self._now_ns),
             self.primary.proposals.next_deadline_ns(),
@@ -385,6 +396,7 @@ class MessageManager:
         self._fold.state = opened
         self._fold.primary = self._begin_term() if term_served == opened.term else None
         self._browsing.mended()
+        self._range_reads.mended()
 
     def drop_state(self) -> None:
         """The opened state is not wanted any more."""
@@ -402,7 +414,7 @@ class MessageManager:
         self._referrers = {}
         self._referrers_of = self.state.transactions.uncommitted.generation
         for store in self.state.stores:
-            for stored in store.index.rows_in(segment, store.live):
+            for stored in store.index.rows_in(segment, store.stored):
                 self._referrers.setdefault(stored.location, []).append((store, stored.first))
         return sorted(self._referrers)
 
@@ -414,12 +426,13 @@ class MessageManager:
             self.records_in(old.segment)
         self._reader.let_go()
         for store, first in self._referrers.pop(old, []):
-            store.index.move(first, old, new, store.live)
+            store.index.move(first, old, new, store.stored)
         if self._mender.mended(old):
             self._go_on()
 
     def _go_on(self) -> None:
         self._browsing.mended()
+        self._range_reads.mended()
         if self.primary is not None:
             self.primary.delivery.mended()
 

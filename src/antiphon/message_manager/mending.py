@@ -28,10 +28,10 @@ from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
 from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged
-from antiphon.message_manager.destinations.directory import Destination
+from antiphon.message_manager.acknowledgements import ACKNOWLEDGEMENTS, looks_like_acknowledgement
 from antiphon.message_manager.destinations.index import StoredBatch
 from antiphon.message_manager.reading import looks_like_batch
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state import ChannelState, Store
 from antiphon.message_manager.uncommitted import Uncommitted
 
 ASK_AGAIN_NS: Final = 200_000_000
@@ -121,7 +121,7 @@ class Mender:
         segments = sorted({place.segment for place in self._damaged})
         for store in state.stores:
             for segment in segments:
-                for batch in store.index.rows_in(segment, store.live):
+                for batch in store.index.rows_in(segment, store.stored):
                     if batch.location in self._damaged:
                         yield batch.location, ((store.id, batch.first), _with_rows(store, batch))
 
@@ -129,7 +129,8 @@ class Mender:
         """Another replica has some of it: have it written anew."""
         for name, item in zip(zip(reply.destinations, reply.firsts, strict=False), reply.items, strict=False):
             batch = self._asked.get(name)
-            if batch is not None and batch.location in self._damaged and _is_what_it_was(batch, item):
+            is_damaged = batch is not None and batch.location in self._damaged
+            if batch is not None and is_damaged and _is_what_it_was(name[0], batch, item):
                 del self._asked[name]
                 self._damaged[batch.location] = sender
                 record = CopyRecord(item.mid, item.ts, item.count, item.digest, bytes(item.payload))
@@ -160,7 +161,7 @@ class Mender:
 
     def _find(self, state: ChannelState, destination_id: int, first: int) -> Data | None:
         store = state.store(destination_id)
-        batch = store.index.beginning_at(first, store.live) if store is not None else None
+        batch = store.index.beginning_at(first, store.stored) if store is not None else None
         if batch is None:
             return None
         try:
@@ -175,15 +176,18 @@ class Mender:
             return None
 
 
-def _with_rows(store: Destination | Uncommitted, batch: StoredBatch) -> StoredBatch:
+def _with_rows(store: Store, batch: StoredBatch) -> StoredBatch:
     """A batch that is not committed has one number, whatever it holds: tell how many rows that is."""
     return batch._replace(count=store.held(batch.first).rows) if isinstance(store, Uncommitted) else batch
 
 
-def _is_what_it_was(batch: StoredBatch, item: Data) -> bool:
+def _is_what_it_was(store: int, batch: StoredBatch, item: Data) -> bool:
     """Can this envelope be the one that the batch came in (R3)?"""
     if len(item.payload) != batch.location.length:
         return False
     if digest_of(item.mid, item.ts, item.count, item.payload) != item.digest:
         return False
-    return looks_like_batch(item.payload[batch.offset : batch.offset + batch.length], batch.count)
+    held = item.payload[batch.offset : batch.offset + batch.length]
+    return (
+        looks_like_acknowledgement(held) if store == ACKNOWLEDGEMENTS else looks_like_batch(held, batch.count)
+    )

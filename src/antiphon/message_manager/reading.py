@@ -16,7 +16,7 @@ from antiphon.bus.messages import Piece
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged
 from antiphon.message_manager.destinations.index import StoredBatch
-from antiphon.message_manager.destinations.source import Stored
+from antiphon.message_manager.destinations.source import Indexed, Stored
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Buffer
 
@@ -110,6 +110,27 @@ class BatchReader:
         body_bytes = bodies.offsets[row + count] - bodies.offsets[row]
         buffers = batch.slice(row, row + count).buffers()
         return Cut(Piece(start, count, redelivery_count, buffers), start + count, body_bytes)
+
+    def pass_on(self, store: Indexed, start: int, stop: int) -> tuple[int, list[bytes | memoryview]] | None:
+        """The messages from `start` on that one batch holds, before `stop`: where they end, and their bytes.
+
+        All of them must be there. A whole batch is not even decoded. None: it is damaged, and will be
+        there again.
+        """
+        stored = store.index.find(start)
+        stop = min(stop, stored.stop)
+        if stop - start != stored.count:
+            batch = self._batch(stored)
+            if batch is None:
+                return None
+            row = start - stored.first
+            return stop, batch.slice(row, row + stop - start).buffers()
+        try:
+            payload = self._payload(stored.location)
+        except Damaged as error:
+            self._note(stored.location, error)
+            return None
+        return stop, [payload[stored.offset : stored.offset + stored.length]]
 
     def _batch(self, stored: StoredBatch) -> Batch | None:
         segment, record_offset, _ = stored.location

@@ -13,10 +13,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import Final, TypeAlias
 
 from antiphon.bus.ports import Location
 from antiphon.errors import FormatMismatch, ProtocolError
+from antiphon.message_manager.acknowledgements import ACKNOWLEDGEMENTS, AcknowledgementLog
 from antiphon.message_manager.destinations.directory import (
     KIND_QUEUE,
     KIND_TOPIC,
@@ -27,14 +28,19 @@ from antiphon.message_manager.destinations.index import SegmentUse
 from antiphon.message_manager.destinations.placements import Placements
 from antiphon.message_manager.destinations.queue import DIGEST_BYTES, Queue
 from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.holds import Holds
+from antiphon.message_manager.log_times import LogTimes
 from antiphon.message_manager.outcomes import Outcomes
 from antiphon.message_manager.sessions import Session, Sessions
 from antiphon.message_manager.transactions import Transactions
 from antiphon.message_manager.uncommitted import Uncommitted
 from antiphon.wire.primitives import Buffer, Reader, Writer
 
-_MAGIC: Final = b"AMS4"
+_MAGIC: Final = b"AMS5"
 _HEAD = struct.Struct("<4sI")
+
+Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog
+"""What refers to records in the journal."""
 
 
 class ChannelState:
@@ -43,6 +49,7 @@ class ChannelState:
     __slots__ = (
         "applied",
         "directory",
+        "holds",
         "locks",
         "log_time_ms",
         "outcomes",
@@ -50,6 +57,7 @@ class ChannelState:
         "primary",
         "sessions",
         "term",
+        "times",
         "transactions",
     )
 
@@ -58,6 +66,7 @@ class ChannelState:
         self.term = 0
         self.primary = 0
         self.log_time_ms = 0
+        self.times = LogTimes()
         self.sessions = Sessions()
         self.outcomes = Outcomes()
         self.directory = Directory()
@@ -65,20 +74,24 @@ class ChannelState:
         self.transactions = Transactions(self.directory.use)
         # The same, a step nearer: every acknowledgement looks whether there are any.
         self.locks = self.transactions.locks
+        self.holds = Holds(self.directory, self.locks)
 
     def due_ms(self) -> int | None:
         """When something becomes too old, if the channel's time moves on; 0 if that must be told first."""
-        due = (self.directory.due_ms(), self.transactions.due_ms())
+        due = (self.directory.due_ms(), self.transactions.due_ms(), self.holds.due_ms())
         return min((ms for ms in due if ms is not None), default=None)
 
     @property
-    def stores(self) -> Iterator[Destination | Uncommitted]:
+    def stores(self) -> Iterator[Store]:
         """All that refers to records in the journal."""
         yield from self.directory
         yield self.transactions.uncommitted
+        yield self.holds.acknowledgements
 
-    def store(self, id: int) -> Destination | Uncommitted | None:
-        """A destination; or, under the id 0, what is not committed."""
+    def store(self, id: int) -> Store | None:
+        """A destination; or, under the id 0, what is not committed; or the acknowledgements that are kept."""
+        if id == ACKNOWLEDGEMENTS:
+            return self.holds.acknowledgements
         return self.directory.get(id) if id else self.transactions.uncommitted
 
     def digest(self) -> bytes:
@@ -93,6 +106,7 @@ class ChannelState:
         for destination in self.directory:
             destination.write_places(writer)
         transactions.write_places(writer)
+        self.holds.acknowledgements.write_places(writer)
         head = _HEAD.pack(_MAGIC, len(logical))
         return _digest_of(logical), b"".join((head, logical, *writer.parts))
 
@@ -112,6 +126,8 @@ class ChannelState:
         writer.u64(self.term)
         writer.u16(self.primary)
         writer.i64(self.log_time_ms)
+        self.times.write(writer)
+        writer.u64(self.directory.version)
         writer.count(len(self.sessions))
         for session in self.sessions:
             session.write(writer)
@@ -122,6 +138,7 @@ class ChannelState:
             destination.write_logical(writer)
         self.placements.write(writer)
         transactions.write_logical(writer)
+        self.holds.write_logical(writer)
         return writer.join()
 
     @classmethod
@@ -147,6 +164,8 @@ class ChannelState:
         self.term = reader.u64()
         self.primary = reader.u16()
         self.log_time_ms = reader.i64()
+        self.times = LogTimes.read(reader)
+        self.directory.version = reader.u64()
         for _ in range(reader.count(1)):
             self.sessions.add(Session.read(reader))
         self.outcomes = Outcomes.read(reader)
@@ -154,6 +173,7 @@ class ChannelState:
             self.directory.add(self._read_destination(reader.u8(), reader))
         self.placements = Placements.read(reader)
         self.transactions.read_logical(reader)
+        self.holds.read_logical(reader)
         reader.finish()
 
     def _read_destination(self, kind: int, reader: Reader) -> Destination:
@@ -167,6 +187,7 @@ class ChannelState:
         for destination in self.directory:
             destination.read_places(reader, self.directory.use)
         self.transactions.read_places(reader, self.directory.use)
+        self.holds.acknowledgements.read_places(reader, self.directory.use)
         reader.finish()
 
 

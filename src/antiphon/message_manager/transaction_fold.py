@@ -43,6 +43,7 @@ from antiphon.wire.commands import COMMAND_HEADER_SIZE, NODE_SESSION
 from antiphon.wire.primitives import Buffer
 from antiphon.wire.transactions import (
     STAGED_BYTES_MAX,
+    STAGED_MESSAGES_MAX,
     STAGED_SECONDS_MAX,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
@@ -158,8 +159,8 @@ class TransactionFold(Turns):
             return TX_ROLLED_BACK, f"batch {wish.index} came, and {batches} are here"
         if not wish.application or wish.seconds > STAGED_SECONDS_MAX:
             return REFUSED, f"what is staged has an application, and lives {STAGED_SECONDS_MAX:,} s at most"
-        if messages + wish.rows > TRANSACTION_MESSAGES_MAX:
-            return REFUSED, f"at most {TRANSACTION_MESSAGES_MAX:,} messages are staged in a part"
+        if messages + wish.rows > STAGED_MESSAGES_MAX:
+            return REFUSED, f"at most {STAGED_MESSAGES_MAX:,} messages are staged in a part"
         staged_bytes = self.state.transactions.staged_bytes(wish.application)
         if not staged_bytes and self.state.transactions.staged_applications >= APPLICATIONS_MAX:
             return REFUSED, f"{APPLICATIONS_MAX:,} applications have something staged here"
@@ -390,8 +391,9 @@ class TransactionFold(Turns):
                 f"{wish.messages} messages in {wish.batches} batches were sent, "
                 f"{messages} in {batches} are here"
             )
-        if messages > TRANSACTION_MESSAGES_MAX:
-            return f"a transaction brings at most {TRANSACTION_MESSAGES_MAX:,} messages to a channel"
+        messages_max = STAGED_MESSAGES_MAX if staged else TRANSACTION_MESSAGES_MAX
+        if messages > messages_max:
+            return f"a transaction brings at most {messages_max:,} messages to a channel"
         if not isinstance(wish, PrepareTransaction) and turn.header.count != max(1, messages):
             return f"{messages} messages do not take {turn.header.count} numbers"
         return self._why_not_consume(wish.consumed)
@@ -405,6 +407,9 @@ class TransactionFold(Turns):
             lost = numbers.count - source.still(numbers).count
             if lost:
                 return f"{lost} of {numbers.count} messages of {source.name} were no longer there"
+            name = self.state.holds.consumer_of(source.id) if source.id in locks else None
+            if name is not None:
+                return f"{source.name} is consumed by {name}"
             locked = locks.get(source.id)
             if locked is not None and locked.intersection(numbers):
                 return f"another transaction is about to acknowledge the same of {source.name}"
@@ -416,7 +421,7 @@ class TransactionFold(Turns):
         Rows of a destination that was deleted meanwhile take their numbers, and are gone like all of it.
         """
         directory, uncommitted = self.state.directory, self.state.transactions.uncommitted
-        primary = self.primary
+        primary, holds = self.primary, self.state.holds
         first = turn.sequence
         for number in batches:
             (destination, rows, origin), stored = uncommitted.look_up(number)
@@ -430,5 +435,8 @@ class TransactionFold(Turns):
         for destination, subscription, numbers in consumed:
             source = directory.source(destination, subscription)
             removed = source.acknowledge(numbers) if source is not None else None
+            if removed and holds.audits(destination):
+                # FINISH does not say what it acknowledges, and a commit may be of many destinations.
+                holds.acknowledgements.tell(turn.sequence, (Consumed(destination, subscription, removed),))
             if source is not None and removed and primary is not None:
                 primary.delivery.acknowledged(source.id, removed, session)

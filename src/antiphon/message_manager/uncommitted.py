@@ -47,6 +47,11 @@ class Uncommitted:
         # Rises whenever batches leave: who kept in mind which records are referred to from here looks again.
         self.generation = 0
 
+    @property
+    def stored(self) -> Ranges:
+        """What lies in the journal."""
+        return self.live
+
     def __len__(self) -> int:
         return len(self._held)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
 from antiphon.sim.workloads.cluster import ClusterRun
+from antiphon.sim.workloads.holds import HoldsRun
 from antiphon.sim.workloads.node import NodeRun
 from antiphon.sim.workloads.topic import TopicRun
 from antiphon.sim.workloads.transactions import TransactionRun
@@ -22,6 +23,7 @@ from antiphon.sim.world import Violation
 WORKLOADS: dict[str, type[BusRun] | type[ClusterRun] | type[NodeRun] | type[TransactionRun]] = {
     "bus": BusRun,
     "cluster": ClusterRun,
+    "holds": HoldsRun,
     "node": NodeRun,
     "topic": TopicRun,
     "transactions": TransactionRun,

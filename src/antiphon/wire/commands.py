@@ -27,10 +27,12 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
+from antiphon.wire.holds import Hold, ReleaseHold
 from antiphon.wire.layout import I64, U8, U32, U64, U128, Bool, Field, Text
 from antiphon.wire.payload import AnnotatedPayload
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_u128, pack
 from antiphon.wire.transactions import (
+    STAGED_MESSAGES_MAX,
     TRANSACTION_MESSAGES_MAX,
     CommitTransaction,
     DecideTransaction,
@@ -69,6 +71,8 @@ class CommandKind(IntEnum):
     TX_FORGET = 21
     STAGE = 22
     DROP_STAGED = 23
+    HOLD = 24
+    RELEASE = 25
 
 
 COMMAND_FLAGS_KNOWN = 0
@@ -105,8 +109,8 @@ _OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21))  # never of a session
 _COUNT_MAX = {
     _PUBLISH: PUBLISH_COUNT_MAX,
     int(CommandKind.TX_COMMIT): TRANSACTION_MESSAGES_MAX,
-    int(CommandKind.TX_DECIDE): TRANSACTION_MESSAGES_MAX,
-    int(CommandKind.TX_FINISH): TRANSACTION_MESSAGES_MAX,
+    int(CommandKind.TX_DECIDE): STAGED_MESSAGES_MAX,
+    int(CommandKind.TX_FINISH): STAGED_MESSAGES_MAX,
 }
 _NO_SESSION = bytes(16)
 
@@ -348,7 +352,13 @@ class OpenSession(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeSession(AnnotatedPayload):
-    """Go on with the header's session under the header's generation, which voids all lower ones."""
+    """Go on with the header's session under the header's generation, which voids all lower ones.
+
+    The channel `known` it in that generation or a higher one, as far as its client heard. Should it be known
+    in a lower one only, then it has ended since, and an opening that came late has made another one of it.
+    """
+
+    known: U32 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,6 +478,8 @@ Payload: TypeAlias = (
     | ForgetTransaction
     | StagedPublish
     | DropStaged
+    | Hold
+    | ReleaseHold
 )
 
 _PAYLOADS: dict[int, type[Any]] = {
@@ -494,6 +506,8 @@ _PAYLOADS: dict[int, type[Any]] = {
     CommandKind.TX_FORGET: ForgetTransaction,
     CommandKind.STAGE: StagedPublish,
     CommandKind.DROP_STAGED: DropStaged,
+    CommandKind.HOLD: Hold,
+    CommandKind.RELEASE: ReleaseHold,
 }
 _KIND_OF: dict[type[Any], CommandKind] = {cls: CommandKind(kind) for kind, cls in _PAYLOADS.items()}
 

@@ -1,12 +1,14 @@
-"""Lone messages: a publish of one body of bytes, the way of those who send one message at a time.
+"""Lone messages: a publish of one body of bytes, and the word that one thing is done: the way of those who
+send one message at a time.
 
 Where it sits
-    client  ->  LONE  ->  client manager
+    client  <->  LONE  <->  client manager
 
 What it promises
     L1  What is read here is what `read_command`, `Publish.decode` and `Batch.decode` would read, and sound in
         every respect that they look at; the batch is that of the command. Whatever else it may be is None.
     L2  What is written here is, byte for byte, what `publish_buffers` makes of `Batch.of_bodies` of one body.
+    L3  A confirmation read here is what the layout of `Confirm` would read. Whatever else it may be is None.
 
 What it leaves to others
     All other commands, and the words for what is wrong with one.
@@ -26,7 +28,14 @@ from antiphon.batch import BODY_BYTES_MAX
 from antiphon.batch.bodies import BodyKind
 from antiphon.batch.layout import ENTRY, HEADER, PADDING, VERSION, ColumnId
 from antiphon.values import ValueType
-from antiphon.wire.commands import COMMAND_HEADER_SIZE, PUBLISH_BATCH_OFFSET, CommandHeader, CommandKind
+from antiphon.wire.commands import (
+    COMMAND_HEADER_SIZE,
+    PUBLISH_BATCH_OFFSET,
+    CommandHeader,
+    CommandKind,
+    ConfirmItem,
+    OutcomeCode,
+)
 from antiphon.wire.primitives import Buffer
 
 _LONE: Final = struct.Struct("<BBHIIIQQ16s" + "QII" + HEADER.format[1:] + ENTRY.format[1:] + "ii")
@@ -38,6 +47,12 @@ _PLAIN: Final = int(BodyKind.BYTES)
 _BODY: Final = int(ColumnId.BODY)
 _BYTES: Final = int(ValueType.BYTES)
 _new: Final = tuple.__new__
+
+# Of a confirmation: its session and the length of its channel's name, the name, and its only item: how many
+# there are, the numbers and how many, what became of them, their place, and how many texts there are.
+_CONFIRM_HEAD: Final = struct.Struct("<16sH")
+LONE_ITEM: Final = struct.Struct("<IQIBQI")
+_OUTCOME_MAX: Final = int(max(OutcomeCode))
 
 
 def read_lone_publish(data: Buffer) -> tuple[CommandHeader, int] | None:
@@ -88,7 +103,6 @@ def read_lone_publish(data: Buffer) -> tuple[CommandHeader, int] | None:
 
 
 def lone_publish_buffers(
-    *,
     session: int,
     generation: int,
     number: int,
@@ -114,3 +128,19 @@ def lone_publish_buffers(
     )
     # fmt: on
     return [head, body, padding] if padding else [head, body]
+
+
+def read_lone_confirm(payload: Buffer) -> tuple[int, str, ConfirmItem] | None:
+    """Session, channel and item of a Confirm that has a single one without a text, as most have (L3)."""
+    start = len(payload) - LONE_ITEM.size
+    if start < _CONFIRM_HEAD.size:
+        return None
+    session, name_length = _CONFIRM_HEAD.unpack_from(payload)
+    if start != _CONFIRM_HEAD.size + name_length:
+        return None
+    rows, number, count, code, sequence, texts = LONE_ITEM.unpack_from(payload, start)
+    name = bytes(payload[_CONFIRM_HEAD.size : start])
+    if rows != 1 or texts or code > _OUTCOME_MAX or not name.isascii():
+        return None
+    item = _new(ConfirmItem, (number, count, code, sequence, ""))
+    return int.from_bytes(session, "little"), name.decode(), item

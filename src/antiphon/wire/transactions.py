@@ -23,12 +23,16 @@ Their command takes one number, whatever it holds; so their ids are counted apar
 """
 
 TRANSACTION_MESSAGES_MAX: Final = 131_072
-"""Messages that one transaction, or one staged part, may bring to one channel."""
+"""Messages that one session's transaction may bring to one channel."""
+
+STAGED_MESSAGES_MAX: Final = 16_777_216
+"""Messages that one commit of staged parts may bring to one channel. Its work is by the batch, not by the
+message; and what a Spark batch has must fit, for it cannot be cut in two."""
 
 TRANSACTION_BYTES_MAX: Final = 256 << 20
 """Bytes of batches that one transaction may bring to one channel."""
 
-STAGED_BYTES_MAX: Final = 1 << 30
+STAGED_BYTES_MAX: Final = 4 << 30
 """Bytes that one application may have staged in one channel."""
 
 STAGED_SECONDS_MAX: Final = 7 * 86_400

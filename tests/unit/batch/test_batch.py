@@ -61,6 +61,14 @@ def test_a_slice_has_its_own_numbers_and_shares_the_bytes() -> None:
     assert part.body_bytes(0).obj is batch.body_bytes(0).obj is batch.encode()
 
 
+def test_the_same_rows_can_be_somebody_elses_under_other_numbers() -> None:
+    batch = Batch.of_bodies([b"a", b"bc"], producer=0, first_number=0, timestamp_ms=5)
+    other = Batch.decode(batch.numbered(7, 100).encode())
+    assert (other.producer, other.first_number, other.count) == (7, 100, 2)
+    assert other.bodies() == [b"a", b"bc"] and other.timestamp_ms(1) == 5
+    assert (batch.producer, batch.first_number) == (0, 0)
+
+
 def test_the_whole_is_no_new_slice() -> None:
     batch = of_bodies(BODIES)
     assert batch.slice(0, 4) is batch

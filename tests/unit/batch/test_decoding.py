@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder, BodyKind, ColumnId
 from antiphon.batch.column import Column
-from antiphon.batch.decoding import lone_body
+from antiphon.batch.decoding import decode_any_parts, lone_body
 from antiphon.batch.layout import ENTRY, HEADER
 from antiphon.errors import ProtocolError
 from antiphon.values import ValueType
@@ -243,9 +243,19 @@ def test_offsets_of_a_slice_need_not_start_at_0() -> None:
 
 def lone_by_definition(data: bytes) -> tuple[int, int] | None:
     try:
-        batch = Batch.decode(data)
+        batch = Batch(*decode_any_parts(memoryview(data), trusted=False), encoded=data)
     except ProtocolError:
+        with pytest.raises(ProtocolError):
+            Batch.decode(data)
         return None
+    found = Batch.decode(data)
+    assert found == batch and found.bodies() == batch.bodies()
+    assert (found.producer, found.first_number, found.timestamp_ms(0), found.body_kind(0)) == (
+        batch.producer,
+        batch.first_number,
+        batch.timestamp_ms(0),
+        batch.body_kind(0),
+    )
     is_lone = batch.count == 1 and batch.body_kind(0) == BodyKind.BYTES and HEADER.unpack_from(data)[6] == 1
     return (batch.producer, batch.first_number) if is_lone else None
 

@@ -71,6 +71,7 @@ class FakeServer:
     judge: Callable[[CommandHeader, Any], ConfirmItem | None] = lambda header, payload: None
     greet: Callable[[frames.Hello], frames.ServerFrame | None] | None = None
     decide: Callable[[Any], tuple[TransactionFate, str] | None] = lambda wish: None
+    show: Callable[[Any], frames.ServerFrame | None] = lambda wish: None  # what is said to who reads ranges
     peers: list[Peer] = field(default_factory=list)
     ready: dict[int, deque[Row]] = field(default_factory=dict)
     consumers: dict[tuple[int, int], Consumer] = field(default_factory=dict)
@@ -170,6 +171,10 @@ class FakeServer:
                 peer.say(self._found(frame))
             case frames.Browse():
                 peer.say(self._page(frame))
+            case frames.RangeAsk() | frames.RangeRead():
+                shown = self.show(frame)
+                if shown is not None:
+                    peer.say(shown)
             case frames.Command():
                 header, payload = read_command(frame.command)
                 self._on_command(peer, frame.channel, header, decode_payload(header.kind, payload))

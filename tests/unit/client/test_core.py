@@ -60,6 +60,7 @@ from antiphon.wire.frames import (
     SessionOpened,
     Welcome,
     decode_client_frame,
+    encode_frame,
 )
 
 WELCOME = Welcome(node=1, cluster="c", servers=(), connection=5, frame_limit=1 << 21, heartbeat_ms=0)
@@ -276,6 +277,43 @@ def test_numbers_are_counted_for_each_session_and_channel() -> None:
         ("a", 2, 1),
         ("a", 1, 3),
     ]
+
+
+def payload_of(frame: ServerFrame) -> bytes:
+    return encode_frame(frame)[5:]
+
+
+def test_a_confirmation_of_what_is_due_is_taken_without_a_detour() -> None:
+    core = welcome_core(heartbeat_ms=1_000)
+    publication = chunk(b"a")
+    open_session(core).submit("a", publication)
+    core.on_time(500_000_000)
+    assert core._silent_beats == 1
+    assert core.settle_lone(payload_of(confirm(1))) is publication
+    assert publication.is_settled and publication.outcomes == list(confirm(1).items)
+    assert core._silent_beats == 0
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [confirm(2), confirm(1, 2), confirm(1, session=SESSION + 1), confirm(1, channel="b"), confirm(0)],
+    ids=["another", "too many", "no session", "no channel", "no number"],
+)
+def test_any_other_confirmation_is_left_to_whoever_takes_all(frame: Confirm) -> None:
+    core = welcome_core()
+    publication = chunk(b"a")
+    open_session(core).submit("a", publication)
+    assert core.settle_lone(payload_of(frame)) is None
+    assert not publication.is_settled
+    with pytest.raises(ProtocolError):
+        core.receive(0, frame)
+
+
+def test_nothing_is_confirmed_before_the_server_has_greeted() -> None:
+    core = welcome_core()
+    open_session(core).submit("a", chunk(b"a"))
+    core.lose()
+    assert core.settle_lone(payload_of(confirm(1))) is None
 
 
 def test_a_confirmation_settles_what_was_sent() -> None:

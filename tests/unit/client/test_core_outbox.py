@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.batch import Batch
 from antiphon.client.core_gathering import Chunk
-from antiphon.client.core_outbox import LINGER_COMMANDS, Kept, Outbox
+from antiphon.client.core_outbox import LINGER_COMMANDS, ROOM_MAX, Kept, Outbox
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
@@ -223,3 +223,70 @@ def test_abandoning_tells_what_has_no_outcome(outbox: Outbox) -> None:
     outbox.confirm([applied(1)])
     assert outbox.abandon() == [second, "ack", waiting]
     assert outbox.is_idle
+
+
+# -- the oldest one ----------------------------------------------------------------------------------
+
+
+def test_the_oldest_publication_is_settled_at_once(outbox: Outbox) -> None:
+    first, second = chunk(b"a", b"b"), chunk(b"c")
+    outbox.submit(first)
+    outbox.submit(second)
+    assert outbox.confirm_oldest(applied(1, 2)) is first
+    assert first.is_settled and first.outcomes == [applied(1, 2)]
+    assert outbox.confirmed_through == 2
+    assert outbox.confirm_oldest(applied(3)) is second
+    assert outbox.is_idle and outbox.room == ROOM_MAX
+
+
+@pytest.mark.parametrize(
+    "item", [applied(3), applied(1), applied(2), applied(1, 3), applied(7)], ids=lambda item: str(item[:2])
+)
+def test_whatever_is_not_about_the_oldest_alone_changes_nothing(outbox: Outbox, item: ConfirmItem) -> None:
+    first, second = chunk(b"a", b"b"), chunk(b"c")
+    outbox.submit(first)
+    outbox.submit(second)
+    room = outbox.room
+    assert outbox.confirm_oldest(item) is None
+    assert not first.is_settled and not second.is_settled and outbox.room == room
+
+
+def test_an_oldest_one_that_is_no_publication_is_not_settled_this_way(outbox: Outbox) -> None:
+    acknowledge(outbox, "tag", 5)
+    assert outbox.confirm_oldest(applied(1)) is None
+    assert [settled.tag for settled in outbox.confirm([applied(1)])] == ["tag"]
+
+
+def test_one_that_was_partly_told_of_is_not_settled_this_way(outbox: Outbox) -> None:
+    publication = chunk(b"a", b"b")
+    outbox.submit(publication)
+    outbox.confirm([applied(1)])
+    assert outbox.confirm_oldest(applied(1, 2)) is None
+
+
+def test_what_was_not_sent_on_this_connection_is_not_settled_this_way(outbox: Outbox) -> None:
+    publication = chunk(b"a")
+    outbox.submit(publication)
+    outbox.suspend()
+    outbox._unsent = outbox._unconfirmed.copy()
+    assert outbox.confirm_oldest(applied(1)) is None
+
+
+def test_with_the_oldest_go_those_behind_it_that_were_settled_before(outbox: Outbox) -> None:
+    first, second = chunk(b"a"), chunk(b"b")
+    outbox.submit(first)
+    outbox.submit(second)
+    outbox.confirm([applied(2)])
+    assert outbox.confirmed_through == 0
+    assert outbox.confirm_oldest(applied(1)) is first
+    assert outbox.confirmed_through == 2 and outbox.is_idle
+
+
+def test_what_waited_for_room_leaves_when_the_oldest_is_settled(outbox: Outbox) -> None:
+    first, second = chunk(b"a" * 700), chunk(b"b" * 700)
+    outbox.submit(first)
+    outbox.submit(second)
+    assert not second.has_left
+    sent(outbox)
+    assert outbox.confirm_oldest(applied(1)) is first
+    assert [header.number for header, _ in sent(outbox)] == [2] and second.has_left

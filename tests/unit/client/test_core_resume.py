@@ -97,8 +97,22 @@ def test_a_session_is_resumed_under_a_higher_generation_in_the_channels_that_kno
     known_session(core)
     (wish,) = greet_again(core)
     assert wish == SessionOpen(
-        request=wish.request, session=SESSION, generation=2, ack_mode=AckMode.AUTO, channels=("a",)
+        request=wish.request, session=SESSION, generation=2, ack_mode=AckMode.AUTO, channels=("a",), known=1
     )
+
+
+def test_who_comes_back_says_under_which_generation_it_was_last_known() -> None:
+    """Attempts that nobody answered are none: the channels may not have heard of them."""
+    core = welcome_core()
+    known_session(core)
+    greet_again(core)
+    (wish,) = greet_again(core)
+    assert isinstance(wish, SessionOpen)
+    assert (wish.generation, wish.known) == (3, 1)
+    core.receive(0, SessionOpened(request=wish.request, session=SESSION, generation=3, window_bytes=1 << 20))
+    (wish,) = greet_again(core)
+    assert isinstance(wish, SessionOpen)
+    assert (wish.generation, wish.known) == (4, 3)
 
 
 def test_a_session_that_never_spoke_to_a_channel_is_resumed_in_none() -> None:

@@ -67,8 +67,10 @@ class Stage:
         *,
         is_led: bool = True,
         planted: frozenset[str] = NONE,
+        ids: IdSource | None = None,
         **settings: Any,
     ) -> None:
+        """Without `ids` the manager counts its questions to replicas from 1."""
         self.directory: dict[str, int] = {"queue:known": KNOWN}
         self.subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
         self.placements: dict[str, str] = {}
@@ -80,7 +82,7 @@ class Stage:
             "node-1",
             "test",
             ["127.0.0.1:7420"],
-            IdSource(1, 2, 3, 4),
+            IdSource(1, 2 << 16, 4, 4) if ids is None else ids,
             channels,
             ClientManagerSettings(**settings),
             planted,

@@ -22,11 +22,12 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.producer import Producer
 from antiphon.client_manager.effects import SubmitEnvelope
+from antiphon.client_manager.repetition import said_again
 from antiphon.ids import make_epoch
 from antiphon.wire import frames
-from antiphon.wire.commands import CreateDestination, OutcomeCode
+from antiphon.wire.commands import CreateDestination, ExpireSession, OutcomeCode
 from tests.unit.client_manager.stage import KNOWN, Stage, publish
-from tests.unit.message_manager.channel import Channel, of_node, show
+from tests.unit.message_manager.channel import Channel, Client, of_node, show
 
 EPOCH = make_epoch(1, 1)
 DOOR = 1
@@ -42,7 +43,7 @@ class Road:
         made = self.channel.order(of_node(CreateDestination(kind=1, name="known", settings="{}")))
         assert made == KNOWN
         self.stage = Stage()
-        self.producer = Producer(GroupConfig.of("a", (DOOR,)), DOOR, b"run of the door.")
+        self.producer = Producer(GroupConfig.of("a", (DOOR,)), DOOR, b"run of the door.", again=said_again)
         self.said: list[m.Data] = []
         self.doubted: list[int] = []
         self.hear(m.Heartbeat(EPOCH, self.last, 0, 1, self.last, True))
@@ -95,6 +96,14 @@ class Road:
         exceptions = self.channel.manager.state.outcomes.page(after, self.last)[2]
         return m.Applied(EPOCH, self.last, exceptions, after, floor)
 
+    def fall_asleep_and_wake(self) -> None:
+        """The logs begin behind all of it: the producer learns that it is committed, and not as what."""
+        row = m.ProducerState(DOOR, self.last, self.producer.pe, 1, self.last, 0, 0, bytes(16))
+        self.hear(m.FetchIdReply((), self.last, self.last), row)
+
+    def tell_all(self, after: int, *entries: Entry) -> None:
+        self.hear(m.Commit(EPOCH, entries, entries[-1].last), self.applied(after, floor=after))
+
     @property
     def items(self) -> list[tuple[int, int, int, int]]:
         """What the client was told: number, count, code, sequence number."""
@@ -115,8 +124,7 @@ def test_a_doubtful_envelope_is_stored_once_and_confirmed_with_its_first_numbers
     first = road.order()
     assert road.stored == 2
     if is_gone_from_the_logs:
-        row = m.ProducerState(DOOR, road.last, road.producer.pe, 1, road.last, 0, 0, bytes(16))
-        road.hear(m.FetchIdReply((), road.last, road.last), row)
+        road.fall_asleep_and_wake()
     else:
         road.hear(m.Commit(EPOCH, (road.opened, first), first.last))
         road.hear(road.applied(first.last, floor=first.last))
@@ -130,3 +138,37 @@ def test_a_doubtful_envelope_is_stored_once_and_confirmed_with_its_first_numbers
     road.hear(m.Commit(EPOCH, (last,), last.last), road.applied(again.last, floor=first.last))
     assert road.stored == 3
     assert road.items[1:] == [(3, 1, OutcomeCode.APPLIED, last.first)]
+
+
+def test_what_is_ordered_once_more_opens_no_session_that_has_ended() -> None:
+    """Its client went elsewhere, and was away for too long. The numbers of the session are forgotten."""
+    road = Road()
+    road.send(1, [b"a", b"b"])
+    first = road.order()
+    assert road.stored == 2
+    expire = ExpireSession(session=road.session, generation=1, term=road.channel.manager.term)
+    road.channel.order(of_node(expire))
+    assert road.channel.manager.state.sessions.get(road.session) is None
+    road.fall_asleep_and_wake()
+    assert road.doubted == [1]
+    again = road.order()
+    road.tell_all(again.first - 1, again)
+    assert again.count == first.count
+    assert road.stored == 2, "stored twice"
+    assert [item[:3] for item in road.items] == [(1, 2, OutcomeCode.SESSION_UNKNOWN)], "it is uncertain"
+    assert road.channel.manager.state.sessions.get(road.session) is None
+
+
+def test_what_is_ordered_once_more_leaves_a_session_that_went_elsewhere_alone() -> None:
+    road = Road()
+    road.send(1, [b"a", b"b"])
+    road.order()
+    elsewhere = Client(session=road.session)
+    road.channel.order(elsewhere.resume(2, known=1), pid=7)
+    road.fall_asleep_and_wake()
+    again = road.order()
+    road.tell_all(again.first - 1, again)
+    assert road.stored == 2
+    assert [item[:3] for item in road.items] == [(1, 2, OutcomeCode.STALE)]
+    row = road.channel.manager.state.sessions.get(road.session)
+    assert row is not None and (row.generation, row.owner.pid, row.last) == (2, 7, 2)

@@ -17,7 +17,7 @@ from antiphon.bus.messages import (
 from antiphon.errors import ConsumerClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
-from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode
+from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, ResumeSession, iterate_commands
 from tests.unit.client_manager.stage import RUN, Stage, acknowledge, kinds
 from tests.unit.client_manager.test_consumers import attached, consumer_close, credit, deliver, piece
 
@@ -294,6 +294,8 @@ def test_who_was_taken_for_dead_attaches_its_consumers_again_with_what_they_hold
     # The channel has let go of the session; it hears that it is still here.
     stage.tell(Registered(register.consumer, 1, SESSION_DETACHED, "no client manager has the session"))
     assert kinds(stage.submitted[-1]) == [CommandKind.SESSION_RESUME]
+    ((_, claim, _),) = iterate_commands(stage.submitted[-1].payload)
+    assert ResumeSession.decode(claim).known == 1, "only if it is still the one that we opened"
     stage.confirm(Outcome(0, 1, OutcomeCode.DUPLICATE))
     again = stage.to_primary(Register)[-1]
     assert again == register and len(stage.to_primary(Register)) == 3

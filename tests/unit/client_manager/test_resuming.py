@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from antiphon.bus.effects import SpaceChanged
 from antiphon.bus.messages import Register, Registered, SessionDetached, Unregister
 from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.errors import SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
-from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, renew_header
+from antiphon.wire.commands import (
+    CommandKind,
+    Outcome,
+    OutcomeCode,
+    ResumeSession,
+    iterate_commands,
+    renew_header,
+)
 from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, acknowledge, headers, kinds, publish
 
 OPEN, RESUME, PUBLISH, ACK = (
@@ -21,7 +30,11 @@ SESSION = 0xABC
 
 
 def resume(
-    request: int = 7, generation: int = 2, channels: tuple[str, ...] = (CHANNEL,), session: int = SESSION
+    request: int = 7,
+    generation: int = 2,
+    channels: tuple[str, ...] = (CHANNEL,),
+    session: int = SESSION,
+    known: int = 0,
 ) -> frames.SessionOpen:
     return frames.SessionOpen(
         request=request,
@@ -29,6 +42,7 @@ def resume(
         generation=generation,
         ack_mode=frames.AckMode.AUTO,
         channels=channels,
+        known=known,
     )
 
 
@@ -44,6 +58,13 @@ def consumer_resume(request: int = 8, held: Ranges | None = None, **more: int) -
         "delivered_bytes": 5_000,
     } | more
     return frames.ConsumerResume(request=request, channel=CHANNEL, held=held or Ranges(), **fields)
+
+
+def knowing(envelope: SubmitEnvelope) -> int:
+    """What the resumption at the head of an envelope says."""
+    header, payload, _ = next(iterate_commands(envelope.payload))
+    assert header.kind == RESUME
+    return ResumeSession.decode(payload).known
 
 
 def resumed() -> Stage:
@@ -104,6 +125,25 @@ def test_a_session_that_was_resumed_elsewhere_first_is_refused() -> None:
     stage.confirm(Outcome(0, 1, OutcomeCode.STALE))
     (failed,) = stage.heard_of(frames.Failed)
     assert "elsewhere" in failed.text
+
+
+def test_the_channels_hear_under_which_generation_they_are_said_to_know_it() -> None:
+    stage = Stage(channels=(CHANNEL, "b"))
+    stage.connect()
+    stage.say(1, resume(generation=5, known=3))
+    assert knowing(stage.submitted[-1]) == 3
+    stage.confirm()
+    # With its first command, as it was not named.
+    stage.say(1, frames.Command(channel="b", command=publish(SESSION, 1, generation=5).command))
+    assert knowing(stage.submitted[-1]) == 3
+
+
+@pytest.mark.parametrize("known", [2, 3])
+def test_a_generation_that_has_not_been_is_a_breach(known: int) -> None:
+    stage = Stage()
+    stage.connect()
+    stage.say(1, resume(generation=2, known=known))
+    assert f"generation {known} does not come before 2" in stage.goodbye().text
 
 
 def test_a_channel_that_is_not_there_breaks_the_protocol() -> None:

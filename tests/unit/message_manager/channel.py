@@ -51,6 +51,7 @@ from antiphon.wire.commands import (
     encode_command,
     kind_of,
 )
+from antiphon.wire.holds import Hold, ReleaseHold
 from antiphon.wire.transactions import (
     TRANSACTED_NUMBER,
     CommitTransaction,
@@ -344,9 +345,9 @@ class Client:
     def open(self, user: str = "ann", client_id: str = "") -> bytes:
         return self._command(OpenSession(user=user, client_id=client_id), 0)
 
-    def resume(self, generation: int) -> bytes:
+    def resume(self, generation: int, known: int = 0) -> bytes:
         self.generation = generation
-        return self._command(ResumeSession(), 0)
+        return self._command(ResumeSession(known=known), 0)
 
     def close(self) -> bytes:
         return self._command(CloseSession(), 0)
@@ -491,6 +492,28 @@ class Client:
 
     def drop_staged(self, *parts: int) -> bytes:
         return self._numbered(DropStaged(parts=parts), None)
+
+    def hold(
+        self,
+        name: str,
+        position: int,
+        *destinations: int,
+        limit_ms: int = 60_000,
+        consumes: bool = False,
+        acks: bool = False,
+    ) -> bytes:
+        payload = Hold(
+            name=name,
+            position=position,
+            limit_ms=limit_ms,
+            consumes=consumes,
+            acks=acks,
+            destinations=destinations,
+        )
+        return self._numbered(payload, None)
+
+    def release(self, name: str) -> bytes:
+        return self._numbered(ReleaseHold(name=name), None)
 
     def unsubscribe(self, subscription: int) -> bytes:
         return self._numbered(Unsubscribe(subscription=subscription), None)

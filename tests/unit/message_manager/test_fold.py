@@ -16,6 +16,7 @@ from antiphon.wire.commands import (
     Outcome,
     OutcomeCode,
     Publish,
+    encode_command,
 )
 from tests.unit.message_manager.channel import SESSION, Channel, Client, bodies, of_node
 
@@ -300,6 +301,43 @@ def test_opening_under_a_higher_generation_resumes(channel: Channel, client: Cli
     assert [o.code for o in channel.exceptions()] == [C.DUPLICATE]
     row = channel.manager.state.sessions.get(SESSION)
     assert row is not None and (row.generation, row.owner.pid) == (2, 7)
+
+
+def test_a_session_that_was_opened_late_is_not_the_one_that_its_client_knew(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    """It asked one door, which slept, and went to another, where it published; then its session ended."""
+    late, there = Client(session=0xB2), Client(session=0xB2, generation=2)
+    channel.order(there.open(), there.publish(queue, bodies(1)), pid=7)
+    channel.order(there.close(), pid=7)
+    channel.order(late.open())
+    assert [o.code for o in channel.exceptions()] == []
+    back = Client(session=0xB2)
+    channel.flush()
+    channel.order(back.resume(3, known=2), back.publish(queue, bodies(1), number=1), pid=7)
+    assert [o.code for o in channel.exceptions()] == [C.SESSION_UNKNOWN, C.STALE], "never stored again"
+    assert len(stored(channel)) == 1
+    row = channel.manager.state.sessions.get(0xB2)
+    assert row is not None and (row.generation, row.owner.pid) == (1, 1)
+
+
+def test_a_session_is_resumed_by_whoever_knew_it_in_this_generation_or_before(
+    channel: Channel, client: Client
+) -> None:
+    channel.order(client.resume(2, known=1), pid=7)
+    channel.order(client.resume(5, known=2), pid=7)
+    channel.order(client.resume(6, known=1), pid=7)
+    assert channel.exceptions() == []
+    again = channel.order(client.resume(6, known=6), pid=7)
+    assert channel.exceptions() == [Outcome(again, 1, C.DUPLICATE)]
+
+
+def test_a_resumption_that_does_not_read_is_refused(channel: Channel, client: Client) -> None:
+    first = channel.order(encode_command(CommandKind.SESSION_RESUME, SESSION, 2, 0, 0, b"\x01"))
+    ((place, _, code, _, _),) = channel.exceptions()
+    assert (place, code) == (first, C.REFUSED)
+    row = channel.manager.state.sessions.get(SESSION)
+    assert row is not None and row.generation == 1
 
 
 def test_a_closed_session_is_forgotten(channel: Channel, client: Client, queue: int) -> None:

@@ -350,7 +350,7 @@ def test_time_and_term_survive_in_a_checkpoint(channel: Channel, client: Client,
     assert again.state.log_time_ms == 4_711
 
 
-@pytest.mark.parametrize("damage", [b"", b"AMS9" + bytes(100), b"AMS4", b"AMS4" + b"\xff" * 100])
+@pytest.mark.parametrize("damage", [b"", b"AMS9" + bytes(100), b"AMS5", b"AMS5" + b"\xff" * 100])
 def test_a_state_of_another_format_is_refused(damage: bytes) -> None:
     with pytest.raises(FormatMismatch):
         MessageManager("main", 1, MemoryPayloads(), AT_ONCE).restore(damage)

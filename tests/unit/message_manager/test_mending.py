@@ -10,6 +10,7 @@ from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
 from antiphon.bus.ports import Location, Record
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
+from antiphon.message_manager.acknowledgements import ACKNOWLEDGEMENTS
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.mending import ASK_AGAIN_NS
 from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads, batch_of
@@ -208,3 +209,56 @@ def test_another_replica_is_given_what_is_not_committed() -> None:
     stage.manager.receive(0, 2, BatchGet((0, 0), (number, number + 1)))
     (reply,) = [one.message for one in stage.manager.flush(0, 0) if isinstance(one, Send)]
     assert isinstance(reply, BatchReply) and (reply.destinations, reply.firsts) == ((0,), (number,))
+
+
+def test_what_is_acknowledged_and_held_is_mended_like_the_rest() -> None:
+    stage = Stage()
+    first = stage.firsts[0]
+    stage.channel.order(stage.client.hold("reader", first, stage.queue))
+    stage.channel.order(stage.client.ack(stage.queue, (first, first + 1)))
+    stage.follow()
+    data = stage.envelope(0)
+    stage.payloads.rotten.add(stage.places[0])
+    stage.manager.damaged(stage.places[0], Damaged("segment-00000001", 0, "it does not verify"))
+    (question,) = asked(list(stage.manager.flush(0, 0)))
+    assert question.message == BatchGet((stage.queue,), (first,))
+    stage.manager.receive(0, question.to, BatchReply((stage.queue,), (first,), (data,)))
+    (mend,) = [one for one in stage.manager.flush(0, 0) if isinstance(one, Mend)]
+    copy = stage.payloads.keep(bytes(data.payload))
+    stage.manager.relocated(mend.place, copy)
+    assert stage.index.find(first).location == copy
+
+
+def test_an_acknowledgement_that_is_kept_is_mended_if_it_is_one() -> None:
+    stage = Stage()
+    first = stage.firsts[0]
+    stage.channel.order(stage.client.hold("auditor", first, acks=True))
+    number = stage.channel.order(stage.client.ack(stage.queue, (first, first + 1)))
+    stage.follow()
+    log = stage.manager.state.holds.acknowledgements
+    place = log.index.find(number).location
+    payload = bytes(stage.payloads.read(place))
+    stage.payloads.rotten.add(place)
+    stage.manager.damaged(place, Damaged("segment-00000001", place.offset, "it does not verify"))
+    (question,) = asked(list(stage.manager.flush(0, 0)))
+    assert question.message == BatchGet((ACKNOWLEDGEMENTS,), (number,))
+
+    for wrong in (bytes(len(payload)), payload):
+        data = Data(MID, 3, 1, digest_of(MID, 3, 1, wrong), wrong)
+        stage.manager.receive(0, question.to, BatchReply((ACKNOWLEDGEMENTS,), (number,), (data,)))
+        mends = [one for one in stage.manager.flush(0, 0) if isinstance(one, Mend)]
+        assert [mend.place for mend in mends] == ([place] if wrong == payload else [])
+    stage.manager.relocated(place, stage.payloads.keep(payload))
+    assert log.index.find(number).location != place
+
+
+def test_another_replica_is_given_what_is_kept_for_a_holder() -> None:
+    stage = Stage()
+    first = stage.firsts[0]
+    stage.channel.order(stage.client.hold("auditor", first, acks=True))
+    number = stage.channel.order(stage.client.ack(stage.queue, (first, first + 1)))
+    stage.follow()
+    names = (stage.queue, ACKNOWLEDGEMENTS), (first, number)
+    stage.manager.receive(0, 2, BatchGet(*names))
+    (reply,) = [one.message for one in stage.manager.flush(0, 0) if isinstance(one, Send)]
+    assert isinstance(reply, BatchReply) and (reply.destinations, reply.firsts) == names

@@ -11,9 +11,11 @@ from antiphon.bus.planted import (
     CHECKPOINT_FORGETS_TRANSACTIONS,
     FLOOR_IGNORED,
     HELD_RANGES_IGNORED,
+    HOLD_BEGUN_ANEW,
     LOWER_GENERATION_ACCEPTED,
     NONE,
     OF_CLUSTER,
+    OF_HOLDS,
     OF_TRANSACTIONS,
     OLD_TERM_ACCEPTED,
     PARTICIPANT_DECIDES_ALONE,
@@ -34,7 +36,7 @@ planted_or_not = pytest.mark.parametrize("is_planted", [False, True])
 
 
 def channel_with(bug: str, is_planted: bool) -> Channel:
-    assert bug in OF_CLUSTER + OF_TRANSACTIONS
+    assert bug in OF_CLUSTER + OF_TRANSACTIONS + OF_HOLDS
     channel = Channel(begin=False)
     planted = frozenset({bug}) if is_planted else NONE
     channel.manager = MessageManager("main", 1, channel.payloads, channel.settings, planted=planted)
@@ -130,3 +132,15 @@ def test_a_checkpoint_that_forgets_transactions_is_seen(is_planted: bool) -> Non
     restored = MessageManager("main", 1, channel.payloads, AT_ONCE)
     restored.restore(state)
     assert bool(restored.state.transactions.open) != is_planted
+
+
+@planted_or_not
+def test_beginning_a_hold_anew_is_seen(is_planted: bool) -> None:
+    channel = channel_with(HOLD_BEGUN_ANEW, is_planted)
+    client, queue = Client(), channel.create("q")
+    first = channel.order(client.open(), client.publish(queue, [b"a"])) + 1
+    channel.order(client.hold("reader", first, queue), client.ack(queue, (first, first + 1)))
+
+    channel.order(client.hold("reader", first, queue))
+    kept = channel.manager.state.directory.get(queue)
+    assert kept is not None and bool(kept.stored) != is_planted

@@ -226,7 +226,7 @@ def test_a_part_is_of_one_application() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("STAGED_BYTES_MAX", 200), ("TRANSACTION_MESSAGES_MAX", 3), (None, 0)]
+    ("limit", "value"), [("STAGED_BYTES_MAX", 200), ("STAGED_MESSAGES_MAX", 3), (None, 0)]
 )
 def test_what_is_too_much_is_refused_and_drops_the_part(
     limit: str | None, value: int, monkeypatch: pytest.MonkeyPatch
@@ -248,10 +248,23 @@ def test_a_commit_of_more_than_a_transaction_may_have_is_rolled_back(monkeypatch
     sink = Sink()
     sink.stage(PART)
     sink.stage(PART_2)
-    monkeypatch.setattr(transaction_fold, "TRANSACTION_MESSAGES_MAX", 7)
+    monkeypatch.setattr(transaction_fold, "STAGED_MESSAGES_MAX", 7)
     outcome = sink.channel.outcome(sink.client.prepare(4, 8, staged=(PART, PART_2)))
     assert outcome is not None and "at most 7 messages" in outcome.text
     assert sink.parts == [PART, PART_2]
+
+
+def test_a_commit_of_staged_parts_may_have_more_than_a_sessions_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch of Spark cannot be cut in two; the work of its commit is by the batch, not by the message."""
+    sink = Sink()
+    sink.stage(PART)
+    sink.stage(PART_2)
+    monkeypatch.setattr(transaction_fold, "TRANSACTION_MESSAGES_MAX", 7)
+    decide = sink.client.decide(4, 8, staged=(PART, PART_2), participants=(), application="app", version=0)
+    first = sink.channel.order(decide)
+    assert sink.messages(sink.orders) == list(range(first, first + 8))
 
 
 def test_it_is_in_the_checkpoint_with_its_time_and_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_the_bytes_of_the_other_payloads() -> None:
     pair = b"\x01" + bytes(7) + b"\x04" + bytes(7)
     seven, nine = b"\x07" + bytes(7), b"\x09" + bytes(7)
     assert OpenSession(user="eva", client_id="").encode() == b"\x03\0eva\0\0"
-    assert ResumeSession().encode() == b""
+    assert ResumeSession(known=7).encode() == b"\x07\0\0\0"
     assert Acknowledge(destination=7, subscription=9, ranges=ranges).encode() == seven + nine + pair
     assert (
         Return(destination=7, subscription=9, counted=True, ranges=ranges).encode()
@@ -162,7 +162,7 @@ def altered(command: bytes, offset: int, value: bytes) -> bytes:
     ("offset", "value", "reason"),
     [
         (0, b"\x00", "kind 0"),
-        (0, b"\x18", "kind 24"),
+        (0, b"\x1a", "kind 26"),
         (0, b"\x05", "cannot take 3 numbers"),
         (1, b"\x01", "no meaning"),
         (2, b"\x01", "no meaning"),
@@ -224,7 +224,7 @@ def test_a_publish_with_flags_nobody_knows_is_refused() -> None:
         Publish.decode(Publish(1, 1, 1, b"").encode())
 
 
-@pytest.mark.parametrize("kind", [0, 24, 255])
+@pytest.mark.parametrize("kind", [0, 26, 255])
 def test_the_payload_of_an_unknown_kind_is_refused(kind: int) -> None:
     with pytest.raises(ProtocolError, match=f"kind {kind} is not known"):
         decode_payload(kind, b"")
@@ -316,6 +316,8 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "TX_FORGET": 21,
         "STAGE": 22,
         "DROP_STAGED": 23,
+        "HOLD": 24,
+        "RELEASE": 25,
     }
     assert {code.name: int(code) for code in OutcomeCode} == {
         "APPLIED": 0,

@@ -37,6 +37,10 @@ from antiphon.wire.frames import (
     Hello,
     Ping,
     Pong,
+    RangeAsk,
+    RangePage,
+    RangeRead,
+    RangeTold,
     ServerFrame,
     SessionClose,
     SessionGone,
@@ -56,8 +60,10 @@ from antiphon.wire.frames import (
     decode_server_frame,
     deliver_buffers,
     encode_frame,
+    range_page_buffers,
 )
 from antiphon.wire.layout import Layout
+from antiphon.wire.range_frames import RangeWanted
 from antiphon.wire.transaction_frames import TransactionFate, TransactionPart
 from antiphon.wire.transactions import Consumed
 
@@ -79,14 +85,14 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk"),
         1,
-        b"ANTI\x02\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
+        b"ANTI\x03\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
     ),
     (
         Welcome(
             node=1, cluster="c", servers=("a:1", "b:2"), connection=9, frame_limit=65536, heartbeat_ms=5000
         ),
         2,
-        b"ANTI\x02\x00"
+        b"ANTI\x03\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -140,9 +146,11 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (Done(request=3), 6, u32(3)),
     (Failed(request=3, code="x", text="why"), 7, u32(3) + b"\x01\0x" + b"\x03\0why"),
     (
-        SessionOpen(request=3, session=9, generation=2, ack_mode=AckMode.DUPS_OK, channels=("main",)),
+        SessionOpen(
+            request=3, session=9, generation=5, ack_mode=AckMode.DUPS_OK, channels=("main",), known=4
+        ),
         16,
-        u32(3) + u128(9) + u32(2) + b"\x03" + u32(1) + b"\x04\0main",
+        u32(3) + u128(9) + u32(5) + b"\x03" + u32(1) + b"\x04\0main" + u32(4),
     ),
     (
         SessionOpened(request=3, session=9, generation=2, window_bytes=1000),
@@ -272,6 +280,36 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         73,
         u32(3) + u64(9) + b"\x01" + u32(1) + (u64(100) + u32(1) + u32(4) + b"rows"),
     ),
+    (
+        RangeAsk(request=3, channel="main", floor=5, wait_ms=6, question="{}"),
+        74,
+        u32(3) + b"\x04\0main" + u64(5) + u32(6) + u32(2) + b"{}",
+    ),
+    (RangeTold(request=3, answer="{}"), 75, u32(3) + u32(2) + b"{}"),
+    (
+        RangeRead(
+            request=3,
+            channel="main",
+            start=5,
+            stop=6,
+            goal=7,
+            floor=8,
+            page_bytes=9,
+            ahead=10,
+            ahead_from=11,
+            allow_lost=True,
+            acks=True,
+            live=True,
+            destinations=(RangeWanted(12, 13),),
+        ),
+        76,
+        u32(3)
+        + b"\x04\0main"
+        + (u64(5) + u64(6) + u64(7) + u64(8))
+        + (u32(9) + b"\x0a\0" + u64(11) + b"\x01\x01\x01")
+        + (u32(1) + u64(12) + u64(13)),
+    ),
+    (RangePage(request=3, page=b"page"), 77, u32(3) + b"page"),
     (Ask(request=3, question="{}"), 80, u32(3) + u32(2) + b"{}"),
     (Answer(request=3, answer="[]"), 81, u32(3) + u32(2) + b"[]"),
 ]
@@ -305,14 +343,18 @@ def test_the_bytes_of_every_frame(frame: Frame, kind: int, payload: bytes) -> No
 @pytest.mark.parametrize("frame", FRAMES, ids=name_of)
 def test_a_frame_that_ends_early_is_refused(frame: Frame) -> None:
     kind, payload = type_of(frame), payload_of(frame)
-    # The end of a Command is the end of its frame; the command's own header tells whether it is whole.
-    sizes = range(6) if isinstance(frame, Command) else range(len(payload))
+    # The end of a Command is the end of its frame; the command's own header tells whether it is whole. So
+    # does the digest of a page.
+    ends_with_frame = {Command: 6, RangePage: 4}
+    sizes = range(ends_with_frame.get(type(frame), len(payload)))
     for size in sizes:
         with pytest.raises(ProtocolError):
             decode_frame(kind, payload[:size])
 
 
-@pytest.mark.parametrize("frame", [frame for frame in FRAMES if not isinstance(frame, Command)], ids=name_of)
+@pytest.mark.parametrize(
+    "frame", [frame for frame in FRAMES if not isinstance(frame, Command | RangePage)], ids=name_of
+)
 def test_a_frame_that_goes_on_too_long_is_refused(frame: Frame) -> None:
     with pytest.raises(ProtocolError):
         decode_frame(type_of(frame), bytes(payload_of(frame)) + b"\0")
@@ -341,10 +383,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 3 .* we speak 2"):
-        decode_frame(1, b"ANTI\x03\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 4 .* we speak 3"):
+        decode_frame(1, b"ANTI\x04\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x03\x00")
+        decode_frame(2, b"ANTI\x04\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 
@@ -409,6 +451,13 @@ def test_browsed_buffers_are_the_frame_without_a_copy_of_the_batches() -> None:
     frame = Browsed(request=3, through=9, more=False, pieces=(DeliverPiece(100, 1, b"offsetsbodies"),))
     assert b"".join(buffers) == encode_frame(frame)
     assert any(buffer is first for buffer in buffers)
+
+
+def test_range_page_buffers_are_the_frame_without_a_copy_of_the_page() -> None:
+    first, second = b"offsets", memoryview(b"bodies")
+    buffers = range_page_buffers(3, [first, second])
+    assert b"".join(buffers) == encode_frame(RangePage(request=3, page=b"offsetsbodies"))
+    assert buffers[1] is first and buffers[2] is second
 
 
 def test_values_that_do_not_fit_are_our_own_mistake() -> None:

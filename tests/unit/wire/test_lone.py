@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 
 from antiphon.batch import Batch
 from antiphon.errors import ProtocolError
-from antiphon.wire.commands import CommandHeader, Publish, publish_buffers, read_command
-from antiphon.wire.lone import lone_publish_buffers, read_lone_publish
+from antiphon.wire.commands import (
+    CommandHeader,
+    ConfirmItem,
+    OutcomeCode,
+    Publish,
+    publish_buffers,
+    read_command,
+)
+from antiphon.wire.frames import _LAYOUTS, CONFIRM, Confirm, encode_frame
+from antiphon.wire.lone import lone_publish_buffers, read_lone_confirm, read_lone_publish
 
 NUMBERS = st.integers(1, (1 << 64) - 2)
 COMMANDS = st.fixed_dictionaries(
@@ -102,3 +110,40 @@ def test_a_command_that_says_that_itself_is_confirmed_is_left_to_others() -> Non
         )
     )  # fmt: skip
     assert read_lone_publish(data) is None
+
+
+ITEMS = st.builds(
+    ConfirmItem,
+    st.integers(1, (1 << 63)),
+    st.integers(1, (1 << 32) - 1),
+    st.sampled_from([int(code) for code in OutcomeCode]),
+    st.integers(0, (1 << 64) - 1),
+    st.sampled_from(["", "", "why"]),
+)
+CONFIRMS = st.builds(
+    Confirm,
+    session=st.integers(0, (1 << 128) - 1),
+    channel=st.sampled_from(["a", "orders", "", "Überall"]),
+    items=st.lists(ITEMS, max_size=3).map(tuple),
+)
+FRAME_HEAD = 5
+
+
+@given(CONFIRMS)
+def test_a_lone_confirmation_is_read_as_its_layout_reads_it(confirm: Confirm) -> None:
+    payload = encode_frame(confirm)[FRAME_HEAD:]
+    lone = read_lone_confirm(payload)
+    is_lone = len(confirm.items) == 1 and not confirm.items[0].text and confirm.channel.isascii()
+    assert lone == ((confirm.session, confirm.channel, confirm.items[0]) if is_lone else None)
+
+
+@given(CONFIRMS, st.data())
+def test_of_a_damaged_confirmation_nothing_else_is_read(confirm: Confirm, data: st.DataObject) -> None:
+    payload = bytearray(encode_frame(confirm)[FRAME_HEAD:])
+    at = data.draw(st.integers(0, len(payload) - 1))
+    payload[at] ^= 1 << data.draw(st.integers(0, 7))
+    payload = payload[: data.draw(st.integers(0, len(payload)))] if data.draw(st.booleans()) else payload
+    lone = read_lone_confirm(bytes(payload))
+    if lone is not None:
+        obvious = _LAYOUTS[CONFIRM].decode(bytes(payload))
+        assert lone == (obvious.session, obvious.channel, obvious.items[0])

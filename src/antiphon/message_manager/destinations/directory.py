@@ -25,7 +25,16 @@ Destination: TypeAlias = Queue | Topic
 class Directory:
     """What exists in a channel. Ids ascend in the order of creation and are never used twice."""
 
-    __slots__ = ("_by_id", "_by_name", "_by_session", "_durable", "_subscriptions", "_topics", "use")
+    __slots__ = (
+        "_by_id",
+        "_by_name",
+        "_by_session",
+        "_durable",
+        "_subscriptions",
+        "_topics",
+        "use",
+        "version",
+    )
 
     def __init__(self) -> None:
         self._by_id: dict[int, Destination] = {}
@@ -36,6 +45,8 @@ class Directory:
         self._durable: dict[tuple[str, str], Subscription] = {}
         self._by_session: dict[int, dict[int, Subscription]] = {}
         self.use = SegmentUse()
+        # The number of the command that last made or removed a destination.
+        self.version = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -73,6 +84,7 @@ class Directory:
         else:
             made = Queue(id=id, name=name, settings=spelled, use=self.use)
         self.add(made)
+        self.version = id
         return made
 
     def add(self, made: Destination) -> None:
@@ -85,13 +97,14 @@ class Directory:
             for subscription in made.subscriptions.values():
                 self._enter(subscription)
 
-    def delete(self, gone: Destination) -> None:
-        """Remove a destination and all it holds."""
+    def delete(self, gone: Destination, number: int) -> None:
+        """Remove a destination and all it holds, by the command of this number."""
+        self.version = number
         if isinstance(gone, Topic):
             for subscription in gone.subscriptions.values():
                 self._strike(subscription)
             del self._topics[gone.id]
-        gone.index.clear(gone.live)
+        gone.index.clear(gone.stored)
         del self._by_id[gone.id]
         del self._by_name[gone.name]
 

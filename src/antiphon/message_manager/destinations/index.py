@@ -288,6 +288,26 @@ class BatchIndex:
                 weight -= (end - begin) * each
             at += 1
 
+    def sizes(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """First number and bytes of the batches with numbers from `start` on and below `stop`.
+
+        Some of them may have no live message any more.
+        """
+        at, end = self._between(start, stop)
+        return zip(self._firsts[at:end], self._lengths[at:end], strict=True)
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """What the batches that `sizes` gives have together."""
+        at, end = self._between(start, stop)
+        return sum(self._lengths[at:end])
+
+    def _between(self, start: int, stop: int) -> tuple[int, int]:
+        firsts, head = self._firsts, self._head
+        at = max(bisect_right(firsts, start, head) - 1, head)
+        if at < len(firsts) and firsts[at] + self._counts[at] <= start:
+            at += 1
+        return at, bisect_right(firsts, stop - 1, at) if start < stop else at
+
     def _row(self, at: int) -> StoredBatch:
         return StoredBatch(
             self._firsts[at],

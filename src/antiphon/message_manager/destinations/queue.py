@@ -8,6 +8,8 @@ What it promises
     Q2  A number is acknowledged at most once; whoever comes second is told which were lost to it.
     Q3  The same commands give the same state and the same digest on every replica, wherever each of
         them keeps the bytes.
+    Q4  While somebody holds the queue from a number on (holds), what is acknowledged from there on is not
+        live any more, but stays stored: it can be read again.
 
 What it leaves to others
     Who is given a message is delivery's business and leaves no trace here. Whether a command may be
@@ -42,13 +44,16 @@ class Queue:
         "bytes",
         "counts",
         "digest",
+        "held_from",
         "id",
         "index",
+        "last_stored",
         "live",
         "name",
         "published",
         "settings",
         "settings_version",
+        "stored",
     )
 
     def __init__(self, *, id: int, name: str, settings: str, use: SegmentUse) -> None:
@@ -57,8 +62,14 @@ class Queue:
         self.settings = settings
         self.settings_version = 1
         self.live = Ranges()
+        # What lies in the journal: the same object, unless the queue is held (Q4).
+        self.stored = self.live
+        self.held_from: int | None = None
+        # The last number that ever was a message of this queue.
+        self.last_stored = 0
         self.index = BatchIndex(use)
         self.counts = DeliveryCounts()
+        # Of what is stored.
         self.bytes = 0
         self.published = 0
         self.acknowledged = 0
@@ -68,6 +79,9 @@ class Queue:
     # What makes it a source of messages; see source.py.
     floor = 0
     is_exclusive = False
+
+    # What a consumer has acknowledged is consumed and not lost.
+    lost_through = 0
 
     @property
     def destination(self) -> int:
@@ -95,7 +109,7 @@ class Queue:
         """
         stored = count - skip
         self.index.append(first, count, location, offset, length)
-        self.live.add(first + skip, first + count)
+        self._add(first + skip, first + count)
         self.published += stored
         self.bytes += length // count * stored
         self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
@@ -106,10 +120,16 @@ class Queue:
         """Store batches of one row each, one behind the other, all of them in one record."""
         count = len(offsets)
         self.index.append_lone(first, location, offsets, lengths)
-        self.live.add(first, first + count)
+        self._add(first, first + count)
         self.published += count
         self.bytes += sum(lengths)
         self._remember(_PUBLISHED.pack(1, first, count, 0) + origin)
+
+    def _add(self, start: int, stop: int) -> None:
+        self.live.add(start, stop)
+        if self.stored is not self.live:
+            self.stored.add(start, stop)
+        self.last_stored = stop - 1
 
     def acknowledge(self, numbers: Ranges) -> Ranges:
         """Remove what is live of these, and return it."""
@@ -119,15 +139,17 @@ class Queue:
             # Nearly always so: a consumer acknowledges what it was given, in order.
             removed = numbers
             live.remove(start, stop)
-            self.bytes -= self.index.forget(((start, stop),), live)
             encoded = _PAIR.pack(start, stop)
         else:
             removed = live.intersection(numbers)
             if not removed:
                 return removed
             live.remove_all(removed)
-            self.bytes -= self.index.forget(removed, live)
             encoded = removed.encode()
+        if self.stored is live:
+            self.bytes -= self.index.forget(removed, live)
+        else:
+            self._let_go(removed)
         self.acknowledged += removed.count
         if self.counts:
             self.counts.forget(removed)
@@ -146,6 +168,28 @@ class Queue:
             self._remember(_RETURNED + back.encode())
         return back
 
+    # -- holds -------------------------------------------------------------------
+
+    def hold_from(self, position: int | None) -> None:
+        """What is acknowledged from this number on stays stored; None: nobody needs that any more."""
+        if position == self.held_from:
+            return
+        self.held_from = position
+        if self.stored is self.live:
+            self.stored = self.live.copy()
+        else:
+            self._let_go(self.stored.difference(self.live))
+        if position is None:
+            self.stored = self.live
+
+    def _let_go(self, numbers: Ranges) -> None:
+        """These are not live any more. Nobody needs those of them that lie below what is held."""
+        if self.held_from is not None and numbers:
+            numbers = numbers.clip(0, self.held_from)
+        if numbers:
+            self.stored.remove_all(numbers)
+            self.bytes -= self.index.forget(numbers, self.stored)
+
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
@@ -157,13 +201,15 @@ class Queue:
         writer.u64(self.published)
         writer.u64(self.acknowledged)
         writer.u64(self.bytes)
+        writer.u64(self.last_stored)
         writer.raw(self.digest)
         writer.bytes_(self.live.encode())
+        writer.bytes_(b"" if self.stored is self.live else self.stored.difference(self.live).encode())
         self.counts.write(writer)
 
     def write_places(self, writer: Writer) -> None:
         """Where this replica keeps the bytes."""
-        self.index.write(writer, self.live)
+        self.index.write(writer, self.stored)
 
     @classmethod
     def read_logical(cls, reader: Reader, use: SegmentUse) -> Queue:
@@ -172,8 +218,13 @@ class Queue:
         queue.published = reader.u64()
         queue.acknowledged = reader.u64()
         queue.bytes = reader.u64()
+        queue.last_stored = reader.u64()
         queue.digest = bytes(reader.raw(DIGEST_BYTES))
-        queue.live = Ranges.decode(reader.bytes_())
+        queue.live = queue.stored = Ranges.decode(reader.bytes_())
+        kept = Ranges.decode(reader.bytes_())
+        if kept:
+            # By whom it is held, its channel's holds say.
+            queue.stored = queue.live.union(kept)
         queue.counts = DeliveryCounts.read(reader)
         return queue
 

@@ -9,12 +9,16 @@ from antiphon.message_manager.destinations.index import BatchIndex
 from antiphon.ranges import Ranges
 
 
-class Stored(Protocol):
-    """Messages that can be read: those of a queue, of a topic, or of a subscription."""
+class Indexed(Protocol):
+    """Something whose parts lie in the journal."""
 
     @property
     def index(self) -> BatchIndex:
         """Where they lie."""
+
+
+class Stored(Indexed, Protocol):
+    """Messages that can be read: those of a queue, of a topic, or of a subscription."""
 
     @property
     def counts(self) -> DeliveryCounts:

@@ -6,7 +6,8 @@ Where it sits
 What it promises
     T1  published = kept + trimmed, always.
     T2  A message that a subscription needs is kept. Beyond that it is kept until it is older than the
-        topic's retention, by the channel's time, or until more than `retention_bytes` are newer.
+        topic's retention, by the channel's time, or until more than `retention_bytes` are newer. While
+        somebody holds the topic from a number on (holds), nothing goes from there on.
     T3  The same commands give the same state and the same digest on every replica, wherever each of
         them keeps the bytes.
     T4  A message is looked at when it comes, when it falls behind the horizon, and when a subscription
@@ -64,11 +65,13 @@ class Topic:
         "bytes",
         "digest",
         "fresh_bytes",
+        "held_from",
         "horizon",
         "id",
         "index",
         "last",
         "live",
+        "lost_through",
         "marked",
         "marks",
         "name",
@@ -99,6 +102,9 @@ class Topic:
         self.acknowledged = 0
         # The last number that ever was a message of this topic.
         self.last = 0
+        # The highest number that was trimmed: who reads on from it or from before misses something.
+        self.lost_through = 0
+        self.held_from: int | None = None
         self.horizon = 0
         # Bytes of what is above the horizon.
         self.fresh_bytes = 0
@@ -109,6 +115,15 @@ class Topic:
         self.subscriptions: dict[int, Subscription] = {}
         # Covers everything that ever happened to the topic, so that a checkpoint need not.
         self.digest = bytes(DIGEST_BYTES)
+
+    @property
+    def stored(self) -> Ranges:
+        """What lies in the journal."""
+        return self.live
+
+    @property
+    def last_stored(self) -> int:
+        return self.last
 
     def _remember(self, what: bytes) -> None:
         self.digest = blake2b(self.digest + what, digest_size=DIGEST_BYTES).digest()
@@ -165,6 +180,14 @@ class Topic:
         self._remember_of(_UNSUBSCRIBED, subscription)
         self._trim(self.live.clip(subscription.floor + 1, self.horizon + 1))
 
+    # -- holds -------------------------------------------------------------------
+
+    def hold_from(self, position: int | None) -> None:
+        """Nothing goes from this number on; None: nobody needs that any more."""
+        before, self.held_from = self.held_from, position
+        if before is not None and before != position:
+            self._trim(self.live.clip(before, self.horizon + 1))
+
     # -- retention ---------------------------------------------------------------
 
     def time_passed(self, now_ms: int) -> None:
@@ -207,7 +230,9 @@ class Topic:
             self._trim(passed)
 
     def _trim(self, numbers: Ranges) -> None:
-        """Let go of those of these kept messages that no subscription needs."""
+        """Let go of those of these kept messages that no subscription and no hold needs."""
+        if self.held_from is not None and numbers and numbers.last >= self.held_from:
+            numbers = numbers.clip(0, self.held_from)
         for subscription in self.subscriptions.values():
             if not numbers:
                 return
@@ -222,6 +247,7 @@ class Topic:
             self.live.remove_all(numbers)
         self.bytes -= self.index.forget(numbers, self.live)
         self.trimmed += numbers.count
+        self.lost_through = max(self.lost_through, numbers.last)
 
     # -- bytes -----------------------------------------------------------------
 
@@ -233,7 +259,7 @@ class Topic:
         writer.u32(self.settings_version)
         for number in (self.published, self.trimmed, self.acknowledged, self.bytes, self.last):
             writer.u64(number)
-        for number in (self.horizon, self.fresh_bytes, self.marked):
+        for number in (self.horizon, self.fresh_bytes, self.marked, self.lost_through):
             writer.u64(number)
         writer.raw(self.digest)
         writer.bytes_(self.live.encode())
@@ -256,6 +282,7 @@ class Topic:
         topic.published, topic.trimmed, topic.acknowledged = reader.u64(), reader.u64(), reader.u64()
         topic.bytes, topic.last = reader.u64(), reader.u64()
         topic.horizon, topic.fresh_bytes, topic.marked = reader.u64(), reader.u64(), reader.u64()
+        topic.lost_through = reader.u64()
         topic.digest = bytes(reader.raw(DIGEST_BYTES))
         topic.live = Ranges.decode(reader.bytes_())
         for _ in range(reader.count(8 + 8)):

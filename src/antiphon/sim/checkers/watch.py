@@ -133,6 +133,9 @@ class Checker:
     def on_found(self, look: int, session: int, is_there: bool) -> None:
         """It was told whether there is one of that name."""
 
+    def on_range_read(self, holder: str, destination: int, start: int, stop: int, numbers: Ranges) -> None:
+        """A client read what is stored in a range, after its hold had been confirmed under number `stop`."""
+
     def at_quiet(self, facts: dict[int, int]) -> None:
         """Nothing is under way any more; `facts` is how many messages each queue holds, by the node."""
 
@@ -194,6 +197,7 @@ class Watch:
     on_looked: Callable[[int, int, Sequence[int]], None]
     on_sought: Callable[[int, int, int], None]
     on_found: Callable[[int, int, bool], None]
+    on_range_read: Callable[[str, int, int, int, Ranges], None]
     at_quiet: Callable[[dict[int, int]], None]
 
     def __init__(self, checkers: Sequence[Checker]) -> None:

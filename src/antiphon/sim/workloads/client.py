@@ -46,6 +46,7 @@ from antiphon.wire.frames import (
     DestinationOpened,
     Done,
     Failed,
+    RangePage,
     ServerFrame,
     SessionClose,
     SessionOpen,
@@ -155,6 +156,9 @@ class SimSession(Numbers):
 
     def on_subscription(self, frame: SubscriptionFound) -> None:
         """A subscription was found by its name."""
+
+    def on_page(self, frame: RangePage) -> None:
+        """A page of a range has come."""
 
 
 class ProducerSession(SimSession):
@@ -444,6 +448,10 @@ class SimClient(Speaker[SimSession]):
                 session = self._requests.pop(frame.request, None)
                 if session is not None:
                     session.on_subscription(frame)
+            case RangePage():
+                session = self._requests.pop(frame.request, None)
+                if session is not None:
+                    session.on_page(frame)
             case ConsumerGone():
                 self._session(frame.session, lambda session: session.on_gone(frame))
             case _:

@@ -1,0 +1,227 @@
+"""RangeService: ranges of stored messages, from some replica to the clients that read them.
+
+Where it sits
+    a client's request  ->  RANGE SERVICE  ->  a replica of the channel  ->  the client
+
+What it promises
+    G1  A few pages are on their way to a connection at a time, and none to a peer that does not read. Nothing
+        of a page is looked at or copied here.
+    G2  Every request is answered, or refused after a while in which no replica gave an answer.
+    G3  An answer is not older than what was confirmed here before it was asked for, nor than what the client
+        names.
+
+What it leaves to others
+    Which replica is asked: one that does not deliver, if it keeps up (`Asking`). Whether a page is complete
+    and undamaged the client sees for itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
+from antiphon.client_manager.asking import Asking
+from antiphon.client_manager.connection import Connection, Outbox, Refusal
+from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
+from antiphon.errors import ProtocolError, RangeUnavailable
+from antiphon.wire import frames
+
+
+class Wish(NamedTuple):
+    """What a client wants; `floor` is what the answer must not be older than (G3)."""
+
+    connection: Connection
+    frame: frames.RangeRead | frames.RangeAsk
+    floor: int
+
+
+class _Line:
+    """What one connection waits for: in line, and on the way by the numbers asked under."""
+
+    __slots__ = ("asks", "asks_on_the_way", "pages", "pages_on_the_way")
+
+    def __init__(self) -> None:
+        self.pages: deque[Wish] = deque()
+        self.asks: deque[Wish] = deque()
+        self.pages_on_the_way: set[int] = set()
+        self.asks_on_the_way: set[int] = set()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.pages or self.asks or self.pages_on_the_way or self.asks_on_the_way)
+
+
+class RangeService:
+    """Who reads ranges. `floors` are the highest numbers confirmed in each channel."""
+
+    __slots__ = ("_asking", "_channels", "_floors", "_lines", "_outbox", "_settings")
+
+    def __init__(
+        self,
+        channels: Sequence[str],
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        floors: Mapping[str, int],
+        first_number: int,
+    ) -> None:
+        self._channels = tuple(channels)
+        self._settings = settings
+        self._outbox = outbox
+        self._floors = floors
+        self._asking: Asking[tuple[int, Wish]] = Asking(
+            outbox, first_number, settings.range_repeat_ms, settings.range_wait_ms
+        )
+        self._lines: dict[int, _Line] = {}  # by connection
+
+    # -- what clients ask for --------------------------------------------------
+
+    def ask(self, connection: Connection, ask: frames.RangeAsk) -> None:
+        """A client has a question about what is stored."""
+        if len(ask.question) > self._settings.range_question_length_max:
+            raise Refusal(LIMIT, f"a question of {len(ask.question)} characters is too long")
+        if not ask.channel:
+            answer = json.dumps({"channels": sorted(self._channels)})
+            told = frames.RangeTold(request=ask.request, answer=answer)
+            self._outbox.answer(connection, ask.request, told)
+            return
+        self._check_channel(ask.channel)
+        wish = Wish(connection, ask, max(ask.floor, self._floors[ask.channel]))
+        self._line(connection).asks.append(wish)
+        self.go_on(connection)
+
+    def read(self, connection: Connection, read: frames.RangeRead) -> None:
+        """A client wants a page of a range."""
+        if not 0 < read.start < read.stop <= read.goal:
+            raise ProtocolError(f"a range from {read.start} to {read.stop} of {read.goal}")
+        if not read.destinations:
+            raise ProtocolError("a range of no destination")
+        if len(read.destinations) > self._settings.range_destinations_max:
+            raise Refusal(LIMIT, f"a range of {len(read.destinations):,} destinations is too much at once")
+        self._check_channel(read.channel)
+        wish = Wish(connection, read, max(read.floor, self._floors[read.channel]))
+        self._line(connection).pages.append(wish)
+        self.go_on(connection)
+
+    def _check_channel(self, channel: str) -> None:
+        if channel not in self._channels:
+            raise ProtocolError(f"there is no channel {channel[:80]!r}")
+
+    def _line(self, connection: Connection) -> _Line:
+        return self._lines.setdefault(connection.conn, _Line())
+
+    # -- asking ----------------------------------------------------------------
+
+    def go_on(self, connection: Connection) -> None:
+        """Ask for what is next in a connection's line, if it is its turn (G1)."""
+        line = self._lines.get(connection.conn)
+        if line is None:
+            return
+        while line.asks and len(line.asks_on_the_way) < self._settings.range_asks_max:
+            self._put_ask(line, line.asks.popleft())
+        while (
+            line.pages
+            and not connection.is_blocked
+            and len(line.pages_on_the_way) < self._settings.range_pages_max
+        ):
+            self._put_read(line, line.pages.popleft())
+
+    def _put_ask(self, line: _Line, wish: Wish) -> None:
+        ask = wish.frame
+        assert isinstance(ask, frames.RangeAsk), "a page stands in the line of questions"
+        wait_ms = min(ask.wait_ms, self._settings.range_ask_wait_ms_max)
+        number = self._asking.next_number()
+        line.asks_on_the_way.add(number)
+        message = RangeAsk(number, wish.floor, wait_ms, ask.question)
+        self._asking.put(ask.channel, (number, wish), message, wait_ms)
+
+    def _put_read(self, line: _Line, wish: Wish) -> None:
+        read = wish.frame
+        assert isinstance(read, frames.RangeRead), "a question stands in the line of pages"
+        number = self._asking.next_number()
+        line.pages_on_the_way.add(number)
+        request = RangeRequest(
+            number,
+            wish.floor,
+            read.start,
+            read.stop,
+            read.goal,
+            min(read.page_bytes, self._settings.range_page_bytes_max),
+            read.ahead,
+            read.ahead_from,
+            read.allow_lost,
+            read.acks,
+            tuple([wanted.destination for wanted in read.destinations]),
+            tuple([wanted.since for wanted in read.destinations]),
+            read.live,
+        )
+        self._asking.put(read.channel, (number, wish), request)
+
+    # -- answers ---------------------------------------------------------------
+
+    def shown(self, channel: str, reply: RangeReply) -> None:
+        """A replica gives a page, or says why not."""
+        wish = self._answered(channel, reply.request)
+        if wish is None:
+            return
+        connection, request = wish.connection, wish.frame.request
+        if reply.code:
+            self._outbox.refuse(connection, request, reply.code, reply.text)
+        else:
+            connection.requests.discard(request)
+            self._outbox.send_buffers(connection, frames.range_page_buffers(request, reply.page))
+        self.go_on(connection)
+
+    def told(self, channel: str, reply: RangeTold) -> None:
+        """A replica has answered a question."""
+        wish = self._answered(channel, reply.request)
+        if wish is None:
+            return
+        connection, request = wish.connection, wish.frame.request
+        if reply.code:
+            self._outbox.refuse(connection, request, reply.code, reply.text)
+        elif len(reply.answer) > self._settings.answer_length_max:
+            text = f"the answer of {len(reply.answer)} characters is too long"
+            self._outbox.refuse(connection, request, LIMIT, text)
+        else:
+            self._outbox.answer(connection, request, frames.RangeTold(request=request, answer=reply.answer))
+        self.go_on(connection)
+
+    def _answered(self, channel: str, number: int) -> Wish | None:
+        asked = self._asking.answered(channel, number)
+        if asked is None:
+            return None
+        self._strike(*asked)
+        return asked[1]
+
+    def _strike(self, number: int, wish: Wish) -> None:
+        line = self._lines[wish.connection.conn]
+        line.pages_on_the_way.discard(number)
+        line.asks_on_the_way.discard(number)
+        if line.is_empty:
+            del self._lines[wish.connection.conn]
+
+    # -- time, and ends --------------------------------------------------------
+
+    def primary_changed(self, channel: str) -> None:
+        """Who was asked may be gone: ask again."""
+        self._asking.primary_changed(channel)
+
+    def next_deadline_ns(self) -> int | None:
+        return self._asking.next_deadline_ns()
+
+    def keep_time(self, now_ns: int) -> None:
+        """Ask another replica for what did not come; refuse what nobody gave (G2)."""
+        for number, wish in self._asking.keep_time(now_ns):
+            self._strike(number, wish)
+            text = f"no replica of channel {wish.frame.channel} answers at the moment"
+            self._outbox.refuse(wish.connection, wish.frame.request, RangeUnavailable.code, text)
+            self.go_on(wish.connection)
+
+    def connection_over(self, connection: Connection) -> None:
+        line = self._lines.pop(connection.conn, None)
+        if line is not None:
+            for number in (*line.pages_on_the_way, *line.asks_on_the_way):
+                self._asking.forget(number)

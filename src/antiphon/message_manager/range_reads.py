@@ -1,0 +1,337 @@
+"""RangeReads: shows what is stored between two numbers, page by page, on any replica.
+
+Where it sits
+    client manager  ->  RANGE READS  ->  index and journal  ->  client manager  ->  client
+
+What it promises
+    E1  A page has all that is kept of the wanted destinations from its start through the number it names.
+        Numbers that were applied never gain messages, so a range that was read is the same when read again,
+        unless messages of it were acknowledged or trimmed.
+    E2  What was trimmed at or above the start is told as lost, by destination. Unless losses are allowed,
+        nothing else is.
+    E3  A replica answers when it has applied the whole range, and what the client has heard of.
+    E4  A batch that is wanted whole is passed on as its bytes: no message is looked at.
+    E5  A page ends before a record that is damaged; one that would begin with it waits until it is mended.
+    E6  What one wake-up reads is bounded, and so is what waits.
+
+What it leaves to others
+    Whether a client may read is the client manager's business. Which replica is asked, too.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heapreplace, merge
+from typing import Final, NamedTuple
+
+from antiphon.bus.effects import Send
+from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
+from antiphon.errors import ProtocolError
+from antiphon.message_manager.acknowledgements import read_acknowledged
+from antiphon.message_manager.destinations.directory import Destination
+from antiphon.message_manager.range_questions import (
+    NoSuchDestination,
+    Question,
+    answer,
+    has_news,
+    read_question,
+    wanted,
+    weight_of,
+)
+from antiphon.message_manager.reading import BatchReader
+from antiphon.message_manager.state import ChannelState
+from antiphon.ranges import Ranges
+from antiphon.wire.range_frames import PIECE_BYTES, RangeAck, RangeLoss, page_buffers
+
+UNKNOWN: Final = "destination.unknown"
+UNAVAILABLE: Final = "range.unavailable"
+
+AT_ONCE_BYTES: Final = 4 << 20
+"""What one wake-up reads, about (E6)."""
+
+WAITING_MAX: Final = 4_096
+AHEAD_MAX: Final = 64
+
+PAGE_ACKS_MAX: Final = 2_048
+"""Commands that acknowledge in one page; as a rule each takes less than a hundred bytes."""
+
+_NS_PER_MS: Final = 1_000_000
+_LOOK_NS: Final = 5 * _NS_PER_MS
+_LOOK_NS_EACH: Final = 10_000
+"""Between two looks at whether there is news, and for each destination that is looked at: there may be many
+who wait, for many of them, and many commands a second."""
+
+_TOO_EARLY_NS: Final = 1_000 * _NS_PER_MS
+"""After which what the primary has not applied does not exist."""
+
+Key = tuple[int, int]  # a client manager and its request
+
+
+class _Page(NamedTuple):
+    request: RangeRequest
+    since_ns: int
+
+    @property
+    def floor(self) -> int:
+        return max(self.request.floor, self.request.stop - 1)
+
+
+class _Ask(NamedTuple):
+    ask: RangeAsk
+    question: Question
+    since_ns: int
+
+    @property
+    def until_ns(self) -> int:
+        return self.since_ns + self.ask.wait_ms * _NS_PER_MS
+
+
+class RangeReads:
+    """The pages and answers that client managers wait for."""
+
+    __slots__ = ("_asks", "_held_up", "_looked_at", "_next_look_ns", "_pages", "_reader", "_refused")
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+        self._pages: dict[Key, _Page] = {}
+        self._asks: dict[Key, _Ask] = {}
+        # Those whose page begins with a record that is being mended.
+        self._held_up: dict[Key, _Page] = {}
+        self._refused: list[Send] = []
+        # When to look again whether there is news for those who wait, and at which state we last did.
+        self._next_look_ns = 0
+        self._looked_at = -1
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._pages or self._asks or self._refused)
+
+    def ask(self, now_ns: int, sender: int, message: RangeRequest | RangeAsk) -> None:
+        """A client manager wants to know; what it says again waits once."""
+        key = sender, message.request
+        if isinstance(message, RangeRequest):
+            if key not in self._held_up:
+                self._pages.setdefault(key, _Page(message, now_ns))
+                _keep_newest(self._pages)
+            return
+        try:
+            question = read_question(message.question)
+        except ProtocolError as error:
+            self._refused.append(Send(sender, RangeTold(message.request, "", ProtocolError.code, error.text)))
+            return
+        self._asks.setdefault(key, _Ask(message, question, now_ns))
+        # It may be known already.
+        self._looked_at = -1
+        self._next_look_ns = now_ns
+        _keep_newest(self._asks)
+
+    def mended(self) -> None:
+        """A damaged record can be read again."""
+        self._pages.update(self._held_up)
+        self._held_up.clear()
+
+    def next_deadline_ns(self, now_ns: int, applied: int) -> int | None:
+        """When to flush even if nothing happens."""
+        deadlines = [
+            now_ns if page.floor <= applied else page.since_ns + _TOO_EARLY_NS
+            for page in self._pages.values()
+        ]
+        for waiting in self._asks.values():
+            is_early = waiting.ask.floor > applied
+            deadlines.append(waiting.since_ns + _TOO_EARLY_NS if is_early else waiting.until_ns)
+        if self._asks and self._looked_at != applied:
+            deadlines.append(self._next_look_ns)
+        return min(deadlines, default=None)
+
+    def flush(self, now_ns: int, state: ChannelState, *, is_primary: bool) -> list[Send]:
+        """What can be said now; the others wait."""
+        given, self._refused = self._refused, []
+        if self._pages:
+            given += self._flush_pages(now_ns, state, is_primary)
+        if self._asks:
+            given += self._flush_asks(now_ns, state, is_primary)
+        return given
+
+    # -- questions -------------------------------------------------------------
+
+    def _flush_asks(self, now_ns: int, state: ChannelState, is_primary: bool) -> list[Send]:
+        may_look = self._looked_at != state.applied and now_ns >= self._next_look_ns
+        told: list[Send] = []
+        for key, waiting in list(self._asks.items()):
+            if waiting.ask.floor > state.applied:
+                if now_ns >= waiting.since_ns + _TOO_EARLY_NS:
+                    del self._asks[key]
+                    if is_primary:
+                        text = f"number {waiting.ask.floor} does not exist yet"
+                        told.append(Send(key[0], RangeTold(key[1], "", UNAVAILABLE, text)))
+                continue
+            if now_ns >= waiting.until_ns or may_look:
+                said = self._tell(state, waiting, is_over=now_ns >= waiting.until_ns)
+                if said is not None:
+                    del self._asks[key]
+                    told.append(Send(key[0], said))
+        if may_look:
+            weight = sum([weight_of(waiting.question) for waiting in self._asks.values()])
+            self._next_look_ns = now_ns + _LOOK_NS + weight * _LOOK_NS_EACH
+            self._looked_at = state.applied
+        return told
+
+    def _tell(self, state: ChannelState, waiting: _Ask, *, is_over: bool) -> RangeTold | None:
+        request = waiting.ask.request
+        try:
+            if is_over or has_news(state, waiting.question):
+                return RangeTold(request, answer(state, waiting.question))
+        except NoSuchDestination as error:
+            return RangeTold(request, "", UNKNOWN, str(error.id))
+        except ProtocolError as error:
+            return RangeTold(request, "", ProtocolError.code, error.text)
+        return None
+
+    # -- pages -----------------------------------------------------------------
+
+    def _flush_pages(self, now_ns: int, state: ChannelState, is_primary: bool) -> list[Send]:
+        given: list[Send] = []
+        room = AT_ONCE_BYTES
+        for key, page in list(self._pages.items()):
+            if room <= 0:
+                break
+            request = page.request
+            reply: RangeReply | None
+            if page.floor > state.applied:
+                if now_ns < page.since_ns + _TOO_EARLY_NS:
+                    continue
+                del self._pages[key]
+                if not is_primary:
+                    continue  # another one has been asked meanwhile
+                text = (
+                    f"the range goes up to number {request.stop - 1}, and {state.applied} is the last so far"
+                )
+                reply = RangeReply(request.request, [], UNAVAILABLE, text)
+            else:
+                del self._pages[key]
+                reply = self._page(state, request)
+            if reply is None:
+                self._held_up[key] = page
+                continue
+            room -= sum(map(len, reply.page))
+            given.append(Send(key[0], reply))
+        return given
+
+    def _page(self, state: ChannelState, request: RangeRequest) -> RangeReply | None:
+        try:
+            destinations = wanted(state, request.destinations)
+        except NoSuchDestination as error:
+            return RangeReply(request.request, [], UNKNOWN, str(error.id))
+        losses = _losses(destinations, request)
+        if losses and not request.allow_lost:
+            return RangeReply(request.request, page_buffers(request.start - 1, 0, (), losses, ()))
+        # As a rule most of many destinations have nothing there.
+        destinations = [one for one in destinations if one.last_stored >= request.start]
+        try:
+            acks, ack_stop = self._acknowledged(state, request) if request.acks else ([], request.stop)
+            if ack_stop == request.start:
+                return None
+            pieces, through, is_held_up = self._read(destinations, request, ack_stop)
+        except ProtocolError as error:
+            return RangeReply(
+                request.request, [], UNAVAILABLE, f"a stored batch cannot be read: {error.text}"
+            )
+        if is_held_up and not pieces:
+            return None
+        acks = [ack for ack in acks if ack.number <= through]
+        rows = sum(_shown(one, request).clip(request.start, through + 1).count for one in destinations)
+        ends = _ends(destinations, request, through) if request.ahead else []
+        return RangeReply(request.request, page_buffers(through, rows, ends, losses, pieces, acks))
+
+    def _acknowledged(self, state: ChannelState, request: RangeRequest) -> tuple[list[RangeAck], int]:
+        """The acknowledgements of a page, and where it has to stop because of them."""
+        log, stop = state.holds.acknowledgements, request.stop
+        some = log.stored.take_from(request.start, PAGE_ACKS_MAX)
+        if some.count == PAGE_ACKS_MAX:
+            stop = min(stop, some.last + 1)
+        wanted_ids = frozenset(request.destinations)
+        acks: list[RangeAck] = []
+        for number, place, told in log.between(request.start, stop):
+            if place is not None:
+                cut = self._reader.pass_on(log, number, number + 1)
+                if cut is None:
+                    return acks, number  # it is being mended
+                told = read_acknowledged(cut[1][0])
+            time_ms = state.times.time_of(number)
+            acks += [RangeAck(number, time_ms, *one) for one in told if one.destination in wanted_ids]
+        return acks, stop
+
+    def _read(
+        self, destinations: list[Destination], request: RangeRequest, stop: int
+    ) -> tuple[list[tuple[int, int, int, list[bytes | memoryview]]], int, bool]:
+        """The pieces, through which number they go, and whether damage ended them.
+
+        The numbers of a batch follow each other, so whoever has the lowest number has the next piece.
+        """
+        room = request.page_bytes
+        pieces: list[tuple[int, int, int, list[bytes | memoryview]]] = []
+        heads = []
+        shown = [_shown(one, request) for one in destinations]
+        for at, stored in enumerate(shown):
+            first = stored.next_from(request.start)
+            if first is not None and first < stop:
+                heads.append((first, at))
+        heapify(heads)
+        while heads:
+            first, at = heads[0]
+            destination = destinations[at]
+            run_stop = shown[at].run_stop(first)
+            assert run_stop is not None, "a number that is stored is in a run of them"
+            cut = self._reader.pass_on(destination, first, min(run_stop, stop))
+            if cut is None:
+                return pieces, first - 1, True
+            end, buffers = cut
+            size = PIECE_BYTES + sum(map(len, buffers))
+            if pieces and size > room:
+                return pieces, first - 1, False
+            pieces.append((destination.id, first, end - first, buffers))
+            room -= size
+            following = shown[at].next_from(end)
+            if following is None or following >= stop:
+                heappop(heads)
+            else:
+                heapreplace(heads, (following, at))
+        return pieces, stop - 1, False
+
+
+def _keep_newest(waiting: dict[Key, _Page] | dict[Key, _Ask]) -> None:
+    if len(waiting) > WAITING_MAX:
+        del waiting[next(iter(waiting))]
+
+
+def _shown(destination: Destination, request: RangeRequest) -> Ranges:
+    """Which of its numbers are shown; of a topic it is the same either way."""
+    return destination.live if request.live else destination.stored
+
+
+def _losses(destinations: list[Destination], request: RangeRequest) -> list[RangeLoss]:
+    """What was trimmed of what is wanted; each destination counts from a number of its own on (E2)."""
+    losses = []
+    for destination, since in zip(destinations, request.since, strict=True):
+        first = max(request.start, since)
+        if first < request.stop and destination.lost_through >= first:
+            losses.append(RangeLoss(destination.id, first, min(destination.lost_through, request.stop - 1)))
+    return losses
+
+
+def _ends(destinations: list[Destination], request: RangeRequest, through: int) -> list[int]:
+    """Where the pages that follow might end: by the sizes of batches alone, whatever of them is kept."""
+    start, goal = request.ahead_from or through + 1, request.goal
+    most = min(request.ahead, AHEAD_MAX)
+    ends: list[int] = []
+    weight = 0
+    for first, size in merge(*[one.index.sizes(start, goal) for one in destinations]):
+        size += PIECE_BYTES
+        if weight and weight + size > request.page_bytes:
+            ends.append(first)
+            weight = 0
+            if len(ends) == most:
+                return ends
+        weight += size
+    if start < goal:
+        ends.append(goal)
+    return ends

@@ -1,0 +1,111 @@
+"""What is held stays, and what was read under a hold is what there is to read.
+
+    - from one number of the log to the next, nothing goes that a hold needs, unless its position has passed
+    - and nothing comes below what is there: a range once read never gains messages
+    - a queue keeps nothing that is acknowledged unless somebody holds it
+    - all replicas keep the same for every hold
+    - what a client reads from its position up to the number of its hold is just that
+
+It looks at the state after every entry, and believes it in nothing but what it says now: what was there
+before is remembered here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from antiphon.bus.messages import Entry
+from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.state import ChannelState
+from antiphon.ranges import Ranges
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.world import World
+
+_END = 1 << 64
+
+
+class Kept(NamedTuple):
+    """What a hold of one destination has from its position on; `began` where it is held since."""
+
+    began: int
+    position: int
+    destination: int
+    numbers: Ranges
+
+
+class Holdings(Checker):
+    """Remembers, for every number of the log, what each hold has kept."""
+
+    promise = "I20 hold"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        # After the last number that any replica has folded; and after each number.
+        self._kept: dict[str, Kept] = {}
+        self._folded = 0
+        self._after: dict[int, dict[str, Kept]] = {}
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        if entry.last > self._folded:
+            now = {
+                name: self._look(name, entry, state, row.position, row.destinations[0])
+                for name, row in state.holds.rows.items()
+            }
+            self._folded, self._kept = entry.last, now
+            self._after[entry.last] = now
+            self._check_the_rest(node, state)
+            return
+        for name, known in self._after[entry.last].items():
+            row = state.holds.rows.get(name)
+            stored = state.directory.get(known.destination)
+            if row is None or stored is None or row.position != known.position:
+                self.fail(f"after {entry.last} node {node} does not know hold {name} as others do")
+            if stored.stored.clip(row.position, _END) != known.numbers:
+                self.fail(f"after {entry.last} node {node} keeps something else for {name} than others")
+        if len(state.holds.rows) != len(self._after[entry.last]):
+            self.fail(f"after {entry.last} node {node} has other holds than others")
+
+    def _look(self, name: str, entry: Entry, state: ChannelState, position: int, destination: int) -> Kept:
+        found = state.directory.get(destination)
+        if found is None:
+            self.fail(f"{name} holds destination {destination}, which is not there")
+        numbers = found.stored.clip(position, _END)
+        before = self._kept.get(name)
+        if before is None:
+            self.world.probe("model.hold_began")
+            return Kept(entry.first, position, destination, numbers)
+        if position < before.position:
+            self.fail(f"hold {name} has gone back from {before.position} to {position}")
+        lost = before.numbers.clip(position, _END).difference(numbers)
+        if lost:
+            self.fail(f"at {entry.first}, {lost} went, which {name} holds from {position} on")
+        gained = numbers.clip(0, entry.first).difference(before.numbers)
+        if gained:
+            self.fail(f"at {entry.first}, {gained} came, below what {name} might have read")
+        if not isinstance(found, Topic) and numbers != found.live.clip(position, _END):
+            self.world.probe("model.acknowledged_and_held")
+        return Kept(before.began, position, destination, numbers)
+
+    def _check_the_rest(self, node: int, state: ChannelState) -> None:
+        for one in state.directory:
+            if isinstance(one, Topic):
+                continue
+            covering = [row.position for row in state.holds.rows.values() if row.covers(one.id)]
+            kept = one.stored.difference(one.live)
+            if kept and (not covering or kept.first < min(covering)):
+                self.fail(f"node {node} keeps {kept} of {one.name}, which are acknowledged and not held")
+
+    def on_range_read(self, holder: str, destination: int, start: int, stop: int, numbers: Ranges) -> None:
+        known = self._kept.get(holder)
+        if known is None or known.began > stop or known.destination != destination:
+            # It has ended since, whether or not another one has begun.
+            self.world.probe("model.read_without_a_hold")
+            return
+        self.world.probe("model.read_under_a_hold")
+        # What lies below its position may be gone: a word of the reader may be on its way.
+        start = max(start, known.position)
+        if numbers.clip(start, stop) != known.numbers.clip(start, stop):
+            self.fail(
+                f"{holder} read {numbers.clip(start, stop)} of {start} to {stop}, "
+                f"and holds {known.numbers.clip(start, stop)}"
+            )

@@ -1,0 +1,65 @@
+"""The holds workload: that of the cluster, and readers beside it who hold what they still have to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.bus.planted import OF_HOLDS
+from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.holds import Holdings
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.trace import Trace
+from antiphon.sim.workloads.client import SimClient
+from antiphon.sim.workloads.cluster import ClusterRun
+from antiphon.sim.workloads.holder import HolderSession
+from antiphon.sim.workloads.process import ClientProcess
+from antiphon.sim.workloads.topic import SETTINGS
+
+_HOLDERS_MAX = 3
+
+
+class HoldsRun(ClusterRun):
+    """One run of the workload. Its bugs hurt everywhere: no profile is made for one of them."""
+
+    profiles = OF_HOLDS
+
+    def __init__(
+        self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
+    ) -> None:
+        super().__init__(seed, trace, planted, "", without)
+
+    def _checkers(self) -> list[Checker]:
+        return [*super()._checkers(), Holdings(self.world)]
+
+    def _of_topics(self) -> list[ClientProcess]:
+        """Readers come last: those whom they watch do the same with and without them."""
+        return [*super()._of_topics(), *self._holders()]
+
+    def _holders(self) -> list[ClientProcess]:
+        chance = self.world.random("holders")
+        clients: list[ClientProcess] = []
+        for number in range(chance.randint(1, _HOLDERS_MAX)):
+            client = SimClient(f"holder{number}", self._hall, self.profile.clients)
+            topics = self.profile.topics
+            if topics and chance.random() < 0.5:
+                at = chance.randrange(topics)
+                settings = SETTINGS[(self.world.seed + at) % len(SETTINGS)]
+                client.sessions.append(HolderSession(client, f"topic:t{at}", settings))
+            else:
+                queue = chance.randrange(self.profile.queues)
+                client.sessions.append(HolderSession(client, f"queue:q{queue}"))
+            clients.append(client)
+        return clients
+
+    # Act two.
+
+    def _heal(self) -> None:
+        for client in self.clients:
+            for session in client.sessions if isinstance(client, SimClient) else ():
+                if isinstance(session, HolderSession):
+                    session.end()
+        super()._heal()
+
+    def _open_at(self, state: ChannelState) -> list[str]:
+        held = [f"{name} holds something" for name in state.holds.rows]
+        return [*super()._open_at(state), *held]

@@ -1,0 +1,53 @@
+"""The holds workload over many seeds: whoever reads in ranges under a hold misses nothing and gets nothing
+late, while clients, client managers and message managers fail.
+
+Replay one run:  antiphon sim holds --seed 17 --trace
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.seeds import Seeds, first_broken, fresh_seeds
+
+SEEDS = range(1, 151)
+LONG_SEEDS = 5_000
+
+pytestmark = pytest.mark.timeout(900)
+
+# What must have happened somewhere in these seeds, or they prove less than they seem to.
+PROBES = (
+    "checkpoint.written",
+    "client.command_resent",
+    "client.crashed",
+    "holder.released",
+    "journal.base_moved",
+    "model.acknowledged_and_held",
+    "model.hold_began",
+    "model.read_under_a_hold",
+    "model.read_without_a_hold",
+    "node.crashed",
+    "node.took_over_a_checkpoint",
+    "recovery.from_checkpoint",
+)
+
+
+@pytest.fixture(scope="module")
+def seeds() -> Seeds:
+    return Seeds("holds", SEEDS)
+
+
+def test_no_promise_is_broken_in_150_seeds(seeds: Seeds) -> None:
+    """I20 after every entry and for every range that is read, and all that the cluster promises."""
+    assert not seeds.broken, seeds.broken
+
+
+def test_the_seeds_reach_the_rare_branches(seeds: Seeds) -> None:
+    assert seeds.missed(PROBES) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_no_promise_is_broken_in_five_thousand_fresh_seeds() -> None:
+    broken = first_broken("holds", fresh_seeds(LONG_SEEDS))
+    assert not broken, broken
