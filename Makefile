@@ -59,10 +59,12 @@ $(VENV)/.installed-run: pyproject.toml | $(BIN)/pip
 	@$(PIP_INSTALL) --editable '.[cluster]'
 	@touch $@
 
-# Everything: all extras, and the tools of the developers.
+# Everything: all extras, and the tools of the developers. Spark needs Java, which pip does not bring: root on
+# Debian gets it installed, others are told how; all but the pipeline works without.
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
 	@echo "installing antiphon with all extras and the development tools into $(VENV)" >&2
 	@$(PIP_INSTALL) --editable '.[all,dev]'
+	@$(BIN)/python -m antiphon.pipeline.java
 	@touch $(VENV)/.installed-run $@
 
 # Where there is no atheris for this Python, the targets run without it.

@@ -18,6 +18,7 @@ import bus
 import cluster
 import compare
 import failover
+import spark
 import transactions
 from figures import figure, measure
 
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
     parser.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
     parser.add_argument("--transactions", action="store_true", help="measure what transactions cost")
+    parser.add_argument("--spark", action="store_true", help="measure Spark with a cluster")
     parser.add_argument("--failover", action="store_true", help="measure how long a failover takes")
     parser.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
     parser.add_argument("--transport", choices=("udp", "tcp"), default="udp", help="of the cluster")
@@ -52,6 +54,10 @@ def main() -> int:
         return 0
     if arguments.failover:
         failover.measure(arguments.trials, arguments.transport)
+        return 0
+    if arguments.spark:
+        arguments.messages = max(arguments.messages, spark.MESSAGES)
+        spark.measure(arguments)
         return 0
     if arguments.transactions:
         transactions.measure(arguments)

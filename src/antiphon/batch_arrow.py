@@ -10,6 +10,8 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from antiphon.batch import Batch, ColumnId
+from antiphon.batch.column import Column
+from antiphon.values import FIXED_FORMATS, ValueType
 
 if TYPE_CHECKING:
     import pyarrow
@@ -18,18 +20,54 @@ if TYPE_CHECKING:
 def body_array(batch: Batch) -> pyarrow.BinaryArray:
     """The bytes of all bodies, whatever their kind, as `binary`."""
     import pyarrow
-    import pyarrow.compute
 
     body = batch.column(ColumnId.BODY)
-    assert body is not None and body.offsets is not None, "every batch has bodies"
-    offsets = pyarrow.py_buffer(body.offsets.cast("B"))
-    if body.offsets[0]:
-        # A slice: its values start at the first offset, Arrow's would start at 0.
-        base = pyarrow.scalar(body.offsets[0], pyarrow.int32())
-        numbers = pyarrow.Array.from_buffers(pyarrow.int32(), batch.count + 1, [None, offsets])
-        offsets = pyarrow.compute.subtract(numbers, base).buffers()[1]
-    values = pyarrow.py_buffer(body.values)
-    return pyarrow.BinaryArray.from_buffers(pyarrow.binary(), batch.count, [None, offsets, values])
+    assert body is not None, "every batch has bodies"
+    return _items_array(pyarrow.binary(), body, batch.count)
+
+
+def text_array(column: Column, count: int) -> pyarrow.StringArray:
+    """A column of STR as `string`; null where a row has none."""
+    import pyarrow
+
+    return _with_presence(_items_array(pyarrow.string(), column, count), column)
+
+
+def bytes_array(column: Column, count: int) -> pyarrow.BinaryArray:
+    """A column of BYTES as `binary`; null where a row has none."""
+    import pyarrow
+
+    return _with_presence(_items_array(pyarrow.binary(), column, count), column)
+
+
+def flag_array(column: Column, count: int) -> pyarrow.BooleanArray:
+    """A column of BOOL as `bool`; null where a row has none."""
+    return _with_presence(_bits_array(column.values, column.first_bit, count), column)
+
+
+def number_array(column: Column, count: int) -> pyarrow.Array:
+    """A column of numbers as the Arrow type of the same width; null where a row has none."""
+    import pyarrow
+
+    kinds: dict[ValueType, Any] = {
+        ValueType.I8: pyarrow.int8(),
+        ValueType.I16: pyarrow.int16(),
+        ValueType.I32: pyarrow.int32(),
+        ValueType.I64: pyarrow.int64(),
+        ValueType.F32: pyarrow.float32(),
+        ValueType.F64: pyarrow.float64(),
+    }
+    assert column.type in FIXED_FORMATS, f"{column.type.name} is no number"
+    return _with_presence(_array_over(kinds[column.type], count, column.values), column)
+
+
+def presence_array(column: Column, count: int) -> pyarrow.BooleanArray:
+    """Which rows have a value."""
+    import pyarrow
+
+    if column.presence is None:
+        return pyarrow.repeat(pyarrow.scalar(True), count)
+    return _bits_array(column.presence, column.first_bit, count)
 
 
 def timestamp_array(batch: Batch) -> pyarrow.TimestampArray:
@@ -48,6 +86,39 @@ def sequence_array(first: int, count: int) -> pyarrow.Int64Array:
     import pyarrow
 
     return _array_over(pyarrow.int64(), count, array("q", range(first, first + count)))
+
+
+def _items_array(kind: Any, column: Column, count: int) -> Any:
+    """Texts or bytes, presence not looked at."""
+    import pyarrow
+    import pyarrow.compute
+
+    assert column.offsets is not None, "only texts and bytes are asked for"
+    offsets = pyarrow.py_buffer(column.offsets.cast("B"))
+    if column.offsets[0]:
+        # A slice: its values start at the first offset, Arrow's would start at 0.
+        base = pyarrow.scalar(column.offsets[0], pyarrow.int32())
+        numbers = pyarrow.Array.from_buffers(pyarrow.int32(), count + 1, [None, offsets])
+        offsets = pyarrow.compute.subtract(numbers, base).buffers()[1]
+    return pyarrow.Array.from_buffers(kind, count, [None, offsets, pyarrow.py_buffer(column.values)])
+
+
+def _with_presence(values: Any, column: Column) -> Any:
+    import pyarrow
+    import pyarrow.compute
+
+    if column.presence is None:
+        return values
+    present = presence_array(column, len(values))
+    return pyarrow.compute.if_else(present, values, pyarrow.scalar(None, values.type))
+
+
+def _bits_array(bits: memoryview, first_bit: int, count: int) -> Any:
+    import pyarrow
+
+    return pyarrow.Array.from_buffers(
+        pyarrow.bool_(), count, [None, pyarrow.py_buffer(bits)], offset=first_bit
+    )
 
 
 def _array_over(kind: Any, count: int, numbers: memoryview | array[int]) -> Any:

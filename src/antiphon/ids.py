@@ -71,6 +71,12 @@ class IdSource:
     def is_exhausted(self) -> bool:
         return self._counter == U32_MAX
 
+    @property
+    def first_number(self) -> int:
+        """Where this life counts its questions from: 64 bits, and as good as certainly another's count is
+        elsewhere. What somebody still says to the life before is not taken for an answer to this one."""
+        return ((self._place >> 64 ^ self._start_s) & U32_MAX) << 32 | 1
+
     def next(self) -> int:
         assert not self.is_exhausted, "the id counter has run out and was not renewed"
         self._counter += 1

@@ -3,7 +3,7 @@
     foundation -> wire -> journal -> bus -> client_manager | message_manager
                     |                 |-> transport -> cluster
                     |       -> node -> admin -> runtime | sim -> cli
-                    +-> client -> the face that applications import
+                    +-> client -> the face that applications import -> pipeline
 
 A pure module takes its time, its chance and its bytes as parameters. That is
 what lets the simulator run the very code that runs in earnest.
@@ -34,9 +34,9 @@ LAYERS: list[set[str]] = [
     {"standing"},
     {"antiphon", "node"},
     {"startup"},
-    {"admin"},
+    {"admin", "pipeline"},
     {"runtime", "sim"},
-    {"cli"},
+    {"cli", "pyspark_antiphon"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -83,7 +83,8 @@ def part_of(name: str) -> str:
     """The part a dotted name belongs to: antiphon.wire.frames -> wire, antiphon.batch_arrow -> batch."""
     words = name.split(".")
     if len(words) == 1:
-        return "antiphon"
+        # Either of the two packages, by its own name.
+        return name
     return "batch" if words[1].startswith("batch_") else words[1]
 
 

@@ -17,7 +17,7 @@ from antiphon.errors import AntiphonError, Timeout
 
 DONE, FAILED, USAGE, TIMED_OUT = 0, 1, 2, 3
 
-COMMANDS = ("up", "init", "node", "send", "receive", "browse", "admin", "bench", "sim", "faults")
+COMMANDS = ("up", "init", "node", "send", "receive", "browse", "admin", "bench", "pipeline", "sim", "faults")
 """Each is a module of this package."""
 
 

@@ -1,0 +1,251 @@
+"""Check: is everything there that a query needs? The first thing to run when something is wrong.
+
+Where it sits
+    antiphon pipeline source-check  ->  CHECK  ->  ranges (client library), reading, and Spark if asked for
+
+What it promises
+    C1  It goes the way that a query goes: the same connection, the same questions, the same rows.
+    C2  It changes nothing: no hold, no acknowledgement, no destination.
+    C3  What is wrong with this machine is said beside what was found, each in one sentence.
+
+What it leaves to others
+    How it is shown is the command line's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from antiphon.errors import AntiphonError, LocalError
+from antiphon.pipeline import connections, java
+from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
+from antiphon.pipeline.options import SourceOptions
+from antiphon.pipeline.planning import Span
+from antiphon.pipeline.subscribed import Subscribed
+
+if TYPE_CHECKING:
+    from antiphon.blocking.ranges import Ranges
+    from antiphon.client.ranges import ChannelHead
+
+PACKAGES: Final = ("pyspark", "pyarrow", "google-re2")
+IMPORT_SECONDS: Final = 60
+EXTRA: Final = "pip install 'antiphon[spark]'"
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found, in the words of the JSON that the command prints."""
+
+    url: str
+    packages: dict[str, str | None] = field(default_factory=dict)
+    channels: list[dict[str, Any]] = field(default_factory=list)
+    destinations: list[dict[str, Any]] = field(default_factory=list)
+    holds: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: dict[str, Any] | None = None
+    sample: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check(
+    options: SourceOptions, sample_rows: int, checkpoint: Path | None = None, master: str | None = None
+) -> Report:
+    """Look at everything. What makes looking itself impossible is raised."""
+    report = Report(options.connection.url, packages={name: _version(name) for name in PACKAGES})
+    report.problems += _machine_problems(report.packages)
+    ranges = connections.ranges(options.connection)
+    subscribed = Subscribed(ranges, options)
+    start = Offset() if checkpoint is None else _checkpoint_offset(checkpoint)
+    heads = subscribed.heads(start.channels)
+    _tell_heads(report, subscribed, heads)
+    names = {destination.name for destination in subscribed.destinations}
+    report.holds = [
+        hold._asdict() for hold in ranges.holds() if not hold.destinations or names & {*hold.destinations}
+    ]
+    if checkpoint is not None:
+        report.checkpoint = _lag(report, start, heads)
+    if sample_rows and report.packages["pyarrow"]:
+        if master is None:
+            report.sample = _sample(ranges, subscribed, heads, options, sample_rows)
+        else:
+            report.sample = _sample_by_spark(options, sample_rows, master)
+    return report
+
+
+# -- this machine --------------------------------------------------------------------------
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _machine_problems(packages: Mapping[str, str | None]) -> list[str]:
+    problems = [f"{name} is not installed: {EXTRA}" for name, found in packages.items() if found is None]
+    no_java = java.why_not()
+    if no_java is not None:
+        problems.append(no_java)
+    worker = os.environ.get("PYSPARK_PYTHON") or shutil.which("python3") or "python3"
+    if all(packages.values()) and not _can_import(worker):
+        problems.append(
+            f"Spark would start its workers with {worker}, which cannot import antiphon.pipeline:"
+            f" set PYSPARK_PYTHON={sys.executable}"
+        )
+    return problems
+
+
+def _can_import(python: str) -> bool:
+    words = [python, "-c", "import antiphon.pipeline.source, pyspark_antiphon"]
+    try:
+        return subprocess.run(words, capture_output=True, timeout=IMPORT_SECONDS).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+# -- the cluster ---------------------------------------------------------------------------
+
+
+def _tell_heads(report: Report, subscribed: Subscribed, heads: Mapping[str, ChannelHead]) -> None:
+    for channel, head in sorted(heads.items()):
+        said = head._asdict()
+        del said["destinations"]
+        report.channels.append(said)
+        for one in head.destinations:
+            name = subscribed.name_of(channel, one.id)
+            report.destinations.append({"name": name, "channel": channel, **one._asdict()})
+
+
+def _checkpoint_offset(folder: Path) -> Offset:
+    """Where a query stands: what its last batch that was begun reaches to."""
+    offsets = folder / "offsets"
+    try:
+        batches = sorted(int(file.name) for file in offsets.iterdir() if file.name.isdecimal())
+        lines = (offsets / str(batches[-1])).read_text(encoding="utf-8").splitlines() if batches else []
+    except OSError as error:
+        raise LocalError(f"no checkpoint of a query can be read in {folder}: {error.strerror}") from None
+    for line in lines:
+        try:
+            return parse_offset(json.loads(line))
+        except (ValueError, BadOffset):
+            # Spark's own lines, and the offsets of other sources.
+            continue
+    raise LocalError(f"there is no offset of Antiphon's source in the checkpoint {folder}")
+
+
+def _lag(report: Report, start: Offset, heads: Mapping[str, ChannelHead]) -> dict[str, Any]:
+    """How much waits behind a checkpoint; and whether it can go on at all."""
+    for channel, head in sorted(heads.items()):
+        number = start.next(channel)
+        if number > head.applied + 1:
+            report.problems.append(
+                f"the checkpoint stands before number {number} of channel {channel}, which ends at"
+                f" {head.applied}: it is of another cluster, or the cluster has lost data"
+            )
+        for one in report.destinations:
+            first = max(number, start.since.get(one["name"], 1))
+            if one["channel"] == channel and one["lost_through"] >= first:
+                report.problems.append(
+                    f"messages of {one['name']} from number {first} to {one['lost_through']} of channel"
+                    f" {channel} are not kept any more, and the checkpoint has not read them"
+                )
+    return {
+        "offset": start.as_json(),
+        "rows": sum(head.rows for head in heads.values()),
+        "bytes": sum(head.bytes for head in heads.values()),
+    }
+
+
+# -- a sample ------------------------------------------------------------------------------
+
+
+def _sample(
+    ranges: Ranges,
+    subscribed: Subscribed,
+    heads: Mapping[str, ChannelHead],
+    options: SourceOptions,
+    rows: int,
+) -> list[dict[str, Any]]:
+    """The first few messages that are kept, read as a task would."""
+    from antiphon.pipeline.reading import read_span
+
+    found: list[dict[str, Any]] = []
+    for channel, head in sorted(heads.items()):
+        destinations = subscribed.on(channel)
+        if head.first < head.next and len(found) < rows:
+            stop = ranges.bound(channel, destinations, head.first, head.next, rows=rows - len(found)).stop
+            span = Span(channel, head.first, stop, destinations, allows_loss=True)
+            for batch in read_span(ranges, span, options.has_body):
+                found += batch.to_pylist()
+    return [shown(row) for row in islice(found, rows)]
+
+
+def _sample_by_spark(options: SourceOptions, rows: int, master: str) -> list[dict[str, Any]]:
+    """The same through Spark itself, which takes a moment to start."""
+    if _version("pyspark") is None:
+        raise LocalError(f"pyspark is not installed: {EXTRA}")
+    java.require()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.Builder().master(master).appName("antiphon source-check")
+    settings: dict[str, Any] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    session = builder.config(map=settings).getOrCreate()
+    try:
+        session.sparkContext.setLogLevel("OFF")
+        reader = session.read.format("antiphon").option("servers", options.connection.servers)
+        if options.pattern is None:
+            reader = reader.option("subscribe", ",".join(options.names))
+        else:
+            reader = reader.option("subscribePattern", options.pattern).option("match", options.match)
+        frame = reader.option("failOnDataLoss", "false").load().limit(rows)
+        return [shown(row.asDict()) for row in frame.collect()]
+    except AntiphonError:
+        raise
+    except Exception as error:
+        raise LocalError(f"Spark could not read: {_last_sentence(error)}") from None
+    finally:
+        session.stop()
+
+
+def _last_sentence(error: Exception) -> str:
+    """Of a traceback within a traceback, what it comes down to."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("antiphon.")]
+    return named[-1] if named else lines[0] if lines else type(error).__name__
+
+
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as JSON can say it: times as text, a body as text or else in base64."""
+    said = dict(row)
+    for name, value in said.items():
+        if isinstance(value, datetime):
+            said[name] = value.isoformat()
+        elif name in ("properties", "property_types"):
+            said[name] = dict(value)
+    body = said.get("body")
+    if isinstance(body, bytes | bytearray):
+        try:
+            said["body"], said["encoding"] = bytes(body).decode(), "text"
+        except UnicodeDecodeError:
+            said["body"], said["encoding"] = base64.b64encode(body).decode(), "base64"
+    return said

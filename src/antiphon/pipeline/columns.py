@@ -1,0 +1,53 @@
+"""Columns: what a row of the source has, in the words of Spark.
+
+They stand apart from `rows`, which fills them, because Spark asks for them in processes that read nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+COLUMNS: Final = {
+    "destination": "string",
+    "channel": "string",
+    "sequence": "bigint",
+    "message_id": "string",
+    "timestamp": "timestamp",
+    "priority": "int",
+    "key": "string",
+    "correlation_id": "string",
+    "reply_to": "string",
+    "type": "string",
+    "properties": "map<string,string>",
+    "property_types": "map<string,string>",
+    "body_kind": "string",
+    "expires": "timestamp",
+    "persistent": "boolean",
+}
+
+BODY: Final = {"body": "binary"}
+"""Unless it is not wanted: `includeBody`."""
+
+ACKNOWLEDGED: Final = {
+    "acknowledged": (
+        "struct<subscription:bigint,time:timestamp,ranges:array<struct<first:bigint,last:bigint>>>"
+    )
+}
+"""If it is wanted: `includeAcks`. Null for messages."""
+
+ACKNOWLEDGEMENT: Final = "acknowledgement"
+"""The `body_kind` of a row that is no message but an acknowledgement."""
+
+
+def columns(has_body: bool, has_acks: bool = False) -> dict[str, str]:
+    """The columns with their types, in their order."""
+    return {**COLUMNS, **(BODY if has_body else {}), **(ACKNOWLEDGED if has_acks else {})}
+
+
+def spark_schema(has_body: bool, has_acks: bool = False) -> str:
+    """The same as one text.
+
+    >>> spark_schema(True)[:42]
+    'destination string, channel string, sequen'
+    """
+    return ", ".join(f"{name} {kind}" for name, kind in columns(has_body, has_acks).items())

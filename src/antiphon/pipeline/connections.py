@@ -1,0 +1,70 @@
+"""Connections: one for each process and each way to reach a cluster, opened on first use.
+
+Spark pickles readers and writers and sends them to workers, so none of them may hold a connection. Workers
+live on from task to task; what a module of ours holds lives with them. A worker that was forked inherits the
+connections of its parent, and must not touch them: they are known by the process that made them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import antiphon.blocking
+from antiphon.errors import InvalidOption
+from antiphon.pipeline.options import ConnectionOptions
+
+if TYPE_CHECKING:
+    from antiphon.blocking.ranges import Ranges
+
+_guard = threading.Lock()
+_opened: dict[tuple[int, ConnectionOptions], antiphon.blocking.Connection] = {}
+_ranges: dict[tuple[int, ConnectionOptions], tuple[antiphon.blocking.Connection, Ranges]] = {}
+
+
+def connection(options: ConnectionOptions) -> antiphon.blocking.Connection:
+    """The connection of this process; a new one if there is none, or if it was given up."""
+    with _guard:
+        key = (os.getpid(), options)
+        known = _opened.get(key)
+        if known is not None and not known.closed:
+            return known
+        _opened[key] = opened = antiphon.blocking.connect(
+            options.url, user=options.user, password=read_password(options)
+        )
+        return opened
+
+
+def ranges(options: ConnectionOptions) -> Ranges:
+    """Range reads over the connection of this process."""
+    opened = connection(options)
+    with _guard:
+        key = (os.getpid(), options)
+        known = _ranges.get(key)
+        if known is None or known[0] is not opened or known[1].closed:
+            _ranges[key] = known = (opened, opened.ranges())
+        return known[1]
+
+
+def read_password(options: ConnectionOptions) -> str | None:
+    """What stands in the password file, without the end of its line."""
+    if options.password_file is None:
+        return None
+    try:
+        return Path(options.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidOption(f"passwordFile {options.password_file} cannot be read: {reason}") from None
+
+
+def close_all() -> None:
+    """Close what this process has opened, for tests and commands that end."""
+    with _guard:
+        own = [key for key in _opened if key[0] == os.getpid()]
+        closing = [_opened.pop(key) for key in own]
+        for key in own:
+            _ranges.pop(key, None)
+    for opened in closing:
+        opened.close()

@@ -1,0 +1,91 @@
+"""Holding: what a query has not yet processed stays stored, under the query's name.
+
+A hold is renewed with every commit, and by a thread of its own while a batch takes its time: a batch of an
+hour must not lose a hold of ten minutes. When the query is gone for good nobody renews it, and it ends by
+itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from antiphon.errors import AntiphonError
+
+if TYPE_CHECKING:
+    from antiphon.blocking.ranges import Ranges
+    from antiphon.client.ranges import RangeDestination
+
+log = logging.getLogger("antiphon.pipeline")
+
+RENEWALS: Final = 4
+"""Within the limit of a hold: so many may fail before it ends."""
+
+RENEW_S_MAX: Final = 300.0
+
+
+class Holding:
+    """The hold of one query on all its channels."""
+
+    def __init__(self, ranges: Ranges, name: str, limit_s: float, *, consume: bool, acks: bool) -> None:
+        self._ranges = ranges
+        self._name = name
+        self._limit_s = limit_s
+        self._consume = consume
+        self._acks = acks
+        self._positions: dict[str, int] = {}
+        self._destinations: tuple[RangeDestination, ...] = ()
+        self._guard = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, positions: Mapping[str, int], destinations: tuple[RangeDestination, ...]) -> None:
+        """Everything from these numbers on is needed. Where something is held already it stays as it is.
+
+        To move on is for commits alone: that Spark asks what comes next does not say that what was before
+        is written down to have been processed.
+        """
+        new = {channel: number for channel, number in positions.items() if channel not in self._positions}
+        if new or destinations != self._destinations:
+            self._change(new, destinations)
+
+    def move(self, positions: Mapping[str, int], destinations: tuple[RangeDestination, ...]) -> None:
+        """Everything below these numbers is processed. It never goes back."""
+        self._change(positions, destinations)
+
+    def _change(self, positions: Mapping[str, int], destinations: tuple[RangeDestination, ...]) -> None:
+        with self._guard:
+            for channel in sorted({destination.channel for destination in destinations}):
+                wanted = positions.get(channel)
+                if wanted is not None:
+                    self._positions[channel] = max(wanted, self._positions.get(channel, 0))
+            self._destinations = destinations
+            self._say()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._renew, name="antiphon-hold", daemon=True)
+            self._thread.start()
+
+    def _say(self) -> None:
+        if self._positions:
+            self._ranges.hold(
+                self._name,
+                dict(self._positions),
+                self._destinations,
+                limit=self._limit_s,
+                consume=self._consume,
+                acks=self._acks,
+            )
+
+    def _renew(self) -> None:
+        while not self._ended.wait(min(self._limit_s / RENEWALS, RENEW_S_MAX)):
+            try:
+                with self._guard:
+                    self._say()
+            except AntiphonError as error:
+                log.warning("the hold %s could not be renewed, it will be tried again: %s", self._name, error)
+
+    def end(self) -> None:
+        """Renew it no more; it stays until its limit, so that the query may be restarted."""
+        self._ended.set()

@@ -1,0 +1,343 @@
+"""Options: what a user of Spark may say to the source and the sink, read once and checked at once.
+
+Where it sits
+    spark.read.option("subscribe", …)  ->  OPTIONS  ->  planning and source, or the sink
+
+What it promises
+    O1  An option that nobody knows is refused by its name, with the one that was most likely meant.
+    O2  A value that cannot be is refused with one sentence that says what can be.
+    O3  No secret is held here: a password is named by its file, and read where a connection is made.
+
+What it leaves to others
+    Whether destinations and channels exist is seen when they are asked for. What the sink's options mean
+    stands with the sink; here are only their names.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any, Final, Literal, TypeAlias
+
+from antiphon.client.servers import SCHEME, parse_url
+from antiphon.errors import AntiphonError, InvalidOption
+from antiphon.names import parse_destination
+from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
+
+log = logging.getLogger("antiphon.pipeline")
+
+CONNECTION_OPTIONS: Final = ("servers", "user", "passwordFile")
+
+SOURCE_OPTIONS: Final = (
+    "subscribe",
+    "subscribePattern",
+    "match",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeBody",
+    "includeAcks",
+    "subscriptionName",
+    "subscriptionLimit",
+    "mode",
+)
+
+SINK_OPTIONS: Final = ("destination", "deliveryGuarantee", "txnAppId", "txnVersion", "queryId")
+
+SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode")
+"""What Spark itself puts among the options; they are none of ours."""
+
+SUBSCRIPTION_LIMIT_S: Final = 86_400.0
+SUBSCRIPTION_LIMIT_S_MAX: Final = 366 * 86_400.0
+
+Starting: TypeAlias = Literal["earliest", "latest"] | Offset
+Mode: TypeAlias = Literal["read", "consume"]
+
+_TRUE = {"true": True, "false": False}
+
+
+class Given:
+    """The options as they were given, whatever the case of their names."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._texts = {name.lower(): str(text).strip() for name, text in options.items()}
+        self._spelled = {name.lower(): name for name in options}
+
+    def refuse_unknown(self, known: Iterable[str], elsewhere: Iterable[str], side: str) -> None:
+        """Raise InvalidOption if an option is none of `known`; `elsewhere` are those of the other side."""
+        known = (*CONNECTION_OPTIONS, *known)
+        accepted = {name.lower() for name in (*known, *SPARK_OPTIONS)}
+        others = {name.lower(): name for name in elsewhere}
+        for lower, spelled in self._spelled.items():
+            if lower in accepted:
+                continue
+            if lower in others:
+                other_side = "sink" if side == "source" else "source"
+                raise InvalidOption(
+                    f"{others[lower]} is an option of Antiphon's {other_side}, not of its {side}"
+                )
+            if lower == "password":
+                raise InvalidOption(
+                    "a password is not taken as an option, since options show up in plans and logs:"
+                    " put it into a file and name that as passwordFile"
+                )
+            if lower.startswith("tls."):
+                raise InvalidOption(f"{spelled}: this version has no TLS for clients")
+            raise InvalidOption(f"Antiphon's {side} has no option {spelled}{_suggestion(lower, known)}")
+
+    def text(self, name: str) -> str | None:
+        """The text of an option; None if it was not given, or is empty."""
+        return self._texts.get(name.lower()) or None
+
+    def word(self, name: str, words: tuple[str, ...], default: str) -> str:
+        """One of a few words."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in words:
+            raise InvalidOption(f"{name} is {_listed(words)}; it was {text!r}")
+        return text.lower()
+
+    def flag(self, name: str, default: bool) -> bool:
+        """`true` or `false`."""
+        return _TRUE[self.word(name, ("true", "false"), str(default).lower())]
+
+    def count(self, name: str) -> int | None:
+        """A whole number of at least one; None if it was not given."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 1 << 63):
+            raise InvalidOption(f"{name} is a whole number from 1 on; it was {text!r}")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How the cluster is reached, on the driver and on every executor."""
+
+    servers: str
+    user: str | None = None
+    password_file: str | None = None
+
+    @classmethod
+    def of(cls, given: Given) -> ConnectionOptions:
+        servers = given.text("servers")
+        if servers is None:
+            raise InvalidOption('servers is missing: where the cluster listens, such as "127.0.0.1:7420"')
+        servers = ",".join(part.strip() for part in servers.removeprefix(SCHEME).split(","))
+        try:
+            parse_url(SCHEME + servers)
+        except AntiphonError:
+            # What was given is not repeated: somebody may have put a password into it.
+            raise InvalidOption("servers is a list of host:port with commas between them") from None
+        user, password_file = given.text("user"), given.text("passwordFile")
+        if password_file is not None and user is None:
+            raise InvalidOption("passwordFile is given without a user")
+        return cls(servers, user, password_file)
+
+    @property
+    def url(self) -> str:
+        return SCHEME + self.servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a query wants to read. Exactly one of `names` and `pattern` is given.
+
+    >>> SourceOptions.parse({"servers": "127.0.0.1:7420", "subscribe": "topic:orders"}).names
+    ('topic:orders',)
+    """
+
+    connection: ConnectionOptions
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    match: Literal["glob", "regex"] = "regex"
+    starting: Starting | None = None
+    ending: Literal["latest"] | Offset = "latest"
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    partitions_min: int | None = None
+    fails_on_loss: bool = True
+    has_body: bool = True
+    has_acks: bool = False
+    subscription: str | None = None
+    subscription_limit_s: float = SUBSCRIPTION_LIMIT_S
+    mode: Mode = "read"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Read and check everything that can be checked without asking the cluster."""
+        given = Given(options)
+        given.refuse_unknown(SOURCE_OPTIONS, SINK_OPTIONS, "source")
+        parsed = cls(
+            connection=ConnectionOptions.of(given),
+            names=_names(given.text("subscribe")),
+            pattern=given.text("subscribePattern"),
+            match=given.word("match", ("glob", "regex"), "regex"),  # type: ignore[arg-type]
+            starting=_starting(given.text("startingOffsets")),
+            ending=_ending(given.text("endingOffsets")),
+            starting_ms=_moment(given, "startingTimestamp"),
+            ending_ms=_moment(given, "endingTimestamp"),
+            rows_max=given.count("maxOffsetsPerTrigger"),
+            bytes_max=given.count("maxBytesPerTrigger"),
+            partitions_min=given.count("minPartitions"),
+            fails_on_loss=given.flag("failOnDataLoss", True),
+            has_body=given.flag("includeBody", True),
+            has_acks=given.flag("includeAcks", False),
+            subscription=given.text("subscriptionName"),
+            subscription_limit_s=_limit(given),
+            mode=given.word("mode", ("read", "consume"), "read"),  # type: ignore[arg-type]
+        )
+        parsed._check_together(given)
+        return parsed
+
+    def _check_together(self, given: Given) -> None:
+        """What excludes or needs each other."""
+        if bool(self.names) == bool(self.pattern):
+            raise InvalidOption(
+                "one of subscribe and subscribePattern says what to read"
+                + (
+                    ", not both"
+                    if self.names
+                    else ': subscribe is a list such as "topic:orders,queue:alerts"'
+                )
+            )
+        if given.text("match") is not None and self.pattern is None:
+            raise InvalidOption("match says how to read subscribePattern, which is not given")
+        for word in ("starting", "ending"):
+            offsets, moment = f"{word}Offsets", f"{word}Timestamp"
+            if given.text(offsets) is not None and given.text(moment) is not None:
+                raise InvalidOption(f"one of {offsets} and {moment} may be given, not both")
+        if given.text("subscriptionLimit") is not None and self.subscription is None:
+            raise InvalidOption("subscriptionLimit is of a subscriptionName, which is not given")
+        if self.has_acks and self.subscription is None:
+            raise InvalidOption(
+                "includeAcks needs a subscriptionName: acknowledgements are kept only for who asks in a name"
+            )
+        if self.mode == "consume":
+            self._check_consume()
+
+    def _check_consume(self) -> None:
+        if self.subscription is None:
+            raise InvalidOption("mode=consume needs a subscriptionName: the queue is taken in that name")
+        if len(self.names) != 1 or not self.names[0].startswith("queue:"):
+            raise InvalidOption("mode=consume takes exactly one queue in subscribe")
+        if self.starting not in (None, "earliest") or self.starting_ms is not None:
+            raise InvalidOption(
+                "mode=consume takes what the queue has from its first message on: startingOffsets is earliest"
+            )
+
+    def refuse_in_stream(self) -> None:
+        """A stream has no end."""
+        if self.ending != "latest" or self.ending_ms is not None:
+            raise InvalidOption("endingOffsets and endingTimestamp are for spark.read; a stream has no end")
+
+    def refuse_in_batch(self) -> None:
+        """A batch read has no triggers, and nobody hears when it is done."""
+        if self.mode == "consume":
+            raise InvalidOption(
+                "mode=consume is for readStream: a batch read never says that its rows are processed"
+            )
+        if self.rows_max is not None or self.bytes_max is not None:
+            # As with other sources, so that a stream's options can be used to look at what it reads.
+            log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing for spark.read")
+        if self.starting == "latest":
+            raise InvalidOption("startingOffsets=latest is for readStream: a batch read would find nothing")
+
+
+def _suggestion(lower: str, known: Iterable[str]) -> str:
+    spelled = {name.lower(): name for name in known}
+    near = get_close_matches(lower, spelled, n=1, cutoff=0.6)
+    return f"; was {spelled[near[0]]} meant?" if near else ""
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        try:
+            parse_destination(name)
+        except AntiphonError as error:
+            raise InvalidOption(f"subscribe: {error}") from None
+    return tuple(dict.fromkeys(names))
+
+
+def _starting(text: str | None) -> Starting | None:
+    match text and text.lower():
+        case None:
+            return None
+        case "earliest":
+            return "earliest"
+        case "latest":
+            return "latest"
+    assert text is not None, "None was the first case"
+    return _offset("startingOffsets", text, "earliest, latest")
+
+
+def _ending(text: str | None) -> Literal["latest"] | Offset:
+    if text is None or text.lower() == "latest":
+        return "latest"
+    return _offset("endingOffsets", text, "latest")
+
+
+def _offset(name: str, text: str, words: str) -> Offset:
+    try:
+        return parse_offset(json.loads(text))
+    except (BadOffset, ValueError, RecursionError):
+        example = '{"v": 1, "channels": {"a": 5000}}'
+        raise InvalidOption(f"{name} is {words} or an offset such as {example}; it was {text!r}") from None
+
+
+def _moment(given: Given, name: str) -> int | None:
+    """A time in ms since 1970; None if it was not given."""
+    text = given.text(name)
+    if text is None:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 16:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidOption(
+            f"{name} is a number of ms since 1970, or a time such as 2026-01-31T12:00:00Z; it was {text!r}"
+        ) from None
+    # A time that does not say where is read as UTC: driver and executors may stand in different zones.
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _limit(given: Given) -> float:
+    text = given.text("subscriptionLimit")
+    if text is None:
+        return SUBSCRIPTION_LIMIT_S
+    try:
+        limit_s = float(text)
+    except ValueError:
+        limit_s = -1.0
+    if not 1 <= limit_s <= SUBSCRIPTION_LIMIT_S_MAX:
+        raise InvalidOption(
+            f"subscriptionLimit is a number of seconds from 1 to {SUBSCRIPTION_LIMIT_S_MAX:,.0f};"
+            f" it was {text!r}"
+        )
+    return limit_s
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options as a dict of texts, whatever kind of mapping Spark has made of them."""
+    return {str(name): str(text) for name, text in options.items()}

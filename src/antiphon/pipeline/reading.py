@@ -1,0 +1,73 @@
+"""Reading: one task's part of a range, from the broker to Arrow.
+
+Where it sits
+    an executor of Spark  ->  source  ->  READING  ->  ranges (client library), rows
+
+What it promises
+    T1  Either every row of the part comes, or an error: pages come with the count and the digest that the
+        replica vouches for, and the client library compares them.
+    T2  Nothing is kept but the pages on their way, however long the part is.
+
+What it leaves to others
+    Another attempt, on this executor or another one, is Spark's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from antiphon.pipeline.planning import Span, loss_text
+from antiphon.pipeline.rows import Acknowledgement, Piece, acknowledgements, record_batches
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from antiphon.blocking.ranges import Ranges
+    from antiphon.client.ranges import RangePage
+
+log = logging.getLogger("antiphon.pipeline")
+
+PAGE_BYTES: Final = 2 * 1024 * 1024
+
+
+def read_span(ranges: Ranges, span: Span, has_body: bool) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of a part as record batches."""
+    names = {destination.id: destination.name for destination in span.destinations}
+    pages = _pages(ranges, span, names)
+    if not span.has_acks:
+        # What a page has too little of is gathered with the next one's.
+        pieces = (piece for page in pages for piece in _pieces(page, names))
+        yield from record_batches(span.channel, pieces, has_body)
+        return
+    for page in pages:
+        yield from record_batches(span.channel, _pieces(page, names), has_body, has_acks=True)
+        if page.acks:
+            said = [
+                Acknowledgement(
+                    names[ack.destination], ack.number, ack.log_time_ms, ack.subscription, [*ack.numbers]
+                )
+                for ack in page.acks
+            ]
+            yield acknowledgements(span.channel, said, has_body)
+
+
+def _pages(ranges: Ranges, span: Span, names: dict[int, str]) -> Iterator[RangePage]:
+    for page in ranges.read(
+        span.channel,
+        span.start,
+        span.stop,
+        span.destinations,
+        allow_lost=span.allows_loss,
+        acks=span.has_acks,
+        live=span.is_live,
+        page_bytes=PAGE_BYTES,
+    ):
+        for id, first, last in page.lost:
+            log.warning(loss_text(names[id], span.channel, first, last))
+        yield page
+
+
+def _pieces(page: RangePage, names: dict[int, str]) -> Iterator[Piece]:
+    return (Piece(names[piece.destination], piece.first, piece.batch) for piece in page.pieces)

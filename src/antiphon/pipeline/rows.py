@@ -1,0 +1,462 @@
+"""Rows: stored batches become Arrow record batches with exactly the columns that Spark was promised.
+
+Where it sits
+    ranges.read (pages of batches)  ->  ROWS  ->  Spark
+
+What it promises
+    R1  Every record batch has the schema of `arrow_schema`, to the letter: Spark compares.
+    R2  No loop over rows, except where each row has properties of its own.
+    R3  Small batches are gathered: Spark works best with some thousands of rows at once, and a
+        batch may have been sent with a single one.
+
+What it leaves to others
+    That a range is complete is the client library's word; offsets are planning's.
+"""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, groupby
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from antiphon.batch import Batch, ColumnId
+from antiphon.batch.bodies import BodyKind
+from antiphon.batch.column import Column
+from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.batch_arrow import (
+    body_array,
+    bytes_array,
+    flag_array,
+    number_array,
+    presence_array,
+    sequence_array,
+    text_array,
+)
+from antiphon.pipeline.columns import ACKNOWLEDGED, ACKNOWLEDGEMENT, columns
+from antiphon.values import PropertyValue, ValueType, scalar_type
+
+ROWS_AT_ONCE: Final = 8_192
+BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+
+MOMENT: Final = pa.timestamp("us", tz="UTC")
+_MAP: Final = pa.map_(pa.string(), pa.string())
+_RANGE: Final = pa.struct([pa.field("first", pa.int64()), pa.field("last", pa.int64())])
+_TYPES: Final = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": MOMENT,
+    "map<string,string>": _MAP,
+    ACKNOWLEDGED["acknowledged"]: pa.struct(
+        [
+            pa.field("subscription", pa.int64()),
+            pa.field("time", MOMENT),
+            pa.field("ranges", pa.list_(_RANGE)),
+        ]
+    ),
+}
+_TEXTS: Final = {
+    "key": ColumnId.KEY,
+    "correlation_id": ColumnId.CORRELATION_ID,
+    "reply_to": ColumnId.REPLY_TO,
+    "type": ColumnId.TYPE,
+}
+_KINDS: Final = {int(kind): kind.name.lower() for kind in BodyKind}
+_TYPE_NAMES: Final = {kind: kind.name.lower() for kind in ValueType}
+
+
+class Piece(NamedTuple):
+    """Rows of one destination: row r of the batch has the number `first + r`."""
+
+    destination: str
+    first: int
+    batch: Batch
+
+
+class Acknowledgement(NamedTuple):
+    """Somebody said that messages of a destination are done with; of a queue, `subscription` is 0."""
+
+    destination: str
+    number: int
+    time_ms: int  # 0 if it is not known
+    subscription: int
+    ranges: Sequence[tuple[int, int]]  # first and one behind the last
+
+
+@lru_cache(maxsize=4)
+def arrow_schema(has_body: bool, has_acks: bool = False) -> pa.Schema:
+    """The schema in the words of Arrow."""
+    return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in columns(has_body, has_acks).items()])
+
+
+def record_batches(
+    channel: str, pieces: Iterable[Piece], has_body: bool, has_acks: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """All pieces, in their order, a few thousand rows at a time."""
+    waiting: list[Piece] = []
+    rows = size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        rows += piece.batch.count
+        size += piece.batch.byte_size
+        if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield to_record_batch(channel, waiting, has_body, has_acks)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield to_record_batch(channel, waiting, has_body, has_acks)
+
+
+def acknowledgements(channel: str, said: Sequence[Acknowledgement], has_body: bool) -> pa.RecordBatch:
+    """Acknowledgements as rows: what makes a message is null, `acknowledged` says what was done with."""
+    schema = arrow_schema(has_body, has_acks=True)
+    filled = {
+        "destination": pa.array([one.destination for one in said], pa.string()),
+        "channel": _text_constant(channel, len(said)),
+        "sequence": pa.array([one.number for one in said], pa.int64()),
+        "body_kind": _text_constant(ACKNOWLEDGEMENT, len(said)),
+        "acknowledged": pa.array(
+            [
+                {
+                    "subscription": one.subscription,
+                    "time": one.time_ms * 1000 or None,
+                    "ranges": [{"first": first, "last": stop - 1} for first, stop in one.ranges],
+                }
+                for one in said
+            ],
+            schema.field("acknowledged").type,
+        ),
+    }
+    made = [
+        filled[field.name] if field.name in filled else pa.nulls(len(said), field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def to_record_batch(
+    channel: str, pieces: Sequence[Piece], has_body: bool, has_acks: bool = False
+) -> pa.RecordBatch:
+    """The rows of all these pieces as one record batch."""
+    batches = [piece.batch for piece in pieces]
+    count = sum(batch.count for batch in batches)
+    properties, types = _properties(batches, count)
+    made = [
+        _joined([_text_constant(name, rows) for name, rows in _destination_runs(pieces)]),
+        _text_constant(channel, count),
+        _joined([sequence_array(first, rows) for first, rows in _sequence_runs(pieces)]),
+        _joined(
+            [_message_ids(producer, channel, first, rows) for producer, first, rows in _id_runs(batches)]
+        ),
+        _moments(_numbers(batches, ColumnId.TIMESTAMP, lambda batch: batch.timestamp_ms(0))),
+        _priorities(batches, count),
+        *(_texts(batches, id, count) for id in _TEXTS.values()),
+        properties,
+        types,
+        _kinds(batches),
+        _expires(batches, count),
+        _persistent(batches, count),
+    ]
+    if has_body:
+        made.append(_joined([_bodies(batch) for batch in batches]))
+    schema = arrow_schema(has_body, has_acks)
+    if has_acks:
+        made.append(pa.nulls(count, schema.field("acknowledged").type))
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+# -- where a row stands --------------------------------------------------------------------
+
+
+def _destination_runs(pieces: Sequence[Piece]) -> Iterator[tuple[str, int]]:
+    for name, run in groupby(pieces, key=lambda piece: piece.destination):
+        yield name, sum(piece.batch.count for piece in run)
+
+
+def _sequence_runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+    """Numbers without a gap, from their first, however many pieces they are."""
+    return _runs((piece.first, piece.batch.count) for piece in pieces)
+
+
+def _runs(extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    first = rows = 0
+    for start, count in extents:
+        if rows and start == first + rows:
+            rows += count
+            continue
+        if rows:
+            yield first, rows
+        first, rows = start, count
+    if rows:
+        yield first, rows
+
+
+def _id_runs(batches: Sequence[Batch]) -> Iterator[tuple[int, int, int]]:
+    for producer, run in groupby(batches, key=lambda batch: batch.producer):
+        for first, rows in _runs((batch.first_number, batch.count) for batch in run):
+            yield producer, first, rows
+
+
+def _message_ids(producer: int, channel: str, first: int, rows: int) -> Any:
+    """As `antiphon.ids.format_message_id` writes them."""
+    if first + rows <= 1 << 63:
+        numbers = sequence_array(first, rows)
+    else:
+        numbers = pa.array(range(first, first + rows), pa.uint64())
+    return pc.binary_join_element_wise(
+        f"ID:{producer:032x}-", pc.cast(numbers, pa.string()), f"@{channel}", ""
+    )
+
+
+# -- what the producer said ----------------------------------------------------------------
+
+
+def _numbers(batches: Sequence[Batch], id: ColumnId, constant: Callable[[Batch], int]) -> Any:
+    """A column of 64-bit numbers over all batches; a batch without it has one number for all rows."""
+    pieces: list[Any] = []
+    for batch in batches:
+        column = batch.column(id)
+        if column is None:
+            pieces.append(array("q", (constant(batch),)) * batch.count)
+        else:
+            pieces.append(column.values)
+    count = sum(batch.count for batch in batches)
+    joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(joined)])
+
+
+def _moments(numbers_ms: Any) -> Any:
+    # Wrapping is right here: an absurd time of a sender must not end somebody's query.
+    return pc.multiply(numbers_ms, 1000).cast(MOMENT)
+
+
+def _expires(batches: Sequence[Batch], count: int) -> Any:
+    if not _any_has(batches, ColumnId.EXPIRES):
+        return _nulls(MOMENT, count)
+    numbers = _numbers(batches, ColumnId.EXPIRES, lambda batch: 0)
+    return pc.if_else(pc.equal(numbers, 0), pa.scalar(None, MOMENT), _moments(numbers))
+
+
+def _priorities(batches: Sequence[Batch], count: int) -> Any:
+    if not _any_has(batches, ColumnId.PRIORITY):
+        return _constant(PRIORITY_DEFAULT, pa.int32(), count)
+    return _by_column(
+        batches,
+        ColumnId.PRIORITY,
+        lambda column, rows: number_array(column, rows).cast(pa.int32()),
+        lambda rows: _constant(PRIORITY_DEFAULT, pa.int32(), rows),
+    )
+
+
+def _persistent(batches: Sequence[Batch], count: int) -> Any:
+    if not _any_has(batches, ColumnId.PERSISTENT):
+        return _constant(True, pa.bool_(), count)
+    return _by_column(
+        batches, ColumnId.PERSISTENT, flag_array, lambda rows: _constant(True, pa.bool_(), rows)
+    )
+
+
+def _texts(batches: Sequence[Batch], id: ColumnId, count: int) -> Any:
+    if not _any_has(batches, id):
+        return _nulls(pa.string(), count)
+    return _by_column(batches, id, text_array, lambda rows: _nulls(pa.string(), rows))
+
+
+def _kinds(batches: Sequence[Batch]) -> Any:
+    parts: list[Any] = []
+    for kind, run in groupby(batches, key=_one_kind):
+        if kind is not None:
+            parts.append(_text_constant(_KINDS[kind], sum(batch.count for batch in run)))
+            continue
+        for batch in run:
+            column = batch.column(ColumnId.BODY_KIND)
+            assert column is not None, "bodies of mixed kinds have a column of them"
+            parts.append(pa.array(list(map(_KINDS.__getitem__, bytes(column.values))), pa.string()))
+    return _joined(parts)
+
+
+def _one_kind(batch: Batch) -> int | None:
+    """The kind of all bodies; None if they differ."""
+    return None if batch.column(ColumnId.BODY_KIND) is not None else batch.body_kind(0)
+
+
+def _bodies(batch: Batch) -> Any:
+    """The bytes of bodies; a message without one has null."""
+    kinds = batch.column(ColumnId.BODY_KIND)
+    if kinds is not None:
+        has_none = pc.equal(number_array(kinds, batch.count), int(BodyKind.NONE))
+        return pc.if_else(has_none, pa.scalar(None, pa.binary()), body_array(batch))
+    if batch.body_kind(0) == BodyKind.NONE:
+        return _nulls(pa.binary(), batch.count)
+    return body_array(batch)
+
+
+# -- properties ----------------------------------------------------------------------------
+
+
+def _properties(batches: Sequence[Batch], count: int) -> tuple[Any, Any]:
+    """The properties of all rows as texts, and their types."""
+    if not any(batch.has_properties for batch in batches):
+        return _empty_maps(count), _empty_maps(count)
+    maps = [_properties_of(batch) for batch in batches]
+    return _joined([values for values, _ in maps]), _joined([types for _, types in maps])
+
+
+def _properties_of(batch: Batch) -> tuple[Any, Any]:
+    if batch.column(ColumnId.PROPERTIES) is not None:
+        return _properties_by_row(batch)
+    if not batch.has_properties:
+        return _empty_maps(batch.count), _empty_maps(batch.count)
+    return _properties_by_column(batch)
+
+
+def _properties_by_row(batch: Batch) -> tuple[Any, Any]:
+    """Properties that rows have little in common of: here there is no way around the rows."""
+    rows = [batch.properties(row) for row in range(batch.count)]
+    offsets = array("i", [0])
+    for row in rows:
+        offsets.append(offsets[-1] + len(row))
+    names = pa.array(list(chain.from_iterable(rows)), pa.string())
+    values = list(chain.from_iterable(row.values() for row in rows))
+    return (
+        _maps(offsets, names, pa.array([property_text(value) for value in values], pa.string())),
+        _maps(offsets, names, pa.array([property_type(value) for value in values], pa.string())),
+    )
+
+
+def _properties_by_column(batch: Batch) -> tuple[Any, Any]:
+    """Columns side by side become rows one below the other, those left out that a row does not have."""
+    count = batch.count
+    names = batch.property_names
+    columns = [batch.property_column(name) for name in names]
+    known = [column for column in columns if column is not None]
+    width = len(known)
+    # Column by column in memory: cell (row, place) stands at place * count + row.
+    order = pa.array([place * count + row for row in range(count) for place in range(width)], pa.int32())
+    present = pc.take(_joined([presence_array(column, count) for column in known]), order)
+    cells = pc.filter(order, present)
+    values = pc.take(_joined([_property_texts(column, count) for column in known]), cells)
+    spelled = pc.take(_joined([_text_constant(name, count) for name in names]), cells)
+    types = pc.take(_joined([_text_constant(_TYPE_NAMES[column.type], count) for column in known]), cells)
+    if all(column.presence is None for column in known):
+        offsets = array("i", range(0, count * width + 1, width))
+    else:
+        offsets = array("i", [0])
+        flags = present.to_pylist()
+        for at in range(0, count * width, width):
+            offsets.append(offsets[-1] + sum(flags[at : at + width]))
+    return _maps(offsets, spelled, values), _maps(offsets, spelled, types)
+
+
+def _property_texts(column: Column, count: int) -> Any:
+    """The values of a column as texts, null where there is none."""
+    match column.type:
+        case ValueType.NULL:
+            return _nulls(pa.string(), count)
+        case ValueType.STR:
+            return text_array(column, count)
+        case ValueType.BOOL:
+            return flag_array(column, count).cast(pa.string())
+        case ValueType.BYTES:
+            texts = map(property_text, bytes_array(column, count).to_pylist())
+        case ValueType.F32 | ValueType.F64:
+            texts = map(property_text, number_array(column, count).to_pylist())
+        case _:
+            return number_array(column, count).cast(pa.string())
+    return pa.array(list(texts), pa.string())
+
+
+def property_text(value: PropertyValue) -> str | None:
+    """A property as text: numbers in decimal, bytes in base64, `true` and `false`."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float():
+            return repr(float(value))
+    return str(int(value))
+
+
+def property_type(value: PropertyValue) -> str:
+    """The name of a property's type: bool, i8, i16, i32, i64, f32, f64, str, bytes or null."""
+    kind = scalar_type(value)
+    assert kind is not None, "a stored property has a type"
+    return _TYPE_NAMES[kind]
+
+
+def _maps(offsets: array[int], names: Any, values: Any) -> Any:
+    numbers = pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)])
+    return pa.MapArray.from_arrays(numbers, names, values)
+
+
+# -- constants -----------------------------------------------------------------------------
+
+
+def _any_has(batches: Sequence[Batch], id: ColumnId) -> bool:
+    return any(batch.column(id) is not None for batch in batches)
+
+
+def _by_column(
+    batches: Sequence[Batch],
+    id: ColumnId,
+    convert: Callable[[Column, int], Any],
+    default: Callable[[int], Any],
+) -> Any:
+    parts = []
+    for batch in batches:
+        column = batch.column(id)
+        parts.append(default(batch.count) if column is None else convert(column, batch.count))
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _constant(value: Any, kind: Any, count: int) -> Any:
+    return (
+        _long_constant(value, kind).slice(0, count)
+        if count <= ROWS_AT_ONCE
+        else _repeated(value, kind, count)
+    )
+
+
+def _text_constant(text: str, count: int) -> Any:
+    return _constant(text, pa.string(), count)
+
+
+def _nulls(kind: Any, count: int) -> Any:
+    return _constant(None, kind, count)
+
+
+def _repeated(value: Any, kind: Any, count: int) -> Any:
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+
+
+@lru_cache(maxsize=256)
+def _long_constant(value: Any, kind: Any) -> Any:
+    """One for all: slices share it."""
+    return _repeated(value, kind, ROWS_AT_ONCE)
+
+
+def _empty_maps(count: int) -> Any:
+    return _long_empty_maps().slice(0, count) if count <= ROWS_AT_ONCE else _made_empty_maps(count)
+
+
+@lru_cache(maxsize=1)
+def _long_empty_maps() -> Any:
+    return _made_empty_maps(ROWS_AT_ONCE)
+
+
+def _made_empty_maps(count: int) -> Any:
+    nothing = pa.array([], pa.string())
+    return _maps(array("i", bytes(4 * (count + 1))), nothing, nothing)

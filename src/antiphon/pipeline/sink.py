@@ -1,0 +1,367 @@
+"""Sink: what Spark writes becomes messages, each exactly once however often Spark tries.
+
+Where it sits
+    executors: rows  ->  outgoing  ->  staged, invisible;   driver: all parts of a batch  ->  one commit
+
+What it promises
+    S1  All rows of a batch become visible at once, or none does.
+    S2  A batch is committed once: (query id, batch id), or what txnAppId and txnVersion say, is remembered by
+        the cluster. Tasks tried twice, drivers that died, two drivers on one checkpoint change nothing.
+    S3  Only what the driver names is committed: what a lost attempt has staged is never seen, and is dropped
+        in time.
+    S4  With deliveryGuarantee=at-least-once rows are sent as they come, and again when Spark tries again.
+
+What it leaves to others
+    Turning rows into columns (outgoing). That a batch has the same rows when it is replayed is the promise of
+    Spark and of the source. Committing over several channels is the cluster's work
+    (docs/design/transactions.md).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from antiphon.batch import Batch
+from antiphon.blocking import Connection, Producer
+from antiphon.client.staged_parts import StagedPart
+from antiphon.client.staging import APPLICATION_BYTES_MAX
+from antiphon.errors import (
+    AntiphonError,
+    CommitUncertain,
+    InvalidMessage,
+    InvalidOption,
+    LocalError,
+    TransactionRolledBack,
+)
+from antiphon.ids import U64_MAX
+from antiphon.names import parse_destination
+from antiphon.pipeline.connections import connection
+from antiphon.pipeline.options import SINK_OPTIONS, SOURCE_OPTIONS, ConnectionOptions, Given
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+STREAM_LIMIT_S: Final = 3_600
+"""How long the part of a micro-batch waits for its commit, and what a killed driver leaves stays behind."""
+
+JOB_LIMIT_S: Final = 86_400
+"""The same for a batch job, whose first task may end many hours before its last."""
+
+STORE_TIMEOUT_S: Final = 120
+COMMIT_ATTEMPTS: Final = 5
+COMMIT_PAUSE_S: Final = 1.0
+
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+_TEXT: Final = ("string",)
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "body": ("binary", "string"),
+    "destination": _TEXT,
+    "key": _TEXT,
+    "priority": _INTEGERS,
+    "correlation_id": _TEXT,
+    "reply_to": _TEXT,
+    "type": _TEXT,
+    "properties": tuple(
+        f"map<string,{value}>" for value in ("string", "binary", "boolean", *_INTEGERS, "float", "double")
+    ),
+}
+"""The columns there may be, and their types as Spark calls them."""
+
+NOT_YET: Final = {"ttl": "messages do not expire yet", "delay": "messages are not delivered later yet"}
+"""Columns that are refused until there is what they ask for: left out in silence they would be a loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a writer was told."""
+
+    connection: ConnectionOptions
+    destination: str | None = None
+    is_exact: bool = True
+    application: str | None = None
+    version: int | None = None
+    query: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Read and check everything that can be checked without asking the cluster."""
+        given = Given(options)
+        given.refuse_unknown(SINK_OPTIONS, SOURCE_OPTIONS, "sink")
+        guarantee = given.word("deliveryGuarantee", ("exactly-once", "at-least-once"), "exactly-once")
+        parsed = cls(
+            connection=ConnectionOptions.of(given),
+            destination=_destination(given.text("destination")),
+            is_exact=guarantee == "exactly-once",
+            application=_name(given, "txnAppId"),
+            version=_version(given.text("txnVersion")),
+            query=_name(given, "queryId"),
+        )
+        if (parsed.application is None) != (parsed.version is None):
+            raise InvalidOption("txnAppId and txnVersion are given together, or not at all")
+        if parsed.application is not None and not parsed.is_exact:
+            raise InvalidOption("txnAppId is of no use with deliveryGuarantee=at-least-once")
+        return parsed
+
+    def refuse_in_stream(self) -> None:
+        """A stream has numbered its batches itself."""
+        if self.application is not None:
+            raise InvalidOption(
+                "txnAppId and txnVersion are for df.write, also in foreachBatch;"
+                " a stream is known by its query id and its batches"
+            )
+
+    def refuse_in_batch(self) -> None:
+        if self.query is not None:
+            raise InvalidOption("queryId is for writeStream; a batch write is named by txnAppId")
+
+
+def _destination(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse_destination(text)
+        except AntiphonError as error:
+            raise InvalidOption(f"destination: {error}") from None
+    return text
+
+
+def _name(given: Given, option: str) -> str | None:
+    text = given.text(option)
+    # Some bytes of the name of an application are ours.
+    if text is not None and len(text.encode()) > APPLICATION_BYTES_MAX - len(_JOB):
+        raise InvalidOption(f"{option} has at most {APPLICATION_BYTES_MAX - len(_JOB)} bytes")
+    return text
+
+
+def _version(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) <= U64_MAX):
+        raise InvalidOption(f"txnVersion is a whole number from 0 on; it was {text!r}")
+    return int(text)
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raise unless these columns can be written."""
+    given = {field.name: field.dataType.simpleString() for field in schema.fields}
+    for name, kind in given.items():
+        if name in NOT_YET:
+            raise InvalidMessage(f"column {name} cannot be written: {NOT_YET[name]}")
+        if name not in COLUMNS:
+            near = get_close_matches(name, COLUMNS, n=1)
+            meant = f" (was {near[0]} meant?)" if near else ""
+            raise InvalidMessage(
+                f"Antiphon's sink has no column {name}{meant}; there may be {', '.join(COLUMNS)}"
+            )
+        if kind.partition(" collate ")[0] not in COLUMNS[name]:
+            raise InvalidMessage(f"column {name} is {' or '.join(COLUMNS[name])}; it was {kind}")
+    if "body" not in given:
+        raise InvalidMessage("column body is missing: binary or string, what the messages say")
+    if options.destination is None and "destination" not in given:
+        raise InvalidOption(
+            'destination is missing: an option such as "queue:alerts", or a column that says it for each row'
+        )
+
+
+# -- writers ----------------------------------------------------------------------------
+
+
+_STREAM: Final = "spark/"
+_JOB: Final = "spark-job/"
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver. An empty partition has no part."""
+
+    application: str
+    version: int
+    partition: int
+    rows: int
+    part: StagedPart | None = None
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """For `df.writeStream`. In complete mode every batch sends the whole result anew."""
+    parsed = SinkOptions.parse(options)
+    parsed.refuse_in_stream()
+    check_columns(schema, parsed)
+    return StreamWriter(parsed)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """For `df.write`."""
+    parsed = SinkOptions.parse(options)
+    parsed.refuse_in_batch()
+    check_columns(schema, parsed)
+    if overwrite:
+        raise InvalidOption('messages cannot be overwritten: write with .mode("append")')
+    return BatchWriter(parsed)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query. Spark makes one for every batch, and copies of it."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        """In a task of an executor."""
+        if not self._options.is_exact:
+            return _write(self._options, iterator, "", 0, STREAM_LIMIT_S)
+        query, batch = _batch_of_task(self._options.query)
+        return _write(self._options, iterator, _STREAM + query, batch, STREAM_LIMIT_S)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, when all tasks have ended well."""
+        _commit(self._options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver, when something went wrong; perhaps after the commit."""
+        _abort(self._options, messages)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one batch job. The driver makes one, which all tasks get copies of."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        # Without a name of its own a job that is run again is another job.
+        self._application = _JOB + (options.application or uuid.uuid4().hex)
+        self._version = options.version or 0
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        """In a task of an executor."""
+        return _write(self._options, iterator, self._application, self._version, JOB_LIMIT_S)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when all tasks have ended well."""
+        _commit(self._options, messages, self._version)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when something went wrong."""
+        _abort(self._options, messages)
+
+
+# -- on an executor -----------------------------------------------------------------------
+
+
+def _batch_of_task(query_option: str | None) -> tuple[str, int]:
+    """Query and batch that a task belongs to. Spark says so in properties that it does not document."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    query = query_option or query
+    if not batch:
+        raise LocalError(
+            "this version of Spark does not tell a task the number of its batch,"
+            " without which nothing can be written exactly once"
+        )
+    if not query:
+        raise LocalError(
+            "this version of Spark does not tell a task the id of its query: give the query a name of its own"
+            " as option queryId, the same after every restart"
+        )
+    return query, int(batch)
+
+
+def _write(
+    options: SinkOptions,
+    iterator: Iterator[pyarrow.RecordBatch],
+    application: str,
+    version: int,
+    limit_s: int,
+) -> Written:
+    # pyarrow is wanted here only: the driver's planning does without.
+    from antiphon.pipeline.outgoing import Outgoing
+
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    outgoing = Outgoing(options.destination, _wall_ms)
+    batches = outgoing.take(iterator)
+    first = next(batches, None)
+    if first is None:
+        return Written(application, version, partition, 0)
+    opened = connection(options.connection)
+    if not options.is_exact:
+        _send(opened, chain((first,), batches))
+        return Written(application, version, partition, outgoing.rows)
+    with opened.staging(application) as staging:
+        with staging.writer(time_limit=limit_s, timeout=STORE_TIMEOUT_S) as writer:
+            writer.write(*first)
+            for destination, batch in batches:
+                writer.write(destination, batch)
+            part = writer.seal()
+        return Written(application, version, partition, outgoing.rows, part)
+
+
+def _send(opened: Connection, batches: Iterator[tuple[str, Batch]]) -> None:
+    """Send as they come (S4); everything is stored when this returns."""
+    with opened.session() as session:
+        producers: dict[str, Producer] = {}
+        for destination, run in groupby(batches, key=itemgetter(0)):
+            producer = producers.get(destination)
+            if producer is None:
+                producer = producers[destination] = session.producer(destination)
+            producer.send_batches((batch for _, batch in run), timeout=STORE_TIMEOUT_S)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# -- on the driver --------------------------------------------------------------------------
+
+
+def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], version: int) -> None:
+    """Make visible what the tasks have written, unless somebody did before (S1, S2)."""
+    written = sorted(
+        (message for message in messages if isinstance(message, Written)), key=lambda one: one.partition
+    )
+    parts = [message.part for message in written if message.part is not None]
+    if not parts:
+        return
+    (application,) = {message.application for message in written}
+    told = {message.version for message in written}
+    if told != {version}:
+        raise LocalError(f"what was written for batch {sorted(told)} cannot be committed as {version}")
+    with connection(options.connection).staging(application) as staging:
+        for attempt in range(COMMIT_ATTEMPTS):
+            try:
+                staging.commit(version, parts)
+                return
+            except (CommitUncertain, TransactionRolledBack):
+                # A channel may have been without a primary. What is staged is staged still, and a version
+                # counts once.
+                if attempt == COMMIT_ATTEMPTS - 1:
+                    raise
+                time.sleep(COMMIT_PAUSE_S)
+
+
+def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Drop what will not be committed. What was committed stays; what cannot be dropped goes in time (S3)."""
+    parts = [
+        message.part for message in messages if isinstance(message, Written) and message.part is not None
+    ]
+    if not parts:
+        return
+    try:
+        with connection(options.connection).staging(parts[0].application) as staging:
+            staging.abort(parts)
+    except AntiphonError:
+        # Spark tells its user what went wrong before; this would hide it.
+        return

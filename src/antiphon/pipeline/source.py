@@ -1,0 +1,175 @@
+"""Source: what Spark calls, in Spark's words; each call is handed on at once.
+
+Where it sits
+    Spark  ->  SOURCE  ->  planning (on the driver), reading (on the executors)
+
+What it promises
+    Q1  A reader can be pickled at any time: it holds options, never a connection.
+    Q2  An idle stream asks for news by waiting at the broker, and is asked by Spark no more than that.
+
+What it leaves to others
+    Everything else. Foreign names stop here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from antiphon.errors import InvalidOption
+from antiphon.pipeline import connections
+from antiphon.pipeline.columns import columns, spark_schema
+from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
+from antiphon.pipeline.options import SourceOptions
+from antiphon.pipeline.planning import NO_LIMIT, Limit, Planner, Span
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+
+class Part(InputPartition):
+    """A span on its way to an executor."""
+
+    def __init__(self, span: Span) -> None:
+        super().__init__(span)
+        self.span = span
+
+    def __repr__(self) -> str:
+        span = self.span
+        return f"Part({span.channel}, {span.start} to {span.stop})"
+
+
+def schema(options: Mapping[str, str]) -> str:
+    """The columns; reading the options here makes `load()` refuse wrong ones at once."""
+    parsed = SourceOptions.parse(options)
+    return spark_schema(parsed.has_body, parsed.has_acks)
+
+
+def batch_reader(options: Mapping[str, str], wanted: StructType) -> BatchReader:
+    """For `spark.read`."""
+    parsed = SourceOptions.parse(options)
+    parsed.refuse_in_batch()
+    _check_schema(parsed, wanted)
+    return BatchReader(parsed)
+
+
+def stream_reader(options: Mapping[str, str], wanted: StructType) -> StreamReader:
+    """For `spark.readStream`."""
+    parsed = SourceOptions.parse(options)
+    parsed.refuse_in_stream()
+    _check_schema(parsed, wanted)
+    return StreamReader(parsed)
+
+
+def _check_schema(options: SourceOptions, wanted: StructType) -> None:
+    """The columns are ours to say; a schema that the user gives can only be the same."""
+    from pyspark.sql.types import StructType as Structure
+
+    names = list(columns(options.has_body, options.has_acks))
+    if isinstance(wanted, Structure) and wanted.fieldNames() != names:
+        raise InvalidOption(f"the columns of Antiphon's source are {', '.join(names)}; leave out .schema(…)")
+
+
+class _Reader:
+    """What reading a batch and reading a stream have in common: all of the executor's side."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        if not isinstance(partition, Part):
+            assert partition.value is None, f"a part that we did not make: {partition!r}"
+            # What Spark makes of a plan without any part.
+            return iter(())
+        # Only those who read need Arrow, which takes a moment to load.
+        from antiphon.pipeline.reading import read_span
+
+        ranges = connections.ranges(self.options.connection)
+        return read_span(ranges, partition.span, self.options.has_body)
+
+    def new_planner(self) -> Planner:
+        return Planner(connections.ranges(self.options.connection), self.options)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """Reads once from a start to an end."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planner = self.new_planner()
+        try:
+            start = planner.initial("earliest")
+            return [Part(span) for span in planner.spans(start, planner.end(start))]
+        finally:
+            planner.stop()
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on and on. On the driver it has a planner, from the first call that needs one."""
+
+    _planner: Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options}
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            self._planner = self.new_planner()
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._plan().initial("latest").as_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._plan().latest(_offset(start), self._limit(limit)).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.rows_max is not None:
+            return ReadMaxRows(self.options.rows_max)
+        if self.options.bytes_max is not None:
+            return ReadMaxBytes(self.options.bytes_max)
+        return ReadAllAvailable()
+
+    def _limit(self, limit: ReadLimit) -> Limit:
+        """Spark knows one limit at a time; if the user gave two, both hold whenever Spark limits at all."""
+        match limit:
+            case ReadMaxRows():
+                return Limit(limit.max_rows, self.options.bytes_max)
+            case ReadMaxBytes():
+                return Limit(self.options.rows_max, limit.max_bytes)
+        return NO_LIMIT
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        newest = self._plan().newest()
+        return None if newest is None else newest.as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._plan().cap()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [Part(span) for span in self._plan().spans(_offset(start), _offset(end))]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._plan().commit(_offset(end))
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.stop()
+
+
+def _offset(said: Any) -> Offset:
+    try:
+        return parse_offset(said)
+    except BadOffset as error:
+        raise InvalidOption(
+            f"the checkpoint holds an offset that is not one of Antiphon's source: {error}"
+        ) from None

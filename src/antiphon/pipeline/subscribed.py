@@ -1,0 +1,108 @@
+"""Subscribed: which destinations a query reads, and where each of their channels ends at the moment.
+
+Where it sits
+    ranges (client library)  ->  SUBSCRIBED  ->  planning
+
+What it promises
+    S1  A destination that a pattern matches is known before any of its messages lies below a channel's
+        `next`: what was listed is at least as new as the heads that are given.
+
+What it leaves to others
+    What is done with the heads is planning's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from antiphon.errors import DestinationError, DestinationUnavailable
+from antiphon.pipeline.offsets import FIRST
+from antiphon.pipeline.options import SourceOptions
+
+if TYPE_CHECKING:
+    from antiphon.blocking.ranges import Ranges
+    from antiphon.client.ranges import ChannelHead, RangeDestination
+
+LISTINGS_MAX: Final = 50
+"""In a row, before we give up: destinations are made and deleted faster than they can be listed."""
+
+
+class Subscribed:
+    """The destinations of `subscribe`, or those that match `subscribePattern` now."""
+
+    def __init__(self, ranges: Ranges, options: SourceOptions) -> None:
+        self._ranges = ranges
+        self._options = options
+        self._is_listed = False
+        self.destinations: tuple[RangeDestination, ...] = ()
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Where they live."""
+        return tuple(sorted({destination.channel for destination in self.destinations}))
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The channels that are asked for news: for a pattern all, since it may match on any of them."""
+        if self._options.pattern is None:
+            return self.channels
+        return tuple(sorted(self._ranges.versions))
+
+    def on(self, channel: str) -> tuple[RangeDestination, ...]:
+        """Those on one channel."""
+        return tuple(destination for destination in self.destinations if destination.channel == channel)
+
+    def name_of(self, channel: str, id: int) -> str:
+        """The name of a destination, by its id on its channel."""
+        for destination in self.destinations:
+            if destination.id == id and destination.channel == channel:
+                return destination.name
+        return f"destination {id} of channel {channel}"
+
+    def heads(self, above: Mapping[str, int], wait_s: float = 0.0) -> dict[str, ChannelHead]:
+        """Where the channels end. With `wait_s`, come back later, but as soon as there is news.
+
+        A channel that `above` does not name is looked at from its beginning.
+        """
+        if not self._is_listed:
+            self._list()
+        for _ in range(LISTINGS_MAX):
+            wanted = {channel: above.get(channel, FIRST) for channel in self.channels}
+            try:
+                heads = self._ranges.heads(
+                    self.destinations,
+                    above=wanted,
+                    wait=wait_s,
+                    channels=self.watched,
+                    acks=self._options.has_acks,
+                )
+            except DestinationUnavailable:
+                raise
+            except DestinationError:
+                # One was deleted. That ends a query that named it, and is nothing to one with a pattern.
+                if self._options.pattern is None:
+                    raise
+                self._list()
+                continue
+            if self._is_current(heads):
+                return {channel: head for channel, head in heads.items() if channel in wanted}
+            self._list()
+            wait_s = 0.0
+        raise DestinationUnavailable(
+            "destinations are made and deleted faster than a query can list them; try again later"
+        )
+
+    def _is_current(self, heads: Mapping[str, ChannelHead]) -> bool:
+        if self._options.pattern is None:
+            return True
+        versions = self._ranges.versions
+        return all(head.version <= versions.get(channel, -1) for channel, head in heads.items())
+
+    def _list(self) -> None:
+        options = self._options
+        if options.pattern is None:
+            self.destinations = self._ranges.destinations(names=list(options.names))
+        else:
+            self.destinations = self._ranges.destinations(pattern=options.pattern, match=options.match)
+        self._is_listed = True

@@ -1,0 +1,94 @@
+"""The source's driver side against a real cluster of several channels; no Spark is needed for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import antiphon.blocking
+from antiphon.pipeline.offsets import Offset
+from antiphon.pipeline.options import SourceOptions
+from antiphon.pipeline.planning import Limit, Planner
+from antiphon.pipeline.reading import read_span
+from tests.cluster_processes import ClusterProcess
+from tests.spark.proxy import CountingProxy
+
+pytest.importorskip("pyarrow")
+
+CHANNELS = ("a", "b", "c")
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    size = {"client_managers": 1, "message_managers": 2, "has_faults": False}
+    folder = tmp_path_factory.mktemp("cluster")
+    with ClusterProcess(folder, options=("--channels", str(len(CHANNELS))), **size) as cluster:  # type: ignore[arg-type]
+        yield cluster
+
+
+def planner(url: str, connection: antiphon.blocking.Connection, **options: str) -> Planner:
+    parsed = SourceOptions.parse({"servers": url, **options})
+    return Planner(connection.ranges(), parsed)
+
+
+def make(connection: antiphon.blocking.Connection, name: str, channel: str, count: int) -> None:
+    connection.admin().create(name, retention=3600, channel=channel)
+    with connection.session() as session, session.producer(name) as producer:
+        producer.send_many([b"x" * 100] * count)
+
+
+def read(
+    connection: antiphon.blocking.Connection, planner: Planner, start: Offset, end: Offset
+) -> list[tuple[str, int]]:
+    """What tasks would read, by channel and number."""
+    found = []
+    with connection.ranges() as ranges:
+        for span in planner.spans(start, end):
+            for batch in read_span(ranges, span, has_body=False):
+                found += [(span.channel, number) for number in batch.column("sequence").to_pylist()]
+    return found
+
+
+def test_channels_share_a_trigger_and_destinations_that_come_later_are_found(cluster: ClusterProcess) -> None:
+    with antiphon.blocking.connect(cluster.url) as connection:
+        make(connection, "topic:share.a", "a", 900)
+        make(connection, "topic:share.b", "b", 100)
+        plan = planner(
+            cluster.url, connection, subscribePattern="topic:share.*", match="glob", minPartitions="6"
+        )
+        start = plan.initial("earliest")
+        end = plan.latest(start, Limit(rows=100))
+        rows = read(connection, plan, start, end)
+        assert [sum(channel == one for channel, _ in rows) for one in "ab"] == [90, 10]
+        make(connection, "topic:share.c", "c", 50)
+        seen, offset = rows, end
+        deadline = time.monotonic() + SECONDS
+        while len(seen) < 1050:
+            assert time.monotonic() < deadline
+            end = plan.latest(offset, Limit(rows=300))
+            seen += read(connection, plan, offset, end)
+            offset = end
+        assert len(set(seen)) == len(seen) == 1050
+        assert sorted(offset.channels) == ["a", "b", "c"]
+        assert plan.latest(offset) == offset
+
+
+def test_an_idle_query_over_all_channels_asks_at_most_twenty_times_a_second(cluster: ClusterProcess) -> None:
+    with antiphon.blocking.connect(cluster.url) as connection:
+        for channel in CHANNELS:
+            make(connection, f"topic:idle.{channel}", channel, 1)
+    with (
+        CountingProxy(cluster.url.removeprefix("antiphon://")) as proxy,
+        antiphon.blocking.connect(f"antiphon://{proxy.address}") as connection,
+    ):
+        plan = planner(proxy.address, connection, subscribePattern="topic:idle.*", match="glob")
+        offset = plan.initial("latest")
+        assert plan.latest(offset) == offset
+        before, began = proxy.said, time.monotonic()
+        while time.monotonic() < began + 3:
+            assert plan.latest(offset) == offset
+            plan.newest()
+        assert 1 <= (proxy.said - before) / (time.monotonic() - began) <= 20

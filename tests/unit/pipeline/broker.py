@@ -1,0 +1,250 @@
+"""A broker in memory that answers range reads as the client library does, and counts the questions."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from antiphon.batch import Batch
+from antiphon.errors import DestinationError, RangeLost, RangeUnavailable
+
+
+class Destination(NamedTuple):
+    """As the client library's RangeDestination."""
+
+    name: str
+    channel: str
+    id: int
+    since: int = 0
+
+
+class DestinationHead(NamedTuple):
+    id: int
+    first: int
+    next: int
+    lost_through: int
+
+
+class Head(NamedTuple):
+    channel: str
+    next: int
+    first: int
+    applied: int
+    version: int
+    log_time_ms: int
+    rows: int
+    bytes: int
+    destinations: tuple[DestinationHead, ...]
+
+
+class Bound(NamedTuple):
+    stop: int
+    rows: int
+    bytes: int
+
+
+class Piece(NamedTuple):
+    destination: int
+    first: int
+    count: int
+    batch: Batch
+
+
+class Page(NamedTuple):
+    through: int
+    rows: int
+    pieces: tuple[Piece, ...]
+    lost: tuple[tuple[int, int, int], ...] = ()
+    acks: tuple[Any, ...] = ()
+
+
+@dataclass
+class Channel:
+    """A log: which destination has which numbers, and what is kept of them."""
+
+    name: str
+    last: int = 0
+    version: int = 0
+    kept: dict[int, int] = field(default_factory=dict)  # number -> destination id
+    nexts: dict[int, int] = field(default_factory=dict)
+    lost: dict[int, int] = field(default_factory=dict)
+    marks: list[tuple[int, int]] = field(default_factory=list)  # (number, log time)
+
+    def numbers(self, ids: set[int], start: int, stop: int) -> list[int]:
+        return [n for n in sorted(self.kept) if start <= n < stop and self.kept[n] in ids]
+
+
+ROW_BYTES = 100
+
+
+class Broker:
+    """Everything at once: the cluster, and the ranges of a connection to it."""
+
+    def __init__(self, *channels: str) -> None:
+        self.channels = {name: Channel(name) for name in channels or ("a",)}
+        self.names: dict[str, Destination] = {}
+        self.versions: dict[str, int] = {}
+        self.asked: list[str] = []
+        self.waits: list[float] = []
+        self.held: dict[str, tuple[dict[str, int], tuple[str, ...], float, bool]] = {}
+        self.acknowledged: set[int] = set()  # and kept because of a hold
+        self.closed = False
+
+    # -- what others do --------------------------------------------------------
+
+    def create(self, name: str, channel: str = "a") -> Destination:
+        log = self.channels[channel]
+        log.last += 1
+        log.version = log.last
+        self.names[name] = made = Destination(name, channel, log.last)
+        log.nexts[made.id] = 1
+        return made
+
+    def delete(self, name: str) -> None:
+        gone = self.names.pop(name)
+        log = self.channels[gone.channel]
+        log.last += 1
+        log.version = log.last
+        log.kept = {number: id for number, id in log.kept.items() if id != gone.id}
+        del log.nexts[gone.id]
+
+    def publish(self, name: str, count: int = 1) -> range:
+        to = self.names[name]
+        log = self.channels[to.channel]
+        numbers = range(log.last + 1, log.last + 1 + count)
+        log.kept.update(dict.fromkeys(numbers, to.id))
+        log.last += count
+        log.nexts[to.id] = log.last + 1
+        return numbers
+
+    def trim(self, name: str, through: int) -> None:
+        to = self.names[name]
+        log = self.channels[to.channel]
+        gone = [n for n, id in log.kept.items() if id == to.id and n <= through]
+        for number in gone:
+            del log.kept[number]
+        if gone:
+            log.lost[to.id] = max(log.lost.get(to.id, 0), *gone)
+
+    def mark(self, channel: str, log_time_ms: int) -> None:
+        log = self.channels[channel]
+        log.last += 1
+        log.marks.append((log.last, log_time_ms))
+
+    # -- what the client library asks ------------------------------------------
+
+    def destinations(
+        self, names: Sequence[str] | None = None, pattern: str | None = None, match: str = "glob"
+    ) -> tuple[Destination, ...]:
+        self.asked.append("list")
+        self.versions = {name: log.version for name, log in self.channels.items()}
+        if names is not None:
+            for name in names:
+                if name not in self.names:
+                    raise DestinationError(f"there is no {name}")
+            return tuple(self.names[name] for name in names)
+        assert pattern is not None
+        is_match = re.compile(fnmatch.translate(pattern) if match == "glob" else pattern).fullmatch
+        return tuple(found for name, found in sorted(self.names.items()) if is_match(name))
+
+    def heads(
+        self,
+        destinations: Sequence[Destination],
+        above: Mapping[str, int] | None = None,
+        wait: float = 0.0,
+        channels: Sequence[str] = (),
+        acks: bool = False,
+    ) -> dict[str, Head]:
+        named = sorted({*channels, *(d.channel for d in destinations)})
+        self.asked.extend(f"head {name}" for name in named)
+        self.waits.append(wait)
+        return {name: self._head(name, destinations, (above or {}).get(name, 1)) for name in named}
+
+    def _head(self, channel: str, destinations: Sequence[Destination], above: int) -> Head:
+        log = self.channels[channel]
+        told = []
+        for d in (d for d in destinations if d.channel == channel):
+            if d.id not in log.nexts:
+                raise DestinationError(f"{d.name} was deleted")
+            kept = log.numbers({d.id}, 1, log.last + 1)
+            following = log.nexts[d.id]
+            told.append(
+                DestinationHead(d.id, kept[0] if kept else following, following, log.lost.get(d.id, 0))
+            )
+        waiting = log.numbers({d.id for d in told}, above, log.last + 1)
+        following = max((d.next for d in told), default=above)
+        first = min((d.first for d in told if d.first < d.next), default=following)
+        rows = len(waiting)
+        return Head(
+            channel, following, first, log.last, log.version, 0, rows, rows * ROW_BYTES, tuple(told)
+        )  # fmt: skip
+
+    def bound(
+        self,
+        channel: str,
+        destinations: Sequence[Destination],
+        start: int,
+        stop: int,
+        rows: int | None = None,
+        bytes: int | None = None,
+    ) -> Bound:
+        self.asked.append(f"bound {channel}")
+        numbers = self.channels[channel].numbers({d.id for d in destinations}, start, stop)
+        most = min(
+            len(numbers) if rows is None else rows, len(numbers) if bytes is None else bytes // ROW_BYTES
+        )
+        most = max(1, most)
+        if most < len(numbers):
+            return Bound(numbers[most - 1] + 1, most, most * ROW_BYTES)
+        return Bound(stop, len(numbers), len(numbers) * ROW_BYTES)
+
+    def at_time(self, channel: str, log_time_ms: int) -> int:
+        self.asked.append(f"time {channel}")
+        before = [number for number, time_ms in self.channels[channel].marks if time_ms < log_time_ms]
+        return before[-1] + 1 if before else 1
+
+    def read(
+        self,
+        channel: str,
+        start: int,
+        stop: int,
+        destinations: Sequence[Destination],
+        allow_lost: bool = False,
+        acks: bool = False,
+        live: bool = False,
+        page_bytes: int = 1 << 20,
+    ) -> Iterator[Page]:
+        self.asked.append(f"read {channel}")
+        log = self.channels[channel]
+        if stop > log.last + 1:
+            raise RangeUnavailable(f"{stop} is beyond {log.last}")
+        lost = []
+        for d in destinations:
+            first = max(start, d.since)
+            if log.lost.get(d.id, 0) >= first:
+                lost.append((d.id, first, min(stop - 1, log.lost[d.id])))
+                if not allow_lost:
+                    raise RangeLost(d.name, channel, first, lost[-1][2])
+        pieces = tuple(
+            Piece(log.kept[n], n, 1, Batch.of_bodies([b"body %d" % n], 7, n, 1_700_000_000_000 + n))
+            for n in log.numbers({d.id for d in destinations}, start, stop)
+            if not (live and n in self.acknowledged)
+        )
+        yield Page(stop - 1, len(pieces), pieces, tuple(lost))
+
+    def hold(
+        self,
+        name: str,
+        positions: Mapping[str, int],
+        destinations: Sequence[Destination],
+        limit: float = 86_400.0,
+        consume: bool = False,
+        acks: bool = False,
+    ) -> None:
+        self.asked.append("hold")
+        known = self.held.get(name, ({}, (), 0.0, False))[0]
+        merged = {c: max(n, known.get(c, 0)) for c, n in positions.items()}
+        self.held[name] = ({**known, **merged}, tuple(d.name for d in destinations), limit, consume)
