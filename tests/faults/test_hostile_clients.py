@@ -523,7 +523,7 @@ def test_floods_of_requests(arena: Arena) -> None:
             [
                 frames.RangeAsk(request=request, channel="a", wait_ms=1 << 31, floor=floor, question=question)
                 for request, (floor, question) in enumerate(
-                    product((0, 1 << 63), (deep, "{}", *_range_questions())), 10_000
+                    product((0, 1 << 63), (deep, "{}", '{"question": []}', *_range_questions())), 10_000
                 )
             ],
             [

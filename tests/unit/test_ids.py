@@ -46,6 +46,15 @@ def test_no_id_is_zero() -> None:
     assert IdSource(0, 0, 0, 0).next() != 0
 
 
+def test_each_life_counts_its_questions_from_elsewhere() -> None:
+    lives = [(address, port, start) for address in (100, 101) for port in (3, 4) for start in (0, 1)]
+    firsts = {IdSource(1, *life).first_number for life in lives}
+    assert all(0 < first <= U64_MAX for first in firsts)
+    # A second of difference, or another number drawn, is enough; nor does a long count come to another's.
+    assert len({IdSource(1, *life).first_number for life in ((100, 3, 0), (101, 3, 0), (100, 4, 0))}) == 3
+    assert min(abs(one - other) for one in firsts for other in firsts if one != other) > U32_MAX
+
+
 def test_ids_go_on_after_the_counter_ran_out_and_was_renewed() -> None:
     source = IdSource(1, 2, 3, start_s=100)
     source._counter = U32_MAX - 1

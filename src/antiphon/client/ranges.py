@@ -24,6 +24,7 @@ from antiphon.client.block import Block
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.holds import LIMIT_DEFAULT_S, Holding, HoldReport, make_hold, read_reports
 from antiphon.client.scope import SessionScope
+from antiphon.client.transactions import look_at
 from antiphon.errors import DestinationError, DestinationUnavailable, LocalError, ProtocolError, RangeLost
 from antiphon.names import parse_destination
 from antiphon.wire.frames import DestinationOpened, RangeTold
@@ -121,6 +122,8 @@ class Ranges(Block):
         self._is_closed = False
         # The highest number that a replica was heard to have applied: what is heard later is not older.
         self._floors: dict[str, int] = {}
+        # By channel, a question for news that nobody waits for at the moment, and its answer.
+        self._waiting: dict[str, tuple[dict[str, Any], asyncio.Task[dict[str, Any]]]] = {}
         self.versions: dict[str, int] = {}
         """Of each channel that was listed, the number of the last change of what exists there."""
 
@@ -238,22 +241,65 @@ class Ranges(Block):
         wait_ms: int,
         destinations: Sequence[RangeDestination],
     ) -> dict[str, dict[str, Any]]:
-        """As soon as one channel has news, all the others say how they are without waiting for any."""
-        tasks = {
-            channel: asyncio.ensure_future(self._ask(channel, question, wait_ms, destinations))
-            for channel, question in asked.items()
-        }
+        """As soon as one channel has news, all the others say how they are without waiting for any.
+
+        What still waits there goes on waiting. Of most channels the same will be asked the next time; and
+        nobody can take back what a server waits with, so new questions would pile up there.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_ms / 1000
+        waiting = {channel: self._taken_up(channel, question) for channel, question in asked.items()}
+        answers: dict[str, dict[str, Any]] = {}
+        left_ms = wait_ms
         try:
-            await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
-            answers = {channel: task.result() for channel, task in tasks.items() if task.done()}
-        finally:
-            for task in tasks.values():
-                task.cancel()
+            while True:
+                for channel, task in waiting.items():
+                    if task is None:
+                        asking = self._ask(channel, asked[channel], left_ms, destinations)
+                        waiting[channel] = task = loop.create_task(asking)
+                        task.add_done_callback(look_at)
+                tasks = [task for task in waiting.values() if task is not None]
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for channel, task in waiting.items():
+                    if task is not None and task.done():
+                        answers[channel], waiting[channel] = task.result(), None
+                if loop.time() >= until_s or any(
+                    _has_news(answers[channel], asked[channel]) for channel in answers
+                ):
+                    break
+                # The time of an earlier question was over, not that of this one.
+                answers.clear()
+                left_ms = max(0, int((until_s - loop.time()) * 1000))
+        except BaseException:
+            for task in waiting.values():
+                if task is not None:
+                    task.cancel()
+            raise
+        self._leave_waiting(asked, waiting)
         late = [channel for channel in asked if channel not in answers]
         told = await asyncio.gather(
             *(self._ask(channel, asked[channel], 0, destinations) for channel in late)
         )
         return {**answers, **dict(zip(late, told, strict=True))}
+
+    def _taken_up(self, channel: str, question: dict[str, Any]) -> asyncio.Task[dict[str, Any]] | None:
+        """A question that still waits for an answer, if it is the same."""
+        known, task = self._waiting.pop(channel, (None, None))
+        if task is None or task.done() or known != question:
+            if task is not None:
+                task.cancel()
+            return None
+        return task
+
+    def _leave_waiting(
+        self,
+        asked: Mapping[str, dict[str, Any]],
+        waiting: Mapping[str, asyncio.Task[dict[str, Any]] | None],
+    ) -> None:
+        for channel, task in waiting.items():
+            if task is not None:
+                self._taken_up(channel, {})  # of another call at the same time
+                self._waiting[channel] = asked[channel], task
 
     async def bound(
         self,
@@ -434,6 +480,8 @@ class Ranges(Block):
         >>> await ranges.close()
         """
         self._is_closed = True
+        for channel in list(self._waiting):
+            self._taken_up(channel, {})
         await self._holding.close()
 
     @property
@@ -606,6 +654,12 @@ def _head(channel: str, told: dict[str, Any], above: int) -> ChannelHead:
         told["bytes"],
         tuple([DestinationHead(*row) for row in told["destinations"]]),
     )
+
+
+def _has_news(told: dict[str, Any], question: dict[str, Any]) -> bool:
+    """Is it more than was known, or other destinations? Else only the time was over."""
+    has_more: bool = bool(told["destinations"]) and told["next"] > question["above"]
+    return has_more or question["version"] not in (None, told["version"])
 
 
 def _gone(error: DestinationError, destinations: Iterable[RangeDestination]) -> DestinationError:

@@ -40,7 +40,7 @@ from antiphon.message_manager.range_questions import (
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.state import ChannelState
 from antiphon.ranges import Ranges
-from antiphon.wire.range_frames import PIECE_BYTES, RangeAck, RangeLoss, page_buffers
+from antiphon.wire.range_frames import ACK_BYTES, LOSS_BYTES, PIECE_BYTES, RangeAck, RangeLoss, page_buffers
 
 UNKNOWN: Final = "destination.unknown"
 UNAVAILABLE: Final = "range.unavailable"
@@ -53,6 +53,9 @@ AHEAD_MAX: Final = 64
 
 PAGE_ACKS_MAX: Final = 2_048
 """Commands that acknowledge in one page; as a rule each takes less than a hundred bytes."""
+
+RANGE_BYTES: Final = 16
+"""What each range of numbers in an acknowledgement takes."""
 
 _NS_PER_MS: Final = 1_000_000
 _LOOK_NS: Final = 5 * _NS_PER_MS
@@ -211,6 +214,7 @@ class RangeReads:
                 reply = self._page(state, request)
             if reply is None:
                 self._held_up[key] = page
+                _keep_newest(self._held_up)
                 continue
             room -= sum(map(len, reply.page))
             given.append(Send(key[0], reply))
@@ -230,7 +234,8 @@ class RangeReads:
             acks, ack_stop = self._acknowledged(state, request) if request.acks else ([], request.stop)
             if ack_stop == request.start:
                 return None
-            pieces, through, is_held_up = self._read(destinations, request, ack_stop)
+            room = request.page_bytes - LOSS_BYTES * len(losses) - sum(map(_ack_size, acks))
+            pieces, through, is_held_up = self._read(destinations, request, ack_stop, room, acks)
         except ProtocolError as error:
             return RangeReply(
                 request.request, [], UNAVAILABLE, f"a stored batch cannot be read: {error.text}"
@@ -250,6 +255,7 @@ class RangeReads:
             stop = min(stop, some.last + 1)
         wanted_ids = frozenset(request.destinations)
         acks: list[RangeAck] = []
+        room = request.page_bytes // 2  # the other half is for messages
         for number, place, told in log.between(request.start, stop):
             if place is not None:
                 cut = self._reader.pass_on(log, number, number + 1)
@@ -257,17 +263,28 @@ class RangeReads:
                     return acks, number  # it is being mended
                 told = read_acknowledged(cut[1][0])
             time_ms = state.times.time_of(number)
-            acks += [RangeAck(number, time_ms, *one) for one in told if one.destination in wanted_ids]
+            own = [RangeAck(number, time_ms, *one) for one in told if one.destination in wanted_ids]
+            size = sum(map(_ack_size, own))
+            if acks and (len(acks) + len(own) > PAGE_ACKS_MAX or size > room):
+                return acks, number
+            room -= size
+            acks += own
         return acks, stop
 
     def _read(
-        self, destinations: list[Destination], request: RangeRequest, stop: int
+        self,
+        destinations: list[Destination],
+        request: RangeRequest,
+        stop: int,
+        room: int,
+        acks: list[RangeAck],
     ) -> tuple[list[tuple[int, int, int, list[bytes | memoryview]]], int, bool]:
         """The pieces, through which number they go, and whether damage ended them.
 
-        The numbers of a batch follow each other, so whoever has the lowest number has the next piece.
+        The numbers of a batch follow each other, so whoever has the lowest number has the next piece. A
+        frame holds one batch of the largest size, and little else: then `acks` are on another page.
         """
-        room = request.page_bytes
+        first_ack = acks[0].number if acks else stop
         pieces: list[tuple[int, int, int, list[bytes | memoryview]]] = []
         heads = []
         shown = [_shown(one, request) for one in destinations]
@@ -286,9 +303,11 @@ class RangeReads:
                 return pieces, first - 1, True
             end, buffers = cut
             size = PIECE_BYTES + sum(map(len, buffers))
-            if pieces and size > room:
+            if size > room and (pieces or first_ack < first):
                 return pieces, first - 1, False
             pieces.append((destination.id, first, end - first, buffers))
+            if size > room and acks:
+                return pieces, end - 1, False
             room -= size
             following = shown[at].next_from(end)
             if following is None or following >= stop:
@@ -301,6 +320,10 @@ class RangeReads:
 def _keep_newest(waiting: dict[Key, _Page] | dict[Key, _Ask]) -> None:
     if len(waiting) > WAITING_MAX:
         del waiting[next(iter(waiting))]
+
+
+def _ack_size(ack: RangeAck) -> int:
+    return ACK_BYTES + RANGE_BYTES * len(ack.numbers)
 
 
 def _shown(destination: Destination, request: RangeRequest) -> Ranges:

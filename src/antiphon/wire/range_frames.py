@@ -35,6 +35,8 @@ _PIECE = struct.Struct("<QQII")
 _ACK = struct.Struct("<QqQQI")
 _WANTED = struct.Struct("<QQ")
 
+ACK_BYTES: Final = _ACK.size
+LOSS_BYTES: Final = _LOSS.size
 PIECE_BYTES: Final = _PIECE.size
 """What a piece takes beside its batch."""
 

@@ -223,6 +223,7 @@ class Desk:
         self.names: list[tuple[int, str]] = [(1, "topic:eu.x"), (2, "queue:eu.x"), (3, "topic:_own")]
         self.versions = [5]
         self.answers: dict[str, Any] = {}
+        self.waiting: dict[str, frames.RangeAsk] = {}  # by channel, the last one that was not answered
         server.show = self.show
 
     def show(self, wish: frames.RangeAsk) -> frames.ServerFrame | None:
@@ -230,8 +231,15 @@ class Desk:
         self.asked.append((wish.channel, wish.floor, wish.wait_ms, question))
         told = self.answer(wish.channel, wish.wait_ms, question)
         if told is None:
+            self.waiting[wish.channel] = wish
             return None
         return frames.RangeTold(request=wish.request, answer=json.dumps(told))
+
+    def end_waiting(self, channel: str) -> None:
+        """The time is over, or there is news: it is told how it is."""
+        wish = self.waiting.pop(channel)
+        told = self.answer(channel, 0, json.loads(wish.question))
+        self.server.say(frames.RangeTold(request=wish.request, answer=json.dumps(told)))
 
     def answer(self, channel: str, wait_ms: int, question: dict[str, Any]) -> dict[str, Any] | None:
         match question["question"]:
@@ -307,6 +315,41 @@ async def test_the_first_channel_with_news_ends_the_waiting_and_all_are_asked_on
         assert (heads["a"].next, heads["b"].next) == (10, 20)
         waits = [(channel, wait_ms) for channel, _, wait_ms, _ in desk.asked]
         assert waits == [("a", 5_000), ("b", 5_000), ("a", 0)]
+
+
+@asynchronous
+async def test_a_channel_that_waits_still_is_not_asked_again_until_it_is_another_question() -> None:
+    """Servers wait for as long as they were told: what piles up there would hold up all that follows."""
+    async with serving() as server, reading(server) as ranges:
+        desk = Desk(server)
+        for news in range(21, 31):
+            desk.heads["b"] = news
+            heads = await ranges.heads(BOTH, {"a": 10, "b": news - 1}, wait=5)
+            assert heads["b"].next == news
+        waiting = [channel for channel, _, wait_ms, _ in desk.asked if wait_ms]
+        assert waiting == ["a", *"b" * 10]
+        desk.heads |= {"a": 11, "b": 31}
+        assert (await ranges.heads(BOTH, {"a": 11, "b": 30}, wait=5))["b"].next == 31
+        waiting = [channel for channel, _, wait_ms, _ in desk.asked if wait_ms]
+        assert waiting[-2:] == ["a", "b"]
+
+
+@asynchronous
+async def test_that_the_time_of_an_earlier_question_is_over_does_not_end_the_next_one() -> None:
+    async with serving() as server, reading(server) as ranges:
+        desk = Desk(server)
+        await ranges.heads(BOTH, {"a": 10, "b": 5}, wait=5)
+        asked = len(desk.asked)
+        second = asyncio.create_task(ranges.heads(BOTH, {"a": 10, "b": 20}, wait=5))
+        await server.until(lambda: len(desk.asked) == asked + 1)
+        desk.end_waiting("a")
+        # It is asked once more, for what is left of the time.
+        await server.until(lambda: len(desk.asked) == asked + 2)
+        channel, _, wait_ms, _ = desk.asked[-1]
+        assert channel == "a" and 0 < wait_ms <= 5_000 and not second.done()
+        desk.heads["b"] = 21
+        desk.end_waiting("b")
+        assert (await second)["b"].next == 21
 
 
 @asynchronous

@@ -10,9 +10,10 @@ import pytest
 from antiphon.batch import Batch
 from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
 from antiphon.errors import Damaged, ProtocolError
-from antiphon.message_manager.range_reads import AHEAD_MAX, AT_ONCE_BYTES, WAITING_MAX
+from antiphon.message_manager.range_reads import AHEAD_MAX, AT_ONCE_BYTES, PAGE_ACKS_MAX, WAITING_MAX
 from antiphon.ranges import Ranges
 from antiphon.wire.range_frames import PageContents, decode_page
+from antiphon.wire.transactions import Consumed
 from tests.unit.message_manager.channel import Channel, Client, bodies, sent
 
 Rows = list[tuple[int, int, bytes]]
@@ -534,3 +535,52 @@ def test_who_consumes_is_not_shown_what_others_have_consumed(channel: Channel, c
     left = page(channel, request(1, channel.next, queue, live=True))
     assert [number for number, _, _ in rows(left)] == [first + 2, first + 4, first + 5]
     assert (left.rows, left.through) == (3, channel.next - 1)
+
+
+@pytest.mark.parametrize("many", [1, 2_000])
+def test_acknowledgements_that_transactions_made_are_shown_page_by_page_too(
+    channel: Channel, client: Client, many: int
+) -> None:
+    """They are told and do not lie in the journal; there may be as many of them, and each may be large."""
+    queue, other = channel.create("q"), channel.create("other")
+    for _ in range(3 * PAGE_ACKS_MAX // many):
+        channel.order(client.publish(other, [b"m"]))
+    log = channel.manager.state.holds.acknowledgements
+    for number in range(1, channel.next):
+        log.tell(number, (Consumed(queue, 0, Ranges([(2 * at, 2 * at + 1) for at in range(many)])),))
+    shown: list[int] = []
+    start, pages = 1, 0
+    while start < channel.next:
+        some = page(channel, request(start, channel.next, queue, acks=True, page_bytes=100_000))
+        assert len(some.acks) <= PAGE_ACKS_MAX
+        assert sum(len(ack.numbers) for ack in some.acks) <= max(PAGE_ACKS_MAX, 100_000 // 16)
+        assert some.through >= start
+        shown += [ack.number for ack in some.acks]
+        start, pages = some.through + 1, pages + 1
+    assert shown == [*range(1, channel.next)] and pages >= 3
+
+
+def test_a_page_fits_a_frame_whatever_it_has_of_messages_acknowledgements_and_losses(
+    channel: Channel, client: Client
+) -> None:
+    """A frame that is too long ends a connection, and the next one asks for the same page."""
+    queue = channel.create("q")
+    log = channel.manager.state.holds.acknowledgements
+    sizes = [1, 600_000, 1, 1_000_000, 1_040_000, 1, 300_000, 1_048_576]
+    expected: list[int] = []
+    for size in sizes:
+        expected.append(channel.order(client.publish(queue, [bytes(size)])))
+        number = channel.order(client.publish(channel.create(f"other-{size}-{channel.next}"), [b""]))
+        log.tell(number, (Consumed(queue, 0, Ranges([(2 * at, 2 * at + 1) for at in range(20_000)])),))
+    shown: list[int] = []
+    acks: list[int] = []
+    start = 1
+    while start < channel.next:
+        channel.say(request(start, channel.next, queue, acks=True, page_bytes=1 << 20))
+        (reply,) = replies(channel)
+        assert sum(map(len, reply.page)) <= (1 << 20) + 4_096
+        some = decode_page(b"".join(reply.page))
+        shown += [piece.first for piece in some.pieces]
+        acks += [ack.number for ack in some.acks]
+        start = some.through + 1
+    assert shown == expected and len(acks) == len(sizes) and acks == sorted(acks)
