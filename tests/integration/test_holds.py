@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ import antiphon
 from antiphon.client.ranges import RangeDestination, Ranges
 from antiphon.errors import AntiphonError, TransactionRolledBack
 from tests.bus_members import has_multicast
+from tests.client_scenes import numbered, reading, rows, run
 from tests.cluster_processes import ClusterProcess
 from tests.processes import Server
 
@@ -26,36 +26,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def run(test: Coroutine[Any, Any, None], seconds: float = 60) -> None:
-    asyncio.run(asyncio.wait_for(test, seconds))
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%06d" % number for number in range(count)]
-
-
-async def read(ranges: Ranges, wanted: tuple[RangeDestination, ...], start: int = 1) -> dict[int, bytes]:
-    """Everything from a number on: bodies by number."""
+async def read(ranges: Ranges, wanted: tuple[RangeDestination, ...]) -> dict[int, bytes]:
+    """Everything that is kept: bodies by number."""
     stop = (await ranges.heads(wanted))["a"].next
-    found: dict[int, bytes] = {}
-    async for page in ranges.read("a", start, stop, wanted) if start < stop else _nothing():
-        for piece in page.pieces:
-            found |= {piece.first + row: body for row, body in enumerate(piece.batch.bodies())}
-    return found
-
-
-async def _nothing() -> Any:
-    for page in ():
-        yield page
+    return {number: body for number, _, body in await rows(ranges, wanted, 1, stop)}
 
 
 def test_who_consumes_a_queue_has_it_alone_and_what_he_leaves_comes_to_its_consumers(server: Server) -> None:
     async def test() -> None:
-        async with (
-            antiphon.connect(server.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(server.url) as (connection, session, ranges):
             await connection.admin().create("queue:alone")
             wanted = await ranges.destinations(["queue:alone"])
             start = (await ranges.heads(wanted))["a"].next
@@ -108,11 +87,7 @@ def test_what_a_consumer_had_when_a_queue_was_taken_from_it_comes_again(server: 
 
 def test_a_hold_survives_a_crash_and_ends_by_itself_when_nobody_renews_it(tmp_path: Path) -> None:
     async def before(url: str) -> dict[int, bytes]:
-        async with (
-            antiphon.connect(url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(url) as (connection, session, ranges):
             await connection.admin().create("queue:q")
             await connection.admin().create("topic:t", retention="consumed")
             wanted = await ranges.destinations(["queue:q", "topic:t"])
@@ -144,11 +119,7 @@ def test_a_hold_survives_a_crash_and_ends_by_itself_when_nobody_renews_it(tmp_pa
 def test_a_queue_stays_with_who_consumes_it_when_its_primary_is_killed(tmp_path: Path) -> None:
     async def test(cluster: ClusterProcess) -> None:
         await cluster.synchronized()
-        async with (
-            antiphon.connect(cluster.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(cluster.url) as (_, session, ranges):
             await session.producer("queue:alone").send_many(numbered(50))
             wanted = await ranges.destinations(["queue:alone"])
             await ranges.hold("spark", {"a": 1}, wanted, consume=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import antiphon
 import antiphon.blocking
-from antiphon.client.ranges import RangeDestination, RangePage, Ranges
 from antiphon.errors import DestinationError, RangeLost, RangeUnavailable
 from tests.bus_members import has_multicast
+from tests.client_scenes import Rows, numbered, reading, rows, rows_of, run
 from tests.cluster_processes import ClusterProcess
 from tests.processes import Server
 
@@ -26,48 +25,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def run(test: Coroutine[Any, Any, None], seconds: float = 60) -> None:
-    asyncio.run(asyncio.wait_for(test, seconds))
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"%06d" % number for number in range(first, first + count)]
-
-
-Rows = list[tuple[int, int, bytes]]
-
-
-def rows_of(page: RangePage) -> Rows:
-    """Number, destination and body of every row."""
-    return [
-        (piece.first + row, piece.destination, body)
-        for piece in page.pieces
-        for row, body in enumerate(piece.batch.bodies())
-    ]
-
-
-async def rows(
-    ranges: Ranges, destinations: tuple[RangeDestination, ...], start: int, stop: int, **how: Any
-) -> Rows:
-    found: Rows = []
-    through = start - 1
-    async for page in ranges.read(destinations[0].channel, start, stop, destinations, **how):
-        some = rows_of(page)
-        assert page.rows == len(some) and page.through > through
-        assert all(through < number <= page.through for number, _, _ in some)
-        through = page.through
-        found += some
-    assert through == stop - 1
-    return found
-
-
 def test_what_is_stored_is_read_by_numbers_and_stays(server: Server) -> None:
     async def test() -> None:
-        async with (
-            antiphon.connect(server.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(server.url) as (_, session, ranges):
             orders, prices = session.producer("queue:orders"), session.producer("topic:prices")
             for first in range(0, 1_000, 100):
                 await orders.send_many(numbered(100, first))
@@ -132,11 +92,7 @@ def test_a_program_ends_although_it_has_left_a_read_open(server: Server) -> None
 
 def test_who_waits_hears_of_news_and_of_nothing_else(server: Server) -> None:
     async def test() -> None:
-        async with (
-            antiphon.connect(server.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(server.url) as (_, session, ranges):
             news, other = session.producer("topic:news"), session.producer("topic:other")
             await news.send(b"1")
             wanted = await ranges.destinations(["topic:news"])
@@ -178,11 +134,7 @@ def test_a_pattern_finds_what_exists_and_a_head_says_that_there_is_more(server: 
 
 def test_loss_is_told_exactly_and_another_destination_s_loss_is_none(server: Server) -> None:
     async def test() -> None:
-        async with (
-            antiphon.connect(server.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(server.url) as (connection, session, ranges):
             await connection.admin().create("topic:short", retention="consumed")
             await connection.admin().create("topic:long")
             short, long = session.producer("topic:short"), session.producer("topic:long")
@@ -228,11 +180,7 @@ def test_what_does_not_exist_is_refused_in_words(server: Server) -> None:
 
 def test_a_hold_keeps_what_retention_would_let_go_until_it_is_released(server: Server) -> None:
     async def test() -> None:
-        async with (
-            antiphon.connect(server.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(server.url) as (connection, session, ranges):
             await connection.admin().create("topic:held", retention="consumed")
             wanted = await ranges.destinations(["topic:held"])
             start = (await ranges.heads(wanted))["a"].next
@@ -260,11 +208,7 @@ def test_a_hold_keeps_what_retention_would_let_go_until_it_is_released(server: S
 
 def test_what_is_acknowledged_can_be_read_again_under_a_hold(server: Server) -> None:
     async def test() -> None:
-        async with (
-            antiphon.connect(server.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(server.url) as (connection, session, ranges):
             await connection.admin().create("queue:held")
             wanted = await ranges.destinations(["queue:held"])
             await ranges.hold("audit", {"a": 1}, wanted)
@@ -283,11 +227,7 @@ def test_what_is_acknowledged_can_be_read_again_under_a_hold(server: Server) -> 
 
 def test_acknowledgements_are_read_by_who_had_them_kept(server: Server) -> None:
     async def test() -> None:
-        async with (
-            antiphon.connect(server.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(server.url) as (connection, session, ranges):
             await connection.admin().create("queue:audited")
             wanted = await ranges.destinations(["queue:audited"])
             start = (await ranges.heads(wanted))["a"].next
@@ -353,11 +293,7 @@ def test_a_range_that_was_read_never_gains_rows(cluster: ClusterProcess) -> None
 def test_when_the_backup_that_serves_is_killed_the_read_goes_on_elsewhere(cluster: ClusterProcess) -> None:
     async def test() -> None:
         await cluster.synchronized()
-        async with (
-            antiphon.connect(cluster.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(cluster.url) as (_, session, ranges):
             producer = session.producer("topic:read")
             for first in range(0, 10_000, 500):
                 await producer.send_many(numbered(500, first))
@@ -384,11 +320,7 @@ def test_when_the_backup_that_serves_is_killed_the_read_goes_on_elsewhere(cluste
 def test_every_replica_gives_the_same_range_whoever_is_primary(cluster: ClusterProcess) -> None:
     async def test() -> None:
         await cluster.synchronized()
-        async with (
-            antiphon.connect(cluster.url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(cluster.url) as (_, session, ranges):
             await session.producer("topic:same").send_many(numbered(3_000))
             wanted = await ranges.destinations(["topic:same"])
             head = (await ranges.heads(wanted))["a"]
@@ -406,11 +338,7 @@ def test_every_replica_gives_the_same_range_whoever_is_primary(cluster: ClusterP
 
 def test_a_reader_of_two_channels_hears_of_news_in_either(tmp_path: Path) -> None:
     async def test(url: str) -> None:
-        async with (
-            antiphon.connect(url) as connection,
-            connection.session() as session,
-            connection.ranges() as ranges,
-        ):
+        async with reading(url) as (connection, session, ranges):
             for channel in "ab":
                 await connection.admin().create(f"topic:in.{channel}", channel=channel, retention="consumed")
             both = await ranges.destinations(pattern="topic:in.*")

@@ -18,7 +18,7 @@ from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
 from tests.property.test_locks import LockedHall
 from tests.property.test_message_manager import Step, delivery_steps, few
-from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads, show
+from tests.unit.message_manager.channel import AT_ONCE, Channel, Client
 
 NAMES = ("spark", "archive", "audit")
 # Two queues, a topic that keeps nothing for its own sake, and one that keeps a little for a second.
@@ -205,14 +205,7 @@ class Story:
         self.channel.claim(1)
 
     def _move(self, which: int) -> None:
-        """A segment is emptied: its records are copied elsewhere, and leave no trace in the state."""
-        manager, payloads = self.channel.manager, self.channel.payloads
-        sealed = [segment for segment in manager.live_bytes_by_segment() if segment != payloads.segment]
-        if sealed:
-            segment = sealed[which % len(sealed)]
-            for old in manager.records_in(segment):
-                manager.relocated(old, payloads.keep(payloads.records[old.segment, old.offset]))
-            assert segment not in manager.live_bytes_by_segment()
+        self.channel.move(which)
 
     def _restart(self) -> None:
         """From a checkpoint, which is the same before and after."""
@@ -224,14 +217,6 @@ class Story:
         assert restored.live_bytes_by_segment() == self.channel.manager.live_bytes_by_segment()
         self.channel.manager = restored
         self.channel.claim(1)
-
-    def replica(self) -> MessageManager:
-        """Another node that applies the same log, and keeps the bytes elsewhere."""
-        payloads = MemoryPayloads(records_per_segment=2)
-        manager = MessageManager("main", 9, payloads, AT_ONCE)
-        for entry, payload in self.channel.log:
-            show(manager, payloads, entry, payload)
-        return manager
 
 
 @given(steps)
@@ -251,7 +236,7 @@ def test_every_replica_agrees_however_often_it_began_anew(drawn: list[Step]) -> 
     story = Story()
     story.tell(drawn)
     n = story.channel.mark()
-    assert story.replica().capture(n)[0] == story.channel.manager.capture(n)[0]
+    assert story.channel.replica().capture(n)[0] == story.channel.manager.capture(n)[0]
 
 
 def test_a_story_with_everything_in_it_keeps_something_of_every_kind() -> None:

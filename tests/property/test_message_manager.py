@@ -22,10 +22,8 @@ from tests.unit.message_manager.channel import (
     AT_ONCE,
     Channel,
     Client,
-    MemoryPayloads,
     delivers,
     proposals,
-    show,
 )
 
 SESSIONS = (0xA1, 0xB2)
@@ -134,17 +132,6 @@ class Story:
             who, self.queues[where % 2], credit, session=client.session, generation=client.generation
         )
 
-    def replica(self, upto: int | None = None, state: bytes | None = None, after: int = 0) -> MessageManager:
-        """Another node that applies the same log, and keeps the bytes elsewhere."""
-        payloads = MemoryPayloads(records_per_segment=2)
-        manager = MessageManager("main", 9, payloads, AT_ONCE)
-        if state is not None:
-            manager.restore(state)
-        for entry, payload in self.channel.log:
-            if after < entry.first and (upto is None or entry.first <= upto):
-                show(manager, payloads, entry, payload)
-        return manager
-
 
 @given(steps)
 def test_every_replica_has_the_same_digest(drawn: list[Step]) -> None:
@@ -152,7 +139,7 @@ def test_every_replica_has_the_same_digest(drawn: list[Step]) -> None:
     story = Story()
     story.tell(drawn)
     n = story.channel.mark()
-    assert story.replica().capture(n)[0] == story.channel.manager.capture(n)[0]
+    assert story.channel.replica().capture(n)[0] == story.channel.manager.capture(n)[0]
 
 
 @given(steps, steps)
@@ -166,7 +153,8 @@ def test_to_restart_by_replay_is_never_to_have_stopped(before: list[Step], after
     assert restored.capture(n) == (digest, state, segments)
     story.tell(after)
     end = story.channel.mark()
-    assert story.replica(state=state, after=n).capture(end)[0] == story.channel.manager.capture(end)[0]
+    replica = story.channel.replica(state=state, after=n)
+    assert replica.capture(end)[0] == story.channel.manager.capture(end)[0]
 
 
 @given(steps)

@@ -14,7 +14,7 @@ from antiphon.message_manager.destinations.subscription import Subscription
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
-from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads, delivered, show
+from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, delivered
 
 SESSIONS = (0xA1, 0xB2)
 NAMES = ("", "", "audit", "ledger")
@@ -154,25 +154,7 @@ class Story:
         self.channel.claim(1)
 
     def _move(self, which: int) -> None:
-        """A segment is emptied: its records are copied elsewhere, and leave no trace in the state."""
-        manager, payloads = self.channel.manager, self.channel.payloads
-        sealed = [segment for segment in manager.live_bytes_by_segment() if segment != payloads.segment]
-        if sealed:
-            segment = sealed[which % len(sealed)]
-            for old in manager.records_in(segment):
-                manager.relocated(old, payloads.keep(payloads.records[old.segment, old.offset]))
-            assert segment not in manager.live_bytes_by_segment()
-
-    def replica(self, state: bytes | None = None, after: int = 0) -> MessageManager:
-        """Another node that applies the same log, and keeps the bytes elsewhere."""
-        payloads = MemoryPayloads(records_per_segment=2)
-        manager = MessageManager("main", 9, payloads, AT_ONCE)
-        if state is not None:
-            manager.restore(state)
-        for entry, payload in self.channel.log:
-            if after < entry.first:
-                show(manager, payloads, entry, payload)
-        return manager
+        self.channel.move(which)
 
 
 @given(steps)
@@ -181,7 +163,7 @@ def test_every_replica_has_the_same_digest(drawn: list[Step]) -> None:
     story = Story()
     story.tell(drawn)
     n = story.channel.mark()
-    assert story.replica().capture(n)[0] == story.channel.manager.capture(n)[0]
+    assert story.channel.replica().capture(n)[0] == story.channel.manager.capture(n)[0]
 
 
 @given(steps, steps)
@@ -196,7 +178,8 @@ def test_to_restart_by_replay_is_never_to_have_stopped(before: list[Step], after
     assert restored.live_bytes_by_segment() == story.channel.manager.live_bytes_by_segment()
     story.tell(after)
     end = story.channel.mark()
-    assert story.replica(state=state, after=n).capture(end)[0] == story.channel.manager.capture(end)[0]
+    replica = story.channel.replica(state=state, after=n)
+    assert replica.capture(end)[0] == story.channel.manager.capture(end)[0]
 
 
 @given(steps)

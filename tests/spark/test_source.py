@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -181,10 +183,31 @@ def test_an_unknown_destination_is_named(spark: SparkSession, servers: str, name
     assert f"there is no destination {topic}" in refusal(read(spark, servers, subscribe=topic).count)
 
 
-def test_a_cluster_that_cannot_be_reached_is_named(spark: SparkSession) -> None:
-    said = refusal(read(spark, "127.0.0.1:1", subscribe="topic:x").count)
-    assert "no server could be reached" in said
-    assert "127.0.0.1:1" in said
+def test_a_cluster_that_cannot_be_reached_is_named_soon(spark: SparkSession) -> None:
+    write = spark.range(1).selectExpr("'x' AS body").write.format("antiphon").mode("append")
+    write = write.options(servers="127.0.0.1:1", destination="queue:x")
+    for action in (read(spark, "127.0.0.1:1", subscribe="topic:x").count, write.save):
+        began = time.monotonic()
+        said = refusal(action)
+        assert "no server could be reached. 127.0.0.1:1: Connection refused" in said
+        assert time.monotonic() - began < 30
+
+
+def test_reads_by_time_fit_together(
+    spark: SparkSession, connection: Connection, servers: str, name: Name
+) -> None:
+    topic = name("topic")
+    connection.admin().create(topic, retention=3600)
+    numbers = send(connection, topic, [b"x"] * 5)
+    moment = datetime.now(UTC).isoformat()
+    numbers += send(connection, topic, [b"y"] * 5)
+    before, after = (
+        {row.sequence for row in read(spark, servers, subscribe=topic, **{option: moment}).collect()}
+        for option in ("endingTimestamp", "startingTimestamp")
+    )
+    assert sorted([*before, *after]) == numbers
+    # The start may be early, never late.
+    assert set(numbers[5:]) <= after
 
 
 def test_a_schema_of_ones_own_is_refused(spark: SparkSession, servers: str) -> None:
@@ -194,10 +217,35 @@ def test_a_schema_of_ones_own_is_refused(spark: SparkSession, servers: str) -> N
     )
 
 
-def test_credentials_show_up_nowhere(spark: SparkSession, servers: str, name: Name, tmp_path: Any) -> None:
-    file = tmp_path / "password"
+def test_credentials_show_up_nowhere(
+    spark: SparkSession,
+    connection: Connection,
+    servers: str,
+    name: Name,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    topic, file, checkpoint = name("topic"), tmp_path / "password", tmp_path / "checkpoint"
+    connection.admin().create(topic, retention=3600)
+    send(connection, topic, [b"x"] * 3)
     file.write_text("hunter2")
-    frame = read(spark, servers, subscribe=name("topic"), user="u", passwordFile=str(file))
-    plan = frame._jdf.queryExecution().toString()
-    assert "hunter2" not in plan
-    assert "hunter2" not in refusal(frame.count)
+    options = {"servers": servers, "subscribe": topic, "user": "u", "passwordFile": str(file)}
+    frame = read(spark, **options)
+    frame.explain(True)
+    shown = frame._jdf.queryExecution().toString() + capfd.readouterr().out
+    assert "antiphon" in shown
+    rows = spark.readStream.format("antiphon").options(**options, startingOffsets="earliest").load()
+    query = (
+        rows.select("body")
+        .writeStream.format("antiphon")
+        .options(servers=servers, user="u", passwordFile=str(file), destination=name("queue"))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(100)
+    assert sum(one["numInputRows"] for one in query.recentProgress) == 3
+    shown += str(query.recentProgress) + query._jsq.explainInternal(True)
+    shown += "".join(one.read_text(errors="replace") for one in checkpoint.rglob("*") if one.is_file())
+    shown += refusal(read(spark, **{**options, "subscribe": name("topic")}).count)
+    assert str(file) not in shown and "hunter2" not in shown

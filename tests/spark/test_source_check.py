@@ -7,15 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 import antiphon.blocking
 from antiphon.cli.main import main
 from tests.processes import Server
-from tests.spark.conftest import spark_environment
+from tests.spark.conftest import SOURCES, spark_environment
 
 pytest.importorskip("pyarrow")
 
@@ -153,6 +155,44 @@ def test_without_java_it_shows_the_rest_and_says_so(
     assert code == 1 and "answers" in out
     assert err.startswith("antiphon: Spark needs Java 17 or later, and there is none;")
     assert err.count("\n") == 1
+
+
+def test_without_the_extra_it_shows_the_rest_and_says_which_one_to_install(
+    server: Server, connection: Connection, name: Name, tmp_path: Path
+) -> None:
+    """In a Python that has what a plain `pip install antiphon` brings, and no more."""
+    topic, numbers = topic_with(connection, name, ["one"])
+    for package in ("xxhash", "antiphon"):
+        installed = distribution(package)
+        metadata = Path(str(installed.locate_file(f"{package}-{installed.version}.dist-info")))
+        (tmp_path / metadata.name).symlink_to(metadata)
+    (tmp_path / "xxhash").symlink_to(Path(xxhash.__file__).parent)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCES}"}
+    words = ("pipeline", "source-check", "--url", server.url)
+
+    def bare(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            # -S: without the packages that are installed here.
+            [sys.executable, "-S", "-m", "antiphon.cli.main", *words, *more],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+
+    done = bare(topic)
+    assert done.returncode == 1
+    assert f"{topic} on a: {numbers[0]} to {numbers[0]}" in done.stdout
+    missing = [line for line in done.stderr.splitlines() if "is not installed" in line]
+    assert missing == [
+        f"antiphon: {package} is not installed: pip install 'antiphon[spark]'"
+        for package in ("pyspark", "pyarrow", "google-re2")
+    ]
+    done = bare("--pattern", "topic:.*")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "antiphon: patterns of match='regex' need the package google-re2: pip install 'antiphon[spark]'\n"
+    )
 
 
 def test_a_python_that_lacks_our_packages_is_named(

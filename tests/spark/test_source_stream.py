@@ -111,6 +111,81 @@ def test_limited_batches_in_several_runs_read_every_number_once(
     assert len(stream.batches) == 5
 
 
+def test_available_now_ends_although_producers_go_on(
+    spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
+) -> None:
+    topic = name("topic")
+    connection.admin().create(topic, retention=3600)
+    later: list[int] = []
+
+    class Pursued(Stream):
+        """With every batch comes as much as it took away."""
+
+        def _take(self, rows: DataFrame, batch: int) -> None:
+            super()._take(rows, batch)
+            later.extend(send(connection, topic, [b"later"] * 10))
+
+    stream = Pursued(
+        spark,
+        tmp_path,
+        servers=servers,
+        subscribe=topic,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=10,
+    )
+    first = send(connection, topic, [b"first"] * 30)
+    stream.run()
+    assert stream.seen == first
+    assert len(later) == 30
+    # Nothing of what came meanwhile is forgotten.
+    waiting = list(later)
+    stream.run()
+    assert stream.seen == first + waiting
+
+
+def test_a_range_that_was_read_never_gains_rows(
+    spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
+) -> None:
+    """A transaction that began before the read and is committed after it has later numbers."""
+    topic = name("topic")
+    connection.admin().create(topic, retention=3600)
+    stream = Stream(spark, tmp_path, servers=servers, subscribe=topic, startingOffsets="earliest")
+    with connection.session(transacted=True) as transaction, transaction.producer(topic) as producer:
+        producer.send_many([b"held back"] * 5)
+        first = send(connection, topic, [b"first"] * 5)
+        stream.run()
+        assert stream.seen == first
+        transaction.commit()
+    (end,) = stream.offsets(0)
+    again = spark.read.format("antiphon").options(
+        servers=servers, subscribe=topic, endingOffsets=json.dumps(end)
+    )
+    assert sorted(row.sequence for row in again.load().select("sequence").collect()) == first
+    stream.run()
+    rest = stream.seen[len(first) :]
+    assert stream.seen[: len(first)] == first
+    assert len(rest) == 5 and min(rest) >= end["channels"]["a"]
+
+
+def test_a_micro_batch_is_limited_in_bytes(
+    spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
+) -> None:
+    topic = name("topic")
+    connection.admin().create(topic, retention=3600)
+    numbers = [number for _ in range(8) for number in send(connection, topic, [b"x" * 10_000])]
+    stream = Stream(
+        spark,
+        tmp_path,
+        servers=servers,
+        subscribe=topic,
+        startingOffsets="earliest",
+        maxBytesPerTrigger=45_000,
+    )
+    stream.run()
+    assert [len(rows) for _, rows in sorted(stream.batches.items())] == [4, 4]
+    assert stream.seen == numbers
+
+
 def test_a_stream_follows_and_finds_destinations_that_are_made_later(
     spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
 ) -> None:
@@ -200,18 +275,24 @@ def test_an_idle_stream_asks_at_most_twenty_times_a_second(
     assert 1 <= rate <= 20
 
 
+def a_subscription(
+    spark: SparkSession, connection: Connection, servers: str, topic: str, folder: Path, limit_s: int
+) -> Stream:
+    """A query that has run once, with a hold on a topic of which only what somebody needs is kept."""
+    connection.admin().create(topic, retention="consumed")
+    options = {"subscribe": topic, "subscriptionName": topic[-20:], "subscriptionLimit": limit_s}
+    stream = Stream(spark, folder, servers=servers, **options)
+    stream.run()
+    return stream
+
+
 def test_a_subscription_keeps_what_the_query_has_not_read(
     spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
 ) -> None:
     topic = name("topic")
-    held = topic[-20:]
-    connection.admin().create(topic, retention="consumed")
-    stream = Stream(
-        spark, tmp_path, servers=servers, subscribe=topic, subscriptionName=held, subscriptionLimit=600
-    )
-    stream.run()
+    stream = a_subscription(spark, connection, servers, topic, tmp_path, limit_s=600)
     with connection.ranges() as ranges:
-        assert held in [hold.name for hold in ranges.holds()]
+        assert stream.options["subscriptionName"] in [hold.name for hold in ranges.holds()]
     # Nobody else needs these; without the hold they would be gone at once.
     numbers = send(connection, topic, [b"x"] * 10)
     stream.run()
@@ -222,15 +303,10 @@ def test_a_query_that_is_gone_for_good_holds_nothing_after_its_limit(
     spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
 ) -> None:
     topic = name("topic")
-    held = topic[-20:]
-    connection.admin().create(topic, retention="consumed")
-    stream = Stream(
-        spark, tmp_path, servers=servers, subscribe=topic, subscriptionName=held, subscriptionLimit=1
-    )
-    stream.run()
+    stream = a_subscription(spark, connection, servers, topic, tmp_path, limit_s=1)
     deadline = time.monotonic() + SECONDS
     with connection.ranges() as ranges:
-        while held in [hold.name for hold in ranges.holds()]:
+        while stream.options["subscriptionName"] in [hold.name for hold in ranges.holds()]:
             assert time.monotonic() < deadline
             # Time passes for a channel when something happens on it.
             send(connection, topic, [b"x"])

@@ -87,10 +87,6 @@ class Holding:
         self._make_scope = make_scope
         self._scope = make_scope()
 
-    @property
-    def is_over(self) -> bool:
-        return self._scope.is_closed
-
     async def say(self, channel: str, command: Hold | ReleaseHold) -> None:
         """Have it ordered; raises why it was not done."""
         for attempt in range(_ATTEMPTS):

@@ -677,7 +677,9 @@ def _matcher(pattern: str, match: str) -> Callable[[str], object]:
     try:
         import re2
     except ImportError:
-        raise LocalError("patterns of match='regex' need the package google-re2") from None
+        raise LocalError(
+            "patterns of match='regex' need the package google-re2: pip install 'antiphon[spark]'"
+        ) from None
     try:
         compiled: Any = re2.compile(pattern)
     except re2.error as error:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from antiphon.batch import ColumnId
+
 COLUMNS: Final = {
     "destination": "string",
     "channel": "string",
@@ -24,6 +26,14 @@ COLUMNS: Final = {
     "expires": "timestamp",
     "persistent": "boolean",
 }
+
+TEXT_COLUMNS: Final = {
+    "key": ColumnId.KEY,
+    "correlation_id": ColumnId.CORRELATION_ID,
+    "reply_to": ColumnId.REPLY_TO,
+    "type": ColumnId.TYPE,
+}
+"""Those that stored batches have as columns of text, too; the sink knows them by the same names."""
 
 BODY: Final = {"body": "binary"}
 """Unless it is not wanted: `includeBody`."""

@@ -76,12 +76,12 @@ def require() -> None:
         raise LocalError(reason)
 
 
-def install() -> str | None:
-    """Install Debian's headless Java; why that was impossible, or None."""
+def install(package: str = PACKAGE) -> str | None:
+    """Install a package of Debian's, Java unless another is named; why that was impossible, or None."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return "only root on Debian can have it installed from here"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for words in (["update"], ["install", "-y", "--no-install-recommends", PACKAGE]):
+    for words in (["update"], ["install", "-y", "--no-install-recommends", package]):
         try:
             done = subprocess.run(
                 ["apt-get", "-qq", *words],

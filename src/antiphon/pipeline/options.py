@@ -62,8 +62,6 @@ SUBSCRIPTION_LIMIT_S_MAX: Final = 366 * 86_400.0
 Starting: TypeAlias = Literal["earliest", "latest"] | Offset
 Mode: TypeAlias = Literal["read", "consume"]
 
-_TRUE = {"true": True, "false": False}
-
 
 class Given:
     """The options as they were given, whatever the case of their names."""
@@ -109,7 +107,7 @@ class Given:
 
     def flag(self, name: str, default: bool) -> bool:
         """`true` or `false`."""
-        return _TRUE[self.word(name, ("true", "false"), str(default).lower())]
+        return self.word(name, ("true", "false"), str(default).lower()) == "true"
 
     def count(self, name: str) -> int | None:
         """A whole number of at least one; None if it was not given."""
@@ -280,14 +278,13 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def _starting(text: str | None) -> Starting | None:
-    match text and text.lower():
-        case None:
-            return None
+    if text is None:
+        return None
+    match text.lower():
         case "earliest":
             return "earliest"
         case "latest":
             return "latest"
-    assert text is not None, "None was the first case"
     return _offset("startingOffsets", text, "earliest, latest")
 
 

@@ -34,6 +34,7 @@ from antiphon.batch.layout import (
 )
 from antiphon.errors import InvalidMessage, MessageTooLarge
 from antiphon.names import check_property_name
+from antiphon.pipeline.columns import TEXT_COLUMNS
 from antiphon.values import FIXED_FORMATS, ValueType
 
 CHUNK_BYTES: Final = 448 * 1024
@@ -46,12 +47,8 @@ HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 ROW_BYTES: Final = 8
 """What a row takes besides its texts and its body, about."""
 
-TEXT_COLUMNS: Final = {
-    "key": ColumnId.KEY,
-    "correlation_id": ColumnId.CORRELATION_ID,
-    "reply_to": ColumnId.REPLY_TO,
-    "type": ColumnId.TYPE,
-}
+NAME_BYTES: Final = 16
+"""What a property takes besides the characters of its name and a text, generously."""
 
 VALUE_TYPES: Final = {
     pa.string(): ValueType.STR,
@@ -283,7 +280,7 @@ def _properties(maps: pa.MapArray) -> tuple[dict[str, Column], int] | None:
             every = pa.array(range(count), owners.type)
             values = values.take(pc.index_in(every, value_set=owners))
             presence = _bits(values.is_valid())
-        longest += _NAME_BYTES + len(name)
+        longest += NAME_BYTES + len(name)
         if kind in (ValueType.STR, ValueType.BYTES):
             what = f"properties: {name}"
             if kind is ValueType.STR:
@@ -291,9 +288,6 @@ def _properties(maps: pa.MapArray) -> tuple[dict[str, Column], int] | None:
             longest += _check_length(values, what, VALUE_BYTES_MAX)
         columns[name] = _property(kind, values, presence)
     return columns, longest
-
-
-_NAME_BYTES: Final = 16
 
 
 def _property(kind: ValueType, values: pa.Array, presence: memoryview | None) -> Column:

@@ -92,9 +92,8 @@ class Planner:
         self._subscribed = Subscribed(ranges, options)
         self._heads: dict[str, ChannelHead] = {}
         self._cap: Offset | None = None
-        self._told: dict[
-            tuple[str, str], int
-        ] = {}  # by channel and name: through which number a loss was told
+        # By channel and name: through which number a loss was told.
+        self._told: dict[tuple[str, str], int] = {}
         self._holding: Holding | None = None
         if options.subscription is not None:
             self._holding = Holding(

@@ -38,7 +38,7 @@ from antiphon.batch_arrow import (
     sequence_array,
     text_array,
 )
-from antiphon.pipeline.columns import ACKNOWLEDGED, ACKNOWLEDGEMENT, columns
+from antiphon.pipeline.columns import ACKNOWLEDGED, ACKNOWLEDGEMENT, TEXT_COLUMNS, columns
 from antiphon.values import PropertyValue, ValueType, scalar_type
 
 ROWS_AT_ONCE: Final = 8_192
@@ -62,12 +62,6 @@ _TYPES: Final = {
             pa.field("ranges", pa.list_(_RANGE)),
         ]
     ),
-}
-_TEXTS: Final = {
-    "key": ColumnId.KEY,
-    "correlation_id": ColumnId.CORRELATION_ID,
-    "reply_to": ColumnId.REPLY_TO,
-    "type": ColumnId.TYPE,
 }
 _KINDS: Final = {int(kind): kind.name.lower() for kind in BodyKind}
 _TYPE_NAMES: Final = {kind: kind.name.lower() for kind in ValueType}
@@ -156,7 +150,7 @@ def to_record_batch(
         ),
         _moments(_numbers(batches, ColumnId.TIMESTAMP, lambda batch: batch.timestamp_ms(0))),
         _priorities(batches, count),
-        *(_texts(batches, id, count) for id in _TEXTS.values()),
+        *(_texts(batches, id, count) for id in TEXT_COLUMNS.values()),
         properties,
         types,
         _kinds(batches),

@@ -308,6 +308,19 @@ async def test_what_is_heard_later_is_not_older() -> None:
 
 
 @asynchronous
+async def test_a_destination_that_is_gone_is_named_to_who_asks_how_far_it_goes() -> None:
+    async with serving() as server, reading(server) as ranges:
+        Desk(server)
+        await ranges.heads(PRICES)
+        server.refusals[frames.RangeAsk] = ("destination.unknown", "7")
+        for wait_s in (0.0, 1.0):
+            with pytest.raises(DestinationError, match="there is no destination topic:prices any more"):
+                await ranges.heads(PRICES, wait=wait_s)
+        with pytest.raises(DestinationError, match="there is no destination topic:prices any more"):
+            await ranges.bound("a", PRICES, 1, 5)
+
+
+@asynchronous
 async def test_the_first_channel_with_news_ends_the_waiting_and_all_are_asked_once_more() -> None:
     async with serving() as server, reading(server) as ranges:
         desk = Desk(server)

@@ -280,6 +280,29 @@ class Channel:
     def lose_client(self, session: int = SESSION, generation: int = 1) -> None:
         self.say(SessionDetached(session, generation))
 
+    # -- bytes elsewhere -----------------------------------------------------------
+
+    def move(self, which: int) -> None:
+        """A segment is emptied: its records are copied elsewhere, and leave no trace in the state."""
+        manager, payloads = self.manager, self.payloads
+        sealed = [segment for segment in manager.live_bytes_by_segment() if segment != payloads.segment]
+        if sealed:
+            segment = sealed[which % len(sealed)]
+            for old in manager.records_in(segment):
+                manager.relocated(old, payloads.keep(payloads.records[old.segment, old.offset]))
+            assert segment not in manager.live_bytes_by_segment()
+
+    def replica(self, state: bytes | None = None, after: int = 0) -> MessageManager:
+        """Another node that applies the log, or goes on from a state, and keeps the bytes elsewhere."""
+        payloads = MemoryPayloads(records_per_segment=2)
+        manager = MessageManager("main", 9, payloads, self.settings)
+        if state is not None:
+            manager.restore(state)
+        for entry, payload in self.log:
+            if after < entry.first:
+                show(manager, payloads, entry, payload)
+        return manager
+
 
 def show(
     manager: MessageManager,

@@ -20,13 +20,6 @@ def channel() -> Channel:
 
 
 @pytest.fixture
-def client(channel: Channel) -> Client:
-    client = Client()
-    channel.order(client.open())
-    return client
-
-
-@pytest.fixture
 def queue(channel: Channel, client: Client) -> int:
     destination = channel.create("orders")
     channel.flush()

@@ -27,18 +27,6 @@ from tests.unit.message_manager.channel import (
 
 
 @pytest.fixture
-def channel() -> Channel:
-    return Channel()
-
-
-@pytest.fixture
-def client(channel: Channel) -> Client:
-    client = Client()
-    channel.order(client.open())
-    return client
-
-
-@pytest.fixture
 def queue(channel: Channel, client: Client) -> int:
     destination = channel.create("orders")
     channel.flush()

@@ -55,13 +55,6 @@ def channel() -> Channel:
     return Channel(records_per_segment=2)
 
 
-@pytest.fixture
-def client(channel: Channel) -> Client:
-    client = Client()
-    channel.order(client.open())
-    return client
-
-
 def fill(channel: Channel, client: Client) -> tuple[int, int]:
     """A queue and a topic with messages, some of them acknowledged or given back."""
     queue, topic = channel.create("orders"), channel.create_topic("news")

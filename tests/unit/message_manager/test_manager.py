@@ -31,18 +31,6 @@ EXPIRY_NS = 300 * SECOND_NS
 
 
 @pytest.fixture
-def channel() -> Channel:
-    return Channel()
-
-
-@pytest.fixture
-def client(channel: Channel) -> Client:
-    client = Client()
-    channel.order(client.open())
-    return client
-
-
-@pytest.fixture
 def queue(channel: Channel, client: Client) -> int:
     destination = channel.create("orders")
     channel.flush()

@@ -20,18 +20,6 @@ Rows = list[tuple[int, int, bytes]]
 MS = 1_000_000
 
 
-@pytest.fixture
-def channel() -> Channel:
-    return Channel()
-
-
-@pytest.fixture
-def client(channel: Channel) -> Client:
-    client = Client()
-    channel.order(client.open())
-    return client
-
-
 def request(start: int, stop: int, *destinations: int, **more: Any) -> RangeRequest:
     fields: dict[str, Any] = {
         "request": 7,

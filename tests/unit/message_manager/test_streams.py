@@ -50,13 +50,6 @@ def channel() -> Channel:
 
 
 @pytest.fixture
-def client(channel: Channel) -> Client:
-    client = Client()
-    channel.order(client.open())
-    return client
-
-
-@pytest.fixture
 def other(channel: Channel) -> Client:
     """A session at another client manager."""
     other = Client(session=OTHER_SESSION)

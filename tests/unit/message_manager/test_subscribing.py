@@ -22,11 +22,6 @@ OTHER = 0xB2
 
 
 @pytest.fixture
-def channel() -> Channel:
-    return Channel()
-
-
-@pytest.fixture
 def client(channel: Channel) -> Client:
     client = Client()
     channel.order(client.open(client_id="desk"))

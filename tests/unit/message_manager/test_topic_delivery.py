@@ -22,18 +22,6 @@ FAST, SLOW = 1, 2
 
 
 @pytest.fixture
-def channel() -> Channel:
-    return Channel()
-
-
-@pytest.fixture
-def client(channel: Channel) -> Client:
-    client = Client()
-    channel.order(client.open())
-    return client
-
-
-@pytest.fixture
 def topic(channel: Channel, client: Client) -> int:
     destination = channel.create_topic("prices")
     channel.flush()

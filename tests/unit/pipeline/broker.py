@@ -6,59 +6,18 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 from antiphon.batch import Batch
+from antiphon.client.ranges import (
+    Bound,
+    ChannelHead,
+    DestinationHead,
+    RangeDestination,
+    RangePage,
+    RangePiece,
+)
 from antiphon.errors import DestinationError, RangeLost, RangeUnavailable
-
-
-class Destination(NamedTuple):
-    """As the client library's RangeDestination."""
-
-    name: str
-    channel: str
-    id: int
-    since: int = 0
-
-
-class DestinationHead(NamedTuple):
-    id: int
-    first: int
-    next: int
-    lost_through: int
-
-
-class Head(NamedTuple):
-    channel: str
-    next: int
-    first: int
-    applied: int
-    version: int
-    log_time_ms: int
-    rows: int
-    bytes: int
-    destinations: tuple[DestinationHead, ...]
-
-
-class Bound(NamedTuple):
-    stop: int
-    rows: int
-    bytes: int
-
-
-class Piece(NamedTuple):
-    destination: int
-    first: int
-    count: int
-    batch: Batch
-
-
-class Page(NamedTuple):
-    through: int
-    rows: int
-    pieces: tuple[Piece, ...]
-    lost: tuple[tuple[int, int, int], ...] = ()
-    acks: tuple[Any, ...] = ()
+from antiphon.wire.range_frames import RangeLoss
 
 
 @dataclass
@@ -85,7 +44,7 @@ class Broker:
 
     def __init__(self, *channels: str) -> None:
         self.channels = {name: Channel(name) for name in channels or ("a",)}
-        self.names: dict[str, Destination] = {}
+        self.names: dict[str, RangeDestination] = {}
         self.versions: dict[str, int] = {}
         self.asked: list[str] = []
         self.waits: list[float] = []
@@ -95,11 +54,11 @@ class Broker:
 
     # -- what others do --------------------------------------------------------
 
-    def create(self, name: str, channel: str = "a") -> Destination:
+    def create(self, name: str, channel: str = "a") -> RangeDestination:
         log = self.channels[channel]
         log.last += 1
         log.version = log.last
-        self.names[name] = made = Destination(name, channel, log.last)
+        self.names[name] = made = RangeDestination(name, channel, log.last)
         log.nexts[made.id] = 1
         return made
 
@@ -138,7 +97,7 @@ class Broker:
 
     def destinations(
         self, names: Sequence[str] | None = None, pattern: str | None = None, match: str = "glob"
-    ) -> tuple[Destination, ...]:
+    ) -> tuple[RangeDestination, ...]:
         self.asked.append("list")
         self.versions = {name: log.version for name, log in self.channels.items()}
         if names is not None:
@@ -152,18 +111,18 @@ class Broker:
 
     def heads(
         self,
-        destinations: Sequence[Destination],
+        destinations: Sequence[RangeDestination],
         above: Mapping[str, int] | None = None,
         wait: float = 0.0,
         channels: Sequence[str] = (),
         acks: bool = False,
-    ) -> dict[str, Head]:
+    ) -> dict[str, ChannelHead]:
         named = sorted({*channels, *(d.channel for d in destinations)})
         self.asked.extend(f"head {name}" for name in named)
         self.waits.append(wait)
         return {name: self._head(name, destinations, (above or {}).get(name, 1)) for name in named}
 
-    def _head(self, channel: str, destinations: Sequence[Destination], above: int) -> Head:
+    def _head(self, channel: str, destinations: Sequence[RangeDestination], above: int) -> ChannelHead:
         log = self.channels[channel]
         told = []
         for d in (d for d in destinations if d.channel == channel):
@@ -178,14 +137,14 @@ class Broker:
         following = max((d.next for d in told), default=above)
         first = min((d.first for d in told if d.first < d.next), default=following)
         rows = len(waiting)
-        return Head(
+        return ChannelHead(
             channel, following, first, log.last, log.version, 0, rows, rows * ROW_BYTES, tuple(told)
         )  # fmt: skip
 
     def bound(
         self,
         channel: str,
-        destinations: Sequence[Destination],
+        destinations: Sequence[RangeDestination],
         start: int,
         stop: int,
         rows: int | None = None,
@@ -211,12 +170,12 @@ class Broker:
         channel: str,
         start: int,
         stop: int,
-        destinations: Sequence[Destination],
+        destinations: Sequence[RangeDestination],
         allow_lost: bool = False,
         acks: bool = False,
         live: bool = False,
         page_bytes: int = 1 << 20,
-    ) -> Iterator[Page]:
+    ) -> Iterator[RangePage]:
         self.asked.append(f"read {channel}")
         log = self.channels[channel]
         if stop > log.last + 1:
@@ -225,21 +184,21 @@ class Broker:
         for d in destinations:
             first = max(start, d.since)
             if log.lost.get(d.id, 0) >= first:
-                lost.append((d.id, first, min(stop - 1, log.lost[d.id])))
+                lost.append(RangeLoss(d.id, first, min(stop - 1, log.lost[d.id])))
                 if not allow_lost:
-                    raise RangeLost(d.name, channel, first, lost[-1][2])
+                    raise RangeLost(d.name, channel, first, lost[-1].last)
         pieces = tuple(
-            Piece(log.kept[n], n, 1, Batch.of_bodies([b"body %d" % n], 7, n, 1_700_000_000_000 + n))
+            RangePiece(log.kept[n], n, 1, Batch.of_bodies([b"body %d" % n], 7, n, 1_700_000_000_000 + n))
             for n in log.numbers({d.id for d in destinations}, start, stop)
             if not (live and n in self.acknowledged)
         )
-        yield Page(stop - 1, len(pieces), pieces, tuple(lost))
+        yield RangePage(stop - 1, len(pieces), pieces, tuple(lost))
 
     def hold(
         self,
         name: str,
         positions: Mapping[str, int],
-        destinations: Sequence[Destination],
+        destinations: Sequence[RangeDestination],
         limit: float = 86_400.0,
         consume: bool = False,
         acks: bool = False,

@@ -71,3 +71,33 @@ def test_setting_up_says_the_command_where_it_may_not_install(
     assert java.main() == 0
     told = capsys.readouterr().err
     assert "Java was not installed" in told and "sudo apt-get install default-jre-headless" in told
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_setting_up_installs_a_java_for_root_and_tells_others_the_command(
+    user: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """With an `apt-get` of our own, and nothing else in PATH: nothing is really installed."""
+    ready = fake(tmp_path / "ready", 'openjdk version "17.0.15" 2025-04-15')
+    apt, asked = tmp_path / "bin" / "apt-get", tmp_path / "asked"
+    apt.parent.mkdir()
+    apt.write_text(
+        f'#!/bin/sh\necho "$@" >>{asked}\n'
+        f'case "$*" in *{java.PACKAGE}*) /bin/ln -s {ready} {apt.parent}/java ;; esac\n'
+    )
+    apt.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(apt.parent))
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert java.main() == 0
+    told = capsys.readouterr().err
+    if user == 0:
+        assert asked.read_text().splitlines() == [
+            "-qq update",
+            f"-qq install -y --no-install-recommends {java.PACKAGE}",
+        ]
+        assert told == f"installing {java.PACKAGE}, which Spark needs\n"
+        assert java.why_not() is None
+    else:
+        assert not asked.exists()
+        assert "sudo apt-get install default-jre-headless. Everything but the pipeline works" in told
