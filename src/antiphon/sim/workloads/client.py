@@ -178,7 +178,9 @@ class ProducerSession(SimSession):
         likely = self.client.habits.look_probability
         if likely and self.client.chance.random() < likely:
             # Perhaps we come from another client manager, which confirmed what this one never heard of.
-            self._look()
+            # A client manager that was not told which channels know the session cannot know, before one of
+            # its commands is confirmed there, how much it has been told elsewhere.
+            self._look(is_heard=self.generation <= 1 or self.client.habits.names_channels)
         self._plan()
 
     def _plan(self) -> None:
@@ -209,12 +211,12 @@ class ProducerSession(SimSession):
             self._look()
         return is_fine
 
-    def _look(self) -> None:
+    def _look(self, *, is_heard: bool = True) -> None:
         """Ask for what is stored: everything that we know to be there must be shown."""
         client = self.client
         request = client.next_request(self)
         limit = client.chance.choice((1, 5, 1_000))
-        client.watch.on_look(self._key(request), self.id, self.destination, 0)
+        client.watch.on_look(self._key(request), self.id, self.destination, 0 if is_heard else U64_MAX)
         client.say(
             Browse(request=request, channel=self.channel, destination=self.destination, after=0, limit=limit)
         )
