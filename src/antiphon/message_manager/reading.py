@@ -125,29 +125,32 @@ class BatchReader:
                 return None
             row = start - stored.first
             return stop, batch.slice(row, row + stop - start).buffers()
-        try:
-            payload = self._payload(stored.location)
-        except Damaged as error:
-            self._note(stored.location, error)
-            return None
-        return stop, [payload[stored.offset : stored.offset + stored.length]]
+        found = self._bytes(stored)
+        return None if found is None else (stop, [found])
 
     def _batch(self, stored: StoredBatch) -> Batch | None:
         segment, record_offset, _ = stored.location
         key = (segment, record_offset, stored.offset)
         batch = self._batches.pop(key, None)
         if batch is None:
-            try:
-                payload = self._payload(stored.location)
-            except Damaged as error:
-                self._note(stored.location, error)
+            found = self._bytes(stored)
+            if found is None:
                 return None
             # Its texts were looked at when it came in.
-            batch = Batch.decode(payload[stored.offset : stored.offset + stored.length], trusted=True)
+            batch = Batch.decode(found, trusted=True)
             if len(self._batches) >= self._batches_max:
                 del self._batches[next(iter(self._batches))]
         self._batches[key] = batch
         return batch
+
+    def _bytes(self, stored: StoredBatch) -> memoryview | None:
+        """A stored batch as it is; None if it is damaged, which is noted."""
+        try:
+            payload = self._payload(stored.location)
+        except Damaged as error:
+            self._note(stored.location, error)
+            return None
+        return payload[stored.offset : stored.offset + stored.length]
 
     def _payload(self, location: Location) -> memoryview:
         if self._last is None or self._last[0] != location:
