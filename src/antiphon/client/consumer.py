@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from antiphon import clock
 from antiphon.client.block import Block
 from antiphon.client.core_consumer import PREFETCH_MESSAGES, ConsumerCore, Span
 from antiphon.client.core_session import QUEUE, Acknowledgement, SessionCore
@@ -363,7 +363,7 @@ class Consumer(Block):
         """Acknowledge these soon."""
         link, session, core, _ = self._attached
         if spans and link.error is None and session.error is None:
-            session.gather(time.monotonic_ns(), core, spans)
+            session.gather(clock.now_ns(), core, spans)
             link.flush_soon()
 
     # -- acknowledging ---------------------------------------------------------

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
+from antiphon import clock
 from antiphon.client.core import NEVER_NS, ClientCore
 from antiphon.client.core_events import (
     Answered,
@@ -136,7 +137,7 @@ class Link:
     def line_said(self, line: Line, data: bytes) -> None:
         if self._line is not line:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = clock.now_ns()
         try:
             for kind, payload in line.buffer.feed(data):
                 if kind == CONFIRM and (publication := self.core.settle_lone(payload)) is not None:
@@ -179,12 +180,12 @@ class Link:
         elif is_final or not self._reconnect_s:
             self.end(error)
         else:
-            self._route.lost(time.monotonic_ns(), was_silent=was_silent)
+            self._route.lost(clock.now_ns(), was_silent=was_silent)
             self._reconnecting = self.loop.create_task(self._reconnect(error))
 
     async def find(self) -> None:
         """Try the servers, over and over, until one of them lets us in."""
-        self._route.lost(time.monotonic_ns())
+        self._route.lost(clock.now_ns())
         while not await self._try_next():
             pass
 
@@ -192,7 +193,7 @@ class Link:
         """Try the server whose turn it is, when it is time; has it let us in?"""
         route = self._route
         server, at_ns = route.next()
-        await asyncio.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
+        await asyncio.sleep(max(0, at_ns - clock.now_ns()) / 1e9)
         try:
             await self.reach(server, ATTEMPT_S)
             return True
@@ -202,7 +203,7 @@ class Link:
             reason = f"no answer within {ATTEMPT_S:g} s"
         except (OSError, AntiphonError) as error:
             reason = reason_of(error)
-        route.failed(time.monotonic_ns(), reason)
+        route.failed(clock.now_ns(), reason)
         return False
 
     async def _reconnect(self, lost: AntiphonError) -> None:
@@ -214,7 +215,7 @@ class Link:
             except AccessDenied as error:
                 self.end(error)
                 return
-            tried_s = (time.monotonic_ns() - route.lost_ns) / 1e9
+            tried_s = (clock.now_ns() - route.lost_ns) / 1e9
             if tried_s >= self._reconnect_s and not self._waiting and not self.core.is_awaited:
                 text = f"{lost}; no server could be reached for {tried_s:.0f} s. {route.reasons}"
                 self.end(NotConnected(text))
@@ -265,7 +266,7 @@ class Link:
         line = self._line
         assert line is not None, "a welcome without a connection"
         line.buffer.limit = self.core.frame_limit
-        self._route.reached(time.monotonic_ns(), line.server)
+        self._route.reached(clock.now_ns(), line.server)
         self._route.refresh(read_servers(event.welcome.servers))
         if not line.welcomed.done():
             line.welcomed.set_result(event.welcome)
@@ -351,12 +352,12 @@ class Link:
         self._timer = None
         self._timer_ns = self.core.wake_ns
         if self._timer_ns != NEVER_NS and self.error is None:
-            delay_ns = max(0, self._timer_ns - time.monotonic_ns())
+            delay_ns = max(0, self._timer_ns - clock.now_ns())
             self._timer = self.loop.call_later(delay_ns / 1e9, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer_ns = NEVER_NS
-        for event in self.core.on_time(time.monotonic_ns()):
+        for event in self.core.on_time(clock.now_ns()):
             self._dispatch(event)
         self.flush()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TypeAlias, cast
 
+from antiphon import clock
 from antiphon.client.core_gathering import HEAD_BYTES, Bodies, Chunk, Gathering, Publication
 from antiphon.client.core_session import SessionCore
 from antiphon.client.link import Link
@@ -55,7 +56,7 @@ class Lane:
         if sends.is_full or not sends.is_submitted:
             return not sends.is_full
         # It waits for room. What is added to it must not come before what waits behind it.
-        age_ns = time.monotonic_ns() - sends.opened_ns
+        age_ns = clock.now_ns() - sends.opened_ns
         is_last = self.core.outbox(self.channel).last_waiting is sends
         return is_last and age_ns * AGE_SHARE < sends.timeout_s * 1e9
 
@@ -97,7 +98,7 @@ class Sends(Gathering):
     __slots__ = ("_lane", "is_submitted", "opened_ns", "timeout_s")
 
     def __init__(self, lane: Lane, timeout_s: float) -> None:
-        self.opened_ns = time.monotonic_ns()
+        self.opened_ns = clock.now_ns()
         super().__init__(
             destination=lane.destination,
             settings_version=lane.settings_version,
@@ -174,7 +175,7 @@ class ManySends(Chunk):
             destination=lane.destination,
             settings_version=lane.settings_version,
             timestamp_ms=time.time_ns() // 1_000_000,
-            deadline_ns=time.monotonic_ns() + int(timeout_s * 1e9),
+            deadline_ns=clock.now_ns() + int(timeout_s * 1e9),
         )
         self.timeout_s = timeout_s
         self._lane = lane

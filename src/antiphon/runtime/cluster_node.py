@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from antiphon import clock
 from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
@@ -274,7 +275,7 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
 def _look_whether_spare(line: Line, node: Node) -> None:
     """Now and then: a replica for which nobody waits takes what arrives together, with one sync for all."""
     for parts in node.channels.values():
-        is_spare = parts.replica is not None and parts.replica.is_spare(time.monotonic_ns())
+        is_spare = parts.replica is not None and parts.replica.is_spare(clock.now_ns())
         line.transport.gather_seconds = SPARE_SECONDS if is_spare else 0.0
     asyncio.get_running_loop().call_later(LOOK_SECONDS, _look_whether_spare, line, node)
 

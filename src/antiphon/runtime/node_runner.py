@@ -20,10 +20,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from antiphon import clock
 from antiphon.bus import effects as bus
+from antiphon.clock import timer_at
 from antiphon.node import InChannel
 from antiphon.runtime.storage import ChannelStorage
-from antiphon.timers import timer_at
 
 
 class Machines(Protocol):
@@ -146,7 +147,7 @@ class NodeRunner:
 
     def _carry_out(self, events: list[Any]) -> None:
         assert self._port is not None, "a node that was not begun took a step"
-        for effect in self.node.step(time.monotonic_ns(), time.time_ns() // 1_000_000, events):
+        for effect in self.node.step(clock.now_ns(), time.time_ns() // 1_000_000, events):
             if isinstance(effect, InChannel):
                 self._carry_out_in[effect.channel](effect.what)
             else:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from antiphon import clock
+from antiphon.clock import timer_at
 from antiphon.errors import NodeError
-from antiphon.timers import timer_at
 from antiphon.transport.fault_file import LOOK_SECONDS, FaultFile
 from antiphon.transport.faults import FaultLayer
 from antiphon.transport.interface import Counters, Deliver, Lane, TransportSettings, drop_all
@@ -70,7 +70,7 @@ class Driver(ABC):
         self._is_open = True
         if self._fault_file is not None:
             self._look_at_fault_file()
-        self._link.start(time.monotonic_ns())
+        self._link.start(clock.now_ns())
         self._end_wake_up()
 
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class Driver(ABC):
     def flush(self) -> None:
         """What was said goes out now."""
         if self._is_open and self._link.has_outgoing:
-            self._transmit(self._link.flush(time.monotonic_ns()))
+            self._transmit(self._link.flush(clock.now_ns()))
             self._arm_timer()
 
     def look(self) -> None:
@@ -184,7 +184,7 @@ class Driver(ABC):
         self._timer = None
         if not self._is_open:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = clock.now_ns()
         if self._faults is not None and self._faults.next_ns is not None:
             self._take_late(now_ns)
         if self._link.deadline_ns is not None and self._link.deadline_ns <= now_ns:

@@ -7,9 +7,9 @@ transports: whole frames, once per wake-up, and never to the sender itself.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 
+from antiphon import clock
 from antiphon.errors import NodeError
 from antiphon.transport.faults import FaultLayer
 from antiphon.transport.interface import (
@@ -112,7 +112,7 @@ class MemoryTransport:
             self._arrive(Arrived(sender, run_id, frame))
             return
         # Held back together with the run that said it.
-        for data in self._faults.arrive(time.monotonic_ns(), sender, run_id + frame):
+        for data in self._faults.arrive(clock.now_ns(), sender, run_id + frame):
             self._arrive(Arrived(sender, data[:16], data[16:]))
         self._arm_timer()
 
@@ -139,12 +139,12 @@ class MemoryTransport:
     def _arm_timer(self) -> None:
         assert self._faults is not None
         if self._faults.next_ns is not None and self._timer is None:
-            delay_s = max(0, self._faults.next_ns - time.monotonic_ns()) / 1e9
+            delay_s = max(0, self._faults.next_ns - clock.now_ns()) / 1e9
             self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         assert self._faults is not None
-        for sender, data in self._faults.due(time.monotonic_ns()):
+        for sender, data in self._faults.due(clock.now_ns()):
             self._arrive(Arrived(sender, data[:16], data[16:]))
         self._arm_timer()

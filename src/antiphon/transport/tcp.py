@@ -22,12 +22,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Final, cast
 
+from antiphon import clock
 from antiphon.errors import NodeError, ProtocolError
 from antiphon.transport.driver import Driver
 from antiphon.transport.faults import FaultLayer
@@ -64,7 +64,7 @@ class _Connection(asyncio.Protocol):
         self.expected = expected
         """Whom we called, or who the other side says it is."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.heard_s = time.monotonic()
+        self.heard_ns = clock.now_ns()
         self.transport: asyncio.Transport
         self._buffer = FrameBuffer(_LENGTH_MAX)
 
@@ -181,7 +181,7 @@ class TcpTransport(Driver):
             return
         self._unknown.append(connection)
         if connection.expected is not None:
-            self._link.greet(time.monotonic_ns(), connection.expected)
+            self._link.greet(clock.now_ns(), connection.expected)
             self._schedule()
         elif len(self._unknown) > UNKNOWN_MAX:
             self._unknown[0].transport.abort()
@@ -207,7 +207,7 @@ class TcpTransport(Driver):
         if former is not None:
             former.transport.abort()
         # It may not know us yet, and only we know that it is worth telling.
-        self._link.greet(time.monotonic_ns(), node)
+        self._link.greet(clock.now_ns(), node)
 
     def _route(self, node: int) -> _Connection | None:
         connection = self._bound.get(node)
@@ -218,16 +218,16 @@ class TcpTransport(Driver):
     def _look(self) -> None:
         """End connections over which nothing is heard, or nothing that tells whose they are."""
         self._look_again = self._loop.call_later(LOOK_SECONDS, self._look)
-        limit_s = time.monotonic() - SILENCE_SECONDS
+        limit_ns = clock.now_ns() - int(SILENCE_SECONDS * 1e9)
         for connection in self._connections():
-            if connection.heard_s < limit_s:
+            if connection.heard_ns < limit_ns:
                 connection.transport.abort()
 
     # -- records ---------------------------------------------------------------
 
     def received(self, connection: _Connection, record: memoryview) -> None:
         """A whole record came over a connection."""
-        now_ns = time.monotonic_ns()
+        now_ns = clock.now_ns()
         if self._faults is None:
             self._take(now_ns, connection, record)
         else:
@@ -247,7 +247,7 @@ class TcpTransport(Driver):
                 self._bind(connection, run.sender)
         elif connection.node != run.sender:
             return
-        connection.heard_s = time.monotonic()
+        connection.heard_ns = now_ns
         # An answer goes where the question came from: the member may have another, dying connection.
         answers = link.outgoing[answers_from:]
         if answers:

@@ -22,13 +22,13 @@ import errno
 import logging
 import select
 import socket
-import time
 from collections import deque
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from antiphon import clock
 from antiphon.errors import NodeError
 from antiphon.transport import sockets
 from antiphon.transport.driver import Driver
@@ -191,7 +191,7 @@ class UdpTransport(Driver):
     def _drain_all(self) -> None:
         readable = self._poll.poll(0)
         if readable:
-            now_ns = time.monotonic_ns()
+            now_ns = clock.now_ns()
             for descriptor, _ in readable:
                 self._drain(now_ns, self._sockets[descriptor])
             self._end_wake_up()
@@ -253,7 +253,7 @@ class UdpTransport(Driver):
     def _send_queue(self) -> None:
         queue, pacer = self._queue, self._pacer
         while queue:
-            if not pacer.may_send(time.monotonic_ns()):
+            if not pacer.may_send(clock.now_ns()):
                 self._retry_after(max(_RETRY_SECONDS, pacer.wait_ns() / 1e9))
                 return
             count = self._count_segments() if self._is_segmenting else 1

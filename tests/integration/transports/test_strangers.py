@@ -276,7 +276,7 @@ def test_connections_of_whom_nobody_knows_who_they_are_do_not_last(monkeypatch: 
             with contextlib.suppress(ConnectionResetError):
                 assert await opened[0][0].read() == b"", "there are too many; the first has to go"
             for connection in one._unknown:
-                connection.heard_s -= 3_600
+                connection.heard_ns -= 3_600_000_000_000
             one._look()
             for reader, writer in opened[1:]:
                 with contextlib.suppress(ConnectionResetError):
