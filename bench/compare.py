@@ -1,84 +1,120 @@
-"""`make bench ARGS="--against REF"`: what the server's CPU time for a message was before, and is now.
+"""`make bench ARGS="--against REF"`: what a message cost before, and costs now.
 
-Two checkouts, this one and one of `REF`, serve the same load in turn, pair after pair, so that a machine
-that is slow for a minute is slow for both. The load is a process of its own that speaks the public API of
-its checkout: batches through a queue, then single sends. Reported is the median of the ratios, pair by
-pair; CPU seconds are those of the server process as the kernel counted them.
+Two checkouts, this one and one of `REF`, serve the same loads in turn, pair after pair, so that a machine
+that is slow for a minute is slow for both. Each has its own servers and its own client (`load.py` with the
+checkout on its path), because formats may differ. Batches, lone sends and a crowd are told apart, embedded
+and on a cluster of three replicas. Reported are the medians of the ratios, pair by pair, now to before: below
+1 is better, but for messages a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).parent.parent
 PAIRS = 9
-
-LOAD = """
-import sys
-import antiphon
-from antiphon import blocking
-
-url, messages, singles = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-body = b"x" * 256
-with blocking.connect(url) as connection, connection.session() as session:
-    producer, consumer = session.producer("queue:load"), session.consumer("queue:load")
-    for _ in range(messages // 10_000):
-        producer.send_many([body] * 10_000)
-    taken = 0
-    while taken < messages:
-        taken += len(consumer.receive_many(1_000, timeout=30))
-    for _ in range(singles):
-        producer.send(body)
-        assert consumer.receive(timeout=30) is not None
-"""
+SHAPES: dict[str, list[str]] = {
+    "embedded": [],
+    "cluster": ["--client-managers", "1", "--message-managers", "3"],
+}
+Figures = dict[str, dict[str, float]]
 
 
-def compare(ref: str, pairs: int, messages: int, singles: int) -> None:
-    """Measure pairs and print every ratio and the median."""
+def compare(ref: str, pairs: int, messages: int) -> None:
+    """Measure pairs for every shape, and print every ratio and the medians."""
     with tempfile.TemporaryDirectory(prefix="bench-before-", dir=PROJECT / "bench") as scratch:
         before = Path(scratch) / "checkout"
         git = ["git", "-C", str(PROJECT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(before), ref], check=True)
         try:
-            ratios = []
-            for pair in range(pairs):
-                # Whoever comes second finds warm caches: take turns.
-                turns = (before, PROJECT) if pair % 2 else (PROJECT, before)
-                spent = {checkout: cpu_seconds(checkout, scratch, messages, singles) for checkout in turns}
-                ratios.append(spent[PROJECT] / spent[before])
-                per_message = [spent[checkout] / (messages + singles) * 1e6 for checkout in (before, PROJECT)]
-                print(
-                    f"pair {pair + 1}: before {per_message[0]:.3f}, now {per_message[1]:.3f} µs of CPU "
-                    f"a message, ratio {ratios[-1]:.3f}",
-                    flush=True,
-                )
+            for shape, options in SHAPES.items():
+                _report(shape, ref, list(_pairs(before, scratch, options, pairs, messages)))
         finally:
             subprocess.run([*git, "remove", "--force", str(before)], check=True)
-    print(
-        f"CPU a message, now against {ref}: median ratio of {pairs} pairs {statistics.median(ratios):.3f} "
-        f"[{min(ratios):.3f} .. {max(ratios):.3f}]"
-    )
 
 
-def cpu_seconds(checkout: Path, scratch: str, messages: int, singles: int) -> float:
-    """What a server of this checkout spends on the load, from its start to its end."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+def _pairs(
+    before: Path, scratch: str, options: list[str], pairs: int, messages: int
+) -> Iterator[dict[str, Figures]]:
+    with contextlib.ExitStack() as stack:
+        systems = {
+            checkout: stack.enter_context(_system(checkout, scratch, options))
+            for checkout in (before, PROJECT)
+        }
+        for checkout, ready in systems.items():
+            # Not counted: the first run fills new journal segments, later ones write over them.
+            _load(checkout, ready, messages)
+        for pair in range(pairs):
+            # The second of a pair finds warm caches: the checkouts take turns.
+            turns = (before, PROJECT) if pair % 2 else (PROJECT, before)
+            figures = {checkout: _load(checkout, systems[checkout], messages) for checkout in turns}
+            for load in figures[PROJECT]:
+                then, now = figures[before][load], figures[PROJECT][load]
+                row = ", ".join(f"{name} {then[name]:,.3f} -> {now[name]:,.3f}" for name in now)
+                print(f"pair {pair + 1}, {load}: {row}", flush=True)
+            yield {"before": figures[before], "now": figures[PROJECT]}
+
+
+def _report(shape: str, ref: str, measured: list[dict[str, Figures]]) -> None:
+    print(f"{shape}, now against {ref}, medians of {len(measured)} pairs:")
+    for load, names in measured[0]["now"].items():
+        for name in names:
+            ratios = [pair["now"][load][name] / pair["before"][load][name] for pair in measured]
+            now = statistics.median(pair["now"][load][name] for pair in measured)
+            spread = f"[{min(ratios):.3f} .. {max(ratios):.3f}]"
+            median = statistics.median(ratios)
+            print(f"  {load:<8} {name:<15} now {now:>12,.3f}   ratio {median:.3f} {spread}")
+
+
+@contextlib.contextmanager
+def _system(checkout: Path, scratch: str, options: list[str]) -> Iterator[dict[str, Any]]:
+    """A system of this checkout, as its ready line describes it."""
+    # The project's own disk, not a memory file system: a sync must mean something.
     with tempfile.TemporaryDirectory(dir=scratch) as data:
-        up = [sys.executable, "-m", "antiphon.cli.main", "up", "--data", data, "--port", "0", "--json"]
-        server = subprocess.Popen(up, stdout=subprocess.PIPE, text=True, env=environment)
+        up = [
+            sys.executable,
+            "-m",
+            "antiphon.cli.main",
+            "up",
+            "--data",
+            data,
+            "--port",
+            "0",
+            "--json",
+            *options,
+        ]
+        log = Path(data).with_suffix(".log")
+        with log.open("w") as errors:
+            server = subprocess.Popen(
+                up, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment(checkout)
+            )
         try:
             assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["url"]
-            load = [sys.executable, "-c", LOAD, url, str(messages), str(singles)]
-            subprocess.run(load, check=True, env=environment)
+            line = server.stdout.readline()
+            if not line:
+                raise RuntimeError(f"{checkout} does not start: {log.read_text()[-2_000:]}")
+            yield json.loads(line)
         finally:
             server.terminate()
-            _, _, usage = os.wait4(server.pid, 0)
-            server.returncode = 0
-    return usage.ru_utime + usage.ru_stime
+            server.wait(timeout=60)
+
+
+def _load(checkout: Path, ready: dict[str, Any], messages: int) -> Figures:
+    pids = ",".join(str(node["pid"]) for node in ready["nodes"])
+    load = [sys.executable, str(Path(__file__).with_name("load.py")), ready["url"], pids, str(messages)]
+    done = subprocess.run(load, check=True, env=_environment(checkout), stdout=subprocess.PIPE, text=True)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def _environment(checkout: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(checkout / "src")}

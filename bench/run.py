@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--against", metavar="REF", help="compare the CPU of a message with that of a commit")
+    parser.add_argument("--against", metavar="REF", help="compare what messages cost with a commit")
     parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
     parser.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
@@ -66,7 +66,7 @@ def main() -> int:
         bus.measure(arguments.runs, arguments.plot)
         return 0
     if arguments.against:
-        compare.compare(arguments.against, arguments.pairs, arguments.messages, singles=2_000)
+        compare.compare(arguments.against, arguments.pairs, arguments.messages)
         return 0
     # The project's own disk, not a memory file system: a sync must mean something.
     with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as data:

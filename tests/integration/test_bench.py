@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import antiphon
 from antiphon.cli.bench_workers import Plan, Result, send_in_crowd
@@ -37,3 +42,31 @@ def test_a_crowd_sends_one_at_a_time_each_and_all_of_it_is_stored(tmp_path: Path
     assert result.messages == len(result.samples) == stored
     assert result.messages >= 20, "every session has sent something"
     assert 0.5 <= result.finished - result.started < 60
+
+
+def test_the_loads_of_a_comparison_run_against_a_server_and_leave_its_queues_empty(tmp_path: Path) -> None:
+    """Batches, lone sends and a crowd, each with CPU times and with what a user feels."""
+    load = Path(__file__).parents[2] / "bench" / "load.py"
+    with Server(tmp_path / "data") as server:
+        done = subprocess.run(
+            [sys.executable, str(load), server.url, str(server.process.pid), "20000"],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        rows = asyncio.run(destinations(server.url))
+    figures = json.loads(done.stdout)
+    assert sorted(figures) == ["batches", "crowd", "lone"]
+    assert all(figure > 0 for figures_of_load in figures.values() for figure in figures_of_load.values())
+    assert {row["name"]: row["messages"] for row in rows} == {
+        "queue:batches": 0,
+        "queue:crowd": 0,
+        "queue:lone": 0,
+    }
+
+
+async def destinations(url: str) -> list[dict[str, Any]]:
+    async with antiphon.connect(url) as connection:
+        return await connection.admin().destinations()
