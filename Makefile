@@ -10,11 +10,15 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Further words for the command behind a target: make run ARGS="--port 0", make test ARGS="-k ranges".
 ARGS ?=
+# Test files are shared out among so many processes.
+WORKERS ?= 2
+# A file's tests stay together, for they share servers; the order of files is kept, for the quick ones come last.
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SEEDS ?= 500
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long setup check format sim fuzz bench clean
+.PHONY: help run test quick test-long setup check format sim fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -24,7 +28,11 @@ run: $(VENV)/.installed-run ## start an embedded message system in the foregroun
 	@exec $(BIN)/antiphon up $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests (ARGS="tests/unit -k ranges")
-	@exec $(BIN)/python -m pytest -m "not long" $(ARGS)
+	@exec $(BIN)/python -m pytest -m "not long" $(PARALLEL) $(ARGS)
+
+quick: $(VENV)/.installed-dev ## the quick part of the tests: unit, transcripts, tidy, 100 seeds of the bus
+	@$(BIN)/python -m pytest -q -m "not long" $(PARALLEL) tests/unit tests/transcripts tests/tidy $(ARGS)
+	@exec $(BIN)/antiphon sim bus --seeds 100
 
 test-long: $(VENV)/.installed-dev ## run the long tests, and the properties with many more examples
 	@exec $(BIN)/python -m pytest -m "long or hypothesis" --hypothesis-profile=long --timeout=3600 $(ARGS)
