@@ -68,10 +68,14 @@ HUNTS = [
     Hunt("cluster", planted.ACKNOWLEDGED_TWICE, 24, ("two acknowledgements",)),  # 4
     Hunt("cluster", planted.OLD_TERM_ACCEPTED, 18, ("I14",)),  # 2.8
     Hunt("cluster", planted.FLOOR_IGNORED, 24, ("I19",)),  # 4
+    Hunt("cluster", planted.COUNT_STUCK, 8, ("I21",)),  # 1.1
+    Hunt("cluster", planted.RETURNED_LAST, 15, ("I21",)),  # 2.1
     Hunt("transactions", planted.DECISION_NOT_ORDERED, 8, ("has not decided", "nobody has decided")),  # 1.3
     Hunt("transactions", planted.PARTICIPANT_DECIDES_ALONE, 9, ("has let go of", "lets go of")),  # 1.4
     # Who was restored and who was not differ from then on: in what they hold, decide, promise or report.
     Hunt("transactions", planted.CHECKPOINT_FORGETS_TRANSACTIONS, 15, ("transactions:", "I11", "I17")),  # 2.4
+    Hunt("transactions", planted.OPEN_SURVIVES_FENCE, 24, ("was fenced",)),  # 3
+    Hunt("transactions", planted.DECISION_ENDS_WITH_SESSION, 18, ("let go of its decision",)),  # 2.7
     Hunt("holds", planted.HOLD_BEGUN_ANEW, 16, ("I20",)),  # 2.7
 ]
 

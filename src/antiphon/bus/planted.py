@@ -93,6 +93,18 @@ CHECKPOINT_FORGETS_TRANSACTIONS: Final = "checkpoint-forgets-transactions"
 HOLD_BEGUN_ANEW: Final = "hold-begun-anew"
 """Whoever says again what he holds begins anew: what was kept for him until then goes."""
 
+COUNT_STUCK: Final = "count-stuck"
+"""What is given back a second time counts as given back once."""
+
+RETURNED_LAST: Final = "returned-last"
+"""What was given back goes out behind everything that was not."""
+
+OPEN_SURVIVES_FENCE: Final = "open-survives-fence"
+"""What was open at a client manager that is fenced stays open."""
+
+DECISION_ENDS_WITH_SESSION: Final = "decision-ends-with-session"
+"""A home takes what it decided for carried out when the session ends, though participants still have to."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -123,6 +135,8 @@ OF_CLUSTER: Final = (
     ACKNOWLEDGED_TWICE,
     OLD_TERM_ACCEPTED,
     FLOOR_IGNORED,
+    COUNT_STUCK,
+    RETURNED_LAST,
 )
 """Those of the message managers, which clients can see."""
 
@@ -130,6 +144,8 @@ OF_TRANSACTIONS: Final = (
     PARTICIPANT_DECIDES_ALONE,
     CHECKPOINT_FORGETS_TRANSACTIONS,
     DECISION_NOT_ORDERED,
+    OPEN_SURVIVES_FENCE,
+    DECISION_ENDS_WITH_SESSION,
 )
 """Those of transactions, found by whoever counts what transfers between accounts leave behind."""
 

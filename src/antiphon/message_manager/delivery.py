@@ -46,6 +46,7 @@ from antiphon.bus.messages import (
     Unregister,
     Unregistered,
 )
+from antiphon.bus.planted import NONE
 from antiphon.errors import ConsumerClosed, ProtocolError, SessionClosed, SubscriptionInUse
 from antiphon.message_manager.absences import Absences
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
@@ -102,6 +103,7 @@ class Delivery:
         "_dispatchers",
         "_gone",
         "_locks",
+        "_planted",
         "_reader",
         "_returns",
         "_round",
@@ -124,7 +126,9 @@ class Delivery:
         awaited: dict[int, int],
         absence_ns: int = 0,
         locks: Mapping[int, Ranges] = _NO_LOCKS,
+        planted: frozenset[str] = NONE,
     ) -> None:
+        self._planted = planted
         self._term = term
         self._claimed_after = claimed_after
         self._reader = reader
@@ -258,7 +262,9 @@ class Delivery:
             consumer = None
         dispatcher = self._dispatchers.get(source.id)
         if dispatcher is None:
-            dispatcher = self._dispatchers[source.id] = Dispatcher(source, self._claimed_after, self._locks)
+            dispatcher = self._dispatchers[source.id] = Dispatcher(
+                source, self._claimed_after, self._locks, self._planted
+            )
             self._by_destination.setdefault(source.destination, {})[source.id] = dispatcher
         former = self._former(key, message)
         answer = Registered(consumer=key.consumer, term=self._term, stream=stream.run)

@@ -20,7 +20,14 @@ from collections.abc import Callable
 from typing import Final
 
 from antiphon.bus.messages import Entry
-from antiphon.bus.planted import ACKNOWLEDGED_TWICE, NONE, OLD_TERM_ACCEPTED
+from antiphon.bus.planted import (
+    ACKNOWLEDGED_TWICE,
+    COUNT_STUCK,
+    DECISION_ENDS_WITH_SESSION,
+    NONE,
+    OLD_TERM_ACCEPTED,
+    OPEN_SURVIVES_FENCE,
+)
 from antiphon.bus.ports import Location
 from antiphon.errors import DestinationError, InvalidName, ProtocolError
 from antiphon.message_manager.destinations.directory import KIND_TOPIC, Destination
@@ -223,6 +230,9 @@ class Fold(HoldFold):
             self._refuse_missing(turn, wish.destination, wish.subscription)
             return
         back = source.return_(wish.ranges, is_counted=wish.counted)
+        if COUNT_STUCK in self._planted and wish.counted:  # planted: the count begins anew each time
+            source.counts.forget(back)
+            source.counts.raise_(back)
         self._settle(turn)
         if back and self.primary is not None:
             self.primary.delivery.returned(source.id, back, turn.header.session)
@@ -449,6 +459,9 @@ class Fold(HoldFold):
     def _end_session(self, row: Session) -> None:
         self.state.sessions.remove(row.id)
         self.state.transactions.end_open(row.id)
+        if DECISION_ENDS_WITH_SESSION in self._planted:  # planted: nobody waits for its participants
+            for session, _, decision in list(self.state.transactions.unfinished()):
+                decision.is_complete = session == row.id
         self.state.transactions.tidy(row.id, is_known=False)
         if self.primary is not None:
             self.primary.delivery.session_ended(row.id)
@@ -489,7 +502,7 @@ class Fold(HoldFold):
         if self.primary is not None:
             self.primary.delivery.client_manager_gone(pid, before)
         for row in self.state.sessions.detach(pid, before):
-            if is_fenced:
+            if is_fenced and OPEN_SURVIVES_FENCE not in self._planted:  # planted: it stays open
                 self.state.transactions.end_open(row.id)
             if self.primary is not None:
                 self.primary.delivery.session_lost(row.id)

@@ -213,6 +213,7 @@ class MessageManager:
             awaited={row.id: row.owner.pid for row in state.sessions if row.owner != NOBODY},
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
             locks=state.locks,
+            planted=self._planted,
         )
         proposals = Proposals(
             term=state.term,

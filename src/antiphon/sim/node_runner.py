@@ -218,6 +218,7 @@ class NodeRunner(Lives):
                 world.note(self.name, f"applies {summary(entry)}")
             watch.on_applied(node_id, entry, payload)
             apply(now_ns, wall_ms, entry, payload, location)
+            watch.on_folded(node_id, entry, started.manager.state)
 
         started.manager.apply = watched_apply  # type: ignore[method-assign]
 
@@ -288,6 +289,7 @@ class NodeRunner(Lives):
                 storage.carry_out(effect.what)
             else:
                 port.carry_out(effect)
+        self._watch.on_flushed(self.node_id)
         port.after_step()
         storage.flush()
         if not port.is_listening and node.is_serving:

@@ -9,6 +9,8 @@ from antiphon.bus.messages import BrowseReply, BrowseRequest, Deliver
 from antiphon.bus.planted import (
     ACKNOWLEDGED_TWICE,
     CHECKPOINT_FORGETS_TRANSACTIONS,
+    COUNT_STUCK,
+    DECISION_ENDS_WITH_SESSION,
     FLOOR_IGNORED,
     HELD_RANGES_IGNORED,
     HOLD_BEGUN_ANEW,
@@ -18,7 +20,9 @@ from antiphon.bus.planted import (
     OF_HOLDS,
     OF_TRANSACTIONS,
     OLD_TERM_ACCEPTED,
+    OPEN_SURVIVES_FENCE,
     PARTICIPANT_DECIDES_ALONE,
+    RETURNED_LAST,
 )
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
@@ -29,6 +33,7 @@ from tests.unit.message_manager.channel import (
     SESSION,
     Channel,
     Client,
+    delivered,
     of_node,
 )
 
@@ -144,3 +149,52 @@ def test_beginning_a_hold_anew_is_seen(is_planted: bool) -> None:
     channel.order(client.hold("reader", first, queue))
     kept = channel.manager.state.directory.get(queue)
     assert kept is not None and bool(kept.stored) != is_planted
+
+
+@planted_or_not
+def test_a_count_that_stays_at_one_is_seen(is_planted: bool) -> None:
+    channel = channel_with(COUNT_STUCK, is_planted)
+    client, queue = Client(), channel.create("q")
+    first = channel.order(client.open(), client.publish(queue, [b"a"])) + 1
+    channel.register(7, queue)
+    channel.flush()
+    channel.order(client.give_back(queue, (first, first + 1)))
+    channel.flush()
+
+    channel.order(client.give_back(queue, (first, first + 1)))
+    assert delivered(channel.flush()) == [(7, first, b"a", 1 if is_planted else 2)]
+
+
+@planted_or_not
+def test_what_goes_to_the_end_when_it_comes_back_is_seen(is_planted: bool) -> None:
+    channel = channel_with(RETURNED_LAST, is_planted)
+    client, queue = Client(), channel.create("q")
+    first = channel.order(client.open(), client.publish(queue, [b"a", b"b", b"c"])) + 1
+    channel.register(7, queue, credit=2)
+    channel.flush()
+
+    channel.order(client.give_back(queue, (first, first + 1)))
+    channel.credit(7, 9)
+    assert [number for _, number, _, _ in delivered(channel.flush())] == (
+        [first + 2, first] if is_planted else [first, first + 2]
+    )
+
+
+@planted_or_not
+def test_a_part_that_stays_open_behind_a_fence_is_seen(is_planted: bool) -> None:
+    channel = channel_with(OPEN_SURVIVES_FENCE, is_planted)
+    client, queue = Client(), channel.create("q")
+    channel.order(client.open(), client.tx_publish(queue, [b"a"]))
+
+    channel.fence(1, channel.manager.term)
+    assert bool(channel.manager.state.transactions.open) == is_planted
+
+
+@planted_or_not
+def test_a_decision_that_goes_with_its_session_is_seen(is_planted: bool) -> None:
+    channel = channel_with(DECISION_ENDS_WITH_SESSION, is_planted)
+    client, queue = Client(), channel.create("q")
+    channel.order(client.open(), client.tx_publish(queue, [b"a"]), client.decide(1, 1))
+
+    channel.order(client.close())
+    assert bool(list(channel.manager.state.transactions.unfinished())) != is_planted

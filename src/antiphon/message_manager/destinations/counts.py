@@ -5,6 +5,8 @@ Most messages never are, so only those that were are kept, as ranges by count.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
@@ -26,6 +28,12 @@ class DeliveryCounts:
             if number in ranges:
                 return count
         return 0
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """All numbers that have a count, with it."""
+        for count, ranges in self._by_count.items():
+            for number in ranges.numbers():
+                yield number, count
 
     def run(self, start: int, stop: int) -> tuple[int, int]:
         """The count at `start`, and how far it holds (`stop` at the latest)."""

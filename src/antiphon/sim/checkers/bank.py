@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
 from antiphon.wire.transaction_frames import TransactionFate
@@ -80,6 +81,8 @@ class Bank(Checker):
         self._place_of: dict[bytes, tuple[str, int]] = {}
         self._deposits: dict[tuple[str, int, int], Money] = {}
         self._staged: dict[tuple[str, int], list[Money]] = {}
+        # By channel: who knows what its consumers were told.
+        self.redeliveries: dict[str, Redeliveries] = {}
         self._shown_through: dict[tuple[str, int], int] = {}
         self._done: dict[str, int] = {}
         self._paid_in = 0
@@ -161,6 +164,11 @@ class Bank(Checker):
             self.fail(f"dirty read: {body[:20]!r} is shown as {number} of {channel}, and not committed")
         if known.body != body:
             self.fail(f"{number} of {channel} is {known.body[:20]!r}, and is shown as {body[:20]!r}")
+
+    def on_taken(self, channel: str, session: int, consumer: int, number: int, count: int) -> None:
+        """A consumer was given a message that says how often it was delivered before."""
+        if (of_channel := self.redeliveries.get(channel)) is not None:
+            of_channel.shown(session, consumer, number, count)
 
     def on_shown(self, channel: str, destination: int, through: int) -> None:
         """A client has seen all of a queue through a number."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.state import ChannelState
@@ -21,9 +22,11 @@ from antiphon.sim.world import World
 from antiphon.wire.commands import (
     Acknowledge,
     CommandHeader,
+    OpenSession,
     OutcomeCode,
     Payload,
     Publish,
+    ResumeSession,
     decode_payload,
     iterate_commands,
 )
@@ -71,6 +74,12 @@ class Ledger(Checker):
         self._told: set[tuple[int, int, int, int]] = set()
         # Nodes that began with a checkpoint, and have applied nothing since.
         self._restored: set[int] = set()
+        # Which client manager, in which of its runs, has each session; none that was lost.
+        self._owners: dict[int, tuple[int, int]] = {}
+        # What this channel decided to commit as a home, and not everybody is known to have carried out.
+        self._unfinished: set[Key] = set()
+        # Sessions that had something open after the entry before.
+        self._had_open: set[int] = set()
         # Of the entry that is being judged: what came, what went, by number; and the exceptions.
         self._came: dict[int, int] = {}
         self._went: dict[int, int] = {}
@@ -149,12 +158,40 @@ class Ledger(Checker):
             number: one.code for one in exceptions for number in range(one.first, one.first + one.count)
         }
         for header, payload, sequence in self._commands:
-            self._follow(header, payload, sequence)
+            self._follow(header, payload, sequence, (entry.mid.pid, entry.mid.pe))
+        self._check_open(entry, state)
+        self._check_decisions(entry, state)
         if self._came or self._went:
             self.fail(
                 f"after {entry.last} of {self._channel} the messages {sorted(self._came)} are there and "
                 f"{sorted(self._went)} are gone, and no command says so"
             )
+
+    def _check_open(self, entry: Entry, state: ChannelState) -> None:
+        """A claim rolls back whatever is open, a fence what is open at the client manager that is fenced."""
+        is_open = state.transactions.open
+        if entry.kind is EntryKind.PRIMARY_CLAIM and entry.mid.pe == state.term:
+            if is_open:
+                self.fail(f"{sorted(is_open)} have parts open in {self._channel} behind a claim")
+        elif entry.kind is EntryKind.PRODUCER_FENCE:
+            pid, pe, term = FenceDetail.decode(entry.detail)
+            fenced = [one for one, owner in self._owners.items() if owner[0] == pid and owner[1] <= pe]
+            for session in fenced if term == state.term else ():
+                self.world.probe("ledger.open_at_fence", int(session in self._had_open))
+                if session in is_open:
+                    self.fail(f"{session:#x} has a part open in {self._channel}, and {pid} was fenced")
+                del self._owners[session]
+        elif entry.kind is EntryKind.PRODUCER_OPEN:
+            pid = OpenDetail.decode(entry.detail).pid
+            self._owners = {one: owner for one, owner in self._owners.items() if owner[0] != pid}
+        self._had_open = set(is_open)
+
+    def _check_decisions(self, entry: Entry, state: ChannelState) -> None:
+        """What was decided is kept until all participants have reported, whatever becomes of the session."""
+        for key in sorted(self._unfinished):
+            known = state.transactions.decision(*key)
+            if known is None or not known.commits or known.is_complete:
+                self.fail(f"after {entry.last} {self._channel} has let go of its decision about {key}")
 
     def _look(self, state: ChannelState) -> None:
         live = {one.id: set(one.live.numbers()) for one in state.directory if not isinstance(one, Topic)}
@@ -170,8 +207,12 @@ class Ledger(Checker):
 
     # What each kind of command may do.
 
-    def _follow(self, header: CommandHeader, payload: Payload, sequence: int) -> None:
+    def _follow(self, header: CommandHeader, payload: Payload, sequence: int, owner: tuple[int, int]) -> None:
         match payload:
+            case OpenSession() | ResumeSession():
+                code = self._codes.get(sequence, OutcomeCode.APPLIED)
+                if code in (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE):
+                    self._owners[header.session] = owner
             case Publish():
                 for row in range(header.count):
                     if self._came.pop(sequence + row, None) is not None:
@@ -192,6 +233,7 @@ class Ledger(Checker):
                 key = (payload.session, payload.transaction)
                 self._learn(key, self._is_applied(sequence), ())
             case ForgetTransaction():
+                self._unfinished.discard((payload.session, payload.transaction))
                 self._bank.forgotten((payload.session, payload.transaction))
             case FinishTransaction():
                 if self._is_applied(sequence):
@@ -210,6 +252,8 @@ class Ledger(Checker):
             self._learn(key, False, ())
         elif code == OutcomeCode.APPLIED:
             is_new = self._bank.stories[key].decision is None
+            if is_new and wish.participants:
+                self._unfinished.add(key)
             self._learn(key, True, tuple([one.channel for one in wish.participants]))
             if is_new and (wish.messages or wish.consumed):
                 self._commit(key, sequence, Promised(wish.messages, wish.consumed), is_home=True)

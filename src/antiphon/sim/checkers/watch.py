@@ -56,6 +56,9 @@ class Checker:
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         """The message manager of the node has taken the entry; this is its state now."""
 
+    def on_flushed(self, node: int) -> None:
+        """The message manager of the node has said everything that it had to say, for now."""
+
     def on_restored(self, node: int, n: int) -> None:
         """A node took over the state after number n from another, in the middle of a life."""
 
@@ -174,6 +177,7 @@ class Watch:
     on_durable: Callable[[int, int], None]
     on_applied: Callable[[int, Entry, memoryview | None], None]
     on_folded: Callable[[int, Entry, ChannelState], None]
+    on_flushed: Callable[[int], None]
     on_restored: Callable[[int, int], None]
     on_discarded: Callable[[int, Mid], None]
     on_released: Callable[[int, int], None]

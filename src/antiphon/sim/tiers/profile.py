@@ -273,10 +273,24 @@ def _for_early_pages(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.take_pause_ns = 50 * MILLISECOND_NS
 
 
+def _for_returns(chance: random.Random, profile: ClusterProfile) -> None:
+    """Consumers that compete give back half of what they take, again and again, and nodes hardly fail."""
+    profile.library_share = 0.0
+    profile.consumers, profile.queues = 3, 1
+    profile.crashes = profile.power_cuts = profile.blackouts = profile.sleeps = 0
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
+    profile.clients.return_probability = 0.5
+    profile.clients.credit_messages = 10
+    profile.clients.acknowledge_pause_ns = 5 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
+
+
 MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.HELD_RANGES_IGNORED: _for_held_ranges,
     planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
     planted.ACKNOWLEDGED_TWICE: _for_second_acknowledgements,
     planted.OLD_TERM_ACCEPTED: _for_old_terms,
     planted.FLOOR_IGNORED: _for_early_pages,
+    planted.COUNT_STUCK: _for_returns,
+    planted.RETURNED_LAST: _for_returns,
 }

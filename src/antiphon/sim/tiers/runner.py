@@ -384,6 +384,7 @@ class ManagerRunner(TierRunner):
             for effect in effects:
                 if isinstance(effect, bus.Send | bus.Multicast):
                     self._say(channel, effect.message)
+            watch.on_flushed(node)
             return effects
 
         def watched_install(now_ns: int, n: int, term_served: int = 0) -> None:

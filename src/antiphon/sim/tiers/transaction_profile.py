@@ -121,8 +121,31 @@ def _for_lost_parts(chance: random.Random, profile: TransactionProfile) -> None:
     profile.tellers.send_pause_ns = 30 * MILLISECOND_NS
 
 
+def _for_open_parts(chance: random.Random, profile: TransactionProfile) -> None:
+    """Client managers are taken for dead in the middle of transactions, and the channels stay."""
+    profile.safety_ns = 1_500 * MILLISECOND_NS
+    profile.door_sleeps, profile.door_crashes, profile.leave_probability = 4, 0, 0.0
+    profile.crashes = profile.power_cuts = profile.blackouts = profile.sleeps = 0
+    profile.settings["silence_ms"] = 300
+    profile.clients.patience_ns = 0
+    profile.tellers.send_pause_ns = 30 * MILLISECOND_NS
+
+
+def _for_ended_sessions(chance: random.Random, profile: TransactionProfile) -> None:
+    """Sessions are over soon after their clients die in the middle of a commit, and participants are slow."""
+    profile.safety_ns = 900 * MILLISECOND_NS
+    profile.strikes, profile.strike_probability = 6, 0.3
+    profile.node.session_expiry_ms = 20
+    profile.node.finish_wait_ms = 200
+    profile.clients.resume_probability = 0.5
+    profile.tellers.death_probability = 0.3
+    profile.tellers.pause_ns = 5 * MILLISECOND_NS
+
+
 MADE_FOR: dict[str, Callable[[random.Random, TransactionProfile], None]] = {
     planted.DECISION_NOT_ORDERED: _for_hasty_commits,
     planted.PARTICIPANT_DECIDES_ALONE: _for_lonely_decisions,
     planted.CHECKPOINT_FORGETS_TRANSACTIONS: _for_lost_parts,
+    planted.OPEN_SURVIVES_FENCE: _for_open_parts,
+    planted.DECISION_ENDS_WITH_SESSION: _for_ended_sessions,
 }

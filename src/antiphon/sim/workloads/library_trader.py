@@ -258,6 +258,9 @@ class LibraryTrader(LibraryClient):
                 for message in span.messages():
                     body = bytes(message.body_bytes)
                     self.bank.on_delivered(consumer.channel, message.sequence, body)
+                    told = message.delivery_count - 1
+                    at = (consumer.channel, session.session, consumer.consumer)
+                    self.bank.on_taken(*at, message.sequence, told)
                     total += amount_of(body)
         self._withdrawn = total if is_closing else 0
         while total and not is_closing:

@@ -11,6 +11,7 @@ from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Durability
 from antiphon.sim.checkers.monotone import Monotone
 from antiphon.sim.checkers.order import Order
+from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.total_topic import TotalTopic
 from antiphon.sim.checkers.watch import Checker
@@ -153,6 +154,7 @@ class TopicRun(NodeRun):
             Monotone(self.world),
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
+            Redeliveries(self.world),
             self._total,
         ]
 

@@ -245,6 +245,8 @@ class Trader(Committer[Transfer]):
                 sequence = piece.first_sequence + row
                 self.bank.on_delivered(frame.channel, sequence, body)
                 if counter is not None:
+                    count = piece.redelivery_count
+                    self.bank.on_taken(frame.channel, frame.session, frame.consumer, sequence, count)
                     counter.arrived.append(Coin(delivery, sequence, body))
                     counter.delivered = delivery
                 delivery += 1

@@ -18,6 +18,7 @@ from antiphon.sim.checkers.bank import Bank
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.ledger import Ledger
 from antiphon.sim.checkers.order import Order
+from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.tiers import Primaries
 from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.tiers.faults import Faults
@@ -58,11 +59,13 @@ class TransactionRun(TownRun[TransactionProfile]):
         quarters = []
         for config in self.profile.groups(self._new_disk_id):
             channel = config.group
+            redeliveries = self._bank.redeliveries[channel] = Redeliveries(self.world)
             checkers: list[Checker] = [
                 Order(self.world),
                 Ledger(self.world, channel, self._bank),
                 Checkpoints(self.world),
                 Primaries(self.world),
+                redeliveries,
                 self._converging(channel),
                 StepWatch(self.world, channel, self._strikes),
             ]

@@ -1,0 +1,273 @@
+"""What comes back comes back in its place, and says how often it was given back (promise 3).
+
+    counts  every replica counts, after every entry, the counted returns of each message that is still there
+    told    a primary tells that count. Of what was never given back it says once more that it may have been
+            seen, if it was published before its term or given out in it; and of nothing else
+    shown   an application is shown what was told to its consumer, in that order
+    place   a primary gives out nothing while a message with a lower number, which came back, waits
+
+The counts of the model are those of the RETURNs in the order, of which each replica says whether it applied
+them. What a failover gives out again is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Register
+from antiphon.message_manager.destinations.source import Source
+from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.state import ChannelState
+from antiphon.ranges import Ranges
+from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.image import Image
+from antiphon.sim.world import World
+from antiphon.wire.commands import Return, decode_payload, iterate_commands
+
+Place = tuple[int, int]
+"""A message of a source: the id of its queue or subscription, and its number."""
+
+Given = tuple[int, int, int]
+"""What a primary has given out: in which term, of which source, which number."""
+
+
+class _Returned(NamedTuple):
+    """A RETURN that was applied: who gave back what, of which source."""
+
+    session: int
+    source: int
+    numbers: Ranges
+    is_counted: bool
+
+
+class _Taker(NamedTuple):
+    """A consumer as its client knows it, and what it takes from."""
+
+    session: int
+    consumer: int
+    source: int
+
+
+class Redeliveries(Checker):
+    """Counts returns, and holds against it what primaries tell and applications are shown."""
+
+    promise = "I21 redelivery"
+    hears = (Deliver, Register)
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._folded = 0
+        self._applied: dict[int, int] = {}
+        self._states: dict[int, ChannelState] = {}
+        # By term: who claimed it, and the number before the claim.
+        self._claims: dict[int, tuple[int, int]] = {}
+        # Counted returns of what is still there: now, after each entry that has been folded, and for each
+        # message by the numbers of the entries that changed its count.
+        self._counts: dict[Place, int] = {}
+        self._after: dict[int, dict[Place, int]] = {0: {}}
+        self._history: dict[Place, list[tuple[int, int]]] = {}
+        self._commands: list[tuple[int, _Returned]] = []
+        self._returned: dict[int, list[_Returned]] = {}
+        # Consumers by the key that their client manager gave them there.
+        self._takers: dict[tuple[int, int], _Taker] = {}
+        # Places in the streams to client managers that something was said in.
+        self._told: set[tuple[int, int, int, int]] = set()
+        # What each consumer was told, number and count, by term; and how far its application has come.
+        self._log: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
+        self._shown: dict[tuple[int, int], tuple[int, int]] = {}
+        # To which session a message was given last; and those that a consumer claims to hold.
+        self._with: dict[Given, int] = {}
+        self._claimed: set[Given] = set()
+        # What came back in a term and waits; and the highest number of each source in this flush.
+        self._waiting: dict[int, dict[int, set[int]]] = {}
+        self._highest: dict[int, dict[int, int]] = {}
+
+    # The model.
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        self._applied[node] = checkpoint
+        self._highest.pop(node, None)
+
+    def on_restored(self, node: int, n: int) -> None:
+        self._applied[node] = n
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        self.on_flushed(node)
+        if entry.last <= self._folded:
+            return
+        self._commands = []
+        sequence = entry.first
+        for header, body, _ in iterate_commands(payload) if payload is not None else ():
+            wish = decode_payload(header.kind, body)
+            if isinstance(wish, Return):
+                source = wish.subscription or wish.destination
+                returned = _Returned(header.session, source, wish.ranges, wish.counted)
+                self._commands.append((sequence, returned))
+            sequence += header.count
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        self._applied[node] = entry.last
+        self._states[node] = state
+        if entry.kind is EntryKind.PRIMARY_CLAIM and state.term == entry.mid.pe:
+            self._claims.setdefault(state.term, (entry.mid.pid, entry.first - 1))
+        if entry.last > self._folded:
+            self._fold(entry, state)
+        self._compare(node, entry.last, state)
+        for one in self._returned.get(entry.last, ()):
+            self._wait(node, one, state)
+
+    def _fold(self, entry: Entry, state: ChannelState) -> None:
+        self._folded = entry.last
+        applied: list[_Returned] = []
+        if self._commands:
+            _, _, exceptions = state.outcomes.page(entry.first - 1, entry.last)
+            refused = Ranges([(one.first, one.first + one.count) for one in exceptions])
+            applied = [one for sequence, one in self._commands if sequence not in refused]
+            self._returned[entry.last] = applied
+        before = self._counts
+        counts = dict(before)
+        for one in applied:
+            for number in one.numbers.numbers() if one.is_counted else ():
+                counts[one.source, number] = counts.get((one.source, number), 0) + 1
+        for place in [place for place in counts if not _is_there(state, place)]:
+            del counts[place]
+        for place in {*before, *counts}:
+            if before.get(place) != counts.get(place):
+                self._history.setdefault(place, []).append((entry.last, counts.get(place, 0)))
+        if max(counts.values(), default=0) > 1:
+            self.world.probe("redelivery.counted_twice")
+        self._counts = counts
+        self._after[entry.last] = counts
+
+    def _compare(self, node: int, n: int, state: ChannelState) -> None:
+        model = self._after[n]
+        counted: dict[Place, int] = {}
+        for source in _sources(state):
+            counted.update({(source.id, number): count for number, count in source.counts.items()})
+        if counted != model:
+            wrong = sorted(
+                (place, model.get(place, 0), counted.get(place, 0))
+                for place in {*model, *counted}
+                if model.get(place) != counted.get(place)
+            )
+            self.fail(f"after {n} node {node} counts, by the order and by itself: {wrong[:3]}")
+
+    def _count_at(self, place: Place, applied: int) -> int:
+        count = 0
+        for at, since in self._history.get(place, ()):
+            if at > applied:
+                break
+            count = since
+        return count
+
+    # What primaries say.
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if isinstance(message, Register):
+            source = message.subscription or message.destination
+            self._takers[node, message.consumer] = _Taker(message.session, message.number, source)
+            for number in message.held.numbers():
+                # Whether it gets this depends on when its word arrives.
+                self._claimed.add((message.term, source, number))
+        elif isinstance(message, Deliver):
+            for target in message.targets:
+                place = message.term, target.node, target.stream, target.number
+                if place not in self._told:
+                    self._told.add(place)
+                    for taker in target.takers:
+                        self._check_told(node, self._takers[target.node, taker.consumer], message)
+
+    def _check_told(self, node: int, taker: _Taker, message: Deliver) -> None:
+        session, consumer, source = taker
+        term, applied = message.term, self._applied[node]
+        log = self._log.setdefault((session, consumer), {}).setdefault(term, [])
+        waiting = self._waiting.get(term, {}).get(source)
+        highest = self._highest.setdefault(node, {})
+        for first, rows, count, _ in message.pieces:
+            for number in range(first, first + rows):
+                given = (term, source, number)
+                self._check_count(given, count, self._count_at((source, number), applied))
+                log.append((number, count))
+                self._with[given] = session
+                if waiting is not None:
+                    waiting.discard(number)
+            highest[source] = max(highest.get(source, 0), first + rows - 1)
+
+    def _check_count(self, given: Given, told: int, returns: int) -> None:
+        term, source, number = given
+        _, claimed_after = self._claims[term]
+        if returns:
+            self.world.probe("redelivery.told_with_its_count")
+            least = most = returns
+        elif number <= claimed_after and source <= claimed_after:
+            least = most = 1
+        else:
+            least, most = 0, int(given in self._with)
+        if not least <= told <= most:
+            self.fail(
+                f"{number} of {source} was given back {returns} times, and is told to have been delivered "
+                f"{told} times before; {least} to {most} is right"
+            )
+
+    # What comes back.
+
+    def _wait(self, node: int, returned: _Returned, state: ChannelState) -> None:
+        """This node has applied a return: what its sender held is ready there, if it leads."""
+        term = state.term
+        if self._claims.get(term, (0, 0))[0] != node:
+            return
+        for number in returned.numbers.numbers():
+            given = (term, returned.source, number)
+            is_known = given not in self._claimed and self._with.get(given) == returned.session
+            if is_known and _is_there(state, (returned.source, number)):
+                self.world.probe("redelivery.came_back")
+                self._waiting.setdefault(term, {}).setdefault(returned.source, set()).add(number)
+
+    def on_flushed(self, node: int) -> None:
+        for source, highest in self._highest.pop(node, {}).items():
+            state = self._states[node]
+            for number in sorted(self._waiting.get(state.term, {}).get(source, ())):
+                place = (source, number)
+                is_ready = (state.term, *place) not in self._claimed and _is_there(state, place)
+                if number < highest and is_ready and not _is_locked(state, place):
+                    self.fail(f"{number} of {source} came back and waits, and {highest} is given out")
+
+    # What applications see.
+
+    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+        self.shown(holder.session, holder.consumer, sequence, redelivered)
+
+    def shown(self, session: int, consumer: int, number: int, count: int) -> None:
+        """A message reached the application of a consumer, with this count."""
+        log = self._log.get((session, consumer), {})
+        term, at = self._shown.get((session, consumer), (0, 0))
+        for later in sorted(one for one in log if one >= term):
+            start = at if later == term else 0
+            if (number, count) in log[later][start:]:
+                self._shown[session, consumer] = later, log[later].index((number, count), start) + 1
+                return
+        told = [(term, said) for term, of_term in log.items() for said in of_term if said[0] == number]
+        self.fail(
+            f"{number} is shown to consumer {consumer} of {session:#x} with count {count}, behind what "
+            f"came later or otherwise than told; by term the consumer was told {told}"
+        )
+
+
+def _sources(state: ChannelState) -> Iterator[Source]:
+    for destination in state.directory:
+        if isinstance(destination, Topic):
+            yield from destination.subscriptions.values()
+        else:
+            yield destination
+
+
+def _is_there(state: ChannelState, place: Place) -> bool:
+    id, number = place
+    source = state.directory.subscription(id) or state.directory.source(id, 0)
+    return source is not None and bool(source.still(Ranges([(number, number + 1)])))
+
+
+def _is_locked(state: ChannelState, place: Place) -> bool:
+    id, number = place
+    return id in state.locks and number in state.locks[id]

@@ -1,0 +1,116 @@
+"""The ledger of a channel sees what it is there to see, in histories with one thing wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.bus.planted import DECISION_ENDS_WITH_SESSION, NONE, OPEN_SURVIVES_FENCE
+from antiphon.message_manager.transactions import OpenPart
+from antiphon.sim.checkers.bank import Bank, Money
+from antiphon.sim.checkers.ledger import Ledger
+from antiphon.sim.image import Image
+from antiphon.sim.world import Violation, World
+from tests.unit.message_manager.channel import SESSION, Channel, Client, forget
+
+NODE, DOOR, OTHER_DOOR = 1, 1, 2
+KEY = (SESSION, 1)
+
+
+class Log:
+    """A channel with a queue and a session; everything is shown to the ledger."""
+
+    def __init__(self, planted: frozenset[str] = NONE) -> None:
+        world = World(1)
+        self.bank = Bank(world)
+        self.ledger = Ledger(world, "a", self.bank)
+        self.ledger.on_started(NODE, Image(), 0)
+        self.channel, self.client = Channel(begin=False, planted=planted), Client()
+        self.claim()
+        self.channel.open_producer(DOOR)
+        self.show()
+        self.order(self.client.open())
+        self.queue = self.channel.create("q")
+        self.show()
+
+    @property
+    def term(self) -> int:
+        return self.channel.manager.term
+
+    def show(self) -> None:
+        entry, payload = self.channel.log[-1]
+        self.ledger.on_applied(NODE, entry, None if payload is None else memoryview(payload))
+        self.ledger.on_folded(NODE, entry, self.channel.manager.state)
+
+    def order(self, *commands: bytes) -> None:
+        self.channel.order(*commands)
+        self.show()
+
+    def claim(self) -> None:
+        self.channel.claim(NODE)
+        self.show()
+
+    def fence(self, door: int) -> None:
+        self.channel.fence(door, self.term)
+        self.show()
+
+    def send(self) -> None:
+        self.order(self.client.tx_publish(self.queue, [b"coin:1"]))
+
+    def decide(self) -> None:
+        """To commit, with a participant elsewhere."""
+        self.bank.on_sent_within(KEY, "a", [Money(self.queue, b"coin:1")])
+        self.bank.on_commit_wished(KEY, ["a", "other"])
+        self.bank.promised(KEY, "other")
+        self.send()
+        self.order(self.client.decide(1, 1))
+
+
+def test_what_was_open_is_rolled_back_by_a_fence_and_by_a_claim() -> None:
+    log = Log()
+    log.send()
+    log.fence(DOOR)
+    log.channel.open_producer(DOOR)
+    log.show()
+    log.order(log.client.resume(2))
+    log.send()
+    log.claim()
+
+
+def test_a_part_that_stays_open_behind_a_fence_is_seen() -> None:
+    log = Log(frozenset([OPEN_SURVIVES_FENCE]))
+    log.send()
+    with pytest.raises(Violation, match="has a part open in a, and 1 was fenced"):
+        log.fence(DOOR)
+
+
+def test_a_part_that_is_open_at_another_client_manager_is_none_of_the_fence() -> None:
+    log = Log()
+    log.channel.open_producer(OTHER_DOOR)
+    log.show()
+    log.send()
+    log.fence(OTHER_DOOR)
+    assert log.channel.manager.state.transactions.open
+
+
+def test_a_part_that_stays_open_behind_a_claim_is_seen() -> None:
+    log = Log()
+    log.channel.claim(NODE)
+    log.channel.manager.state.transactions.open[SESSION] = OpenPart(1)
+    with pytest.raises(Violation, match="behind a claim"):
+        log.show()
+
+
+def test_a_decision_is_kept_beyond_the_end_of_its_session_until_it_is_forgotten() -> None:
+    log = Log()
+    log.decide()
+    log.order(log.client.close())
+    log.bank.committed(KEY, "other", 9, 0, is_home=False)
+    log.order(forget(*KEY))
+    log.order(Client(0xB2).open())
+
+
+def test_a_decision_that_goes_with_its_session_is_seen() -> None:
+    log = Log(frozenset([DECISION_ENDS_WITH_SESSION]))
+    log.decide()
+    with pytest.raises(Violation, match="let go of its decision"):
+        log.order(log.client.close())
