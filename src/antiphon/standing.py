@@ -176,6 +176,7 @@ class Standing:
 
     def _channel_row(self, parts: ChannelParts, replica: Replica) -> dict[str, Any]:
         is_primary = parts.manager is not None and parts.manager.is_primary
+        kept = {} if parts.manager is None else parts.manager.status()
         return {
             "name": parts.name,
             "epoch": replica.epoch,
@@ -184,5 +185,7 @@ class Standing:
             "replicas": len(replica.config.data_servers),
             "degraded": replica.is_degraded,
             "checkpoint": replica.stable_checkpoint,
-            "transactions": {} if parts.manager is None else parts.manager.status()["transactions"],
+            "transactions": kept.get("transactions", {}),
+            # By how much log time is ahead of the clock of the primary's machine, when time was last told.
+            "clock_difference_ms": kept.get("clock_difference_ms"),
         }

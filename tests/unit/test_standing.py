@@ -113,3 +113,8 @@ def test_a_node_whose_disk_is_not_the_listed_one_is_joining() -> None:
         one = Standing(1, "node-1", "message-manager", "test", Agreed(digest="d"), None, parts)
         states += [row["state"] for row in one.status()["nodes"]]
     assert states == ["up", "joining"]
+
+
+def test_the_row_of_a_channel_says_how_far_its_time_is_from_the_clock() -> None:
+    (channel,) = told(standing(a=1), question="status")["channels"]
+    assert channel["clock_difference_ms"] == 0

@@ -105,6 +105,9 @@ OPEN_SURVIVES_FENCE: Final = "open-survives-fence"
 DECISION_ENDS_WITH_SESSION: Final = "decision-ends-with-session"
 """A home takes what it decided for carried out when the session ends, though participants still have to."""
 
+WALL_CLOCK_BELIEVED: Final = "wall-clock-believed"
+"""The channel's time is what the wall clock of its primary says, unless that is earlier than before."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,

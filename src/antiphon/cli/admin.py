@@ -10,6 +10,7 @@ from typing import Any
 
 import antiphon
 from antiphon.cli.options import add_connection_options, retention_option
+from antiphon.message_manager.log_clock import DIFFERENCE_MS_MAX
 
 NODE_COLUMNS = (
     *("name", "role", "channel", "rank", "state", "is_primary", "synchronized"),
@@ -54,8 +55,19 @@ def _status(arguments: argparse.Namespace) -> int:
     print(f"cluster {status['cluster']}: {counts}")
     print(_table(status["nodes"], NODE_COLUMNS))
     print(_table(status["channels"], ("name", "epoch", "committed", "primary", "replicas", "checkpoint")))
+    _tell_clocks(status)
     _tell_silent(status)
     return 0
+
+
+def _tell_clocks(status: dict[str, Any]) -> None:
+    """Name the channels whose time is not that of their primary's clock."""
+    for row in status["channels"]:
+        ahead_ms = row.get("clock_difference_ms") or 0
+        if abs(ahead_ms) > DIFFERENCE_MS_MAX:
+            where = "behind" if ahead_ms > 0 else "ahead of"
+            seconds = abs(ahead_ms) // 1_000
+            print(f"channel {row['name']}: the clock of {row['primary']} is {seconds:,} s {where} log time")
 
 
 def _tell_silent(status: dict[str, Any]) -> None:

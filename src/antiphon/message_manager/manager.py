@@ -58,6 +58,7 @@ from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.doubts import Doubts
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.fold import Fold
+from antiphon.message_manager.log_clock import LogClock
 from antiphon.message_manager.lookups import Lookups
 from antiphon.message_manager.mending import Mender
 from antiphon.message_manager.primary import Primary
@@ -97,6 +98,7 @@ class MessageManager:
         self.node = node
         self.settings = settings or MessageManagerSettings()
         self._fold = Fold(channel, planted)
+        self._log_clock = LogClock(self.settings.log_time_interval_ms, planted)
         self._mender = Mender(payloads)
         self.reconfigure(replicas)
         self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
@@ -175,6 +177,8 @@ class MessageManager:
                 self._fold.apply_void(entry)
             else:
                 self._fold.apply(entry, payload, location)
+                if state.log_time_ms != self._log_clock.told_ms:
+                    self._log_clock.told(now_ns, state.log_time_ms)
                 if self._fold.primary is not None:
                     self._reader.applied(location, payload)
         elif kind == EntryKind.PRIMARY_CLAIM:
@@ -202,6 +206,9 @@ class MessageManager:
 
     def _begin_term(self) -> Primary:
         state, settings, now_ns = self.state, self.settings, self._now_ns
+        if state.log_time_ms != self._log_clock.told_ms:
+            # Of a checkpoint that nothing has followed yet.
+            self._log_clock.told(now_ns, state.log_time_ms)
         self._announced = state.outcomes.newest(_OF_BEFORE_MAX)
         delivery = Delivery(
             term=state.term,
@@ -220,6 +227,7 @@ class MessageManager:
             now_ns=now_ns,
             session_expiry_ms=settings.session_expiry_ms,
             log_time_interval_ms=settings.log_time_interval_ms,
+            clock=self._log_clock,
         )
         proposals.due_ms = state.due_ms()
         for row in state.sessions:
@@ -307,7 +315,7 @@ class MessageManager:
         sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)
         effects += sends
         effects += map(counted_return, returns)
-        effects += primary.proposals.flush(now_ns, wall_ms, state.log_time_ms)
+        effects += primary.proposals.flush(now_ns, wall_ms)
         effects += primary.doubts.flush(now_ns)
         # Behind the reading, which may have met with damage.
         return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
@@ -513,6 +521,7 @@ class MessageManager:
             "primary": state.primary,
             "is_primary": self.is_primary,
             "log_time_ms": state.log_time_ms,
+            "clock_difference_ms": self._log_clock.difference_ms if self.is_primary else None,
             "sessions": len(state.sessions),
             "destinations": len(state.directory),
             "transactions": {

@@ -6,8 +6,10 @@ ordered command that names its term; in any other term the command is void.
 
 from __future__ import annotations
 
+from antiphon.bus.effects import Alarm
 from antiphon.message_manager.delivery import SeenReturn
-from antiphon.message_manager.effects import Propose
+from antiphon.message_manager.effects import Effect, Propose
+from antiphon.message_manager.log_clock import LogClock
 from antiphon.message_manager.sessions import Session
 from antiphon.wire.commands import (
     NODE_SESSION,
@@ -39,6 +41,7 @@ class Proposals:
     """The clocks of one primary in one term."""
 
     __slots__ = (
+        "_clock",
         "_detached",
         "_due_ns",
         "_expiry_ns",
@@ -49,8 +52,12 @@ class Proposals:
         "has_traffic",
     )
 
-    def __init__(self, *, term: int, now_ns: int, session_expiry_ms: int, log_time_interval_ms: int) -> None:
+    def __init__(
+        self, *, term: int, now_ns: int, session_expiry_ms: int, log_time_interval_ms: int, clock: LogClock
+    ) -> None:
         self._term = term
+        self._clock = clock
+        clock.begin()
         self._expiry_ns = session_expiry_ms * _NS_PER_MS
         self._interval_ns = log_time_interval_ms * _NS_PER_MS
         self._next_time_ns = now_ns
@@ -80,19 +87,24 @@ class Proposals:
             return deadline_ns if earliest is None else min(earliest, deadline_ns)
         return earliest
 
-    def flush(self, now_ns: int, wall_ms: int, log_time_ms: int) -> list[Propose]:
-        proposals = [self._expire(now_ns, session) for session in self._due(now_ns)]
-        is_due = self.due_ms is not None and self.due_ms <= wall_ms
-        if (self.has_traffic or is_due) and now_ns >= self._next_time_ns:
+    def flush(self, now_ns: int, wall_ms: int) -> list[Effect]:
+        effects: list[Effect] = [self._expire(now_ns, session) for session in self._due(now_ns)]
+        if now_ns >= self._next_time_ns and (self.has_traffic or self._is_due(now_ns)):
             self.has_traffic = False
             self._next_time_ns = now_ns + self._interval_ns
-            if wall_ms > log_time_ms:
-                proposals.append(node_command(LogTime(time_ms=wall_ms, term=self._term)))
+            time_ms = self._clock.tell(now_ns, wall_ms)
+            if time_ms > self._clock.told_ms:
+                effects.append(node_command(LogTime(time_ms=time_ms, term=self._term)))
+            if alarm := self._clock.alarm():
+                effects.append(Alarm(alarm))
         if self.due_ms is None:
             self._due_ns = None
         else:
-            self._due_ns = max(self._next_time_ns, now_ns + (self.due_ms - wall_ms) * _NS_PER_MS)
-        return proposals
+            self._due_ns = max(self._next_time_ns, self._clock.when(self.due_ms))
+        return effects
+
+    def _is_due(self, now_ns: int) -> bool:
+        return self.due_ms is not None and now_ns >= self._clock.when(self.due_ms)
 
     def _due(self, now_ns: int) -> list[int]:
         due = []

@@ -86,3 +86,19 @@ def test_json_is_what_the_system_says(answers: dict[str, Any], capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out) == STATUS
     assert main(["admin", "destinations", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == DESTINATIONS
+
+
+def test_a_clock_that_differs_from_log_time_is_named(
+    answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row,) = STATUS["channels"]  # type: ignore[misc]
+    for difference_ms, words in (
+        (None, ""),
+        (60_000, ""),
+        (-86_400_000, "channel a: the clock of mm-a-1 is 86,400 s ahead of log time"),
+        (7_200_500, "channel a: the clock of mm-a-1 is 7,200 s behind log time"),
+    ):
+        told = dict(row, clock_difference_ms=difference_ms)  # type: ignore[call-overload]
+        answers["status"] = STATUS | {"channels": [told]}
+        assert main(["admin", "status"]) == 0
+        assert ("".join(line for line in capsys.readouterr().out.splitlines() if "clock" in line)) == words

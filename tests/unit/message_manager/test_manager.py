@@ -192,13 +192,16 @@ def test_time_is_ordered_while_there_is_traffic_and_not_more_often(
     assert channel.manager.next_deadline_ns() is None, "the order of time is no traffic itself"
 
 
-def test_a_clock_that_goes_back_is_not_heard(channel: Channel, client: Client, queue: int) -> None:
+def test_time_goes_on_though_the_wall_clock_has_gone_back(
+    channel: Channel, client: Client, queue: int
+) -> None:
     channel.now_ns = SECOND_NS
     channel.order(client.publish(queue, bodies(1)))
     assert channel.order_proposals(channel.flush()) == 1
     channel.now_ns, channel.wall_ms = 5 * SECOND_NS, 5
     channel.order(client.publish(queue, bodies(1)))
-    assert proposed(channel, CommandKind.LOG_TIME) == []
+    assert channel.order_proposals(channel.flush()) == 1
+    assert channel.manager.state.log_time_ms == 6_000
 
 
 # -- sessions that are gone ----------------------------------------------------------------------
