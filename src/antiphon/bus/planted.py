@@ -29,6 +29,12 @@ DELIVER_BEFORE_DURABLE: Final = "deliver-before-durable"
 REFRESH_TS: Final = "refresh-ts"
 """A producer that sends an envelope again gives it a new ts, so that it outlives its lifetime."""
 
+EXCEPTIONS_OF_OTHERS_KEPT: Final = "exceptions-of-others-kept"
+"""A producer keeps what became of everybody's commands, also while it waits for nothing."""
+
+HEARD_IS_DOUBTED: Final = "heard-is-doubted"
+"""A producer orders again whatever the table of outcomes has forgotten, also what it has heard of."""
+
 SEAL_QUANTITY_ONE: Final = "seal-quantity-one"
 """A candidate is content with one promise, its own."""
 

@@ -16,6 +16,7 @@ What it promises
     P6  When nobody can tell any more which numbers an envelope took, or what became of them, it is ordered
         once more, and whoever submitted it is told so (`EnvelopeUncertain`). It is the only thing that may
         stand in the order twice; and it says what `again` makes of it.
+    P7  What is kept of outcomes is bounded by what is under way here, and by EARLY_MAX.
 
 What it leaves to others
     What is inside an envelope. Whether clients see a message twice is decided by sessions, in the fold:
@@ -28,8 +29,10 @@ producer needs no replica on its node: what it must know it hears, or asks for.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from antiphon.bus import messages as m
@@ -49,7 +52,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry, EntryKind, NackReason, digest_of_parts
-from antiphon.bus.planted import NONE, REFRESH_TS
+from antiphon.bus.planted import EXCEPTIONS_OF_OTHERS_KEPT, HEARD_IS_DOUBTED, NONE, REFRESH_TS
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.repair import Repair
 from antiphon.ids import Mid, epoch_node
@@ -70,11 +73,15 @@ FOR_PRODUCER: Final = (
 OF_PRODUCER: Final = (m.Data, m.ProducerOpen, m.ProducerStateGet, m.FetchId)
 """What it says to the roles of a replica."""
 
+EARLY_MAX: Final = 4_096
+"""Outcomes kept of numbers beyond what is known of the order. The rest is asked for when it is known."""
+
 _OPEN_BYTES: Final = 4
 _DOUBLINGS_MAX: Final = 3
 # What is made for every envelope is made without the Python call of a tuple with names.
 _new: Final = tuple.__new__
 _ANSWERS: Final = (m.FetchIdReply, m.ProducerState)
+_first_of: Final = itemgetter(0)
 
 Again = Callable[[bytes], bytes]
 """What an envelope says when it may be in the order already: as many numbers, and perhaps other words."""
@@ -149,6 +156,7 @@ class Producer:
         # Through which number we know what became of our envelopes, and through which it can be known.
         self._applied_upto = 0
         self._applied_told = 0
+        # Of our own numbers, and of those of which we cannot tell yet whose they are; by number.
         self._exceptions: list[Outcome] = []
         self._asking = Repair(config, chance)
         self.resent = 0
@@ -506,11 +514,50 @@ class Producer:
         if applied.after > heard or applied.floor > heard:
             heard = self._heard_upto()
         if applied.floor > heard:
-            self._doubt([one for one in self._unconfirmed if 0 < one.first <= applied.floor], out)
+            self._doubt(self._forgotten(heard, applied.floor), out)
             heard = max(self._heard_upto(), applied.floor)
         if applied.after <= heard < applied.upto:
-            self._exceptions += [one for one in applied.exceptions if one.first > heard]
             self._applied_upto = applied.upto
+            if applied.exceptions:
+                self._keep([one for one in applied.exceptions if one.first > heard])
+
+    def _forgotten(self, heard: int, floor: int) -> list[_Envelope]:
+        """Those of which we have not heard everything, and whose outcomes are kept nowhere any more.
+
+        What was heard of an envelope counts, whatever the table forgets later: each that is ordered again
+        makes an outcome of each of its commands, and pushes as many others out of the table.
+        """
+        if HEARD_IS_DOUBTED in self._planted:  # planted: whatever the table has forgotten
+            heard = 0
+        return [one for one in self._unconfirmed if 0 < one.first <= floor and one.last > heard]
+
+    def _keep(self, exceptions: list[Outcome]) -> None:
+        """Take what was said of numbers above all that was heard before, as far as it may be ours."""
+        kept = self._that_may_be_ours(exceptions)
+        known = self._known_upto()
+        is_early = bisect_right(kept, known, key=_first_of)
+        room = EARLY_MAX - sum(1 for one in self._exceptions if one.first > known)
+        if len(kept) - is_early > room:
+            # The order is not known so far. What does not fit we ask for when it is.
+            del kept[is_early + max(room, 0) + 1 :]
+            self._applied_upto = kept.pop().first - 1
+        self._exceptions += kept
+
+    def _that_may_be_ours(self, exceptions: list[Outcome]) -> list[Outcome]:
+        """Those of our own numbers, and of numbers that what we have sent may turn out to have."""
+        if EXCEPTIONS_OF_OTHERS_KEPT in self._planted:  # planted: everything that was ever said
+            return exceptions
+        unknown = self._known_upto() + 1 if self._sent else 1 << 64
+        ours = sorted([(one.first, one.last) for one in self._unconfirmed if one.first])
+        kept: list[Outcome] = []
+        for one in exceptions:
+            if one.first >= unknown:
+                kept.append(one)
+                continue
+            at = bisect_right(ours, one.first, key=_first_of)
+            if at and one.first <= ours[at - 1][1]:
+                kept.append(one)
+        return kept
 
     def _fetch_applied(self, now_ns: int, has_moved: bool, out: list[Effect]) -> None:
         """The heartbeat, or a later word, tells that we missed what became of something."""
@@ -534,11 +581,10 @@ class Producer:
                 break
             unconfirmed.popleft()
             exceptions: tuple[Outcome, ...] = ()
-            if self._exceptions:
-                exceptions = tuple([one for one in self._exceptions if first <= one.first <= last])
+            if kept := self._exceptions:
+                at = bisect_left(kept, first, key=_first_of)
+                exceptions = tuple(kept[at : bisect_right(kept, last, key=_first_of)])
             out.append(_new(EnvelopeConfirmed, (tag, first, count, exceptions)))
         if self._exceptions:
-            # What lies below everything we still wait for concerns others, or has been told.
-            firsts = [envelope.first for envelope in unconfirmed if envelope.first]
-            needed = min(firsts, default=self._known_upto() + 1)
-            self._exceptions = [one for one in self._exceptions if one.first >= needed]
+            # The rest has been told, or turned out to concern others.
+            self._exceptions = self._that_may_be_ours(self._exceptions)

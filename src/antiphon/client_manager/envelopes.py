@@ -7,8 +7,9 @@ What it promises
     G1  Commands of one lane keep their order, within envelopes and between them.
     G2  Lanes take turns of `turn_bytes`; a lane whose next command did not fit is first next time.
         So a very large transfer delays another session by one turn, not by its own length.
-    G3  At most `submitted_bytes_max` are submitted and not committed, or one envelope. What comes
-        meanwhile waits and is gathered: the slower the disk, the larger the envelopes.
+    G3  At most `submitted_bytes_max` are submitted and not committed, or one envelope, and at most
+        `unconfirmed_commands_max` not confirmed. What comes meanwhile waits and is gathered: the slower the
+        disk, the larger the envelopes.
     G4  Meanwhile a small envelope goes along only if it has as many commands as are under way already. So a
         few clients need not wait for each other, while what many send one by one leaves in few envelopes.
     G5  While the channel is blocked no publication goes into an envelope, nor what its session sent
@@ -47,6 +48,7 @@ class Gatherer:
         "_next_tag",
         "_settings",
         "_turns",
+        "_unconfirmed",
         "_under_way",
         "_waiting",
         "_weights",
@@ -65,9 +67,10 @@ class Gatherer:
         self._held: list[Lane] = []
         self._is_blocked = False
         self._next_tag = 1
-        # Commands that wait, and those that are submitted and not yet committed.
+        # Commands that wait, and those that are submitted and not yet committed, or not yet confirmed.
         self._waiting = 0
         self._under_way = 0
+        self._unconfirmed = 0
         self._commands: dict[int, list[Ordered]] = {}  # not yet confirmed, by tag
         self._weights: dict[int, tuple[int, int]] = {}  # not yet committed, by tag: bytes, commands
 
@@ -98,11 +101,12 @@ class Gatherer:
         if self._waiting < self._under_way and self.waiting_bytes < self._settings.turn_bytes:
             # Too little to go along (G4).
             return envelopes
-        while self._turns:
+        most = self._settings.unconfirmed_commands_max
+        while self._turns and self._unconfirmed < most:
             room = self._room()
             if room == 0:
                 break
-            buffers, commands, count, size = self._fill(room)
+            buffers, commands, count, size = self._fill(room, most - self._unconfirmed)
             if not commands:
                 break
             tag = self._next_tag
@@ -113,6 +117,7 @@ class Gatherer:
             self.submitted_bytes += weight
             self.waiting_bytes -= size
             self._under_way += len(commands)
+            self._unconfirmed += len(commands)
             self._waiting -= len(commands)
             envelopes.append(SubmitEnvelope(self.channel, tag, b"".join(buffers), count))
         return envelopes
@@ -128,9 +133,11 @@ class Gatherer:
             return 0
         return min(room, settings.envelope_bytes)
 
-    def _fill(self, room: int) -> tuple[list[Buffer], list[Ordered], int, int]:
+    def _fill(self, room: int, commands_max: int) -> tuple[list[Buffer], list[Ordered], int, int]:
         turns = self._turns
-        turn_bytes, count_max = self._settings.turn_bytes, self._settings.envelope_count_max
+        settings = self._settings
+        turn_bytes, count_max = settings.turn_bytes, settings.envelope_count_max
+        commands_max = min(commands_max, settings.envelope_commands_max)
         may_exceed = not self.submitted_bytes
         buffers: list[Buffer] = []
         commands: list[Ordered] = []
@@ -146,7 +153,7 @@ class Gatherer:
                     break
                 fits = size + ordered.size <= room and count + ordered.count <= count_max
                 # One that fits no envelope travels alone, as soon as nothing else is on the way.
-                if not fits and (commands or not may_exceed):
+                if (not fits and (commands or not may_exceed)) or len(commands) == commands_max:
                     is_full = True
                     break
                 waiting.popleft()
@@ -177,7 +184,9 @@ class Gatherer:
     def confirmed(self, tag: int) -> list[Ordered]:
         """The envelope is applied: the commands it was made of, in order. None when told again."""
         self.committed(tag)
-        return self._commands.pop(tag, [])
+        commands = self._commands.pop(tag, [])
+        self._unconfirmed -= len(commands)
+        return commands
 
 
 def items_of(ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> Iterator[ConfirmItem]:

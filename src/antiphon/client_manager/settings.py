@@ -123,6 +123,12 @@ class ClientManagerSettings:
 
     envelope_count_max: int = 65_536
 
+    envelope_commands_max: int = 4_096
+    """Commands of one envelope, and, below, of all that are not yet confirmed: a quarter and a half of the
+    outcomes that a channel keeps. If all fail, what became of them must be heard before it is forgotten."""
+
+    unconfirmed_commands_max: int = 8_192
+
     submitted_bytes_max: int = 2 * MIB
     """Submitted to a channel and not yet committed. What comes later waits, so that it is gathered. As much
     as a producer of the bus may have under way: with half of it, a third of two cores was idle."""

@@ -114,6 +114,8 @@ class MessageManager:
         )
         # Through which number we have said, in this term, what was applied.
         self._announced = 0
+        # What was said of that since the last flush.
+        self._announcements: list[Effect] = []
         # Who missed something of that, and behind which number.
         self._asked: dict[int, int] = {}
         self._now_ns = 0
@@ -190,6 +192,18 @@ class MessageManager:
             if fence.term == state.term:
                 self._fold.producer_gone(now_ns, fence.pid, fence.pe + 1, is_fenced=True)
         state.applied = entry.first + entry.count - 1
+        outcomes = state.outcomes
+        is_said = outcomes.last < entry.first or self._fold.primary is None
+        if not is_said and outcomes.must_be_said(self._announced):
+            # The table forgets while a step is taken, too: what is said at its end may be too late.
+            self._announce()
+
+    def _announce(self) -> None:
+        """What became of everything applied so far, for the next flush to say."""
+        while self._announced < self.state.applied:
+            applied = self._applied_after(self._announced)
+            self._announced = applied.upto
+            self._announcements.append(Multicast(applied))
 
     def _on_primary_claim(self, entry: Entry) -> None:
         state = self.state
@@ -210,6 +224,7 @@ class MessageManager:
             # Of a checkpoint that nothing has followed yet.
             self._log_clock.told(now_ns, state.log_time_ms)
         self._announced = state.outcomes.newest(_OF_BEFORE_MAX)
+        self._announcements = []
         delivery = Delivery(
             term=state.term,
             claimed_after=state.applied,
@@ -306,10 +321,10 @@ class MessageManager:
             effects += self._answer_asked()
         if primary is None:
             return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
-        while self._announced < state.applied:
-            applied = self._applied_after(self._announced)
-            self._announced = applied.upto
-            effects.append(Multicast(applied))
+        self._announce()
+        if self._announcements:
+            effects += self._announcements
+            self._announcements = []
         if primary.placed:
             effects.append(Multicast(_advertised(primary)))
         sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)

@@ -76,6 +76,13 @@ class Outcomes:
             upto = rows[-1].first + rows[-1].count - 1
         return after, upto, tuple(rows)
 
+    def must_be_said(self, after: int) -> bool:
+        """Is it time to tell what there is behind `after`, before any of it is forgotten?
+
+        A quarter of the table: the next envelope may bring another quarter, and a half goes at once.
+        """
+        return (len(self._firsts) - bisect_right(self._firsts, after)) * 4 > OUTCOMES_MAX
+
     def newest(self, most: int) -> int:
         """Behind which number there are at most so many."""
         if len(self._rows) <= most:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from antiphon.bus import messages as m
+from antiphon.bus import producer
 from antiphon.bus.effects import (
     Effect,
     EnvelopeCommitted,
@@ -121,15 +124,15 @@ def test_nothing_is_said_before_there_is_something_to_send() -> None:
 
 def test_who_serves_clients_opens_at_once_because_former_consumers_hold_messages() -> None:
     config = GroupConfig.of("main", (1, 2, 7))
-    producer = Producer(config, 7, RUN, opens_at_once=True)
+    opening = Producer(config, 7, RUN, opens_at_once=True)
 
-    assert producer.next_deadline_ns() == 0
-    assert producer.step(5, []) == [Multicast(m.ProducerOpen(7, RUN))]
-    assert producer.step(5 + config.rereport_ms * MS, []) == [Multicast(m.ProducerOpen(7, RUN))]
+    assert opening.next_deadline_ns() == 0
+    assert opening.step(5, []) == [Multicast(m.ProducerOpen(7, RUN))]
+    assert opening.step(5 + config.rereport_ms * MS, []) == [Multicast(m.ProducerOpen(7, RUN))]
     opened = Entry(4, 1, EntryKind.PRODUCER_OPEN, Mid(1, EPOCH, 4), 0, NO_DIGEST, OpenDetail(7, RUN).encode())
-    producer.step(6, [Received(1, m.Heartbeat(EPOCH, 3, 0, 1, 3, True))])
-    producer.step(7, [Received(1, m.Commit(EPOCH, (opened,), 4))])
-    assert (producer.pe, producer.next_deadline_ns()) == (4, None)
+    opening.step(6, [Received(1, m.Heartbeat(EPOCH, 3, 0, 1, 3, True))])
+    opening.step(7, [Received(1, m.Commit(EPOCH, (opened,), 4))])
+    assert (opening.pe, opening.next_deadline_ns()) == (4, None)
 
 
 def test_the_first_envelope_opens_the_run_and_waits_for_its_number() -> None:
@@ -479,6 +482,86 @@ def test_an_envelope_whose_outcome_nobody_can_tell_any_more_is_ordered_once_more
         m.Applied(EPOCH, 91, (duplicate,), after=90, floor=70)
     )
     assert effects == [EnvelopeCommitted(1, 91, 1), EnvelopeConfirmed(1, 91, 1, (duplicate,))]
+
+
+def refused(first: int, count: int = 1) -> Outcome:
+    return Outcome(first, count, OutcomeCode.REFUSED, 0, "no")
+
+
+def test_what_was_heard_is_not_doubted_when_the_table_forgets_it() -> None:
+    door = Door()
+    one, two = door.open(1, 2)
+    door.commit(door.numbered(one), door.numbered(two))
+    # What became of the first was forgotten; what became of the second is told.
+    effects = door.hear(m.Applied(EPOCH, 6, (refused(6),), after=5, floor=5))
+    assert uncertain(effects) == [1]
+    (again,) = sent(effects)
+    door.commit(door.numbered(again))
+    # Both have been pushed out of the table since; the word about the second came long before.
+    effects = door.hear(m.Applied(EPOCH, 90, (), after=80, floor=80))
+    assert uncertain(effects) == [1]
+    (again,) = sent(effects)
+    of_others = door.entry(EntryKind.DATA, mid=Mid(1, 2, 1), count=83)
+    door.commit(of_others, door.numbered(again))
+    assert door.hear(m.Applied(EPOCH, 91, (refused(91),), after=90, floor=80)) == [
+        EnvelopeConfirmed(1, 91, 1, (refused(91),)),
+        EnvelopeConfirmed(2, 6, 1, (refused(6),)),
+    ]
+
+
+def test_of_an_envelope_that_was_heard_of_in_part_the_rest_may_be_in_doubt() -> None:
+    door = Door()
+    door.submit(1, commands=3)
+    (data,) = sent(door.commit(door.opened()))
+    door.commit(door.numbered(data))
+    door.hear(m.Applied(EPOCH, 6, (refused(5),), after=4))
+    assert uncertain(door.hear(m.Applied(EPOCH, 90, (), after=6, floor=6))) == []
+    door = Door()
+    door.submit(1, commands=3)
+    (data,) = sent(door.commit(door.opened()))
+    door.commit(door.numbered(data))
+    door.hear(m.Applied(EPOCH, 6, (refused(5),), after=4))
+    assert uncertain(door.hear(m.Applied(EPOCH, 90, (), after=80, floor=80))) == [1]
+
+
+def exceptions_kept(door: Door) -> int:
+    return len(door.producer._exceptions)
+
+
+def test_who_waits_for_nothing_keeps_nothing_of_what_became_of_others() -> None:
+    door = Door()
+    for after in range(3, 103):
+        door.hear(m.Applied(EPOCH, after + 1, (refused(after + 1),), after=after))
+    assert exceptions_kept(door) == 0
+
+
+def test_what_became_of_others_is_not_kept_beside_what_became_of_ours() -> None:
+    door = Door()
+    one, _ = door.open(1, 2)
+    of_other = door.entry(EntryKind.DATA, mid=Mid(1, 2, 1), count=5)
+    door.commit(of_other, door.numbered(one))
+    said = [refused(first) for first in (5, 7, 9, 10)]
+    effects = door.hear(m.Applied(EPOCH, 10, tuple(said), after=4))
+    assert effects == [EnvelopeConfirmed(1, 10, 1, (said[-1],))]
+    assert exceptions_kept(door) == 0, "the second has no number yet, and what is known is not it"
+
+
+def test_what_may_turn_out_to_be_ours_is_kept_up_to_a_bound_and_the_rest_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer, "EARLY_MAX", 3)
+    door = Door()
+    (data,) = door.open(1)
+    of_others = door.entry(EntryKind.DATA, mid=Mid(1, 2, 1), count=5)
+    entry = door.numbered(data)
+    said = tuple([refused(first) for first in range(5, 11)])
+    # The primary is quicker than the sequencer.
+    assert confirmed(door.hear(m.Applied(EPOCH, 10, said, after=4))) == []
+    assert exceptions_kept(door) == 3
+    assert confirmed(door.commit(of_others, entry)) == []
+    assert exceptions_kept(door) == 0, "they were of others"
+    assert asked(door.wait()) == [m.AppliedGet(9)]
+    assert door.hear(m.Applied(EPOCH, 10, said[-1:], after=9)) == [EnvelopeConfirmed(1, 10, 1, (said[-1],))]
 
 
 # -- an order that is gone from the logs ---------------------------------------------------------

@@ -56,6 +56,29 @@ def test_an_envelope_takes_no_more_numbers_than_it_may() -> None:
     assert [envelope.count for envelope in target.gather()] == [60, 60, 60]
 
 
+def test_an_envelope_takes_no_more_commands_than_outcomes_are_kept_of() -> None:
+    target, lane = gatherer(envelope_commands_max=2), Lane("a", None)
+    for number in range(1, 6):
+        put(target, lane, number, 10)
+    assert [len(numbers(target, one)) for one in target.gather()] == [2, 2, 1]
+
+
+def test_no_more_commands_are_unconfirmed_than_outcomes_are_kept_of() -> None:
+    target, lane = gatherer(unconfirmed_commands_max=3), Lane("a", None)
+    put(target, lane, 1, 10)
+    (first,) = target.gather()
+    for number in range(2, 6):
+        put(target, lane, number, 10)
+    (second,) = target.gather()
+    assert second.payload == bytes(20)
+    target.committed(first.tag)
+    target.committed(second.tag)
+    assert target.gather() == [], "that they are committed does not tell what became of them"
+    assert len(numbers(target, first)) == 1
+    (third,) = target.gather()
+    assert third.payload == bytes(10)
+
+
 def test_one_large_command_travels_alone_once_nothing_is_on_the_way() -> None:
     target, lane = gatherer(envelope_bytes=1000, submitted_bytes_max=2000), Lane("a", None)
     put(target, lane, 1, 10)

@@ -8,6 +8,7 @@ from antiphon.bus.effects import Send
 from antiphon.bus.messages import Applied, AppliedGet, Presence
 from antiphon.bus.ports import Location
 from antiphon.errors import FormatMismatch
+from antiphon.message_manager import outcomes
 from antiphon.message_manager.fold import LOST
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
 from antiphon.message_manager.outcomes import OUTCOMES_MAX, PAGE_MAX
@@ -97,6 +98,34 @@ def test_many_outcomes_are_announced_in_several_messages(channel: Channel) -> No
     assert (first.after, first.upto, second.after) == (before, before + PAGE_MAX, before + PAGE_MAX)
     assert second.upto == channel.manager.applied
     assert len(first.exceptions + second.exceptions) == PAGE_MAX + 5
+
+
+def test_what_failed_is_said_before_the_table_forgets_it_also_within_one_step(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "OUTCOMES_MAX", 16)
+    channel.flush()
+    before = channel.manager.applied
+    stranger = Client(session=0xBAD)
+    for _ in range(30):
+        channel.order(stranger.ack(1, (1, 2)) * 4)
+    said = applied_of(channel.flush())
+    assert channel.manager.state.outcomes.floor > before, "most of it is forgotten by now"
+    assert [one.after for one in said[1:]] == [one.upto for one in said[:-1]]
+    told = [outcome.first for one in said for outcome in one.exceptions]
+    assert told == list(range(before + 1, before + 121))
+
+
+def test_who_is_primary_no_more_says_nothing_of_what_it_had_to_say(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "OUTCOMES_MAX", 16)
+    channel.order(Client(session=0xBAD).ack(1, (1, 2)) * 8)
+    channel.claim(2)
+    assert applied_of(channel.flush()) == []
+    channel.claim(1)
+    terms = {one.epoch for one in applied_of(channel.flush())}
+    assert terms == {channel.manager.term}
 
 
 def ask(channel: Channel, after: int, sender: int = 9) -> list[Applied]:
