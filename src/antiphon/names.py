@@ -44,12 +44,17 @@ def parse_destination(text: str) -> DestinationName:
     >>> parse_destination("queue:orders")
     DestinationName(kind='queue', name='orders')
     """
+    if not isinstance(text, str):
+        raise InvalidName(f"a destination is of type {type(text).__name__}, not str")
     kind, colon, name = text.partition(":")
     if not colon or kind not in ("queue", "topic"):
         raise InvalidName(f"destination {_shown(text)} starts with neither queue: nor topic:")
     complaint = _complaint(name)
     if complaint:
         raise InvalidName(f"destination {_shown(text)} {complaint}")
+    if "*" in name or "?" in name:
+        # A literal name would wait for messages that nobody sends to it.
+        raise InvalidName(f"destination {_shown(text)} has a wildcard, and there are no wildcard names yet")
     return DestinationName(kind=cast(DestinationKind, kind), name=name)
 
 

@@ -94,7 +94,9 @@ def test_a_file_is_one_message_and_can_be_saved(server: Server, tmp_path: Path) 
 
 
 def test_too_few_messages_exit_with_three(server: Server) -> None:
-    received = antiphon("receive", "queue:empty", "--count", "2", "--timeout", "0.2", url=server.url)
+    received = antiphon(
+        "receive", "queue:empty", "--create", "--count", "2", "--timeout", "0.2", url=server.url
+    )
     assert (received.returncode, received.stdout) == (3, "")
 
 

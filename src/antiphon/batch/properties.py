@@ -31,6 +31,8 @@ _LENGTH_BYTES: Final = 4
 
 def check_properties(properties: Mapping[str, PropertyValue]) -> int:
     """Raise unless a message may have these properties; the bytes they take as a blob."""
+    if not isinstance(properties, Mapping):
+        raise InvalidMessage(f"properties are a mapping of names to values, not {type(properties).__name__}")
     if len(properties) > PROPERTIES_MAX:
         raise MessageTooLarge(f"{len(properties)} properties are more than the {PROPERTIES_MAX} allowed")
     size = _COUNT_BYTES

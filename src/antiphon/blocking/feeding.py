@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ def run_fed(
     iterator, feed = iter(bodies), Feed()
     call = loop.begin(send(feed.bodies()))
     try:
-        while not call.is_done and (rows := list(islice(iterator, at_once))):
+        while not call.is_done and (rows := feed.take(iterator, at_once)):
             loop.run(feed.put(rows, call))
     except BaseException:
         call.abandon()
@@ -46,6 +46,15 @@ class Feed:
         self._queue: asyncio.Queue[list[Any] | None] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
+        self._error: Exception | None = None
+
+    def take(self, iterator: Iterator[Any], at_once: int) -> list[Any]:
+        """The next bodies; none when the iterable is at its end, or raised."""
+        try:
+            return list(islice(iterator, at_once))
+        except Exception as error:
+            self._error = error
+            return []
 
     async def put(self, rows: list[Any], call: Call[Any]) -> None:
         """Hand these over, once those before are taken. When sending has ended nobody takes them."""
@@ -63,3 +72,5 @@ class Feed:
             self._room.set()
             for body in rows:
                 yield body
+        if self._error is not None:
+            raise self._error

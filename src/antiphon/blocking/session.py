@@ -58,25 +58,26 @@ class Session(Block):
         *,
         durable: str | None = None,
         start: Start | None = None,
+        create: bool = True,
     ) -> Consumer:
         """A consumer of the messages of a destination, attached when this returns.
 
-        See `antiphon.Session.consumer` for what `prefetch`, `durable` and `start` mean.
+        See `antiphon.Session.consumer` for what the options mean.
 
         >>> with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = consumer.receive(timeout=1.0)
         """
-        consumer = self._session.consumer(destination, prefetch, durable=durable, start=start)
+        consumer = self._session.consumer(destination, prefetch, durable=durable, start=start, create=create)
         self._loop.run(consumer.opened())
         return Consumer(self._loop, consumer)
 
-    def browse(self, destination: str) -> Iterator[Message]:
+    def browse(self, destination: str, *, create: bool = True) -> Iterator[Message]:
         """The messages of a queue, or what a topic keeps, without consuming them.
 
         >>> for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)
         """
-        return self._each(self._session.browse(destination))
+        return self._each(self._session.browse(destination, create=create))
 
     def _each(self, messages: AsyncIterator[MessageView]) -> Iterator[Message]:
         async def following() -> MessageView | None:

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import antiphon
-from antiphon.cli.options import add_connection_options, positive
+from antiphon.cli.options import add_connection_options, add_create_option, positive
 from antiphon.cli.receive import show
 
 
@@ -18,6 +18,7 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("destination", help="for example queue:orders")
     parser.add_argument("--limit", type=positive, help="stop after that many")
+    add_create_option(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run, save=None)
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _browse(arguments: argparse.Namespace) -> None:
     shown = 0
     async with antiphon.connect(arguments.url) as connection, connection.session() as session:
-        async for message in session.browse(arguments.destination):
+        async for message in session.browse(arguments.destination, create=arguments.create):
             show(message, arguments)
             shown += 1
             if shown == arguments.limit:

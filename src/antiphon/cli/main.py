@@ -1,6 +1,6 @@
 """The entry point: finds the command, runs it, and turns deliberate errors into one sentence.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 timeout.
+Exit codes: 0 done, 1 failed, 2 usage, 3 timeout, 130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon import __version__
 from antiphon.cli.options import IntermixedParser
 from antiphon.errors import AntiphonError, Timeout
 
-DONE, FAILED, USAGE, TIMED_OUT = 0, 1, 2, 3
+DONE, FAILED, USAGE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 130
 
 COMMANDS = ("up", "init", "node", "send", "receive", "browse", "admin", "bench", "pipeline", "sim", "faults")
 """Each is a module of this package."""
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"antiphon: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        return FAILED
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

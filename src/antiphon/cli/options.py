@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from typing import Any, Literal
@@ -24,6 +25,18 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         help="where the server is (default: ANTIPHON_URL, or %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Who the client is, for every command that sends or receives."""
+    parser.add_argument(
+        "--client-id", metavar="ID", help="the client's id, to which durable subscriptions belong"
+    )
+
+
+def add_create_option(parser: argparse.ArgumentParser) -> None:
+    """For commands that look at a destination, which mostly means one that is there."""
+    parser.add_argument("--create", action="store_true", help="make the destination if it does not exist")
 
 
 def property_option(text: str) -> tuple[str, PropertyValue]:
@@ -71,6 +84,22 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not a positive number")
+    return value
+
+
+def not_negative(text: str) -> int:
+    """An integer of at least zero."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is less than nothing")
+    return value
+
+
+def seconds_option(text: str) -> float:
+    """A time in seconds, which may be a fraction of one."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time in seconds")
     return value
 
 

@@ -1,7 +1,8 @@
 """`antiphon receive`: receives, prints and then acknowledges messages.
 
 Everything is received until nothing came for `--timeout`. A message is acknowledged after it was printed, so
-one that was not seen is not lost.
+one that was not seen is not lost. Bodies are written as they are, bytes too, each with a line end behind it;
+maps and lists are written as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import antiphon
-from antiphon.cli.options import add_connection_options, positive, start_option
+from antiphon.cli.options import (
+    add_client_options,
+    add_connection_options,
+    add_create_option,
+    positive,
+    seconds_option,
+    start_option,
+)
 
 CHUNK = 1000
 TIMED_OUT = 3
@@ -30,7 +38,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("destination", help="for example queue:orders")
     parser.add_argument("--count", type=positive, help="stop after that many; exit code 3 when fewer came")
     parser.add_argument(
-        "--timeout", type=float, default=1.0, help="seconds without a message to wait (default 1)"
+        "--timeout", type=seconds_option, default=1.0, help="seconds without a message to wait (default 1)"
     )
     parser.add_argument("--follow", action="store_true", help="go on for ever")
     parser.add_argument(
@@ -44,8 +52,13 @@ def add_command(commands: Any) -> None:
         help="of a topic: where a new subscription begins (default latest)",
     )
     parser.add_argument(
-        "--save", type=Path, metavar="DIR", help="write each body to a file DIR/CHANNEL-SEQUENCE"
+        "--save",
+        type=Path,
+        metavar="DIR",
+        help="write each body to a file DIR/CHANNEL-SEQUENCE instead of printing it",
     )
+    add_create_option(parser)
+    add_client_options(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run)
 
@@ -62,10 +75,14 @@ async def _receive(arguments: argparse.Namespace) -> int:
     wanted = arguments.count if arguments.count is not None else math.inf
     timeout = None if arguments.follow else arguments.timeout
     received = 0
+    # Messages may come later to those who wait for them; a name that is mistyped waits for nothing.
+    create = arguments.create or arguments.follow or arguments.durable is not None
     async with (
-        antiphon.connect(arguments.url) as connection,
+        antiphon.connect(arguments.url, client_id=arguments.client_id) as connection,
         connection.session(ack="client") as session,
-        session.consumer(arguments.destination, durable=arguments.durable, start=arguments.start) as consumer,
+        session.consumer(
+            arguments.destination, durable=arguments.durable, start=arguments.start, create=create
+        ) as consumer,
     ):
         while received < wanted:
             first = await consumer.receive(timeout=timeout)
@@ -82,17 +99,23 @@ async def _receive(arguments: argparse.Namespace) -> int:
 
 
 def show(message: antiphon.Message, arguments: argparse.Namespace) -> None:
-    """Print a message, and save its body if that was asked for."""
+    """Print a message, or save its body."""
     if arguments.save is not None:
-        (arguments.save / f"{message.channel}-{message.sequence}").write_bytes(bytes(message.body_bytes))
-    if arguments.json:
-        print(json.dumps(as_json(message), ensure_ascii=False))
-    elif isinstance(message.body, bytes):
-        print(message.body.decode("utf-8", errors="backslashreplace"))
-    elif isinstance(message.body, str):
-        print(message.body)
+        saved = arguments.save / f"{message.channel}-{message.sequence}"
+        saved.write_bytes(message.body_bytes)
+        if arguments.json:
+            _write(json.dumps({**as_json(message), "body": None, "saved": str(saved)}, ensure_ascii=False))
+    elif arguments.json:
+        _write(json.dumps(as_json(message), ensure_ascii=False))
+    elif isinstance(message.body, bytes | str):
+        _write(message.body)
     else:
-        print(json.dumps(_plain(message.body), ensure_ascii=False))
+        _write(json.dumps(_plain(message.body), ensure_ascii=False))
+
+
+def _write(line: bytes | str) -> None:
+    """One line on standard output, in UTF-8 whatever the terminal's habits are."""
+    sys.stdout.buffer.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
 
 
 def as_json(message: antiphon.Message) -> dict[str, Any]:

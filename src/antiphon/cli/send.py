@@ -1,4 +1,8 @@
-"""`antiphon send`: sends messages; exits 0 only when all of them are confirmed."""
+"""`antiphon send`: sends messages; exits 0 only when all of them are confirmed.
+
+Stops at the first message that cannot be stored, and says how many before it are confirmed: nothing after it
+is stored.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,24 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import antiphon
-from antiphon.cli.options import add_connection_options, positive, property_option
+from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.cli.lines import bytes_to_read, read_lines
+from antiphon.cli.options import (
+    add_client_options,
+    add_connection_options,
+    not_negative,
+    positive,
+    property_option,
+    seconds_option,
+)
 from antiphon.cli.progress import Progress
 
-CHUNK = 1000
-USAGE = 2
+FAILED, USAGE, TIMED_OUT = 1, 2, 3
 
 
 def add_command(commands: Any) -> None:
@@ -28,7 +39,9 @@ def add_command(commands: Any) -> None:
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--file", type=Path, help="send the bytes of this file as one message")
-    source.add_argument("--size", type=int, metavar="BYTES", help="send generated bodies of this size")
+    source.add_argument(
+        "--size", type=not_negative, metavar="BYTES", help="send generated bodies of this size"
+    )
     parser.add_argument(
         "--count", type=positive, help="send that many (default 1; with standard input: all lines)"
     )
@@ -41,8 +54,16 @@ def add_command(commands: Any) -> None:
         metavar="NAME[:TYPE]=VALUE",
         help="may be repeated; TYPE is str, int, float or bool",
     )
-    parser.add_argument("--priority", type=int, default=4, help="0 to 9 (default 4)")
+    parser.add_argument("--priority", type=int, default=PRIORITY_DEFAULT, help="0 to 9 (default 4)")
     parser.add_argument("--key", help="the message's key")
+    parser.add_argument(
+        "--timeout",
+        type=seconds_option,
+        metavar="SECONDS",
+        help="how long the server may take to let us in (default 10) and to confirm what was sent (default "
+        "60); exit code 3 when that is not enough",
+    )
+    add_client_options(parser)
     add_connection_options(parser)
     parser.set_defaults(run=run)
 
@@ -52,54 +73,79 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.body is not None and (arguments.file is not None or arguments.size is not None):
         print("antiphon send: give a body, or --file, or --size", file=sys.stderr)
         return USAGE
-    confirmed, last = asyncio.run(_send(arguments))
-    if arguments.json:
-        where = (
-            {"channel": last.channel, "sequence": last.sequence, "message_id": last.message_id}
-            if last
-            else None
-        )
-        print(json.dumps({"confirmed": confirmed, "destination": arguments.destination, "last": where}))
-    else:
-        print(f"confirmed {confirmed} message{'' if confirmed == 1 else 's'} in {arguments.destination}")
+    if arguments.priority not in range(10):
+        raise antiphon.InvalidMessage(f"the priority is 0 to 9, not {arguments.priority}")
+    try:
+        receipts: Sequence[antiphon.Receipt] = asyncio.run(_send(arguments))
+    except antiphon.PublishError as error:
+        _tell(arguments, error.confirmed, None, error)
+        return TIMED_OUT if isinstance(error, antiphon.PublishUncertain) else FAILED
+    _tell(arguments, len(receipts), receipts[-1] if receipts else None)
     return 0
 
 
-async def _send(arguments: argparse.Namespace) -> tuple[int, antiphon.Receipt | None]:
-    options: dict[str, Any] = {
-        "properties": dict(arguments.properties) or None,
-        "priority": arguments.priority,
-        "key": arguments.key,
-    }
-    confirmed, last = 0, None
-    total = arguments.count or 1
-    progress = Progress(f"sending to {arguments.destination}", total)
-    bodies = _bodies(arguments)
+def _tell(
+    arguments: argparse.Namespace,
+    confirmed: int,
+    last: antiphon.Receipt | None,
+    error: antiphon.PublishError | None = None,
+) -> None:
+    """Say how many are stored; and what went wrong, if something did."""
+    if arguments.json:
+        told: dict[str, Any] = {"confirmed": confirmed, "destination": arguments.destination, "last": None}
+        if last is not None:
+            where = {"channel": last.channel, "sequence": last.sequence, "message_id": last.message_id}
+            told["last"] = where
+        if error is not None:
+            told["error"] = str(error)
+        print(json.dumps(told))
+    else:
+        print(f"confirmed {confirmed} message{'' if confirmed == 1 else 's'} in {arguments.destination}")
+    if error is not None:
+        print(f"antiphon: {error}", file=sys.stderr)
+
+
+async def _send(arguments: argparse.Namespace) -> Sequence[antiphon.Receipt]:
+    waiting = {} if arguments.timeout is None else {"timeout": arguments.timeout}
     async with (
-        antiphon.connect(arguments.url) as connection,
+        antiphon.connect(arguments.url, client_id=arguments.client_id, **waiting) as connection,
         connection.session() as session,
         session.producer(arguments.destination) as producer,
     ):
-        while chunk := list(islice(bodies, CHUNK)):
-            # Sends of one loop tick travel in one batch, so a chunk costs little more than one message.
-            receipts = await asyncio.gather(*(producer.send(body, **options) for body in chunk))
-            confirmed, last = confirmed + len(chunk), receipts[-1]
-            progress.advance(len(chunk))
+        return await producer.send_many(_messages(arguments), **waiting)
+
+
+async def _messages(arguments: argparse.Namespace) -> AsyncIterator[Any]:
+    """What is to be sent, with what the options say of every message."""
+    properties = dict(arguments.properties) or None
+    is_plain = properties is None and arguments.key is None and arguments.priority == PRIORITY_DEFAULT
+    async for body in _bodies(arguments):
+        yield body if is_plain else antiphon.Row(body, properties, arguments.priority, arguments.key)
+
+
+async def _bodies(arguments: argparse.Namespace) -> AsyncIterator[str | bytes]:
+    what = f"sending to {arguments.destination}"
+    is_lines = arguments.body is None and arguments.file is None and arguments.size is None
+    if is_lines:
+        descriptor = sys.stdin.fileno()
+        progress = Progress(what, bytes_to_read(descriptor))
+        taken = 0
+        async for line in read_lines(descriptor, progress.advance):
+            if taken == arguments.count:
+                break
+            taken += 1
+            yield line
+    else:
+        count = arguments.count or 1
+        progress = Progress(what, count)
+        one = arguments.body if arguments.body is not None else None
+        if arguments.file is not None:
+            one = arguments.file.read_bytes()
+        for number in range(count):
+            yield one if one is not None else _generated(number, arguments.size)
+            progress.advance(1)
     progress.finish()
-    return confirmed, last
 
 
-def _bodies(arguments: argparse.Namespace) -> Iterator[str | bytes]:
-    if arguments.body is not None:
-        return iter([arguments.body] * (arguments.count or 1))
-    if arguments.file is not None:
-        return iter([arguments.file.read_bytes()] * (arguments.count or 1))
-    if arguments.size is not None:
-        return _generated(arguments.count or 1, arguments.size)
-    lines = (line.rstrip("\n") for line in sys.stdin)
-    return islice(lines, arguments.count) if arguments.count else lines
-
-
-def _generated(count: int, size: int) -> Iterator[bytes]:
-    for number in range(count):
-        yield f"{number:>16}".encode().rjust(size, b".")[:size] if size >= 16 else bytes(size)
+def _generated(number: int, size: int) -> bytes:
+    return f"{number:>16}".encode().rjust(size, b".") if size >= 16 else bytes(size)

@@ -25,6 +25,7 @@ from antiphon.cli.topology import (
 from antiphon.errors import NodeError
 
 DEFAULT_PORT = 7420
+LOOPBACK = "127.0.0.1"
 
 
 def add_command(commands: Any) -> None:
@@ -40,6 +41,12 @@ def add_command(commands: Any) -> None:
         type=_port,
         help="client port, of the first client manager if there are several, with the others on those after "
         "it; 0 picks free ones (default 7420)",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="where clients may come from: an address of this machine, or 0.0.0.0 for all of them "
+        "(default 127.0.0.1). There are no users and no TLS yet: whoever can reach it can do anything",
     )
     add_topology_options(parser, transports=(MEMORY, *TRANSPORTS))
     parser.add_argument("--restart", action="store_true", help="start a node again that has died")
@@ -74,6 +81,7 @@ def _run_embedded(arguments: argparse.Namespace) -> int:
     settings = EmbeddedSettings(
         data=arguments.data,
         port=DEFAULT_PORT if arguments.port is None else arguments.port,
+        host=LOOPBACK if arguments.listen is None else arguments.listen,
         accept_possible_loss=arguments.accept_possible_loss,
     )
     return run_embedded(settings, announce=_print_ready_json if arguments.json else _print_ready_text)
@@ -105,8 +113,8 @@ def _run_cluster(arguments: argparse.Namespace) -> int:
         spec = load_cluster(config)
         refuse_contradictions(arguments, spec, str(arguments.data))
         check_local(config, spec)
-        if arguments.port:
-            spec = move_clients(config, spec, arguments.port)
+        if arguments.port or arguments.listen is not None:
+            spec = move_clients(config, spec, arguments.port, arguments.listen)
         options = _node_options(arguments)
         commands = {node.name: node_command(config, node.name, options) for node in spec.nodes}
 

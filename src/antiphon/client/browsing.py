@@ -12,12 +12,12 @@ from antiphon.wire.frames import Browsed, DestinationOpened
 PAGE_MESSAGES = 1_000
 
 
-async def browse(scope: SessionScope, destination: str) -> AsyncIterator[Message]:
+async def browse(scope: SessionScope, destination: str, create: bool) -> AsyncIterator[Message]:
     """The messages that are there, in order. A page is asked for when the one before it is used up."""
     await scope.core()
     # Not for the session: nothing will be ordered, and one may look while nothing can be.
     link = scope.link
-    request = link.core.open_destination(destination, create=True)
+    request = link.core.open_destination(destination, create=create)
     opened = await link.call(request, DestinationOpened, scope.timeout)
     after, more = 0, True
     while more:

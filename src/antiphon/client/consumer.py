@@ -52,11 +52,14 @@ class Consumer(Block):
         prefetch: int | None,
         durable: str | None = None,
         start: Start | None = None,
+        *,
+        create: bool = True,
     ) -> None:
         self._wish = Wish(parse_destination(destination), durable, start)
         if prefetch is not None and not (isinstance(prefetch, int) and 1 <= prefetch <= PREFETCH_MAX):
             raise LocalError(f"prefetch is 1 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
         self.destination = destination
+        self._is_created = create
         self._scope = scope
         self._prefetch = prefetch or PREFETCH_MESSAGES
         self._opening = Once(self._open)
@@ -135,7 +138,7 @@ class Consumer(Block):
     async def _open(self) -> Attached:
         scope = self._scope
         session = await scope.core()
-        opened = await scope.open_destination(self.destination)
+        opened = await scope.open_destination(self.destination, create=self._is_created)
         subscription = await self._wish.order(scope, opened) if self._wish.is_topic else QUEUE
         return await self._attach(scope.link, session, opened, subscription, scope.timeout)
 

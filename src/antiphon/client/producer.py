@@ -174,8 +174,8 @@ class Producer(Block):
 
         `bodies` is any iterable or async iterable, and may be longer than memory. When
         something goes wrong, nothing after it is sent, and `error.confirmed` says how many
-        messages from the start are stored. `timeout` (60 s if not given) is the time each
-        part has, not all of it.
+        messages from the start are stored; an iterable that raises is the cause of a PublishRefused.
+        `timeout` (60 s if not given) is the time each part has, not all of it.
 
         >>> receipts = await producer.send_many(line.encode() for line in file)
         >>> len(receipts), receipts[0].sequence

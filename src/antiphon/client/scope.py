@@ -92,11 +92,11 @@ class SessionScope:
         core = self._opening.result
         return self.is_closed or (core is not None and core.error is not None)
 
-    async def open_destination(self, name: str) -> DestinationOpened:
-        """Find a destination, or make it, and have its channel know the session."""
+    async def open_destination(self, name: str, *, create: bool = True) -> DestinationOpened:
+        """Find a destination, or make it if that is wanted, and have its channel know the session."""
         core = await self.core()
         link = self.link
-        request = link.core.open_destination(name, create=True, session=core.session)
+        request = link.core.open_destination(name, create=create, session=core.session)
         return await link.call(request, DestinationOpened, self.timeout)
 
     async def order(self, channel: str, payload: Order) -> ConfirmItem:

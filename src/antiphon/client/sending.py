@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator
 from itertools import accumulate, islice
 from typing import Any, TypeAlias
 
@@ -30,6 +30,10 @@ ROWS_AT_ONCE_MAX = 8_192
 
 Part: TypeAlias = tuple[Bodies, int]
 """What a chunk is made of, and about how many bytes it takes."""
+
+
+class _SourceFailed(Exception):
+    """The iterable of bodies raised, as its cause says."""
 
 
 class Sending:
@@ -62,15 +66,15 @@ class Sending:
     async def _send(self, submitting: Awaitable[None]) -> Receipts:
         try:
             await submitting
-        except LocalError as error:
-            # One body may not be sent. Those before it may be on their way.
+        except (LocalError, _SourceFailed) as error:
+            # One body may not be sent, or the iterable failed. What came before may be on its way.
             await self._drain()
-            if self.failure is None and self.receipts:
+            if self.failure is None and (self.receipts or isinstance(error, _SourceFailed)):
                 stored = len(self.receipts)
                 raise PublishRefused(
                     f"the first {stored} messages are stored, those after them were not sent: {error}",
                     confirmed=stored,
-                ) from error
+                ) from (error.__cause__ or error)
             if self.failure is None:
                 raise
         except BaseException:
@@ -99,7 +103,7 @@ class Sending:
     async def _send_all(self, bodies: Iterable[Any]) -> None:
         iterator = iter(bodies)
         rows = ROWS_AT_ONCE_MAX if isinstance(bodies, list | tuple) else ROWS_FIRST
-        while taken := list(islice(iterator, rows)):
+        while taken := _taken(iterator, rows):
             parts = self._parts(taken)
             for part in parts:
                 self._submit(part)
@@ -119,7 +123,15 @@ class Sending:
             except LocalError as error:
                 refused.append(error)
 
-        async for body in bodies:
+        iterator = aiter(bodies)
+        while True:
+            try:
+                body = await anext(iterator)
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                submit_pending()
+                raise _SourceFailed(str(error)) from error
             if not self._pending:
                 self._lane.link.at_tick(submit_pending)
             self._pending.append(body)
@@ -211,6 +223,14 @@ class Sending:
         for chunk in self._chunks:
             if not chunk.has_left and not chunk.fate.done():
                 chunk.fate.set_result([])
+
+
+def _taken(iterator: Iterator[Any], rows: int) -> list[Any]:
+    """The next bodies. Those that came before the iterable raised are left out with it."""
+    try:
+        return list(islice(iterator, rows))
+    except Exception as error:
+        raise _SourceFailed(str(error)) from error
 
 
 def _are_bytes(bodies: Iterable[Any]) -> bool:

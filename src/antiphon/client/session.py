@@ -60,6 +60,7 @@ class Session(Block):
         *,
         durable: str | None = None,
         start: Start | None = None,
+        create: bool = True,
     ) -> Consumer:
         """A consumer of the messages of a destination.
 
@@ -72,23 +73,26 @@ class Session(Block):
         published from now on, or where `start` says: "earliest" is the first message that is kept,
         a number is a sequence number. A durable subscription that exists goes on where it stands.
 
+        A destination that does not exist is made, unless `create` is False: then DestinationError.
+
         >>> async with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = await consumer.receive(timeout=1.0)
         >>> consumer = await session.consumer("topic:prices", durable="audit", start="earliest")
         """
-        return Consumer(self._scope, destination, prefetch, durable, start)
+        return Consumer(self._scope, destination, prefetch, durable, start, create=create)
 
-    def browse(self, destination: str) -> AsyncIterator[Message]:
+    def browse(self, destination: str, *, create: bool = True) -> AsyncIterator[Message]:
         """The messages of a queue, or what a topic keeps, without consuming them.
 
         They come in their order, those in the hands of consumers too. What is acknowledged
-        meanwhile is left out, what is sent meanwhile comes at the end.
+        meanwhile is left out, what is sent meanwhile comes at the end. A destination that does not
+        exist is made, unless `create` is False: then DestinationError.
 
         >>> async for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)
         """
         parse_destination(destination)
-        return browse(self._scope, destination)
+        return browse(self._scope, destination, create)
 
     async def unsubscribe(self, name: str) -> None:
         """End a durable subscription; what waits in it is lost to it.

@@ -79,17 +79,23 @@ def check_local(path: Path, spec: ClusterSpec) -> None:
             )
 
 
-def move_clients(path: Path, spec: ClusterSpec, client_port: int) -> ClusterSpec:
-    """Have the client managers of a cluster that does not run listen from this port on."""
-    ports = itertools.count(client_port)
+def move_clients(
+    path: Path, spec: ClusterSpec, client_port: int | None, address: str | None = None
+) -> ClusterSpec:
+    """Have the client managers of a cluster that is stopped listen from this port on, or at this address."""
+    ports = itertools.count(client_port or 0)
+
+    def moved_to(host: str, port: int) -> tuple[str, int]:
+        return address or host, next(ports) if client_port else port
+
     nodes = [
-        replace(node, listen=(node.listen[0], next(ports))) if node.listen is not None else node
+        replace(node, listen=moved_to(*node.listen)) if node.listen is not None else node
         for node in spec.nodes
     ]
     moved = replace(spec, nodes=tuple(nodes))
     if moved != spec:
         text = write(moved)
-        read(text, f"with --port {client_port}")
+        read(text, f"with --port {client_port}" if client_port else f"with --listen {address}")
         _write_durably(path, text)
     return moved
 

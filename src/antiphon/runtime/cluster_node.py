@@ -353,11 +353,7 @@ async def _wait_for_channels(life: _Life, runner: NodeRunner, node: Node) -> Non
 
 async def _listen(life: _Life, port: ClientPort) -> None:
     assert life.node.listen is not None, "a client manager listens"
-    host, number = life.node.listen
-    try:
-        await port.start(host, number)
-    except OSError as error:
-        raise NodeError(f"cannot listen on {host}:{number} for clients: {error.strerror}") from None
+    await port.start(*life.node.listen)
 
 
 # --- the end ---------------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ from antiphon.startup import Identity, StartedNode, StartSettings, start
 
 log = logging.getLogger("antiphon")
 
-HOST = "127.0.0.1"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedSettings:
@@ -36,6 +34,7 @@ class EmbeddedSettings:
 
     data: Path
     port: int
+    host: str = "127.0.0.1"
     accept_possible_loss: bool = False
     journal: JournalSettings = field(default_factory=JournalSettings)
     start: StartSettings = field(default_factory=StartSettings)
@@ -89,7 +88,7 @@ async def _serve(
     try:
         runner.begin({channel: storage}, before(port, failpoints, runner.take))
         await runner.serving
-        await port.start(HOST, settings.port)
+        await port.start(settings.host, settings.port)
         announce(_ready(settings, started, port))
         await asyncio.wait((stop, runner.failed), return_when=asyncio.FIRST_COMPLETED)
         if runner.failed.done():

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from antiphon.client_manager.effects import (
     WriteBlocked,
     WriteUnblocked,
 )
+from antiphon.errors import NodeError
 from antiphon.runtime.connection import MANAGER_SAYS, NEXT_ROUND, UNREAD, ClientConnection
 from antiphon.runtime.limits import Kept, Line, connections_possible
 from antiphon.runtime.refusals import RefusalLog
@@ -156,15 +158,22 @@ class ClientPort:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; port 0 picks a free one."""
         self._connections_max = connections_possible(self.settings.connections_max)
-        self._server = await self._loop.create_server(
-            lambda: ClientConnection(self),
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=self.settings.handshake_s if tls else None,
-            reuse_address=True,
-            backlog=_BACKLOG,
-        )
+        try:
+            self._server = await self._loop.create_server(
+                lambda: ClientConnection(self),
+                host,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=self.settings.handshake_s if tls else None,
+                reuse_address=True,
+                backlog=_BACKLOG,
+            )
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else error
+            raise NodeError(
+                f"cannot listen on {host}:{port} for clients: {why}; "
+                "--port chooses another port, 0 any that is free"
+            ) from error
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 
     @property

@@ -214,3 +214,8 @@ def test_what_the_caller_changes_later_does_not_change_the_message() -> None:
     builder.add(b"", properties, timestamp_ms=5)
     properties["a"] = 2
     assert builder.build(7, 1).properties(0) == {"a": 1}
+
+
+def test_properties_that_are_no_mapping_are_refused_in_words() -> None:
+    with pytest.raises(InvalidMessage, match="mapping of names to values, not list"):
+        build({"properties": [1]})

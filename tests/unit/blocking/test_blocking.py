@@ -177,8 +177,10 @@ def test_an_iterable_that_fails_sends_nothing_after_that(
         yield from [b"x"] * 1_000
         raise RuntimeError("no more")
 
-    with pytest.raises(RuntimeError, match="no more"):
+    with pytest.raises(antiphon.PublishRefused, match="no more") as refused:
         session.producer(QUEUE).send_many(bodies())
+    assert refused.value.confirmed == 1_000
+    assert isinstance(refused.value.__cause__, RuntimeError)
     assert session.producer(QUEUE).send(b"y").sequence >= 1
 
 

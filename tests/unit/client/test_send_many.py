@@ -247,17 +247,25 @@ async def test_a_part_without_an_outcome_is_uncertain_in_the_end() -> None:
         assert uncertain.value.confirmed == 0
 
 
+@pytest.mark.parametrize("wrap", [iter, slowly], ids=["iterator", "async"])
+@pytest.mark.parametrize("good", [0, 10, 5_000])
 @asynchronous
-async def test_an_iterable_that_fails_is_not_hidden() -> None:
-    def source() -> Iterator[bytes]:
-        yield b"a"
+async def test_an_iterable_that_fails_is_told_with_how_many_are_stored(
+    wrap: Callable[[Any], Any], good: int
+) -> None:
+    def bodies() -> Iterator[bytes]:
+        yield from [b"x"] * good
         raise KeyError("mine")
 
     async with serving() as server:
         producer = await open_producer(server)
-        with pytest.raises(KeyError, match="mine"):
-            await producer.send_many(source())
-        assert (await producer.send(b"b")).sequence == 1
+        with pytest.raises(antiphon.PublishRefused, match="mine") as refused:
+            await producer.send_many(wrap(bodies()))
+        assert isinstance(refused.value.__cause__, KeyError)
+        assert refused.value.confirmed == len(bodies_of(server)) <= good
+        if wrap is slowly:
+            assert refused.value.confirmed == good
+        assert (await producer.send(b"y")).sequence == refused.value.confirmed + 1
 
 
 @asynchronous

@@ -182,6 +182,11 @@ def test_client_managers_can_be_moved_to_other_ports(tmp_path: Path) -> None:
     assert moved.servers == ["127.0.0.1:7500", "127.0.0.1:7501"]
     assert load_cluster(config) == moved
     assert cluster_data.move_clients(config, moved, 7500) == moved
+    assert cluster_data.move_clients(config, moved, None, "127.0.0.2").servers == [
+        "127.0.0.2:7500",
+        "127.0.0.2:7501",
+    ]
+    assert cluster_data.move_clients(config, spec, 7500, "127.0.0.1") == moved
     with pytest.raises(
         NodeError, match=r"with --port 65535: nodes\.cm-2\.listen: '127\.0\.0\.1:65536' is not"
     ):
