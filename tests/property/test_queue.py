@@ -56,7 +56,7 @@ def build(steps: list[tuple[object, ...]]) -> tuple[Queue, Model]:
                 skip = min(skip, count - 1)
                 first = next_number + gap
                 next_number = first + count
-                location, length = Location(at // 3, 100 * at, 1_000), 57 + 31 * count
+                location, length = Location(at // 3, 100 * at, 1_000, at), 57 + 31 * count
                 queue.publish(first, count, skip, location, at, length, bytes(16))
                 batch = (first, count, location, at, length)
                 for number in range(first + skip, first + count):

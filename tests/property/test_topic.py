@@ -124,7 +124,7 @@ class Run:
         skip = min(skip, count - 1)
         first = self.next_number + gap
         self.next_number = first + count
-        location, length = Location(self.at // 3, 100 * self.at, 1_000), 57 + 31 * count
+        location, length = Location(self.at // 3, 100 * self.at, 1_000, self.at), 57 + 31 * count
         self.topic.publish(first, count, skip, location, self.at, length, bytes(16))
         stored = Stored((first, count, location, self.at, length), length // count)
         self.model.publish(range(first + skip, first + count), stored)

@@ -12,11 +12,11 @@ from struct import Struct
 from antiphon.bus.effects import CopyRecord, StateCaptured, StateOpened
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.ids import MID_STRUCT, Mid
-from antiphon.journal.ports import Location, Record
+from antiphon.journal.ports import Location, Record, identity_of
 from tests.unit.bus.stage import MemoryPayloads
 
 KEPT = 2
-_PLACE = Struct("<QQQ")
+_PLACE = Struct("<QQQQ")
 _ROW_BYTES = MID_STRUCT.size + _PLACE.size
 
 
@@ -28,7 +28,7 @@ class StagePayloads(MemoryPayloads):
         self._copies: dict[int, Location] = {}
 
     def write_copy(self, index: int, copy: CopyRecord) -> None:
-        self._copies[index] = Location(1, len(self.records), len(copy.payload))
+        self._copies[index] = Location(1, len(self.records), len(copy.payload), identity_of(copy.digest))
         self.records.append(copy)
 
     def copied(self, index: int) -> Location | None:
@@ -44,7 +44,8 @@ class StagePayloads(MemoryPayloads):
     def where(self, mid: Mid) -> Location:
         """Where an envelope lies, numbered or copied."""
         at = next(at for at, record in enumerate(self.records) if record.mid == mid)
-        return Location(1, at, len(self.records[at].payload))
+        record = self.records[at]
+        return Location(1, at, len(record.payload), identity_of(record.digest))
 
 
 class Shelf:

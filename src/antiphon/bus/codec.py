@@ -39,7 +39,7 @@ from antiphon.wire.layout import Field, list_of
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, pack
 
 MAGIC: Final = 0xA971
-VERSION: Final = 3
+VERSION: Final = 4
 
 _HEAD = Struct("<HBBIH16s16s")
 _START: Final = pack(Struct("<HB"), MAGIC, VERSION)
@@ -50,7 +50,7 @@ _COPIED_BYTES: Final = 65_536
 ENVELOPE_BYTES: Final = _DATA.size
 """What one of several envelopes takes beside its payload."""
 _PIECE = Struct("<QII")
-_PLACE = Struct("<III")
+_PLACE = Struct("<IIIQ")
 _CREDIT = Struct("<QQQ")
 _TAKER = Struct("<QQQ")
 _TARGET = Struct("<HQQ")

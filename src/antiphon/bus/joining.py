@@ -71,7 +71,7 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.member import Member
 from antiphon.bus.messages import Entry, EntryKind, Place, digest_of
-from antiphon.bus.ports import JournalCounter, Location, Payloads
+from antiphon.bus.ports import JournalCounter, Location, Payloads, identity_of
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid, epoch_node
 
@@ -538,7 +538,7 @@ class Joiner:
         return next((asked for asked in self._places_asked if places[-1] in asked), None)
 
     def _take_copy(self, transfer: _Transfer, place: Place, item: m.Data, out: list[RoleEffect]) -> bool:
-        if len(item.payload) != place.length:
+        if len(item.payload) != place.length or identity_of(item.digest) != place.identity:
             return False
         index = self._copied.get(item.mid)
         if index is None:

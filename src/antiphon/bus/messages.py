@@ -507,11 +507,12 @@ class CheckpointChunk:
 
 
 class Place(NamedTuple):
-    """Where the sender's journal holds a record; means nothing to anybody else."""
+    """Where the holder's journal has a record, which means nothing to others, and which envelope it is."""
 
     segment: int
     offset: int
     length: int
+    identity: int
 
 
 @dataclass(frozen=True, slots=True)

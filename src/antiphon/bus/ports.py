@@ -11,9 +11,9 @@ from typing import Protocol
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import FetchIdReply
 from antiphon.ids import Mid
-from antiphon.journal.ports import Location, Record
+from antiphon.journal.ports import Location, Record, identity_of
 
-__all__ = ["CommittedOrder", "JournalCounter", "Location", "Payloads", "Record"]
+__all__ = ["CommittedOrder", "JournalCounter", "Location", "Payloads", "Record", "identity_of"]
 
 
 class Payloads(Protocol):

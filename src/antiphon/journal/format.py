@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from xxhash import xxh3_64_digest, xxh3_64_intdigest, xxh3_128_digest
 
 from antiphon.ids import Mid
-from antiphon.journal.ports import Buffer, Location, Position, Row
+from antiphon.journal.ports import IDENTITY, Buffer, Location, Position, Row, identity_of
 
 PAGE: Final = 4096
 FORMAT_VERSION: Final = 1
@@ -317,7 +317,7 @@ class RecordHeader(NamedTuple):
 
     @property
     def location(self) -> Location:
-        return Location(self.segment, self.offset, self.length)
+        return Location(self.segment, self.offset, self.length, identity_of(self.digest))
 
 
 RECORD_ALIGNMENT: Final = 8
@@ -353,7 +353,7 @@ def encode_records(
     The first of them says that the record before it ends at `previous`. Returns where the last one ends.
     """
     # One loop and no call for each: there is one record for every envelope.
-    pack, small = _RECORD.pack, _SMALL_BYTES
+    pack, small, unpack_identity = _RECORD.pack, _SMALL_BYTES, IDENTITY.unpack_from
     synced_segment, synced_blocks, synced_data = synced
     for (pid, pe, pseq), ts, count, digest, payload in rows:
         length = len(payload)
@@ -371,7 +371,7 @@ def encode_records(
             buffers.append(b"".join((head, checksum, payload, padding)))
         else:
             buffers += (head + checksum, payload, padding) if padding else (head + checksum, payload)
-        locations.append(_new(Location, (segment, offset, length)))
+        locations.append(_new(Location, (segment, offset, length, unpack_identity(digest)[0])))
         previous = offset = after
     return previous
 

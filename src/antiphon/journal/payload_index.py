@@ -1,7 +1,7 @@
 """Which envelope lies where: by id until it has its numbers, by its first number from then on.
 
 What waits for a number is little and is kept as objects. What has one can be a hundred thousand entries
-until the next checkpoint covers them, and is kept in flat arrays: 20 bytes an entry and nothing for the
+until the next checkpoint covers them, and is kept in flat arrays: 28 bytes an entry and nothing for the
 garbage collector to walk through.
 """
 
@@ -18,7 +18,17 @@ from antiphon.journal.ports import Location, Record
 class PayloadIndex:
     """The bus's view of the payloads in one journal (`bus.ports.Payloads`)."""
 
-    __slots__ = ("_copies", "_first", "_length", "_offset", "_read", "_record", "_segment", "_unplaced")
+    __slots__ = (
+        "_copies",
+        "_first",
+        "_identity",
+        "_length",
+        "_offset",
+        "_read",
+        "_record",
+        "_segment",
+        "_unplaced",
+    )
 
     def __init__(
         self,
@@ -34,6 +44,7 @@ class PayloadIndex:
         self._segment = array("I")
         self._offset = array("I")
         self._length = array("I")
+        self._identity = array("Q")
 
     def add(self, mid: Mid, location: Location) -> None:
         """An envelope was written; a second copy of the same one takes the place of the first."""
@@ -69,6 +80,7 @@ class PayloadIndex:
         self._segment.append(location.segment)
         self._offset.append(location.offset)
         self._length.append(location.length)
+        self._identity.append(location.identity)
         return location
 
     def location_of(self, first: int) -> Location | None:
@@ -76,7 +88,7 @@ class PayloadIndex:
         at = bisect_left(self._first, first)
         if at == len(self._first) or self._first[at] != first:
             return None
-        return Location(self._segment[at], self._offset[at], self._length[at])
+        return Location(self._segment[at], self._offset[at], self._length[at], self._identity[at])
 
     def discard(self, mid: Mid) -> None:
         """The envelope will never get a number: its space may go."""
@@ -97,7 +109,7 @@ class PayloadIndex:
     def forget_through(self, base: int) -> None:
         """A checkpoint covers everything through `base`: what begins there or earlier is no longer ours."""
         keep = bisect_right(self._first, base)
-        for column in (self._first, self._segment, self._offset, self._length):
+        for column in (self._first, self._segment, self._offset, self._length, self._identity):
             del column[:keep]
 
     def unplaced(self) -> Iterator[tuple[Mid, Location]]:

@@ -7,7 +7,8 @@ decides about bytes is the journal's, so that both halls run the same decisions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
 
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
@@ -16,13 +17,26 @@ Buffer = bytes | bytearray | memoryview
 Row = tuple[Mid, int, int, bytes, Buffer]
 """An envelope that is to be written: its id, ts, count and digest, and its payload."""
 
+IDENTITY: Final = Struct("<Q")
+
 
 class Location(NamedTuple):
-    """Where a data record lies: its segment, the offset of its header, the length of its payload."""
+    """Where a data record lies: its segment, the offset of its header, the length of its payload; and which
+    envelope lies there.
+
+    A place can be written again when its segment is used again, or when a crash has cut off what was not
+    durable. So a place alone does not name an envelope: what is read there is compared (`identity_of`).
+    """
 
     segment: int
     offset: int
     length: int
+    identity: int
+
+
+def identity_of(digest: bytes) -> int:
+    """The first 8 bytes of an envelope's digest, as a number."""
+    return int(IDENTITY.unpack_from(digest)[0])
 
 
 class Record(NamedTuple):

@@ -12,7 +12,7 @@ from antiphon.journal.format import (
     payload_digest,
     segment_name,
 )
-from antiphon.journal.ports import Disk, Location
+from antiphon.journal.ports import Disk, Location, identity_of
 
 # A batch that is delivered in many slices is read once for each; verifying two megabytes takes 50 us.
 _REMEMBERED_MAX: Final = 64
@@ -41,13 +41,16 @@ class RecordReader:
 
     def verify(self, location: Location) -> tuple[RecordHeader, memoryview]:
         """Header and payload, compared with their checksums just now."""
-        segment, offset, length = location
+        segment, offset, length, identity = location
         view = self._views.get(segment)
         if view is None:
             view = self._views[segment] = self._disk.view(segment_name(segment))
         header = decode_record_header(view, offset, self._seed, segment, offset)
-        if header is None or header.length != length:
+        if header is None:
             raise Damaged(segment_name(segment), offset, "the header of a data record does not verify")
+        if header.length != length or identity_of(header.digest) != identity:
+            text = f"another envelope lies there than the one that was written, {header.mid}"
+            raise Damaged(segment_name(segment), offset, text)
         payload = view[offset + RECORD_HEADER_BYTES : offset + RECORD_HEADER_BYTES + length]
         if payload_digest(header.mid, header.ts, header.count, payload) != header.digest:
             raise Damaged(segment_name(segment), offset, f"the data record of {header.mid} does not verify")

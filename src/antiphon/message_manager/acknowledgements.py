@@ -122,12 +122,3 @@ def read_acknowledged(data: Buffer) -> tuple[Consumed, ...]:
             one = Acknowledge.decode(body)
             return (Consumed(one.destination, one.subscription, one.ranges),)
     raise ProtocolError("a command that acknowledges nothing")
-
-
-def looks_like_acknowledgement(data: Buffer) -> bool:
-    """Are these the bytes of one whole command that acknowledges?"""
-    try:
-        read_acknowledged(data)
-    except ProtocolError:
-        return False
-    return True

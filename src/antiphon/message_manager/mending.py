@@ -7,7 +7,7 @@ What it promises
     R1  Nothing that does not verify is handed out. What is damaged is waited for: whoever reads in order
         stops before it, and goes on when it is there again.
     R2  It is asked for, of one replica after the other, until it is here or nobody needs it any more.
-    R3  What comes is believed only if the envelope verifies and holds at its place the batch that ours held.
+    R3  What comes is believed only if it verifies and is the envelope that was written here, by its digest.
     R4  A node that is alone has nobody to ask: it stops, and names file and offset.
 
 What it leaves to others
@@ -26,13 +26,9 @@ from typing import Final
 
 from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
 from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
-from antiphon.bus.ports import Location, Payloads
+from antiphon.bus.ports import Location, Payloads, identity_of
 from antiphon.errors import Damaged
-from antiphon.message_manager.acknowledgements import ACKNOWLEDGEMENTS, looks_like_acknowledgement
-from antiphon.message_manager.destinations.index import StoredBatch
-from antiphon.message_manager.reading import looks_like_batch
-from antiphon.message_manager.state import ChannelState, Store
-from antiphon.message_manager.uncommitted import Uncommitted
+from antiphon.message_manager.state import ChannelState
 
 ASK_AGAIN_NS: Final = 200_000_000
 ASKED_AT_ONCE: Final = 64
@@ -50,7 +46,7 @@ class Mender:
         self.peers = peers
         # By place, with the node that gave what is being written there instead; 0 while nobody has.
         self._damaged: dict[Location, int] = {}
-        self._asked: dict[tuple[int, int], StoredBatch] = {}
+        self._asked: dict[tuple[int, int], Location] = {}
         self._turn = 0
         self._ask_at = 0
         self._said: list[Alarm | Mend] = []
@@ -116,25 +112,24 @@ class Mender:
         destinations, firsts = zip(*self._asked, strict=True)
         return [Send(self.peers[self._turn % len(self.peers)], BatchGet(destinations, firsts))]
 
-    def _named(self, state: ChannelState) -> Iterator[tuple[Location, tuple[tuple[int, int], StoredBatch]]]:
+    def _named(self, state: ChannelState) -> Iterator[tuple[Location, tuple[tuple[int, int], Location]]]:
         """The damaged records, each by one of the live batches in it."""
         segments = sorted({place.segment for place in self._damaged})
         for store in state.stores:
             for segment in segments:
                 for batch in store.index.rows_in(segment, store.stored):
                     if batch.location in self._damaged:
-                        yield batch.location, ((store.id, batch.first), _with_rows(store, batch))
+                        yield batch.location, ((store.id, batch.first), batch.location)
 
     def take(self, sender: int, reply: BatchReply) -> None:
         """Another replica has some of it: have it written anew."""
         for name, item in zip(zip(reply.destinations, reply.firsts, strict=False), reply.items, strict=False):
-            batch = self._asked.get(name)
-            is_damaged = batch is not None and batch.location in self._damaged
-            if batch is not None and is_damaged and _is_what_it_was(name[0], batch, item):
+            place = self._asked.get(name)
+            if place is not None and place in self._damaged and _is_what_it_was(place, item):
                 del self._asked[name]
-                self._damaged[batch.location] = sender
+                self._damaged[place] = sender
                 record = CopyRecord(item.mid, item.ts, item.count, item.digest, bytes(item.payload))
-                self._said.append(Mend(batch.location, record))
+                self._said.append(Mend(place, record))
 
     # -- answering ---------------------------------------------------------------
 
@@ -176,18 +171,8 @@ class Mender:
             return None
 
 
-def _with_rows(store: Store, batch: StoredBatch) -> StoredBatch:
-    """A batch that is not committed has one number, whatever it holds: tell how many rows that is."""
-    return batch._replace(count=store.held(batch.first).rows) if isinstance(store, Uncommitted) else batch
-
-
-def _is_what_it_was(store: int, batch: StoredBatch, item: Data) -> bool:
-    """Can this envelope be the one that the batch came in (R3)?"""
-    if len(item.payload) != batch.location.length:
+def _is_what_it_was(place: Location, item: Data) -> bool:
+    """Is this envelope the one that lay there (R3)?"""
+    if identity_of(item.digest) != place.identity or len(item.payload) != place.length:
         return False
-    if digest_of(item.mid, item.ts, item.count, item.payload) != item.digest:
-        return False
-    held = item.payload[batch.offset : batch.offset + batch.length]
-    return (
-        looks_like_acknowledgement(held) if store == ACKNOWLEDGEMENTS else looks_like_batch(held, batch.count)
-    )
+    return digest_of(item.mid, item.ts, item.count, item.payload) == item.digest

@@ -62,7 +62,7 @@ class BatchReader:
         self._batches_max = batches_max
         self._note = note
         # In the order of their last use, the latest last.
-        self._batches: dict[tuple[int, int, int], Batch] = {}
+        self._batches: dict[tuple[int, int, int, int], Batch] = {}
         # The record that was applied or read last: as a rule the next batch lies in it, too.
         self._last: tuple[Location, memoryview] | None = None
 
@@ -129,8 +129,8 @@ class BatchReader:
         return None if found is None else (stop, [found])
 
     def _batch(self, stored: StoredBatch) -> Batch | None:
-        segment, record_offset, _ = stored.location
-        key = (segment, record_offset, stored.offset)
+        segment, record_offset, _, identity = stored.location
+        key = (segment, record_offset, stored.offset, identity)
         batch = self._batches.pop(key, None)
         if batch is None:
             found = self._bytes(stored)

@@ -43,7 +43,7 @@ from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.ids import Mid
 from antiphon.journal.checkpoints import Checkpoint
-from antiphon.journal.ports import Location, Record
+from antiphon.journal.ports import Location, Record, identity_of
 from antiphon.journal.recovery import Recovered, Stored
 from antiphon.wire.commands import CommandKind, LogTime, encode_command
 
@@ -100,7 +100,9 @@ class MemoryPayloads:
         self.reads = 0
 
     def write(self, record: DataRecord) -> None:
-        self.unplaced[record.mid] = Location(1, len(self.records), len(record.payload))
+        self.unplaced[record.mid] = Location(
+            1, len(self.records), len(record.payload), identity_of(record.digest)
+        )
         self.records.append(record)
 
     def has(self, mid: Mid) -> bool:
@@ -129,7 +131,7 @@ class MemoryPayloads:
         return Record(found.mid, found.ts, found.count, found.digest, memoryview(found.payload))
 
     def write_copy(self, index: int, copy: CopyRecord) -> None:
-        self.copies[index] = Location(1, len(self.records), len(copy.payload))
+        self.copies[index] = Location(1, len(self.records), len(copy.payload), identity_of(copy.digest))
         self.records.append(DataRecord(copy.mid, copy.ts, copy.count, copy.digest, copy.payload))
 
     def copied(self, index: int) -> Location | None:
@@ -160,7 +162,7 @@ class StageDisk:
             elif isinstance(record, OrderRecord):
                 order.append(record.body)
             else:
-                location = Location(1, at, len(record.payload))
+                location = Location(1, at, len(record.payload), identity_of(record.digest))
                 data.append(Stored(record.mid, record.ts, record.count, record.digest, location))
         checkpoints = self.checkpoints[-2:]
         return Recovered(

@@ -30,7 +30,7 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
-from antiphon.journal.ports import Location
+from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import Stored
 from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of, item_of
 
@@ -381,7 +381,11 @@ def test_the_member_gets_a_payload_only_once_it_is_durable() -> None:
     assert desk.server.take(entry_of(data, 2), []) is None
     desk.step(Synced(1))
     taken = desk.server.take(entry_of(data, 2), [])
-    assert taken == Apply(entry_of(data, 2), memoryview(data.payload), Location(1, 0, len(data.payload)))
+    assert taken == Apply(
+        entry_of(data, 2),
+        memoryview(data.payload),
+        Location(1, 0, len(data.payload), identity_of(data.digest)),
+    )
     assert desk.payloads.reads == 0, "what was just written need not be read"
     assert desk.payloads.location_of(2) is not None
 

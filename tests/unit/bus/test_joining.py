@@ -56,7 +56,7 @@ from tests.unit.bus.test_holder import Spotty
 EPOCH = make_epoch(1, 1)
 N = 100
 TEXT = b"what the queues hold"
-_PLACE = Struct("<III")
+_PLACE = Struct("<IIIQ")
 
 
 def ledger_at(n: int) -> Ledger:
@@ -444,13 +444,18 @@ def test_a_record_that_a_holder_cannot_read_is_taken_from_another_and_copies_are
     assert sorted(copy.mid.pseq for copy in table.copies) == [1, 2, 3, 4, 5], "each is written once"
 
 
-def test_a_wrong_envelope_is_not_written() -> None:
+@pytest.mark.parametrize("is_sound", [False, True])
+def test_a_wrong_envelope_is_not_written(is_sound: bool) -> None:
     table = Table()
+
+    def wrong_digest(item: m.Data) -> bytes:
+        payload = bytes(len(item.payload))
+        return m.digest_of(item.mid, item.ts, item.count, payload) if is_sound else item.digest
 
     def way(sender: int, message: m.BusMessage) -> m.BusMessage | None:
         if isinstance(message, m.StoredReply) and sender == 2:
             wrong = [
-                m.Data(item.mid, item.ts, item.count, item.digest, bytes(len(item.payload)))
+                m.Data(item.mid, item.ts, item.count, wrong_digest(item), bytes(len(item.payload)))
                 for item in message.items
             ]
             return m.StoredReply(message.n, message.places, tuple(wrong))

@@ -18,7 +18,7 @@ from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
-from antiphon.journal.ports import Location
+from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import Recovered, Stored
 from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
 
@@ -191,7 +191,13 @@ def test_envelopes_are_sorted_into_placed_waiting_and_gone() -> None:
     for offset, data in enumerate([former, *envelopes]):
         payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
         stored.append(
-            Stored(data.mid, data.ts, data.count, data.digest, Location(1, offset, len(data.payload)))
+            Stored(
+                data.mid,
+                data.ts,
+                data.count,
+                data.digest,
+                Location(1, offset, len(data.payload), identity_of(data.digest)),
+            )
         )
     recovered = recover(
         found(EntriesAppended(OLD, 0, entries), data=stored, checkpoint=at(3, ledger)), payloads
@@ -209,7 +215,9 @@ def test_a_checkpoint_of_another_node_counts_before_its_base_is_on_record() -> N
     waiting = data_of(Mid(7, 1, 1))
     payloads = MemoryPayloads()
     payloads.write(DataRecord(waiting.mid, waiting.ts, waiting.count, waiting.digest, waiting.payload))
-    stored = Stored(waiting.mid, 0, 1, waiting.digest, Location(1, 0, len(waiting.payload)))
+    stored = Stored(
+        waiting.mid, 0, 1, waiting.digest, Location(1, 0, len(waiting.payload), identity_of(waiting.digest))
+    )
     ledger = Ledger()
     ledger.fold([opened])
     recovered = recover(
@@ -231,7 +239,7 @@ def test_what_is_committed_and_not_named_by_our_log_is_kept_for_others() -> None
     data = data_of(Mid(7, 1, 1))
     payloads = MemoryPayloads()
     payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
-    stored = Stored(data.mid, 0, 1, data.digest, Location(1, 0, len(data.payload)))
+    stored = Stored(data.mid, 0, 1, data.digest, Location(1, 0, len(data.payload), identity_of(data.digest)))
     ledger = Ledger()
     ledger.fold([opened, entry_of(data, 2)])
     lagging = EntriesAppended(OLD, 0, (opened,))

@@ -77,7 +77,7 @@ def test_several_records_lie_one_behind_the_other_and_none_beyond_the_end() -> N
     whole = b"".join(records(payloads, locations=locations))
     previous, at = 8000, 8192
     for place, payload in zip(locations, payloads, strict=True):
-        assert place == (3, at, len(payload))
+        assert place[:3] == (3, at, len(payload))
         read = decode_record_header(whole, at - 8192, SEED, 3, at)
         assert read is not None
         assert (read.previous, read.location, read.end) == (previous, place, at + record_size(len(payload)))

@@ -577,6 +577,30 @@ def test_a_record_is_read_with_its_header() -> None:
         desk.journal.record(location._replace(offset=location.offset + 8))
 
 
+def test_another_envelope_at_the_same_place_is_damage_and_is_not_read() -> None:
+    desk = Desk.new()
+    desk.write_data()
+    desk.sync()
+    lost = desk.write_data(3_000)
+    desk.flush()
+    again = reopen(desk)
+    with pytest.raises(Damaged):
+        again.journal.read(lost)
+    again.data.append(desk.data[0])
+    again.data.append(desk.data[0])
+    other = again.write_data(3_000)
+    assert other[:3] == lost[:3] and other != lost, "the next life writes over what a crash cut off"
+    for _ in range(2):
+        for read in (again.journal.read, again.journal.record, again.journal.verify):
+            with pytest.raises(Damaged, match="segment-00000001"):
+                read(lost)
+        again.sync()
+        assert again.journal.read(other) == payload_of(3, 3_000)
+        again.write_data()
+    with pytest.raises(Damaged, match="another envelope lies there"):
+        again.journal.relocate(again.index + 1, lost)
+
+
 def test_a_copy_is_found_by_its_index_alone_and_after_a_crash_not_at_all() -> None:
     desk = Desk.new()
     location = write_copy(desk, 7)

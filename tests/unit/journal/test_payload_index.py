@@ -12,18 +12,18 @@ from antiphon.journal.ports import Location
 def index_with(count: int) -> PayloadIndex:
     index = PayloadIndex(lambda location: memoryview(b"%d" % location.offset))
     for number in range(1, count + 1):
-        index.add(Mid(1, 1, number), Location(number // 3 + 1, 8 * number, 100 + number))
+        index.add(Mid(1, 1, number), Location(number // 3 + 1, 8 * number, 100 + number, 7))
     return index
 
 
 def test_an_envelope_is_found_by_its_id_until_it_has_numbers() -> None:
     index = index_with(2)
     assert index.has(Mid(1, 1, 1)) and not index.has(Mid(1, 1, 3))
-    assert index.locate(Mid(1, 1, 1)) == Location(1, 8, 101)
-    assert index.place(Mid(1, 1, 1), 10, 5) == Location(1, 8, 101)
+    assert index.locate(Mid(1, 1, 1)) == Location(1, 8, 101, 7)
+    assert index.place(Mid(1, 1, 1), 10, 5) == Location(1, 8, 101, 7)
     assert not index.has(Mid(1, 1, 1))
     assert index.locate(Mid(1, 1, 1)) is None
-    assert index.location_of(10) == Location(1, 8, 101)
+    assert index.location_of(10) == Location(1, 8, 101, 7)
     assert index.location_of(11) is None and index.location_of(9) is None
     assert [mid.pseq for mid, _ in index.unplaced()] == [2]
 
@@ -43,7 +43,7 @@ def test_what_a_checkpoint_covers_is_forgotten() -> None:
     index.forget_through(59)
     assert index.placed_count == 4
     assert index.location_of(50) is None
-    assert index.location_of(60) == Location(3, 48, 106)
+    assert index.location_of(60) == Location(3, 48, 106, 7)
     assert index.oldest_segment == 3
     index.forget_through(1000)
     assert index.oldest_segment is None
@@ -61,14 +61,14 @@ def test_a_discarded_envelope_holds_no_segment() -> None:
 
 def test_reading_goes_to_the_journal() -> None:
     index = index_with(1)
-    assert index.read(Location(1, 77, 2)) == b"77"
+    assert index.read(Location(1, 77, 2, 7)) == b"77"
 
 
 def test_a_copy_is_found_by_its_index_and_holds_its_segment() -> None:
     index = index_with(0)
-    index.add_copy(41, Location(2, 8, 100))
-    index.add_copy(42, Location(5, 8, 100))
-    assert index.copied(42) == Location(5, 8, 100) and index.copied(43) is None
+    index.add_copy(41, Location(2, 8, 100, 7))
+    index.add_copy(42, Location(5, 8, 100, 7))
+    assert index.copied(42) == Location(5, 8, 100, 7) and index.copied(43) is None
     assert not index.has(Mid(1, 1, 1))
     assert index.oldest_segment == 2
     index.forget_copies()

@@ -25,7 +25,7 @@ from antiphon.bus.messages import (
     digest_of,
 )
 from antiphon.bus.planted import NONE
-from antiphon.bus.ports import Location
+from antiphon.bus.ports import Location, identity_of
 from antiphon.ids import Mid, make_epoch
 from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
@@ -78,6 +78,9 @@ AT_ONCE = MessageManagerSettings(registration_wait_ms=0)
 class MemoryPayloads:
     """Where a replica finds the bytes: by segment and offset, a few records to a segment."""
 
+    # What all envelopes have in common here, besides their payload.
+    HEAD = (Mid(7, 1, 1), 3, 1)
+
     def __init__(self, records_per_segment: int = 4) -> None:
         self.records: dict[tuple[int, int], bytes] = {}
         self.reads = 0
@@ -96,7 +99,8 @@ class MemoryPayloads:
         self._next = (segment, offset)
         if len(self.records) % self._per_segment == 0:
             self._next = (segment + 1, 0)
-        return Location(segment, self._last_offset(segment), len(payload))
+        identity = identity_of(digest_of(*self.HEAD, payload))
+        return Location(segment, self._last_offset(segment), len(payload), identity)
 
     def _last_offset(self, segment: int) -> int:
         return max(offset for where, offset in self.records if where == segment)

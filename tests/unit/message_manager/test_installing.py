@@ -152,7 +152,7 @@ def test_a_place_that_was_not_copied_stops_the_node(channel: Channel, client: Cl
     newcomer = Newcomer()
     newcomer.manager.open_state(channel.manager.capture(channel.mark())[1])
     with pytest.raises(KeyError):
-        newcomer.manager.move_state({Location(1, 1, 1): Location(2, 2, 2)})
+        newcomer.manager.move_state({Location(1, 1, 1, 7): Location(2, 2, 2, 7)})
 
 
 def test_a_backup_serves_nobody_and_a_node_whose_claim_lies_before_serves(

@@ -410,7 +410,7 @@ def test_an_emptied_segment_is_referred_to_no_longer(client: Client) -> None:
     records = channel.manager.records_in(segment)
     assert records == sorted(records)
     for at, old in enumerate(records):
-        new = Location(99, at * 10_000, old.length)
+        new = Location(99, at * 10_000, old.length, old.identity)
         channel.payloads.records[99, at * 10_000] = channel.payloads.records.pop((old.segment, old.offset))
         channel.manager.relocated(old, new)
     assert segment not in channel.manager.live_bytes_by_segment()
@@ -427,8 +427,8 @@ def test_a_record_may_be_moved_without_having_been_asked_for(
     stored = channel.manager.state.directory.get(queue)
     assert stored is not None
     old = stored.index.find(first).location
-    channel.manager.relocated(old, Location(50, 0, old.length))
-    assert stored.index.find(first).location == Location(50, 0, old.length)
+    channel.manager.relocated(old, Location(50, 0, old.length, old.identity))
+    assert stored.index.find(first).location == Location(50, 0, old.length, old.identity)
 
 
 # -- questions ----------------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
 from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
 from antiphon.bus.ports import Location, Record
 from antiphon.errors import Damaged
-from antiphon.ids import Mid
 from antiphon.message_manager.acknowledgements import ACKNOWLEDGEMENTS
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.mending import ASK_AGAIN_NS
 from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads, batch_of
 
-MID = Mid(7, 1, 1)
+MID = MemoryPayloads.HEAD[0]
 
 
 class Rotting(MemoryPayloads):
@@ -32,7 +31,7 @@ class Rotting(MemoryPayloads):
 
     def record(self, location: Location) -> Record:
         payload = self.read(location)
-        return Record(MID, 3, 1, digest_of(MID, 3, 1, payload), payload)
+        return Record(*self.HEAD, digest_of(*self.HEAD, payload), payload)
 
     def copied(self, index: int) -> Location | None:
         raise AssertionError("the message manager copies nothing")
@@ -179,7 +178,6 @@ def test_a_node_that_is_alone_has_nobody_to_ask_and_stops() -> None:
 
 
 def test_what_is_not_committed_is_asked_for_under_destination_0_and_written_anew() -> None:
-    """Its batch has three rows and one number: what comes is held against the rows."""
     stage = Stage()
     number = stage.channel.order(stage.client.tx_publish(stage.queue, [b"a", b"b", b"c"]))
     stage.follow()

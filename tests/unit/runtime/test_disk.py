@@ -16,7 +16,7 @@ import pytest
 from antiphon.errors import Damaged, DataDirectoryLocked, NoSpace, StorageFailed
 from antiphon.journal.format import PAGE, segment_name
 from antiphon.journal.journal import SyncTicket
-from antiphon.journal.ports import Location, Position
+from antiphon.journal.ports import Position
 from antiphon.runtime.disk import (
     POISONED,
     QUICK_SECONDS,
@@ -222,9 +222,10 @@ def test_a_journal_on_files_comes_back(tmp_path: Path) -> None:
 
 def test_a_reader_keeps_his_bytes_when_the_segment_is_released(disk: FileDisk) -> None:
     desk = Desk.new(disk)
-    held = desk.journal.read(desk.write_data(60_000))
+    place = desk.write_data(60_000)
+    held = desk.journal.read(place)
     desk.sync()
-    held = desk.journal.read(Location(1, desk.journal.geometry.data_start, 60_000))
+    held = desk.journal.read(place)
     for _ in range(2):
         desk.write_data(60_000)
         desk.sync()

@@ -1,6 +1,6 @@
 """BatchIndex: where the stored batches of one destination lie.
 
-A stored batch is one row in parallel arrays, 32 bytes; its messages stay in the journal. Rows are in
+A stored batch is one row in parallel arrays, 40 bytes; its messages stay in the journal. Rows are in
 the order of their numbers, so a number is found by bisection.
 
 What it promises
@@ -28,9 +28,9 @@ from antiphon.wire.primitives import Reader, Writer
 # Below this many rows nothing is gained by tidying up.
 _TIDY_ROWS_MIN: Final = 64
 
-_COLUMNS: Final = "QIIIIII"
+_COLUMNS: Final = "QIIIIIIQ"
 ROW_BYTES: Final = sum(array(code).itemsize for code in _COLUMNS)
-assert ROW_BYTES == 8 + 6 * 4, "this machine's integers are of another size"
+assert ROW_BYTES == 8 + 6 * 4 + 8, "this machine's integers are of another size"
 
 
 class StoredBatch(NamedTuple):
@@ -78,6 +78,7 @@ class BatchIndex:
         "_dead",
         "_firsts",
         "_head",
+        "_identities",
         "_lengths",
         "_offsets",
         "_record_lengths",
@@ -99,6 +100,7 @@ class BatchIndex:
             self._record_lengths,
             self._offsets,
             self._lengths,
+            self._identities,
         ) = columns
         # Rows before `_head` are dead and wait to be cut off; `_dead` counts the dead ones behind it.
         self._head = 0
@@ -114,6 +116,7 @@ class BatchIndex:
             self._record_lengths,
             self._offsets,
             self._lengths,
+            self._identities,
         ]
 
     def __len__(self) -> int:
@@ -131,7 +134,7 @@ class BatchIndex:
         """Take in a batch; its rows are first … first+count-1, above all that came before."""
         firsts = self._firsts
         assert not firsts or first > firsts[-1], "a batch was stored out of order"
-        segment, record_offset, record_length = location
+        segment, record_offset, record_length, identity = location
         firsts.append(first)
         self._counts.append(count)
         self._segments.append(segment)
@@ -139,13 +142,14 @@ class BatchIndex:
         self._record_lengths.append(record_length)
         self._offsets.append(offset)
         self._lengths.append(length)
+        self._identities.append(identity)
         self._use.add(segment, length)
 
     def append_lone(self, first: int, location: Location, offsets: list[int], lengths: list[int]) -> None:
         """Take in batches of one row each, of one record; their numbers follow each other."""
         firsts, rows = self._firsts, len(offsets)
         assert not firsts or first > firsts[-1], "a batch was stored out of order"
-        segment, record_offset, record_length = location
+        segment, record_offset, record_length, identity = location
         firsts.extend(range(first, first + rows))
         self._counts.extend([1] * rows)
         self._segments.extend([segment] * rows)
@@ -153,6 +157,7 @@ class BatchIndex:
         self._record_lengths.extend([record_length] * rows)
         self._offsets.extend(offsets)
         self._lengths.extend(lengths)
+        self._identities.extend([identity] * rows)
         self._use.add(segment, sum(lengths))
 
     def forget(self, removed: Iterable[tuple[int, int]], live: Ranges) -> int:
@@ -312,7 +317,9 @@ class BatchIndex:
         return StoredBatch(
             self._firsts[at],
             self._counts[at],
-            Location(self._segments[at], self._record_offsets[at], self._record_lengths[at]),
+            Location(
+                self._segments[at], self._record_offsets[at], self._record_lengths[at], self._identities[at]
+            ),
             self._offsets[at],
             self._lengths[at],
         )
@@ -326,13 +333,13 @@ class BatchIndex:
 
     def records(self) -> Iterator[Location]:
         """Where the records of the rows lie, for each row."""
-        return map(Location, self._segments, self._record_offsets, self._record_lengths)
+        return map(Location, self._segments, self._record_offsets, self._record_lengths, self._identities)
 
     def move_all(self, moved: Mapping[Location, Location]) -> None:
         """Every record lies elsewhere now: in the journal of this node instead of another's."""
         for at, old in enumerate(list(self.records())):
             new = moved[old]
-            assert old.length == new.length, "a copied record has changed its length"
+            _check_copy(old, new)
             self._use.drop(old.segment, self._lengths[at])
             self._use.add(new.segment, self._lengths[at])
             self._segments[at] = new.segment
@@ -340,7 +347,7 @@ class BatchIndex:
 
     def move(self, first: int, old: Location, new: Location, live: Ranges) -> None:
         """The record of the batch that begins at `first` was copied from `old` to `new`."""
-        assert old.length == new.length, "a copied record has changed its length"
+        _check_copy(old, new)
         at = bisect_right(self._firsts, first, self._head) - 1
         if at < self._head:
             return
@@ -376,6 +383,10 @@ class BatchIndex:
         for segment, length in zip(index._segments, index._lengths, strict=True):
             use.add(segment, length)
         return index
+
+
+def _check_copy(old: Location, new: Location) -> None:
+    assert (old.length, old.identity) == (new.length, new.identity), "a copied record is another envelope"
 
 
 def _little_endian(column: array[int]) -> array[int]:

@@ -24,7 +24,7 @@ from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
 from antiphon.journal.payload_index import PayloadIndex
-from antiphon.journal.ports import Location
+from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import Recovered, Stored
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import DiskHabits, SimDisk
@@ -223,7 +223,7 @@ class RecordsFound:
 
     def write(self, record: DataRecord) -> Location:
         """The payload can be looked up from now on."""
-        location = Location(1, len(self._records), len(record.payload))
+        location = Location(1, len(self._records), len(record.payload), identity_of(record.digest))
         self._records.append(record.payload)
         self.payloads.add(record.mid, location)
         return location

@@ -19,7 +19,7 @@ class Shelf:
         self.live = Ranges()
 
     def store(self, first: int, count: int, segment: int = 1, length: int = 100) -> None:
-        self.index.append(first, count, Location(segment, first * 1_000, 500), 68, length)
+        self.index.append(first, count, Location(segment, first * 1_000, 500, 7), 68, length)
         self.live.add(first, first + count)
 
     def drop(self, start: int, stop: int) -> int:
@@ -32,7 +32,7 @@ def test_a_number_is_found_in_the_batch_that_holds_it() -> None:
     shelf.store(10, 5)
     shelf.store(20, 1)
     assert shelf.index.find(14).first == 10
-    assert shelf.index.find(20).location == Location(1, 20_000, 500)
+    assert shelf.index.find(20).location == Location(1, 20_000, 500, 7)
 
 
 def test_asking_for_a_number_between_batches_is_a_bug_of_ours() -> None:
@@ -45,7 +45,7 @@ def test_asking_for_a_number_between_batches_is_a_bug_of_ours() -> None:
 
 
 def test_a_row_takes_few_bytes() -> None:
-    assert ROW_BYTES == 32
+    assert ROW_BYTES == 40
 
 
 def test_a_message_weighs_an_equal_part_of_its_batch() -> None:
@@ -129,7 +129,7 @@ def test_a_moved_record_is_found_at_its_new_place() -> None:
     shelf = Shelf()
     shelf.store(10, 5, segment=1)
     old = shelf.index.find(10).location
-    new = Location(9, 77, 500)
+    new = Location(9, 77, 500, 7)
     shelf.index.move(10, old, new, shelf.live)
     assert shelf.index.find(12).location == new
     assert shelf.use.by_segment() == {9: 100}
@@ -141,7 +141,7 @@ def test_a_record_whose_messages_went_meanwhile_is_not_moved() -> None:
         shelf.store(10 + 10 * at, 5, segment=at)
     old = shelf.index.find(20).location
     shelf.drop(20, 25)
-    shelf.index.move(20, old, Location(9, 77, 500), shelf.live)
+    shelf.index.move(20, old, Location(9, 77, 500, 7), shelf.live)
     assert shelf.use.by_segment() == {0: 100, 2: 100}
 
 

@@ -20,7 +20,7 @@ def make(settings: str = '{"retention":3600,"retention_bytes":1000000}') -> Topi
 
 
 def publish(topic: Topic, first: int, count: int = 1) -> None:
-    topic.publish(first, count, 0, Location(1, first, 500), 0, EACH * count, bytes(16))
+    topic.publish(first, count, 0, Location(1, first, 500, 7), 0, EACH * count, bytes(16))
 
 
 def subscribe(topic: Topic, id: int, floor: int = 0) -> Subscription:
