@@ -7,7 +7,9 @@ that the header prints together with the words that repeat it.
 
 from __future__ import annotations
 
+import os
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -23,6 +25,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the seed ourselves when nobody did, since only a seed we know can be printed."""
     if config.getoption("--hypothesis-profile") == "long" and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_run_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Word of failed syncs is left here, by processes that tests start too, and not on the machine."""
+    os.environ["ANTIPHON_RUN_DIR"] = str(tmp_path_factory.mktemp("run"))
+    yield
+    del os.environ["ANTIPHON_RUN_DIR"]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

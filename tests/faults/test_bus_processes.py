@@ -19,7 +19,7 @@ import pytest
 from antiphon.cli.main import main
 from antiphon.journal.format import LOST_AND_FOUND, PAGE, SUPERBLOCK
 from antiphon.journal.format import Settings as JournalSettings
-from antiphon.runtime.disk import POISONED, boot_id
+from antiphon.runtime.poison import POISONED, boot_id
 from tests.bus_members import (
     KINDS,
     NO_MULTICAST,
@@ -274,7 +274,7 @@ def ruin_order(data: Path) -> None:
 
 def poison(data: Path) -> None:
     """A sync has failed, and the machine was not booted since."""
-    (data / POISONED).write_text(f"{boot_id()}\nthe cable came off\n")
+    (data / POISONED).write_text(f"{boot_id()}\nwhich one\nthe cable came off\n")
 
 
 @pytest.mark.parametrize("ruin", [ruin_superblock, ruin_order, poison])

@@ -11,7 +11,8 @@ from antiphon.errors import Damaged, FormatMismatch, StorageFailed
 from antiphon.journal.format import SUPERBLOCK, Settings
 from antiphon.journal.journal import Journal
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.runtime.disk import POISONED, FileDisk
+from antiphon.runtime.disk import FileDisk
+from antiphon.runtime.poison import POISONED
 from antiphon.startup import CHANNEL, CLUSTER, Identity, StartSettings, start
 
 SMALL = Settings(segment_bytes=160 * 1024, order_blocks=8)

@@ -28,6 +28,9 @@ _MAGIC: Final = b"ANTIPCKP"
 _HEADER = Struct("<8sI16sQ16sQI")
 _SEGMENT = Struct("<I")
 
+KEPT_ALWAYS: Final = 2
+"""So many of the newest files stay, whatever may be dropped: a damaged one leaves one to fall back on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -98,7 +101,7 @@ def find(disk: Disk, disk_id: bytes, names: list[str], *, has_peers: bool = Fals
     problems: list[str] = []
     for n in reversed(checkpoint_numbers(names)):
         name = checkpoint_name(n)
-        if len(valid) == 2:
+        if len(valid) == KEPT_ALWAYS:
             if (head := _head(disk, disk_id, n)) is not None:
                 earlier.insert(0, head)
             continue
@@ -142,7 +145,7 @@ def load(disk: Disk, disk_id: bytes, n: int) -> Checkpoint:
 
 def drop_before(disk: Disk, n: int) -> int:
     """Remove the checkpoints below n, but never the two newest; returns how many."""
-    old = [number for number in checkpoint_numbers(disk.list_files())[:-2] if number < n]
+    old = [number for number in checkpoint_numbers(disk.list_files())[:-KEPT_ALWAYS] if number < n]
     for number in old:
         disk.remove(checkpoint_name(number))
     return len(old)

@@ -348,6 +348,7 @@ def _no_disk(effect: bus.Effect) -> None:
 async def _run(settings: MemberSettings) -> int:
     transport = make_transport(settings.transport, settings.network, fault_file=settings.fault_file)
     member = BusMember(settings, transport)
+    member.runner.own_loop()
     stop = stop_signal()
     await transport.start()
     try:

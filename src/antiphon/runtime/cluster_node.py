@@ -245,6 +245,7 @@ def _start(disk: FileDisk, life: _Life, group: GroupConfig) -> StartedNode:
 
 async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedNode) -> int:
     runner = NodeRunner(started.node)
+    runner.own_loop()
     channel = started.channel
     storage = ChannelStorage(
         disk, started.journal, started.found, started.counter, started.keeper,
@@ -308,6 +309,7 @@ async def _serve_clients(life: _Life) -> int:
         ),
     )
     runner = NodeRunner(node)
+    runner.own_loop()
     client_port = ClientPort(runner.take)
     carry_out: dict[str, Callable[[bus.Effect], None]] = {}
     flushes: list[Callable[[], None]] = []

@@ -26,9 +26,9 @@ from antiphon.errors import DataDirectoryLocked, NoSpace, StorageFailed
 from antiphon.journal.format import LOST_AND_FOUND, UNFINISHED
 from antiphon.journal.journal import SyncTicket
 from antiphon.journal.ports import Buffer
+from antiphon.runtime.poison import Poison, boot_id
 
 LOCK: Final = "LOCK"
-POISONED: Final = "POISONED"
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 _BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
@@ -46,11 +46,6 @@ RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 16 << 20
 """Kept for checkpoints, without which no space would ever come back: a file that holds nothing and is made
 with the first segment. When there is no room for a checkpoint it goes; the next segment brings it back."""
-
-
-def boot_id() -> str:
-    """Which boot of the machine this is; the page cache does not outlive it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class FileDisk:
@@ -74,12 +69,12 @@ class FileDisk:
         self._views: dict[str, tuple[mmap.mmap, memoryview]] = {}
         self._guard = threading.Lock()
         self._reserve_guard = threading.Lock()
-        self._this_boot = this_boot or boot_id()
         try:
             self.path.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
             self._lock = self._take_lock()
             self._directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             (self.path / LOST_AND_FOUND).mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+            self._poison = Poison(self.path, this_boot or boot_id())
         except OSError as error:
             raise _failure(str(self.path), error) from error
         try:
@@ -116,39 +111,29 @@ class FileDisk:
         return descriptor
 
     def mark_poisoned(self, why: str) -> None:
-        """After a failed sync: leave word for whoever opens the directory during this boot. Best effort,
-        for the disk that should take the word is the one that failed."""
-        try:
-            descriptor = os.open(self.path / POISONED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(f"{self._this_boot}\n{why}\n")
-                file.flush()
-                os.fsync(descriptor)
-            os.fsync(self._directory)
-        except OSError as error:
-            self.notes.append(f"{POISONED} could not be written: {error}")
+        """After a failed sync: leave word for whoever opens the directory during this boot."""
+        self.notes += self._poison.leave(why)
 
     def trust(self) -> None:
         """What must not be used is put aside, and durably so: from now on the files here are new ones."""
         self.distrusted = ""
-        (self.path / POISONED).unlink(missing_ok=True)
+        self._poison.clear()
         self.sync_directory()
 
     def _check_poison(self, accept_possible_loss: bool, has_peers: bool) -> None:
-        poisoned = self.path / POISONED
-        if not poisoned.exists():
+        why = self._poison.find()
+        if why is None:
             return
-        found, _, why = poisoned.read_text(encoding="utf-8", errors="replace").partition("\n")
-        if found.strip() == self._this_boot:
+        if why:
             if has_peers and not accept_possible_loss:
                 self.distrusted = (
-                    f"a sync failed in {self.path} since this machine was booted ({why.strip()}), so its "
+                    f"a sync failed in {self.path} since this machine was booted ({why}), so its "
                     "memory may show data that the disk does not have"
                 )
                 return
             if not accept_possible_loss:
                 raise StorageFailed(
-                    f"a sync failed in {self.path} since this machine was booted ({why.strip()}), so its "
+                    f"a sync failed in {self.path} since this machine was booted ({why}), so its "
                     "memory may show data that the disk does not have. Check the disk and reboot, or start "
                     "with --accept-possible-loss to go on with what the disk has"
                 )
@@ -156,7 +141,7 @@ class FileDisk:
             self.notes.append("a sync had failed; went on with what the disk has, as asked for")
         else:
             self.notes.append("a sync had failed before the machine was booted; the disk was read anew")
-        poisoned.unlink()
+        self._poison.clear()
         self.sync_directory()
 
     def _drop_page_cache(self) -> None:
@@ -422,6 +407,10 @@ class SyncThread:
                 self.sync_now(ticket)
             except StorageFailed as error:
                 self._done(error)
+                return
+            except Exception as error:
+                # Whatever it is, nobody must wait for a thread that is gone.
+                self._done(StorageFailed(f"what was written could not be synced: {error}"))
                 return
             self._done(ticket)
 

@@ -78,6 +78,7 @@ async def _serve(
     announce: Callable[[dict[str, Any]], None],
 ) -> int:
     runner = NodeRunner(started.node)
+    runner.own_loop()
     port = ClientPort(runner.take)
     channel = started.channel
     storage = ChannelStorage(

@@ -92,6 +92,18 @@ class NodeRunner:
         self._is_due = True
         self._schedule()
 
+    def own_loop(self) -> None:
+        """The loop is this node's alone: an error in it that nobody caught ends the node as well (P2)."""
+        self._loop.set_exception_handler(self._on_loop_error)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            self.fail(error)
+        else:
+            # What happens to a socket is the end of a connection; and a warning is no error.
+            loop.default_exception_handler(context)
+
     def take(self, events: Iterable[Any]) -> None:
         """Something happened at a port, which has gathered a whole round of the loop already."""
         self._events.extend(events)

@@ -6,9 +6,11 @@ Where it sits
 What it promises
     P1  Records reach the journal in index order, also when the disk is full for a while: then they wait
         here, nothing behind them is written, and nobody is told that they are durable.
-    P2  A checkpoint is reported when its file and everything written before it are durable. What another
-        node is fetching of one stays as long as the bus says.
-    P3  An fsync error is final: the directory is marked, and the node is told to end.
+    P2  The file of a checkpoint is begun when everything written before it is durable, and the checkpoint is
+        reported when its file is. What another node is fetching of one stays as long as the bus says.
+    P3  An fsync error is final: the directory is marked, and the node is told to end. So is every other
+        error in what the loop or a thread calls here: none is left to the loop, which would log it and go
+        on. After it nothing is written and nothing is told.
     P4  Room is low as soon as there is no segment for what comes after the present one, and tight when
         half of that is used. Both are told, so that publishing stops while acknowledgements and
         checkpoints still have room.
@@ -24,11 +26,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged, NoSpace, StorageFailed
+from antiphon.journal.checkpoint_line import CheckpointLine
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.ports import RecordKeeper
@@ -37,6 +40,8 @@ from antiphon.runtime.disk import FileDisk, SyncThread
 from antiphon.runtime.memory import give_back
 
 log = logging.getLogger("antiphon.storage")
+
+T = TypeVar("T")
 
 IDLE_SECONDS: Final = 0.05
 """After so long without writes the journal notes how far it was synced, so that damage to the last
@@ -86,9 +91,7 @@ class ChannelStorage:
         self._is_tight = False
         self._durable_index = 0
         self._requested: deque[SyncTicket] = deque()
-        # Checkpoints whose file is written, with the index that must be durable before they count.
-        self._written_checkpoints: deque[tuple[int, int]] = deque()
-        self._checkpoint_segments = found.checkpoint_segments
+        self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine(found.checkpoint_segments)
         self._base = 0
         self._base_to_release: int | None = None
         # Damaged records that have come from another node.
@@ -118,7 +121,8 @@ class ChannelStorage:
             return
         match effect:
             case bus.WriteCheckpoint():
-                self._write_checkpoint(effect)
+                self._checkpoints.ask(effect, self._counter.last)
+                self._begin_checkpoints()
             case bus.ReadCheckpoint():
                 self._read_checkpoint(effect)
             case bus.HoldCheckpoints(n=n):
@@ -199,7 +203,7 @@ class ChannelStorage:
             return
         if self._low is None:
             log.error("%s; nothing more is published until there is room", missing)
-            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+            self._later(NO_SPACE_RETRY_SECONDS, self._try_again)
         self._low = missing
         self._tell_low()
 
@@ -210,7 +214,7 @@ class ChannelStorage:
 
     def _try_again(self) -> None:
         """Look for room once in a while; what is told makes the bus look for what it does not need."""
-        if self._low is None or self._is_over:
+        if self._low is None:
             return
         try:
             while self._waiting_for_space:
@@ -224,7 +228,7 @@ class ChannelStorage:
             self._note_space(None)
         if self._low is not None:
             self._tell_low()
-            self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._try_again)
+            self._later(NO_SPACE_RETRY_SECONDS, self._try_again)
             self._do_chore()
 
     # --- flushing and syncing ----------------------------------------------------------------------
@@ -253,7 +257,7 @@ class ChannelStorage:
         if self._low is None:
             self._request(self._journal.flush())
         elif self._slow_timer is None:
-            self._slow_timer = self._loop.call_later(LOW_FLUSH_SECONDS, self._flush_slowly)
+            self._slow_timer = self._later(LOW_FLUSH_SECONDS, self._flush_slowly)
 
     def _flush_slowly(self) -> None:
         self._slow_timer = None
@@ -280,33 +284,30 @@ class ChannelStorage:
         # In the sync thread. A failure is noted here too: the loop may take no more steps.
         if isinstance(result, StorageFailed):
             self._sync_failure = result
-        self._loop.call_soon_threadsafe(self._on_sync, result)
+        self._loop.call_soon_threadsafe(self._guard, self._on_sync, result)
 
     def _on_sync(self, result: SyncTicket | StorageFailed) -> None:
-        if self._is_over:
-            return
         if isinstance(result, StorageFailed):
-            self._journal.failed(result.text)
             self._disk.mark_poisoned(result.text)
-            self._fail(result)
+            self._give_up(result)
             return
         self._journal.synced(result)
         while self._requested and _covers(result, self._requested[0]):
             self._requested.popleft()
         self._durable_index = result.upto_index
         self._tell(bus.Synced(result.upto_index))
-        self._report_checkpoints()
+        self._begin_checkpoints()
         # A superblock or a new segment may have waited for this sync.
         self._flush_journal()
         if self._low is None or self._journal.can_recycle:
             self._do_chore()
         if self._idle_timer is None:
-            self._idle_timer = self._loop.call_later(IDLE_SECONDS, self._when_idle, result.upto_index)
+            self._idle_timer = self._later(IDLE_SECONDS, self._when_idle, result.upto_index)
 
     def _when_idle(self, index: int) -> None:
         self._idle_timer = None
         if self._durable_index != index:
-            self._idle_timer = self._loop.call_later(IDLE_SECONDS, self._when_idle, self._durable_index)
+            self._idle_timer = self._later(IDLE_SECONDS, self._when_idle, self._durable_index)
         else:
             self._request(self._journal.mark())
 
@@ -315,56 +316,75 @@ class ChannelStorage:
         if chore is None:
             return
 
-        def chore_done() -> None:
+        def chore_done(_: None) -> None:
             self._journal.chore_done(chore)
             if chore.number is not None:
                 self._note_space(chore.no_space)
 
-        done = self._loop.run_in_executor(self._workers, chore.run)
-        done.add_done_callback(lambda future: self._after(future, chore_done))
+        self._in_thread(chore.run, chore_done)
 
-    def _after(self, future: asyncio.Future[Any], then: Callable[[], None]) -> None:
-        """A worker thread is through; a failed write is as final as a failed sync."""
-        if future.cancelled() or self._is_over:
+    # --- what the loop calls (P3) ------------------------------------------------------------------
+
+    def _guard(self, callback: Callable[..., None], *args: Any) -> None:
+        """Every callback that the loop is given runs in here."""
+        if self._is_over:
             return
-        error = future.exception()
-        if error is not None:
-            self._fail(error)
-        else:
-            then()
+        try:
+            callback(*args)
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._end()
+        self._journal.failed(str(error))
+        self._fail(error)
+
+    def _later(self, seconds: float, callback: Callable[..., None], *args: Any) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, self._guard, callback, *args)
+
+    def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Have the worker thread do it; the loop is told what came of it."""
+        done = self._loop.run_in_executor(self._workers, work)
+        done.add_done_callback(lambda future: self._guard(self._after, future, then))
+
+    def _after(self, future: asyncio.Future[T], then: Callable[[T], None]) -> None:
+        # A failed write is as final as a failed sync: what the thread raised is raised here.
+        if not future.cancelled():
+            then(future.result())
 
     # --- checkpoints and space ---------------------------------------------------------------------
 
-    def _write_checkpoint(self, effect: bus.WriteCheckpoint) -> None:
-        depends_on = self._counter.last
-        args = (effect.n, effect.digest, effect.state, effect.segments)
-        done = self._loop.run_in_executor(self._workers, self._journal.write_checkpoint, *args)
+    def _begin_checkpoints(self) -> None:
+        for effect in self._checkpoints.due(self._durable_index):
+            self._write_checkpoint(effect)
 
-        def after(future: asyncio.Future[None]) -> None:
-            if not future.cancelled() and not self._is_over and isinstance(future.exception(), NoSpace):
+    def _write_checkpoint(self, effect: bus.WriteCheckpoint) -> None:
+        def write() -> bool:
+            # In the worker thread.
+            try:
+                self._journal.write_checkpoint(effect.n, effect.digest, effect.state, effect.segments)
+            except NoSpace:
+                return False
+            return True
+
+        def written(is_there: bool) -> None:
+            if is_there:
+                self._note_checkpoint(effect.n)
+            else:
                 # Nothing is lost without it. The bus tries again, for the space it would free is needed.
                 self._tell(bus.CheckpointFailed(effect.n))
-            else:
-                self._after(future, lambda: self._note_checkpoint(effect, depends_on))
 
-        done.add_done_callback(after)
+        self._in_thread(write, written)
 
-    def _note_checkpoint(self, effect: bus.WriteCheckpoint, depends_on: int) -> None:
-        self._checkpoint_segments[effect.n] = frozenset(effect.segments)
-        self._written_checkpoints.append((effect.n, depends_on))
-        self._report_checkpoints()
+    def _note_checkpoint(self, n: int) -> None:
+        self._checkpoints.written(n)
+        self._tell(bus.CheckpointWritten(n))
         # Behind everything that still refers to the checkpoint's bytes.
-        self._loop.call_soon(self._loop.run_in_executor, self._workers, give_back)
-
-    def _report_checkpoints(self) -> None:
-        while self._written_checkpoints and self._written_checkpoints[0][1] <= self._durable_index:
-            n, _ = self._written_checkpoints.popleft()
-            self._tell(bus.CheckpointWritten(n))
+        self._loop.call_soon(self._guard, self._in_thread, give_back, _nothing)
 
     def _read_checkpoint(self, effect: bus.ReadCheckpoint) -> None:
         """A piece of a checkpoint, for another node; read by the thread that also drops them."""
-        done = self._loop.run_in_executor(self._workers, self._read_piece, effect)
-        done.add_done_callback(lambda future: self._after(future, lambda: self._tell(future.result())))
+        self._in_thread(lambda: self._read_piece(effect), self._tell)
 
     def _read_piece(self, effect: bus.ReadCheckpoint) -> bus.CheckpointRead:
         # In the worker thread.
@@ -380,7 +400,7 @@ class ChannelStorage:
     def _hold(self, n: int) -> None:
         self._held_from = n
         if not n:
-            self._workers.submit(self._forget_read)
+            self._in_thread(self._forget_read, _nothing)
         if self._base:
             # What was kept for another node may go now.
             self._base_to_release = self._base
@@ -394,12 +414,10 @@ class ChannelStorage:
         self._base = base
         journal.payloads.forget_through(base)
         oldest = min(base, self._held_from or base)
-        for n in [n for n in self._checkpoint_segments if n < oldest]:
-            del self._checkpoint_segments[n]
-        dropped = self._loop.run_in_executor(self._workers, journal.drop_checkpoints_before, oldest)
-        dropped.add_done_callback(lambda future: self._after(future, lambda: None))
+        referenced = self._checkpoints.release(oldest)
+        self._in_thread(lambda: journal.drop_checkpoints_before(oldest), _nothing)
         live = self._manager.live_bytes_by_segment()
-        journal.release(base, set(live).union(*self._checkpoint_segments.values()))
+        journal.release(base, referenced.union(live))
         self._empty_sparse_segments(live)
 
     def _empty_sparse_segments(self, live: dict[int, int]) -> None:
@@ -410,13 +428,15 @@ class ChannelStorage:
                 return
             for location in self._manager.records_in(segment):
                 try:
-                    moved = self._journal.relocate(self._counter.next(), location)
+                    moved = self._journal.relocate(self._counter.last + 1, location)
                 except NoSpace:
                     # It was only about saving space; the record stays where it is.
                     return
                 except Damaged as error:
                     self._manager.damaged(location, error)
                     continue
+                # Not before: an index without a record would not be durable until another follows.
+                self._counter.next()
                 self._manager.relocated(location, moved)
 
     def _mend(self) -> None:
@@ -428,10 +448,11 @@ class ChannelStorage:
             record = mend.record
             facts = (record.mid, record.ts, record.count, record.digest, record.payload)
             try:
-                moved = self._journal.append_mended(self._counter.next(), *facts)
+                moved = self._journal.append_mended(self._counter.last + 1, *facts)
             except NoSpace:
                 # It is asked for again.
                 return
+            self._counter.next()
             self._manager.relocated(mend.place, moved)
 
     # --- the end -----------------------------------------------------------------------------------
@@ -463,6 +484,10 @@ class ChannelStorage:
         for timer in (self._idle_timer, self._slow_timer):
             if timer is not None:
                 timer.cancel()
+
+
+def _nothing(_: object) -> None:
+    """What follows work of the thread that nobody waits for."""
 
 
 def _covers(done: SyncTicket, requested: SyncTicket) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged, NoSpace
+from antiphon.journal.checkpoint_line import CheckpointLine
 from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.memory_disk import Syncing
 from antiphon.journal.ports import RecordKeeper
@@ -66,8 +67,7 @@ class ChannelStorage:
         self._mends: list[bus.Mend] = []
         # Checkpoints from this number on are being fetched by another node; 0 if none is.
         self._held_from = 0
-        self._written_checkpoints: deque[tuple[int, int]] = deque()
-        self._checkpoint_segments = found.checkpoint_segments
+        self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine(found.checkpoint_segments)
 
     def carry_out(self, effect: bus.Effect) -> None:
         """Do what a machine of the channel asked of the disk."""
@@ -78,7 +78,8 @@ class ChannelStorage:
                     self._watch.on_appended(self._node, index, record)
                 self._append(effect)
             case bus.WriteCheckpoint():
-                self._write_checkpoint(effect)
+                self._checkpoints.ask(effect, self._counter.last)
+                self._begin_checkpoints()
             case bus.ReadCheckpoint():
                 self._later(self._disk.latency_ns(), lambda: self._read_checkpoint(effect))
             case bus.HoldCheckpoints(n=n):
@@ -193,7 +194,7 @@ class ChannelStorage:
         self._journal.synced(ticket)
         self._durable_index = ticket.upto_index
         self._tell(bus.Synced(ticket.upto_index))
-        self._report_checkpoints()
+        self._begin_checkpoints()
         self._request(self._journal.flush())
         self._begin_sync()
         if self._low is None or self._journal.can_recycle:
@@ -234,8 +235,11 @@ class ChannelStorage:
 
     # --- checkpoints and space ---
 
+    def _begin_checkpoints(self) -> None:
+        for effect in self._checkpoints.due(self._durable_index):
+            self._write_checkpoint(effect)
+
     def _write_checkpoint(self, effect: bus.WriteCheckpoint) -> None:
-        depends_on = self._counter.last
         self._world.probe("checkpoint.written")
 
         def write() -> None:
@@ -245,16 +249,10 @@ class ChannelStorage:
                 # The bus tries again.
                 self._tell(bus.CheckpointFailed(effect.n))
                 return
-            self._checkpoint_segments[effect.n] = frozenset(effect.segments)
-            self._written_checkpoints.append((effect.n, depends_on))
-            self._report_checkpoints()
+            self._checkpoints.written(effect.n)
+            self._tell(bus.CheckpointWritten(effect.n))
 
         self._later(self._disk.latency_ns(), write)
-
-    def _report_checkpoints(self) -> None:
-        while self._written_checkpoints and self._written_checkpoints[0][1] <= self._durable_index:
-            n, _ = self._written_checkpoints.popleft()
-            self._tell(bus.CheckpointWritten(n))
 
     def _read_checkpoint(self, effect: bus.ReadCheckpoint) -> None:
         """A piece of a checkpoint, for another node."""
@@ -279,11 +277,10 @@ class ChannelStorage:
         self._base = base
         journal.payloads.forget_through(base)
         oldest = min(base, self._held_from or base)
-        for n in [n for n in self._checkpoint_segments if n < oldest]:
-            del self._checkpoint_segments[n]
+        referenced = self._checkpoints.release(oldest)
         self._later(self._disk.latency_ns(), lambda: self._drop_checkpoints(oldest))
         live = self._manager.live_bytes_by_segment()
-        freed = journal.release(base, set(live).union(*self._checkpoint_segments.values()))
+        freed = journal.release(base, referenced.union(live))
         self._world.probe("journal.segments_freed", freed)
         self._empty_sparse_segments(live)
 
@@ -298,12 +295,13 @@ class ChannelStorage:
             for location in self._manager.records_in(segment):
                 self._world.probe("journal.record_relocated")
                 try:
-                    moved = self._journal.relocate(self._counter.next(), location)
+                    moved = self._journal.relocate(self._counter.last + 1, location)
                 except NoSpace:
                     return
                 except Damaged as error:
                     self._manager.damaged(location, error)
                     continue
+                self._counter.next()
                 self._manager.relocated(location, moved)
 
     def _mend(self) -> None:
@@ -313,10 +311,11 @@ class ChannelStorage:
             record = mend.record
             facts = (record.mid, record.ts, record.count, record.digest, record.payload)
             try:
-                moved = self._journal.append_mended(self._counter.next(), *facts)
+                moved = self._journal.append_mended(self._counter.last + 1, *facts)
             except NoSpace:
                 # It is asked for again.
                 return
+            self._counter.next()
             self._manager.relocated(mend.place, moved)
 
     # --- the end ---

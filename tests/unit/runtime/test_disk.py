@@ -18,7 +18,6 @@ from antiphon.journal.format import PAGE, segment_name
 from antiphon.journal.journal import SyncTicket
 from antiphon.journal.ports import Position
 from antiphon.runtime.disk import (
-    POISONED,
     QUICK_SECONDS,
     RESERVE,
     SLOW_SYNCS_MAX,
@@ -26,6 +25,7 @@ from antiphon.runtime.disk import (
     FileDisk,
     SyncThread,
 )
+from antiphon.runtime.poison import POISONED
 from tests.journals import Desk, payload_of
 
 

@@ -120,3 +120,33 @@ def test_before_a_step_for_the_disk_the_runner_looks_whether_something_has_arriv
         runner.end()
 
     asyncio.run(run())
+
+
+def test_an_error_in_the_loop_that_nobody_caught_ends_the_node() -> None:
+    async def story(machines: NotingMachines, runner: NodeRunner) -> None:
+        runner.own_loop()
+
+        def fail() -> None:
+            raise KeyError("a bug")
+
+        asyncio.get_running_loop().call_soon(fail)
+        await asyncio.wait([runner.failed], timeout=LIMIT_S)
+        assert isinstance(runner.failed.exception(), KeyError)
+        runner.take(["arrived"])
+        assert machines.steps == [], "a node that failed does nothing more"
+
+    play(story)
+
+
+def test_what_a_socket_suffers_does_not_end_the_node() -> None:
+    async def story(machines: NotingMachines, runner: NodeRunner) -> None:
+        runner.own_loop()
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": "accept", "exception": OSError(24, "Too many open files")})
+        loop.call_exception_handler({"message": "a warning"})
+        await rounds()
+        assert not runner.failed.done()
+        runner.take(["arrived"])
+        assert machines.steps == [["arrived"]]
+
+    play(story)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from antiphon.bus import effects as bus
 from antiphon.bus.ports import JournalCounter
-from antiphon.errors import StorageFailed
+from antiphon.errors import NoSpace, StorageFailed
 from antiphon.ids import Mid
-from antiphon.journal.format import Settings
+from antiphon.journal.format import SUPERBLOCK, Settings, checkpoint_numbers
 from antiphon.journal.journal import Journal
+from antiphon.journal.ports import Buffer, Location
 from antiphon.message_manager.manager import MessageManager
-from antiphon.runtime.disk import POISONED, FileDisk
+from antiphon.runtime import storage as module
+from antiphon.runtime.disk import FileDisk
+from antiphon.runtime.poison import POISONED
 from antiphon.runtime.storage import SYNCED_AT_ONCE_BYTES, ChannelStorage
 
 LIMIT_S = 10.0
@@ -36,11 +39,15 @@ class Cellar:
         self.failures: list[BaseException] = []
         self.threads: list[str] = []
         self.is_broken = False
+        self.written: list[int] = []
+        # The sync thread waits for this.
+        self.may_sync = threading.Event()
+        self.may_sync.set()
         self._news = asyncio.Event()
         self._counter = JournalCounter()
         manager = MessageManager("a", 1, self.journal.payloads)
         self.storage = ChannelStorage(
-            self.disk, self.journal, found, self._counter, manager, tell=self._tell, fail=self.failures.append
+            self.disk, self.journal, found, self._counter, manager, tell=self._tell, fail=self._failed
         )
         monkeypatch.setattr(os, "fdatasync", self._sync)
 
@@ -50,13 +57,20 @@ class Cellar:
             # A segment is made ready.
             return
         self.threads.append(name)
+        assert self.may_sync.wait(LIMIT_S), "nobody let the sync end"
         if self.is_broken:
             raise OSError(5, "the disk is gone")
 
     def _tell(self, event: bus.Event) -> None:
         if isinstance(event, bus.Synced):
             self.synced.append(event.index)
-            self._news.set()
+        if isinstance(event, bus.CheckpointWritten):
+            self.written.append(event.n)
+        self._news.set()
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures.append(error)
+        self._news.set()
 
     def write(self, size: int = 10) -> int:
         index = self._counter.next()
@@ -66,8 +80,11 @@ class Cellar:
         return index
 
     async def until_synced(self, index: int) -> None:
+        await self.until(lambda: index in self.synced)
+
+    async def until(self, is_true: Callable[[], object]) -> None:
         async with asyncio.timeout(LIMIT_S):
-            while index not in self.synced:
+            while not is_true():
                 self._news.clear()
                 await self._news.wait()
 
@@ -161,3 +178,129 @@ def test_a_sync_that_fails_at_the_end_is_as_final_as_any(
         cellar.disk.close()
 
     asyncio.run(run())
+
+
+def test_the_file_of_a_checkpoint_is_begun_when_what_was_written_before_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cellar: Cellar) -> None:
+        cellar.may_sync.clear()
+        large = cellar.write(SYNCED_AT_ONCE_BYTES + 1)
+        cellar.storage.carry_out(bus.WriteCheckpoint(7, b"d" * 16, b"the state", (1,)))
+        cellar.storage.flush()
+        # Whatever the worker thread was given before this is done when this is.
+        cellar.storage.carry_out(bus.ReadCheckpoint(7, 0, 10, 1))
+        reads: list[bus.Event] = []
+        monkeypatch.setattr(cellar.storage, "_tell", lambda event: (reads.append(event), cellar._tell(event)))
+        cellar.storage.carry_out(bus.ReadCheckpoint(7, 0, 10, 1))
+        await cellar.until(lambda: reads)
+        assert not checkpoint_numbers(cellar.disk.list_files()), "its state may refer to what is not durable"
+        assert large not in cellar.synced and not cellar.written
+        cellar.may_sync.set()
+        await cellar.until(lambda: cellar.written)
+        assert large in cellar.synced and cellar.written == [7]
+        assert checkpoint_numbers(cellar.disk.list_files()) == [7]
+
+    play(story, tmp_path, monkeypatch)
+
+
+def test_an_error_in_what_the_loop_calls_ends_the_node_and_nothing_more_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second pair of the superblock is written when the sync of the first has ended, by a callback."""
+
+    async def story(cellar: Cellar) -> None:
+        cellar.may_sync.clear()
+        cellar.storage._sync.is_quick = False
+        index = cellar._counter.next()
+        cellar.storage.carry_out(bus.Append(index, bus.SuperblockRecord(7, 0)))
+        cellar.storage.flush()
+        write = cellar.disk.write
+
+        def refuse(name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+            if name == SUPERBLOCK:
+                raise NoSpace("there is no room for superblock: No space left on device")
+            write(name, offset, buffers)
+
+        monkeypatch.setattr(cellar.disk, "write", refuse)
+        cellar.may_sync.set()
+        await cellar.until(lambda: cellar.failures)
+        (failure,) = cellar.failures
+        assert isinstance(failure, NoSpace)
+        assert index not in cellar.synced
+        with pytest.raises(StorageFailed):
+            cellar.write()
+        assert index not in cellar.synced and len(cellar.failures) == 1
+
+    play(story, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("where", ["_when_idle", "_try_again", "_flush_slowly"])
+def test_an_error_in_a_timer_ends_the_node(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: ChannelStorage, *args: object) -> None:
+        raise KeyError("a bug")
+
+    async def story(cellar: Cellar) -> None:
+        monkeypatch.setattr(ChannelStorage, where, fail)
+        if where != "_when_idle":
+            cellar.storage._note_space(NoSpace("there is no room for a segment"))
+        cellar.write()
+        await cellar.until(lambda: cellar.failures)
+        assert isinstance(cellar.failures[0], KeyError)
+
+    monkeypatch.setattr(module, "NO_SPACE_RETRY_SECONDS", 0.01)
+    play(story, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("error", [StorageFailed("the cable came off"), KeyError("a bug")])
+def test_an_error_in_the_worker_thread_ends_the_node(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cellar: Cellar) -> None:
+        def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(cellar.journal, "write_checkpoint", fail)
+        cellar.storage.carry_out(bus.WriteCheckpoint(7, b"d" * 16, b"the state", ()))
+        cellar.storage.flush()
+        await cellar.until(lambda: cellar.failures)
+        assert cellar.failures == [error] and not cellar.written
+
+    play(story, tmp_path, monkeypatch)
+
+
+def test_an_error_in_the_sync_thread_that_nobody_expected_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cellar: Cellar) -> None:
+        def fail(_: object) -> None:
+            raise KeyError("a bug")
+
+        cellar.storage._sync.is_quick = False
+        monkeypatch.setattr(cellar.disk, "sync", fail)
+        index = cellar.write()
+        await cellar.until(lambda: cellar.failures)
+        assert isinstance(cellar.failures[0], StorageFailed)
+        assert index not in cellar.synced
+
+    play(story, tmp_path, monkeypatch)
+
+
+def test_a_record_that_could_not_be_moved_takes_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint waits for all indexes that were given: one without a record would never be durable."""
+
+    async def story(cellar: Cellar) -> None:
+        place = Location(1, 8, 8, 8)
+        monkeypatch.setattr(cellar.journal, "sparse_segments", lambda live, below: [1])
+        monkeypatch.setattr(cellar.storage._manager, "records_in", lambda segment: [place])
+        monkeypatch.setattr(cellar.storage._manager, "damaged", lambda place, error: None)
+        cellar.storage.carry_out(bus.ReleaseSpace(0))
+        cellar.storage.flush()
+        cellar.storage.carry_out(bus.WriteCheckpoint(7, b"d" * 16, b"the state", ()))
+        await cellar.until(lambda: cellar.written)
+
+    play(story, tmp_path, monkeypatch)

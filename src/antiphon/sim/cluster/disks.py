@@ -10,7 +10,6 @@ others run the journal itself.
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from antiphon.bus.ports import JournalCounter, Payloads
 from antiphon.bus.tally import Tally
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
+from antiphon.journal.checkpoint_line import CheckpointLine
 from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
@@ -257,7 +257,7 @@ class RecordStorage:
         self._is_syncing = False
         self._written = 0
         self._durable = 0
-        self._checkpoints: deque[tuple[int, int]] = deque()
+        self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine({})
         # Checkpoints from this number on are being fetched by another node; 0 if none is.
         self._held_from = 0
 
@@ -273,7 +273,8 @@ class RecordStorage:
                 if isinstance(record, DataRecord):
                     self._opened.write(record)
             case bus.WriteCheckpoint():
-                self._write_checkpoint(effect)
+                self._checkpoints.ask(effect, self._counter.last)
+                self._begin_checkpoints()
             case bus.ReadCheckpoint():
                 self._later(disk.latency_ns(), lambda: self._read_checkpoint(effect))
             case bus.HoldCheckpoints(n=n):
@@ -308,13 +309,16 @@ class RecordStorage:
         self._durable = index
         disk.watch.on_durable(disk.node, index)
         self._tell(bus.Synced(index))
-        self._report_checkpoints()
+        self._begin_checkpoints()
         if disk.unsynced:
             disk.world.probe("disk.written_during_sync")
             self.flush()
 
+    def _begin_checkpoints(self) -> None:
+        for effect in self._checkpoints.due(self._durable):
+            self._write_checkpoint(effect)
+
     def _write_checkpoint(self, effect: bus.WriteCheckpoint) -> None:
-        depends_on = self._counter.last
         self._disk.world.probe("checkpoint.written")
 
         def write() -> None:
@@ -325,8 +329,7 @@ class RecordStorage:
                 return
             written = Checkpoint(effect.n, effect.digest, effect.state, effect.segments)
             self._disk.checkpoints = sorted([*self._disk.checkpoints, written], key=lambda one: one.n)
-            self._checkpoints.append((effect.n, depends_on))
-            self._report_checkpoints()
+            self._tell(bus.CheckpointWritten(effect.n))
 
         self._later(self._disk.latency_ns(), write)
 
@@ -336,10 +339,6 @@ class RecordStorage:
         state = next((one.state for one in self._disk.checkpoints if one.n == effect.n), None)
         piece = None if state is None else state[effect.offset : effect.offset + effect.length]
         self._tell(bus.CheckpointRead(effect.n, effect.offset, piece, effect.to))
-
-    def _report_checkpoints(self) -> None:
-        while self._checkpoints and self._checkpoints[0][1] <= self._durable:
-            self._tell(bus.CheckpointWritten(self._checkpoints.popleft()[0]))
 
 
 # --- the journal ---------------------------------------------------------------------------------
