@@ -77,6 +77,7 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (layout.Bool, st.booleans()),
     (layout.Text, texts),
     (layout.Texts, st.lists(texts, max_size=4).map(tuple)),
+    (layout.U32s, st.lists(u32s, max_size=4).map(tuple)),
     (layout.Document, texts),
     (layout.Rest, blobs),
     (frames.Version, st.just(frames.PROTOCOL_VERSION)),

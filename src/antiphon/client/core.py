@@ -175,7 +175,7 @@ class ClientCore:
                 generation=session.generation,
                 ack_mode=session.ack_mode,
                 channels=tuple(session.channels),
-                known=session.known,
+                known=tuple(session.channels.values()),
             ),
             SessionOpened,
             is_own=True,
@@ -214,10 +214,10 @@ class ClientCore:
             SessionOpened,
         )
 
-    def adopt_session(self, session: int, generation: int, *channels: str, known: int = 0) -> int:
+    def adopt_session(self, session: int, generation: int, channel: str = "", known: int = 0) -> int:
         """Go on with a session that another process began, or we on a connection that is over.
 
-        Without channels, only to ask what became of it. The channels have `known` it under that generation.
+        Without a channel, only to ask what became of it. The channel has `known` it under that generation.
         """
         return self._ask(
             lambda number: SessionOpen(
@@ -225,8 +225,8 @@ class ClientCore:
                 session=session,
                 generation=generation,
                 ack_mode=AckMode.AUTO,
-                channels=channels,
-                known=known,
+                channels=(channel,) if channel else (),
+                known=(known,) if channel else (),
             ),
             SessionOpened,
         )
@@ -483,7 +483,7 @@ class ClientCore:
             case Done() if session is not None:
                 self._note_done(session, request)
             case DestinationOpened() | SubscriptionFound() if session is not None:
-                session.channels[frame.channel] = None
+                session.note_known(frame.channel)
         if request.is_abandoned or request.is_own:
             return []
         return [Answered(request=frame.request, reply=reply)]
@@ -501,7 +501,9 @@ class ClientCore:
         if known is not None:
             raise ProtocolError(f"session {frame.session:032x} was opened twice")
         session = SessionCore(frame, asked.ack_mode, output=self._output, wake=self._wake)
-        session.channels.update(dict.fromkeys(asked.channels))
+        for channel in asked.channels:
+            # It is the only one, so it has just said so.
+            session.note_known(channel)
         session.is_adopted = bool(asked.session)
         self.sessions[frame.session] = session
         if request.is_abandoned and not asked.session:

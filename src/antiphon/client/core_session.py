@@ -97,9 +97,9 @@ class SessionCore:
         """Did another client begin it?"""
         self.error: AntiphonError | None = None
         """Why it cannot go on, on whatever connection."""
-        # The channels that know it, see DestinationOpen, and the last generation under which they do.
-        self.channels: dict[str, None] = {}
-        self.known = opened.generation
+        # The channels that know it, see DestinationOpen, and under which generation they were first heard to.
+        # No opening of the session that comes late to a channel is of that generation or a higher one.
+        self.channels: dict[str, int] = {}
         self._blocked: dict[str, None] = {}
         self._ack_delay_ns = ACK_DELAY_LAZY_NS if ack_mode is AckMode.DUPS_OK else ACK_DELAY_NS
         self.outboxes: dict[str, Outbox] = {}
@@ -176,6 +176,10 @@ class SessionCore:
         )
         return consumer
 
+    def note_known(self, channel: str) -> None:
+        """The channel is heard to know the session."""
+        self.channels.setdefault(channel, self.generation)
+
     def forget_consumer(self, number: int) -> None:
         """Nothing more will come for it, and the application holds nothing of it."""
         self.consumers.pop(number, None)
@@ -192,7 +196,7 @@ class SessionCore:
 
     def resume(self, opened: SessionOpened) -> None:
         """It goes on: first of all, everything without an outcome is sent again."""
-        self.generation = self.known = opened.generation
+        self.generation = opened.generation
         self.window_bytes = opened.window_bytes
         self.is_open = True
         for outbox in self.outboxes.values():

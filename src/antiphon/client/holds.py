@@ -98,7 +98,7 @@ class Holding:
                 if is_last or self._scope.is_closed:
                     raise
             else:
-                core.channels[channel] = None
+                core.note_known(channel)
                 if outcome.code not in _OTHER_SESSION or is_last:
                     error = _error(channel, command.name, outcome)
                     if error is not None:

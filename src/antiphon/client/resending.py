@@ -99,7 +99,8 @@ class Uncertain:
                     MessageId(self._core.session, self._channel, publication.first_number),
                     publication.count,
                     publication.command,
-                    self._core.known,
+                    known=self._core.channels.get(self._channel, 0),
+                    generation=self._core.generation,
                 )
             finally:
                 if ours is not link:
@@ -171,10 +172,19 @@ async def send_under_id(
 
 
 async def repeat(
-    link: Link, id: MessageId, count: int, command: list[Buffer], known: int = 0
+    link: Link,
+    id: MessageId,
+    count: int,
+    command: list[Buffer],
+    *,
+    known: int = 0,
+    generation: int = 0,
 ) -> list[ConfirmItem]:
-    """Send a publish command of an adopted session, which its channel has `known`; its outcomes."""
-    session = await _adopt(link, id.session, id.channel, known)
+    """Send a publish command of an adopted session; its outcomes.
+
+    Its channel has `known` it under that generation, and `generation` was the last under which it was sent.
+    """
+    session = await _adopt(link, id.session, id.channel, known, generation)
     fate = Fate(link.loop)
     session.outbox(id.channel).repeat(id.number, count, command, fate)
     link.flush_soon()
@@ -182,14 +192,14 @@ async def repeat(
         return await fate.outcomes
 
 
-async def _adopt(link: Link, session: int, channel: str, before: int) -> SessionCore:
+async def _adopt(link: Link, session: int, channel: str, before: int, last: int) -> SessionCore:
     question = {"question": "session", "session": f"{session:032x}", "channel": channel}
     answer = await link.call(link.core.ask(question), Answer, None)
     known = json.loads(answer.answer)
     if not isinstance(known, dict) or not isinstance(known.get("generation"), int):
         raise SessionClosed("the session that sent it has expired, or was closed")
     # Whoever answered may lag behind; whether it is still the session that we knew, the channel decides.
-    generation = max(known["generation"], before) + 1
+    generation = max(known["generation"], last) + 1
     link.core.forget_adopted(session)
     request = link.core.adopt_session(session, generation, channel, known=before)
     await link.call(request, SessionOpened, None)

@@ -139,7 +139,7 @@ class Ordering:
         assert session is not None, "the node's own lane is always open"
         lane.state = LaneState.OPENING
         if session.is_resumed and not may_create:
-            self.order(lane, ResumeSession(known=session.known))
+            self.order(lane, ResumeSession(known=session.known.get(lane.channel, 0)))
         else:
             self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
 

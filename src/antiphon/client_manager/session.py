@@ -13,7 +13,7 @@ What it promises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _APPLIED = int(OutcomeCode.APPLIED)
 # Past the constructor of a tuple with names: there is one for every command.
 _new: Final = tuple.__new__
+_NONE_KNOWN: Final[dict[str, int]] = {}
 
 
 class LaneState(IntEnum):
@@ -282,11 +283,17 @@ class Session:
     )
 
     def __init__(
-        self, session_id: int, generation: int, connection: Connection, *, is_resumed: bool, known: int = 0
+        self,
+        session_id: int,
+        generation: int,
+        connection: Connection,
+        *,
+        is_resumed: bool,
+        known: Mapping[str, int] = _NONE_KNOWN,
     ) -> None:
         self.id = session_id
         self.generation = generation
-        # Its channels have known it under this generation, says its client.
+        # Under which generation each channel has known it, says its client.
         self.known = known
         self.user = connection.user
         self.client_id = connection.client_id

@@ -3,8 +3,9 @@
     opened  ->  (lost  ->  resumed, here or elsewhere, under a higher generation)*  ->  closed, or expired
 
 What it promises
-    S1  A client is told that its session is resumed when every channel it names has resumed it; or that
-        one of them has not, and then the session is not here.
+    S1  A client is told that its session is resumed when the first channel it names has resumed it: one that
+        does not answer holds up no other. If any of them does not know it, the session is not here, and its
+        client is told so, whether or not it had been told before that it is resumed.
     S2  An answer that lets a client send commands to a channel comes when the channel knows the session.
         So a client that comes back, and whose channel does not know it, has been away for too long.
     S3  A session that is resumed elsewhere leaves the connection it was on, and that one is told.
@@ -92,8 +93,10 @@ class SessionService:
             raise Refusal(LIMIT, f"a node has at most {self._settings.sessions_total_max} sessions")
         if bool(wish.session) != (wish.generation > 1) or (not wish.session and wish.generation):
             raise ProtocolError(f"session {wish.session:032x} cannot be in generation {wish.generation}")
-        if wish.known and wish.known >= wish.generation:
-            raise ProtocolError(f"generation {wish.known} does not come before {wish.generation}")
+        if len(wish.known) not in (0, len(wish.channels)):
+            raise ProtocolError(f"{len(wish.known)} generations for {len(wish.channels)} channels")
+        if max(wish.known, default=-1) >= wish.generation:
+            raise ProtocolError(f"generation {max(wish.known)} does not come before {wish.generation}")
         for channel in wish.channels:
             if channel not in self._channels or not wish.session:
                 raise ProtocolError(f"a session cannot be resumed in channel {channel[:80]!r}")
@@ -105,7 +108,7 @@ class SessionService:
             wish.generation or 1,
             connection,
             is_resumed=bool(wish.session),
-            known=wish.known,
+            known=dict(zip(wish.channels, wish.known, strict=False)),
         )
         self._sessions[session_id] = connection.sessions[session_id] = session
         session.opening = wish.request
@@ -138,19 +141,30 @@ class SessionService:
             self._remove(former)
 
     def _tell_opened(self, session: Session) -> None:
-        """Every channel that is to resume the session has, or one has not (S1)."""
+        """A channel that is to resume the session has, or has not (S1)."""
         connection, request = session.connection, session.opening
-        if connection is None or request is None:
+        if connection is None:
+            return
+        if session.is_closing:
+            # Its client did not wait. What it still asks is answered, and then it is gone.
+            if request is not None:
+                session.opening = None
+                self._outbox.refuse(connection, request, SessionClosed.code, "the session was closed")
             return
         lanes = session.lanes.values()
-        refused = [lane for lane in lanes if lane.state == LaneState.REFUSED]
-        if not refused and any(lane.state != LaneState.OPEN for lane in lanes):
-            return
-        session.opening = None
-        if refused:
-            self._outbox.refuse(connection, request, SessionClosed.code, refused[0].refusal)
+        refusals = [lane.refusal for lane in lanes if lane.state == LaneState.REFUSED]
+        if refusals:
+            session.opening = None
+            if request is not None:
+                self._outbox.refuse(connection, request, SessionClosed.code, refusals[0])
+            else:
+                gone = SessionGone(session=session.id, code=SessionClosed.code, text=refusals[0])
+                self._outbox.send(connection, gone)
             self._remove(session)
             return
+        if request is None or (lanes and all(lane.state != LaneState.OPEN for lane in lanes)):
+            return
+        session.opening = None
         opened = SessionOpened(
             request=request,
             session=session.id,

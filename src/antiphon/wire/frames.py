@@ -25,7 +25,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
-from antiphon.wire.layout import U16, U32, U64, U128, Bool, Document, Field, Layout, Rest, Text, Texts
+from antiphon.wire.layout import U16, U32, U64, U128, Bool, Document, Field, Layout, Rest, Text, Texts, U32s
 from antiphon.wire.lone import LONE_ITEM, read_lone_confirm
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
 from antiphon.wire.range_frames import RangeAsk as RangeAsk
@@ -37,7 +37,7 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -194,8 +194,9 @@ class Failed:
 class SessionOpen:
     """Open a session, or resume one: session and generation are 0 for a new one.
 
-    `channels` know the session that is resumed. It is opened when all of them have resumed it. `known` is the
-    last generation under which they are said to know it; 0 for a client that cannot tell.
+    `channels` know the session that is resumed. It is opened when the first of them has resumed it; if
+    another one does not know it, SessionGone says so later. `known` has for each of them, in this order, a
+    generation under which it is said to know the session; it is empty for a client that cannot tell.
     """
 
     request: U32
@@ -203,7 +204,7 @@ class SessionOpen:
     generation: U32
     ack_mode: AckModeField
     channels: Texts = ()
-    known: U32 = 0
+    known: U32s = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,7 @@ I64 = Annotated[int, Field(Writer.i64, Reader.i64)]
 Bool = Annotated[bool, Field(Writer.bool_, Reader.bool_)]
 Text = Annotated[str, Field(Writer.text, Reader.text)]
 Texts = Annotated[tuple[str, ...], list_of(Field(Writer.text, Reader.text), element_bytes_min=2)]
+U32s = Annotated[tuple[int, ...], list_of(Field(Writer.u32, Reader.u32), element_bytes_min=4)]
 Document = Annotated[str, Field(Writer.document, Reader.document)]
 Rest = Annotated[Buffer, Field(Writer.raw, Reader.rest)]
 

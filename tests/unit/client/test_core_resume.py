@@ -97,22 +97,30 @@ def test_a_session_is_resumed_under_a_higher_generation_in_the_channels_that_kno
     known_session(core)
     (wish,) = greet_again(core)
     assert wish == SessionOpen(
-        request=wish.request, session=SESSION, generation=2, ack_mode=AckMode.AUTO, channels=("a",), known=1
+        request=wish.request,
+        session=SESSION,
+        generation=2,
+        ack_mode=AckMode.AUTO,
+        channels=("a",),
+        known=(1,),
     )
 
 
-def test_who_comes_back_says_under_which_generation_it_was_last_known() -> None:
-    """Attempts that nobody answered are none: the channels may not have heard of them."""
+def test_who_comes_back_says_under_which_generation_each_channel_was_first_heard_to_know_it() -> None:
+    """A session that is resumed need not be in all of its channels: one of them may not answer."""
     core = welcome_core()
     known_session(core)
     greet_again(core)
     (wish,) = greet_again(core)
     assert isinstance(wish, SessionOpen)
-    assert (wish.generation, wish.known) == (3, 1)
+    assert (wish.generation, wish.known) == (3, (1,))
     core.receive(0, SessionOpened(request=wish.request, session=SESSION, generation=3, window_bytes=1 << 20))
+    request = core.open_destination("queue:other", create=True, session=SESSION)
+    said(core)
+    core.receive(0, DestinationOpened(request=request, destination=9, settings_version=1, channel="b"))
     (wish,) = greet_again(core)
     assert isinstance(wish, SessionOpen)
-    assert (wish.generation, wish.known) == (4, 3)
+    assert (wish.generation, wish.channels, wish.known) == (4, ("a", "b"), (1, 3))
 
 
 def test_a_session_that_never_spoke_to_a_channel_is_resumed_in_none() -> None:
@@ -554,7 +562,7 @@ def test_an_adopted_session_repeats_a_number_and_confirms_nothing() -> None:
     request = core.adopt_session(77, 5, "a")
     (wish,) = said(core)
     assert wish == SessionOpen(
-        request=request, session=77, generation=5, ack_mode=AckMode.AUTO, channels=("a",)
+        request=request, session=77, generation=5, ack_mode=AckMode.AUTO, channels=("a",), known=(0,)
     )
     core.receive(0, SessionOpened(request=request, session=77, generation=5, window_bytes=1 << 20))
     session = core.sessions[77]

@@ -90,7 +90,7 @@ async def test_a_connection_that_is_over_is_replaced_and_the_session_adopted() -
         assert (receipt.message_id, receipt.sequence) == (ID, 1)
         adopted = server.heard_of(frames.SessionOpen)[-1]
         assert (adopted.session, adopted.generation, adopted.channels) == (SESSION, 5, ("a",))
-        assert adopted.known == 1, "a row that was made since then is not the session that sent it"
+        assert adopted.known == (1,), "a row that was made since then is not the session that sent it"
         header, _ = server.commands[-1]
         assert (header.number, header.generation, header.confirmed_through) == (1, 5, 0)
         await server.until(lambda: server.peers[-1].is_gone)

@@ -34,7 +34,7 @@ def resume(
     generation: int = 2,
     channels: tuple[str, ...] = (CHANNEL,),
     session: int = SESSION,
-    known: int = 0,
+    known: tuple[int, ...] = (),
 ) -> frames.SessionOpen:
     return frames.SessionOpen(
         request=request,
@@ -93,14 +93,58 @@ def test_a_session_is_resumed_at_once_and_told_when_the_channel_has() -> None:
     assert (opened.request, opened.session, opened.generation) == (7, SESSION, 2)
 
 
-def test_a_session_is_resumed_when_all_its_channels_have() -> None:
+def test_a_session_is_resumed_when_one_of_its_channels_has() -> None:
+    """The other one may be without a primary for long: what is sent there waits for it."""
+    stage = Stage(channels=(CHANNEL, "b"))
+    stage.connect()
+    stage.say(1, resume(channels=(CHANNEL, "b")))
+    assert stage.heard_of(frames.SessionOpened) == []
+    stage.confirm()
+    assert len(stage.heard_of(frames.SessionOpened)) == 1
+    stage.say(1, publish(SESSION, 3, generation=2))
+    assert kinds(stage.submitted[-1]) == [PUBLISH]
+    stage.say(1, frames.Command(channel="b", command=publish(SESSION, 5, generation=2).command))
+    waiting = [kind for one in stage.submitted for kind in kinds(one) if one.channel == "b"]
+    assert waiting == [RESUME, PUBLISH]
+
+
+def test_a_session_that_its_second_channel_does_not_know_is_told_to_be_gone() -> None:
     stage = Stage(channels=(CHANNEL, "b"))
     stage.connect()
     stage.say(1, resume(channels=(CHANNEL, "b")))
     stage.confirm()
-    assert stage.heard_of(frames.SessionOpened) == []
-    stage.confirm()
-    assert len(stage.heard_of(frames.SessionOpened)) == 1
+    assert stage.heard_of(frames.SessionGone) == []
+    stage.confirm(Outcome(0, 1, OutcomeCode.SESSION_UNKNOWN))
+    (gone,) = stage.heard_of(frames.SessionGone)
+    assert (gone.session, gone.code) == (SESSION, SessionClosed.code)
+    assert "expired" in gone.text
+    assert stage.manager.session_count == 0
+    # What is said for it meanwhile is not a breach.
+    stage.say(1, publish(SESSION, 3, generation=2))
+    assert stage.manager.connection_count == 1
+
+
+@pytest.mark.parametrize("confirmed", [0, 1])
+def test_a_session_that_is_closed_before_a_channel_does_not_know_it_is_closed(confirmed: int) -> None:
+    """Whether or not its client was told by then that it is resumed."""
+    stage = Stage(channels=(CHANNEL, "b"))
+    stage.connect()
+    stage.say(1, resume(channels=(CHANNEL, "b")))
+    for _ in range(confirmed):
+        stage.confirm()
+    stage.say(1, frames.SessionClose(request=9, session=SESSION))
+    while stage.submitted:
+        stage.confirm(Outcome(0, 1, OutcomeCode.SESSION_UNKNOWN))
+    assert [done.request for done in stage.heard_of(frames.Done)] == [9]
+    assert stage.heard_of(frames.SessionGone) == []
+    assert stage.manager.session_count == 0
+
+
+def test_generations_that_are_not_one_for_each_channel_are_a_breach() -> None:
+    stage = Stage(channels=(CHANNEL, "b"))
+    stage.connect()
+    stage.say(1, resume(channels=(CHANNEL, "b"), known=(1,)))
+    assert "1 generations for 2 channels" in stage.goodbye().text
 
 
 def test_a_session_that_one_channel_does_not_know_is_refused_and_gone() -> None:
@@ -130,19 +174,24 @@ def test_a_session_that_was_resumed_elsewhere_first_is_refused() -> None:
 def test_the_channels_hear_under_which_generation_they_are_said_to_know_it() -> None:
     stage = Stage(channels=(CHANNEL, "b"))
     stage.connect()
-    stage.say(1, resume(generation=5, known=3))
-    assert knowing(stage.submitted[-1]) == 3
+    stage.say(1, resume(generation=5, channels=(CHANNEL, "b"), known=(3, 2)))
+    assert {one.channel: knowing(one) for one in stage.submitted} == {CHANNEL: 3, "b": 2}
+
+
+def test_a_channel_that_is_not_named_is_not_told_that_it_knew_the_session() -> None:
+    stage = Stage(channels=(CHANNEL, "b"))
+    stage.connect()
+    stage.say(1, resume(generation=5, known=(3,)))
     stage.confirm()
-    # With its first command, as it was not named.
     stage.say(1, frames.Command(channel="b", command=publish(SESSION, 1, generation=5).command))
-    assert knowing(stage.submitted[-1]) == 3
+    assert knowing(stage.submitted[-1]) == 0
 
 
 @pytest.mark.parametrize("known", [2, 3])
 def test_a_generation_that_has_not_been_is_a_breach(known: int) -> None:
     stage = Stage()
     stage.connect()
-    stage.say(1, resume(generation=2, known=known))
+    stage.say(1, resume(generation=2, known=(known,)))
     assert f"generation {known} does not come before 2" in stage.goodbye().text
 
 

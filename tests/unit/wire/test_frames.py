@@ -85,14 +85,14 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk"),
         1,
-        b"ANTI\x03\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
+        b"ANTI\x04\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
     ),
     (
         Welcome(
             node=1, cluster="c", servers=("a:1", "b:2"), connection=9, frame_limit=65536, heartbeat_ms=5000
         ),
         2,
-        b"ANTI\x03\x00"
+        b"ANTI\x04\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -147,10 +147,10 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (Failed(request=3, code="x", text="why"), 7, u32(3) + b"\x01\0x" + b"\x03\0why"),
     (
         SessionOpen(
-            request=3, session=9, generation=5, ack_mode=AckMode.DUPS_OK, channels=("main",), known=4
+            request=3, session=9, generation=5, ack_mode=AckMode.DUPS_OK, channels=("main",), known=(4,)
         ),
         16,
-        u32(3) + u128(9) + u32(5) + b"\x03" + u32(1) + b"\x04\0main" + u32(4),
+        u32(3) + u128(9) + u32(5) + b"\x03" + u32(1) + b"\x04\0main" + u32(1) + u32(4),
     ),
     (
         SessionOpened(request=3, session=9, generation=2, window_bytes=1000),
@@ -383,10 +383,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 4 .* we speak 3"):
-        decode_frame(1, b"ANTI\x04\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 5 .* we speak 4"):
+        decode_frame(1, b"ANTI\x05\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x04\x00")
+        decode_frame(2, b"ANTI\x05\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 

@@ -31,6 +31,7 @@ from antiphon.wire.frames import (
     Ping,
     ServerFrame,
     SessionClose,
+    SessionGone,
     SessionOpen,
     SessionOpened,
     Welcome,
@@ -182,6 +183,11 @@ class Teller(Speaker[Answer]):
             case ConsumerGone():
                 if frame.session == self.session:
                     self.on_gone(frame)
+            case SessionGone():
+                if frame.session == self.session:
+                    # One of its channels does not know it any more, and said so after another had resumed it.
+                    self.world.probe("client.session_gone")
+                    self._begin_anew()
             case Ping() | Goodbye():
                 super().on_frame(frame)
             case _:
@@ -237,6 +243,9 @@ class Teller(Speaker[Answer]):
         """The session is of no more use: close it and begin another on the same connection."""
         self.world.probe("client.session_replaced")
         self.say(SessionClose(request=self.next_request(None), session=self.session))
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self.stop()
         self.forget()
         # Answers to what the old session had asked for concern nobody any more.
