@@ -10,6 +10,9 @@ What it promises
         farthest. Of two that take themselves for the primary, the one with the higher epoch is.
     Q3  However many clients ask the same at once, the nodes are asked once.
     Q4  An answer is bounded: destinations are told page by page, channel after channel.
+    Q5  A channel serves if the node whose word counts leads it, has a majority behind it and has applied its
+        own claim. A copy is a message manager that answers and is synchronized; a channel with fewer copies
+        than replicas is degraded. A channel of which nobody answers is told, too.
 
 What it leaves to others
     What a node says about itself is `standing`'s. A node that is alone needs no inquiry.
@@ -245,7 +248,10 @@ def merge_status(
         else:
             nodes += said["nodes"]
     voices = _voices(members, answers)
-    rows = [voice["channels"][0] for voice in voices.values()]
+    rows = []
+    for name in sorted({member.channel for member in members if member.channel is not None}):
+        row = voices[name]["channels"][0] if name in voices else _silent_channel(name, members)
+        rows.append(_counted(row, nodes))
     primaries = {row["primary"] for row in rows}
     for node in nodes:
         node["is_primary"] = node["is_primary"] and node["name"] in primaries
@@ -258,6 +264,36 @@ def merge_status(
         "connections": sum(said["connections"] for said in answers.values()),
         "config_digest": first.get("config_digest"),
         "silent": [member.name for member in members if member.number not in answers],
+    }
+
+
+def _counted(channel: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """A channel with the copies that there are of it (Q5)."""
+    copies = sum(
+        1
+        for node in nodes
+        if node["channel"] == channel["name"] and node["role"] == MESSAGE_MANAGER and node["synchronized"]
+    )
+    is_serving = bool(channel["serving"])
+    is_degraded = channel["degraded"] or copies < channel["replicas"]
+    return {**channel, "copies": copies, "serving": is_serving, "degraded": is_degraded or not is_serving}
+
+
+def _silent_channel(name: str, members: Iterable[Member]) -> dict[str, Any]:
+    """The row of a channel of which no message manager answers."""
+    replicas = sum(1 for one in members if one.channel == name and one.role == MESSAGE_MANAGER)
+    return {
+        "name": name,
+        "epoch": None,
+        "committed": None,
+        "primary": None,
+        "replicas": replicas,
+        "copies": 0,
+        "serving": False,
+        "degraded": True,
+        "checkpoint": None,
+        "transactions": {},
+        "clock_difference_ms": None,
     }
 
 

@@ -183,6 +183,9 @@ class Standing:
             "committed": replica.committed_upto,
             "primary": self._name if is_primary else None,
             "replicas": len(replica.config.data_servers),
+            # This node's word about itself; where there are several nodes, they are counted.
+            "copies": int(replica.is_serving),
+            "serving": replica.is_serving,
             "degraded": replica.is_degraded,
             "checkpoint": replica.stable_checkpoint,
             "transactions": kept.get("transactions", {}),

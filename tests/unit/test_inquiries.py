@@ -28,10 +28,14 @@ def status(number: int, *, epoch: int = 5, committed: int = 9, is_primary: bool 
     """What a node says about itself."""
     member = next(member for member in MEMBERS if member.number == number)
     row = {"name": member.name, "role": member.role, "state": "up", "is_primary": is_primary}
+    row |= {"channel": member.channel, "synchronized": True}
     channels = []
     if member.role == "message-manager":
-        primary = member.name if is_primary else None
-        channels = [{"name": member.channel, "epoch": epoch, "committed": committed, "primary": primary}]
+        channel = {"name": member.channel, "epoch": epoch, "committed": committed, "degraded": False}
+        channel["replicas"] = sum(
+            1 for one in MEMBERS if one.channel == member.channel and one.role == member.role
+        )
+        channels = [channel | {"primary": member.name if is_primary else None, "serving": is_primary}]
     said = {
         "cluster": "test",
         "nodes": [row],
@@ -134,7 +138,7 @@ def test_of_two_primaries_the_one_with_the_higher_epoch_is_it() -> None:
     desk.answer(MM_1, status(MM_1, epoch=5, is_primary=True, destinations=1))
     desk.answer(MM_2, status(MM_2, epoch=6, is_primary=True, destinations=2))
     merged = over(desk)
-    assert [(row["name"], row["primary"]) for row in merged["channels"]] == [("a", "mm-a-2")]
+    assert [(row["name"], row["primary"]) for row in merged["channels"]] == [("a", "mm-a-2"), ("b", None)]
     assert merged["destinations"] == 2
     assert [node["name"] for node in merged["nodes"] if node["is_primary"]] == ["mm-a-2"]
 
@@ -145,8 +149,27 @@ def test_without_a_primary_the_replica_that_is_farthest_is_heard() -> None:
     desk.answer(MM_1, status(MM_1, committed=7, destinations=1))
     desk.answer(MM_2, status(MM_2, committed=8, destinations=2))
     merged = over(desk)
-    assert [(row["primary"], row["committed"]) for row in merged["channels"]] == [(None, 8)]
+    assert [(row["primary"], row["committed"]) for row in merged["channels"]] == [(None, 8), (None, None)]
     assert merged["destinations"] == 2
+
+
+def test_a_channel_tells_how_many_copies_there_are_and_whether_it_serves() -> None:
+    def rows(*answers: tuple[int, str]) -> list[tuple[Any, ...]]:
+        desk = Desk()
+        desk.ask("status")
+        for number, answer in answers:
+            desk.answer(number, answer)
+        merged = over(desk)
+        columns = ("name", "serving", "copies", "replicas", "degraded")
+        return [tuple(row[column] for column in columns) for row in merged["channels"]]
+
+    serving, following = (MM_1, status(MM_1, is_primary=True)), (MM_2, status(MM_2))
+    other = (MM_B, status(MM_B, is_primary=True))
+    b = ("b", True, 1, 1, False)
+    assert rows(serving, following, other) == [("a", True, 2, 2, False), b]
+    assert rows(serving, other) == [("a", True, 1, 2, True), b], "a copy less"
+    assert rows(following, other) == [("a", False, 1, 2, True), b], "nobody leads"
+    assert rows(other) == [("a", False, 0, 2, True), b], "nobody answers"
 
 
 def test_destinations_are_asked_of_the_message_managers_of_a_channel_and_told_by_its_primary() -> None:

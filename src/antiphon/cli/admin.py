@@ -16,6 +16,8 @@ NODE_COLUMNS = (
     *("name", "role", "channel", "rank", "state", "is_primary", "synchronized"),
     *("epoch", "committed", "applied", "lag"),
 )
+CHANNEL_COLUMNS = ("name", "state", "copies", "replicas", "primary", "epoch", "committed", "checkpoint")
+FAILED = 1
 
 
 def add_command(commands: Any) -> None:
@@ -28,6 +30,11 @@ def add_command(commands: Any) -> None:
     for question, run in ((status, _status), (destinations, _destinations), (holds, _holds)):
         add_connection_options(question)
         question.set_defaults(run=run)
+    status.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 unless every channel serves with all its copies",
+    )
     create = questions.add_parser("create", help="make a destination")
     create.add_argument("destination", help="for example topic:prices")
     create.add_argument(
@@ -48,16 +55,30 @@ def add_command(commands: Any) -> None:
 
 def _status(arguments: argparse.Namespace) -> int:
     (status,) = _ask(arguments, "status")
+    code = FAILED if arguments.check and not _is_whole(status) else 0
     if arguments.json:
         print(json.dumps(status))
-        return 0
+        return code
     counts = f"{status['destinations']} destinations, {status['connections']} connections"
     print(f"cluster {status['cluster']}: {counts}")
     print(_table(status["nodes"], NODE_COLUMNS))
-    print(_table(status["channels"], ("name", "epoch", "committed", "primary", "replicas", "checkpoint")))
+    channels = [{**row, "state": _state(row)} for row in status["channels"]]
+    print(_table(channels, CHANNEL_COLUMNS))
     _tell_clocks(status)
     _tell_silent(status)
-    return 0
+    return code
+
+
+def _state(channel: dict[str, Any]) -> str:
+    """What an operator must know of a channel first."""
+    if not channel["serving"]:
+        return "not serving"
+    return "degraded" if channel["degraded"] else "serving"
+
+
+def _is_whole(status: dict[str, Any]) -> bool:
+    """Does every channel serve with all its copies?"""
+    return bool(status["channels"]) and all(_state(row) == "serving" for row in status["channels"])
 
 
 def _tell_clocks(status: dict[str, Any]) -> None:

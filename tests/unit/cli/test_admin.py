@@ -21,7 +21,17 @@ STATUS = {
     "cluster": "test",
     "nodes": [node("cm-1"), node("mm-a-1", is_primary=True, epoch=7), node("mm-a-2", "down")],
     "channels": [
-        {"name": "a", "epoch": 7, "committed": 9, "primary": "mm-a-1", "replicas": 2, "checkpoint": 0}
+        {
+            "name": "a",
+            "epoch": 7,
+            "committed": 9,
+            "primary": "mm-a-1",
+            "replicas": 2,
+            "checkpoint": 0,
+            "copies": 1,
+            "serving": True,
+            "degraded": True,
+        }
     ],
     "destinations": 1,
     "connections": 2,
@@ -102,3 +112,25 @@ def test_a_clock_that_differs_from_log_time_is_named(
         answers["status"] = STATUS | {"channels": [told]}
         assert main(["admin", "status"]) == 0
         assert ("".join(line for line in capsys.readouterr().out.splitlines() if "clock" in line)) == words
+
+
+@pytest.mark.parametrize(
+    ("serving", "degraded", "state", "code"),
+    [(True, False, "serving", 0), (True, True, "degraded", 1), (False, True, "not serving", 1)],
+)
+def test_a_check_fails_unless_every_channel_serves_with_all_its_copies(
+    answers: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    serving: bool,
+    degraded: bool,
+    state: str,
+    code: int,
+) -> None:
+    (row,) = STATUS["channels"]  # type: ignore[misc]
+    whole = {**row, "name": "b", "serving": True, "degraded": False}  # type: ignore[dict-item]
+    told = {**row, "serving": serving, "degraded": degraded}  # type: ignore[dict-item]
+    answers["status"] = STATUS | {"channels": [whole, told]}
+    for options in ([], ["--json"]):
+        assert main(["admin", "status", *options]) == 0
+        assert main(["admin", "status", "--check", *options]) == code
+    assert f"a     {state}" in capsys.readouterr().out
