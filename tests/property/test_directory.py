@@ -32,7 +32,8 @@ from antiphon.message_manager.manager import MessageManager
 from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import DeleteDestination, Outcome
-from tests.unit.message_manager.channel import AT_ONCE, NODE, Channel, of_node
+from tests.property.restored import RestoredChannel
+from tests.unit.message_manager.channel import AT_ONCE, NODE, of_node
 
 CHANNELS = ("a", "b", "c")
 NAMES = ("queue:x", "queue:y")
@@ -43,7 +44,7 @@ class Place:
     """One channel: its log, and the places where each name has ever been in it."""
 
     def __init__(self, name: str) -> None:
-        self.channel = Channel(begin=False)
+        self.channel = RestoredChannel(begin=False)
         self.channel.manager = MessageManager(name, NODE, self.channel.payloads, AT_ONCE)
         self.channel.claim(NODE)
         self.channel.flush()

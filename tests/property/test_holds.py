@@ -16,14 +16,19 @@ from antiphon.message_manager.acknowledgements import read_acknowledged
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
+from tests.property.restored import RestoredChannel
 from tests.property.test_locks import LockedHall
 from tests.property.test_message_manager import Step, delivery_steps, few
-from tests.unit.message_manager.channel import AT_ONCE, Channel, Client
+from tests.unit.message_manager.channel import AT_ONCE, Client
 
 NAMES = ("spark", "archive", "audit")
 # Two queues, a topic that keeps nothing for its own sake, and one that keeps a little for a second.
 CONSUMED, SHORT = '{"retention":"consumed"}', '{"retention":1,"retention_bytes":900}'
 WHICH: tuple[tuple[int, ...], ...] = ((), (0,), (1, 2), (2, 3), (0, 1, 2, 3))
+
+FAR = 1 << 40
+# How far behind the end a position lies; some lie beyond it, a little or as far as there are numbers.
+backs = st.one_of(st.integers(-2, 30), st.integers(-2, 30), st.sampled_from((1 << 63, (1 << 64) - 1)))
 
 steps = st.lists(
     st.one_of(
@@ -31,8 +36,8 @@ steps = st.lists(
         st.tuples(st.just("publish"), few, st.integers(1, 6)),
         st.tuples(st.just("ack"), few, st.integers(1, 40), st.integers(1, 12)),
         st.tuples(st.just("ack"), few, st.integers(1, 40), st.integers(1, 12)),
-        st.tuples(st.just("hold"), few, st.integers(-2, 30), st.integers(0, 4), st.integers(200, 3_000)),
-        st.tuples(st.just("hold"), few, st.integers(-2, 30), st.integers(0, 4), st.integers(200, 3_000)),
+        st.tuples(st.just("hold"), few, backs, st.integers(0, 4), st.integers(200, 3_000)),
+        st.tuples(st.just("hold"), few, backs, st.integers(0, 4), st.integers(200, 3_000)),
         st.tuples(st.just("release"), few),
         st.tuples(st.just("time"), st.integers(100, 900)),
         st.tuples(st.just("delete"), few),
@@ -61,7 +66,7 @@ class Story:
     """Writes a log from drawn steps, and keeps in plain sets what must be there."""
 
     def __init__(self) -> None:
-        self.channel = Channel()
+        self.channel = RestoredChannel()
         self.client = Client()
         self.channel.order(self.client.open())
         self.ids = [0, 0, 0, 0]
@@ -167,10 +172,15 @@ class Story:
 
     def _hold(self, who: int, back: int, which: int, limit_ms: int) -> None:
         name = NAMES[who % 3]
-        position = max(1, self.channel.next - back)
+        position = back if back > FAR else max(1, self.channel.next - back)
         ids = [self.ids[at] for at in WHICH[which]]
+        own_number = self.channel.next
         command = self.client.hold(name, position, *ids, limit_ms=limit_ms, acks=name == "audit")
-        assert self.channel.outcome(command) is None
+        outcome = self.channel.outcome(command)
+        if position > own_number:
+            assert outcome is not None and outcome.code == OutcomeCode.REFUSED
+            return
+        assert outcome is None
         known = self.holds.get(name)
         if known is None or position >= known.position:
             self.holds[name] = Held(position, set(ids), not ids, limit_ms)

@@ -18,9 +18,9 @@ from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode, Return, read_command
+from tests.property.restored import RestoredChannel
 from tests.unit.message_manager.channel import (
     AT_ONCE,
-    Channel,
     Client,
     delivers,
     proposals,
@@ -55,7 +55,7 @@ class Story:
     """Writes a log from drawn steps, and keeps a list of what was asked for, message by message."""
 
     def __init__(self) -> None:
-        self.channel = Channel()
+        self.channel = RestoredChannel()
         self.clients = [Client(session) for session in SESSIONS]
         for client in self.clients:
             self.channel.order(client.open())
@@ -247,7 +247,7 @@ class Hall:
     """Consumers of one queue in one session, driven by drawn steps; checks the promises at every step."""
 
     def __init__(self) -> None:
-        self.channel = Channel()
+        self.channel = RestoredChannel()
         self.client = Client()
         self.channel.order(self.client.open())
         self.queue = self.channel.create("orders")

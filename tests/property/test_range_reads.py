@@ -16,7 +16,8 @@ from antiphon.batch import Batch
 from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
 from antiphon.message_manager.manager import MessageManager
 from antiphon.wire.range_frames import decode_page
-from tests.unit.message_manager.channel import Channel, Client, MemoryPayloads, sent, show
+from tests.property.restored import RestoredChannel
+from tests.unit.message_manager.channel import Client, MemoryPayloads, sent, show
 
 SMALL = '{"retention":1,"retention_bytes":900}'
 
@@ -38,7 +39,7 @@ class Story:
     """A channel, and what is stored in it by an account of our own."""
 
     def __init__(self, drawn: list[tuple[Any, ...]]) -> None:
-        self.channel = Channel()
+        self.channel = RestoredChannel()
         self.client = Client()
         self.channel.order(self.client.open())
         self.ids = [

@@ -14,7 +14,8 @@ from antiphon.message_manager.destinations.subscription import Subscription
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
-from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, delivered
+from tests.property.restored import RestoredChannel
+from tests.unit.message_manager.channel import AT_ONCE, Client, delivered
 
 SESSIONS = (0xA1, 0xB2)
 NAMES = ("", "", "audit", "ledger")
@@ -49,7 +50,7 @@ class Story:
     """Writes a log from drawn steps; consumers come and go meanwhile."""
 
     def __init__(self) -> None:
-        self.channel = Channel()
+        self.channel = RestoredChannel()
         self.clients = [Client(session) for session in SESSIONS]
         for client in self.clients:
             self.channel.order(client.open())

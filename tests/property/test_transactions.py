@@ -18,10 +18,10 @@ from antiphon.message_manager.transactions import MARK_MS_MAX, OPEN_MS_MAX
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import COMMAND_HEADER_SIZE, OutcomeCode
 from antiphon.wire.transactions import Consumed
+from tests.property.restored import RestoredChannel
 from tests.unit.message_manager.channel import (
     AT_ONCE,
     CM,
-    Channel,
     Client,
     MemoryPayloads,
     finish,
@@ -103,7 +103,7 @@ class Story:
     """The channel and the model side by side."""
 
     def __init__(self) -> None:
-        self.channel = Channel()
+        self.channel = RestoredChannel()
         self.next_session = 0xA1
         # Sessions that are not known and of which something was decided, and since when.
         self.marks: dict[int, int | None] = {}

@@ -5,7 +5,8 @@ Where it sits
 
 What it promises
     L1  While a hold asks for them, everything that was acknowledged in its destinations is here under the
-        number of the command that did it, until the hold has passed that number.
+        number of the command that did it, until the hold has passed that number. Below the lowest position
+        of such holds (`wanted_from`) nothing is taken in.
     L2  As a rule it is a row that says where an ACK lies in the journal. Where that asked for something else
         than what was done, or where it was no ACK that did it (but a transaction, or a holder who
         consumes), it is what was done.
@@ -43,7 +44,7 @@ class Acknowledged(NamedTuple):
 class AcknowledgementLog:
     """The acknowledgements of a channel that are kept, by the numbers of their commands."""
 
-    __slots__ = ("_told", "index", "stored")
+    __slots__ = ("_told", "index", "stored", "wanted_from")
 
     id: Final = ACKNOWLEDGEMENTS
 
@@ -52,6 +53,8 @@ class AcknowledgementLog:
         self.stored = Ranges()
         self.index = BatchIndex(use)
         self._told: dict[int, tuple[Consumed, ...]] = {}
+        # The lowest position of those who ask; None: nobody does. Derived from the holds.
+        self.wanted_from: int | None = None
 
     def __len__(self) -> int:
         return self.stored.count + len(self._told)
@@ -63,16 +66,22 @@ class AcknowledgementLog:
 
     def keep(self, number: int, location: Location, offset: int, length: int) -> None:
         """Command `number`, which lies there, did what it says."""
+        if not self._is_wanted(number):
+            return
         self.stored.add(number, number + 1)
         self.index.append(number, 1, location, offset, length)
 
     def tell(self, number: int, told: tuple[Consumed, ...]) -> None:
         """Command `number` acknowledged this, which cannot be seen from its bytes."""
-        if told:
+        if told and self._is_wanted(number):
             self._told[number] = self._told.get(number, ()) + told
 
-    def trim(self, before: int | None) -> None:
-        """Nobody needs what is below this number any more; None: nobody needs anything."""
+    def _is_wanted(self, number: int) -> bool:
+        return self.wanted_from is not None and number >= self.wanted_from
+
+    def trim(self) -> None:
+        """Let go of what nobody asks for any more."""
+        before = self.wanted_from
         gone = self.stored.clip(0, U64_MAX + 1 if before is None else before)
         if gone:
             self.stored.remove_all(gone)

@@ -42,7 +42,7 @@ class HoldFold(TransactionFold):
         if wish.destinations and not ids:
             self._settle(turn, NO_DESTINATION)
             return
-        why_not = state.holds.why_not(wish, ids)
+        why_not = state.holds.why_not(wish, ids, turn.sequence)
         if why_not is not None:
             self._settle(turn, REFUSED, text=why_not)
             return

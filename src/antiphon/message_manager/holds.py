@@ -94,14 +94,17 @@ class Holds:
         """Does somebody ask for the acknowledgements of this destination?"""
         return self.is_audited and (self._audited is None or destination in self._audited)
 
-    def why_not(self, wish: Hold, ids: tuple[int, ...]) -> str | None:
-        """Why there cannot be such a hold of these destinations, all of which exist, if so."""
+    def why_not(self, wish: Hold, ids: tuple[int, ...], number: int) -> str | None:
+        """Why command `number` cannot hold these destinations, all of which exist, if so."""
         known = self.rows.get(wish.name)
         size = len(wish.name.encode())
         if not 0 < size <= HOLD_NAME_BYTES_MAX:
             return f"the name of a hold has 1 to {HOLD_NAME_BYTES_MAX} bytes, not {size}"
         if not 0 < wish.limit_ms <= HOLD_MS_MAX:
             return f"a hold lasts 1 to {HOLD_MS_MAX:,} ms after its holder was last heard of"
+        if wish.position > number:
+            # Nobody can have read so far. A position of another cluster would keep nothing of what comes.
+            return f"position {wish.position:,} lies beyond the end of the channel, which is {number:,}"
         if len(ids) > HELD_DESTINATIONS_MAX:
             return f"a hold names {HELD_DESTINATIONS_MAX:,} destinations at most"
         if known is None and len(self.rows) >= HOLDS_MAX:
@@ -213,7 +216,14 @@ class Holds:
         self._apply()
 
     def _apply(self) -> None:
-        """Tell every destination from which number on it is held."""
+        """The rows have changed: tell every destination, and let go of what nobody needs any more."""
+        for destination, position in self._held_from():
+            destination.hold_from(position)
+        self._derive_audit()
+        self.acknowledgements.trim()
+
+    def _held_from(self) -> Iterator[tuple[Destination, int | None]]:
+        """Every destination, and from which number on it is held."""
         everywhere: int | None = None
         lowest: dict[int, int] = {}
         for row in self.rows.values():
@@ -225,14 +235,17 @@ class Holds:
             position = lowest.get(destination.id, everywhere)
             if position is not None and everywhere is not None:
                 position = min(position, everywhere)
-            destination.hold_from(position)
+            yield destination, position
+
+    def _derive_audit(self) -> None:
+        """Who asks for acknowledgements, and from which number on."""
         auditing = [row for row in self.rows.values() if row.acks]
         self.is_audited = bool(auditing)
         if all(row.destinations for row in auditing):
             self._audited = frozenset([id for row in auditing for id in row.destinations])
         else:
             self._audited = None
-        self.acknowledgements.trim(min((row.position for row in auditing), default=None))
+        self.acknowledgements.wanted_from = min((row.position for row in auditing), default=None)
 
     # -- time --------------------------------------------------------------------
 
@@ -278,7 +291,11 @@ class Holds:
         self.acknowledgements.write_logical(writer)
 
     def read_logical(self, reader: Reader) -> None:
-        """The directory has been read before, but for where its bytes lie."""
+        """The directory has been read before, but for where its bytes lie.
+
+        What follows from the rows is derived anew. What was kept is kept: nothing is let go, and nothing that
+        a capture wrote is refused.
+        """
         for _ in range(reader.count(2 + 8 + 8 + 1 + 1 + 8 + 4)):
             name, position, limit_ms = reader.text(), reader.u64(), reader.u64()
             consumes, acks, renewed_ms = reader.bool_(), reader.bool_(), reader.i64()
@@ -289,22 +306,9 @@ class Holds:
                     raise ProtocolError("a hold that consumes something else than one queue")
                 self._locks[destinations[0]] = everything()
         self.acknowledgements.read_logical(reader)
-        self._check_kept()
-        self._apply()
-
-    def _check_kept(self) -> None:
-        """Whatever is kept must be kept for somebody: else it would have gone before."""
-        audited = self.acknowledgements.stored
-        auditing = [row.position for row in self.rows.values() if row.acks]
-        if audited and (not auditing or audited.first < min(auditing)):
-            raise ProtocolError("acknowledgements that nobody asks for")
-        for queue in self._directory:
-            if queue.stored is queue.live:
-                continue
-            kept = queue.stored.difference(queue.live)
-            covering = [row.position for row in self.rows.values() if row.covers(queue.id)]
-            if kept and (not covering or kept.first < min(covering)):
-                raise ProtocolError(f"{queue.name} keeps what nobody holds")
+        for destination, held_from in self._held_from():
+            destination.held_again(held_from)
+        self._derive_audit()
 
 
 def _kept_from(destination: Destination, position: int) -> tuple[int, int]:

@@ -208,7 +208,8 @@ class Transactions:
         for id in part.staged:
             self.staged[id].is_promised = True
         for one in part.consumed:
-            self.locks.setdefault(one.subscription or one.destination, Ranges()).add_all(one.numbers)
+            if one.numbers:
+                self.locks.setdefault(one.subscription or one.destination, Ranges()).add_all(one.numbers)
 
     def unlock(self, part: PreparedPart) -> None:
         for one in part.consumed:

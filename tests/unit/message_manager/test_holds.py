@@ -11,6 +11,7 @@ from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state import ChannelState
 from antiphon.ranges import Ranges
+from antiphon.sim.checkers.restores import what_a_restore_changes
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode
 from antiphon.wire.transactions import Consumed
 from tests.unit.message_manager.channel import (
@@ -352,11 +353,82 @@ def test_every_cut_of_a_state_with_holds_is_refused() -> None:
             ChannelState.restore(data[:cut])
 
 
-def test_a_state_that_keeps_what_nobody_holds_is_refused() -> None:
-    stage, _ = held_stage()
+@pytest.mark.parametrize("way", ["acknowledged", "acknowledged in part", "in a transaction"])
+def test_a_position_beyond_the_end_is_refused_and_the_state_goes_on_being_restored(
+    stage: Stage, way: str
+) -> None:
+    """It was taken: acknowledgements below it were kept, and every later checkpoint was refused."""
+    own_number = stage.channel.next
+    refused = stage.hold("audit", own_number + 1, stage.queue, acks=True)
+    assert text_of(refused) == (
+        f"position {own_number + 1} lies beyond the end of the channel, which is {own_number}"
+    )
+    assert "beyond the end" in text_of(stage.hold("audit", (1 << 64) - 1, stage.queue, acks=True))
+    assert not stage.state.holds.rows and not stage.state.holds.is_audited
+    first = stage.publish(stage.queue, 2)
+    if way == "in a transaction":
+        stage.channel.order(
+            stage.client.tx_commit(0, 0, Consumed(stage.queue, 0, Ranges([(first, first + 1)])))
+        )
+    else:
+        stage.ack(*([first] if way == "acknowledged" else [first, first + 50]))
+    assert what_a_restore_changes(stage.state) is None
+
+
+def test_a_position_up_to_the_holds_own_number_is_taken(stage: Stage) -> None:
+    """A client may have read all that was there before its word: a client manager may know less."""
+    own_number = stage.channel.next
+    assert stage.hold("audit", own_number, stage.queue, acks=True) is None
+    first = stage.publish(stage.queue, 2)
+    stage.ack(first)
+    own_number = stage.channel.next
+    assert stage.hold("audit", own_number, stage.queue, acks=True) is None
+    assert "beyond the end" in text_of(stage.hold("audit", stage.channel.next + 1, stage.queue, acks=True))
+    assert stage.state.holds.rows["audit"].position == own_number, "a word that is refused moves nothing"
+    assert what_a_restore_changes(stage.state) is None
+
+
+def test_acknowledgements_below_the_lowest_position_are_not_kept(stage: Stage) -> None:
+    first = stage.publish(stage.queue, 3)
+    stage.hold("audit", stage.channel.next, stage.queue, acks=True)
+    log = stage.state.holds.acknowledgements
+    log.wanted_from = first + 100
+    stage.ack(first)
+    stage.ack(first + 1, first + 50)
+    assert len(log) == 0
+    log.wanted_from = stage.channel.next
+    stage.ack(first + 2)
+    assert len(log) == 1
+
+
+def test_a_restore_refuses_nothing_that_a_capture_wrote() -> None:
+    """Also of a state that should not be: whoever refuses it has no checkpoint at all."""
+    stage, stored = held_stage()
     stage.state.holds.rows.clear()
-    with pytest.raises(FormatMismatch, match="nobody"):
-        ChannelState.restore(stage.state.capture()[1])
+    digest, data = stage.state.capture()
+    again = ChannelState.restore(data)
+    assert again.digest() == digest
+    queue = again.directory.get(stage.queue)
+    assert queue is not None and list(queue.stored.numbers()) == stored
+
+
+def test_a_restore_changes_nothing_after_any_entry_of_a_story_with_holds() -> None:
+    stage, _ = held_stage()
+    manager = MessageManager("main", 9, MemoryPayloads(), AT_ONCE)
+    payloads = MemoryPayloads()
+    for entry, payload in stage.channel.log:
+        show(manager, payloads, entry, payload)
+        assert what_a_restore_changes(manager.state) is None, entry
+
+
+def test_what_a_transaction_with_nothing_to_acknowledge_locks_is_nothing(stage: Stage) -> None:
+    """An empty lock was there, gone with the hold that came after it, and there again after a restore."""
+    nothing = Consumed(stage.queue, 0, Ranges())
+    stage.channel.order(stage.client.prepare(0, 0, nothing))
+    assert stage.state.locks == {}
+    assert stage.hold("spark", 1, stage.queue, consumes=True) is None
+    assert stage.release("spark") is None
+    assert what_a_restore_changes(stage.state) is None
 
 
 def test_what_is_kept_moves_when_its_segment_is_emptied() -> None:

@@ -534,6 +534,7 @@ def test_acknowledgements_that_transactions_made_are_shown_page_by_page_too(
     for _ in range(3 * PAGE_ACKS_MAX // many):
         channel.order(client.publish(other, [b"m"]))
     log = channel.manager.state.holds.acknowledgements
+    log.wanted_from = 1
     for number in range(1, channel.next):
         log.tell(number, (Consumed(queue, 0, Ranges([(2 * at, 2 * at + 1) for at in range(many)])),))
     shown: list[int] = []
@@ -554,6 +555,7 @@ def test_a_page_fits_a_frame_whatever_it_has_of_messages_acknowledgements_and_lo
     """A frame that is too long ends a connection, and the next one asks for the same page."""
     queue = channel.create("q")
     log = channel.manager.state.holds.acknowledgements
+    log.wanted_from = 1
     sizes = [1, 600_000, 1, 1_000_000, 1_040_000, 1, 300_000, 1_048_576]
     expected: list[int] = []
     for size in sizes:

@@ -216,13 +216,18 @@ class BatchIndex:
 
     def compact(self, live: Ranges) -> None:
         """Keep only rows with a live message."""
+        if self._head or self._dead:
+            self._become(self.live_columns(live))
+
+    def live_columns(self, live: Ranges) -> list[array[int]]:
+        """The rows with a live message, column by column; nothing changes here."""
         if not self._head and not self._dead:
-            return
+            return self._columns
         columns: list[array[int]] = [array(code) for code in _COLUMNS]
         for start, stop in self._live_spans(live):
             for kept, column in zip(columns, self._columns, strict=True):
                 kept.extend(column[start:stop])
-        self._become(columns)
+        return columns
 
     def _live_spans(self, live: Ranges) -> Iterator[tuple[int, int]]:
         """Positions [start, stop) of rows with a live message, ascending; neighbours are joined."""
@@ -364,10 +369,10 @@ class BatchIndex:
     # -- bytes -----------------------------------------------------------------
 
     def write(self, writer: Writer, live: Ranges) -> None:
-        """Rows with a live message, column by column."""
-        self.compact(live)
-        writer.count(len(self._firsts))
-        for column in self._columns:
+        """Rows with a live message, column by column. To write them down changes nothing."""
+        columns = self.live_columns(live)
+        writer.count(len(columns[0]))
+        for column in columns:
             writer.raw(_little_endian(column).tobytes())
 
     @classmethod

@@ -182,6 +182,12 @@ class Queue:
         if position is None:
             self.stored = self.live
 
+    def held_again(self, position: int | None) -> None:
+        """A checkpoint was read: the queue was held from this number on. Nothing goes."""
+        self.held_from = position
+        if position is not None and self.stored is self.live:
+            self.stored = self.live.copy()
+
     def _let_go(self, numbers: Ranges) -> None:
         """These are not live any more. Nobody needs those of them that lie below what is held."""
         if self.held_from is not None and numbers:

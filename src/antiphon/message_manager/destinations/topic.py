@@ -188,6 +188,10 @@ class Topic:
         if before is not None and before != position:
             self._trim(self.live.clip(before, self.horizon + 1))
 
+    def held_again(self, position: int | None) -> None:
+        """A checkpoint was read: the topic was held from this number on. Nothing goes."""
+        self.held_from = position
+
     # -- retention ---------------------------------------------------------------
 
     def time_passed(self, now_ms: int) -> None:

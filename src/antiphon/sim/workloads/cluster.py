@@ -18,6 +18,7 @@ from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Confirmations
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
+from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.tiers import Destinations, Primaries, Reads, TotalDestinations
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.tiers.faults import Faults
@@ -66,6 +67,7 @@ class ClusterRun(TownRun[ClusterProfile]):
             destinations,
             Confirmations(self.world, order, destinations),
             Checkpoints(self.world),
+            Restores(self.world),
             Acknowledgements(self.world),
             Redeliveries(self.world),
             Primaries(self.world),

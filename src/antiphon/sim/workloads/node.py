@@ -18,6 +18,7 @@ from antiphon.sim.checkers.monotone import Monotone
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.queue import Queues
 from antiphon.sim.checkers.redeliveries import Redeliveries
+from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.total_queue import TotalQueue
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
@@ -78,6 +79,7 @@ class NodeRun(WorkloadRun[Profile]):
             Monotone(self.world),
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
+            Restores(self.world),
             FinalAcknowledgements(self.world),
             Redeliveries(self.world),
             self._total,

@@ -12,6 +12,7 @@ from antiphon.sim.checkers.durability import Durability
 from antiphon.sim.checkers.monotone import Monotone
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
+from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.total_topic import TotalTopic
 from antiphon.sim.checkers.watch import Checker
@@ -155,6 +156,7 @@ class TopicRun(NodeRun):
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
             Redeliveries(self.world),
+            Restores(self.world),
             self._total,
         ]
 

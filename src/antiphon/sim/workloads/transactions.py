@@ -19,6 +19,7 @@ from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.ledger import Ledger
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
+from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.tiers import Primaries
 from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.tiers.faults import Faults
@@ -64,6 +65,7 @@ class TransactionRun(TownRun[TransactionProfile]):
                 Order(self.world),
                 Ledger(self.world, channel, self._bank),
                 Checkpoints(self.world),
+                Restores(self.world),
                 Primaries(self.world),
                 redeliveries,
                 self._converging(channel),

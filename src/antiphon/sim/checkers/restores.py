@@ -1,0 +1,154 @@
+"""What a checkpoint gives is what was captured: restore(capture(state)) is the identity.
+
+A part of the state that is not written down but derived (from which number on a destination is held, what is
+locked, where to find a name) is in no digest: two replicas may differ in it and report the same. So a state
+that was captured is restored, and both are compared by walking through all that they are made of:
+
+    - the same values everywhere, and the same order where the order is a part of the state
+    - one object in two places of one is one object in the same two places of the other
+
+It looks after a sample of the entries, each life of each node at others.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from antiphon.bus.messages import Entry
+from antiphon.errors import AntiphonError
+from antiphon.message_manager.destinations.directory import Directory
+from antiphon.message_manager.destinations.index import BatchIndex
+from antiphon.message_manager.destinations.placements import Placements
+from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.transactions import Transactions
+from antiphon.message_manager.uncommitted import Uncommitted
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.world import World
+
+SAMPLE_ONE_IN: Final = 24
+
+Restore = Callable[[bytes], ChannelState]
+
+# Of one life only: a new one begins to count anew.
+_PASSING: Final = {(Uncommitted, "generation")}
+# Where the order of a dict is that of the log.
+_ORDERED: Final = {
+    (Directory, "_by_id"),
+    (Directory, "_topics"),
+    (Topic, "subscriptions"),
+    (Transactions, "done"),
+    (Placements, "_channels"),
+}
+_VALUES: Final = (int, float, str, bytes, bool, frozenset, array, type(None))
+
+
+def difference(state: ChannelState, other: ChannelState) -> str | None:
+    """Where two states differ, in words; None if one cannot be told from the other."""
+    walk = _Walk()
+    found = next(walk.compare("state", state, other), None)
+    if found is not None:
+        return found
+    for one, two in zip(state.stores, other.stores, strict=True):
+        # Rows without a live message are no part of the state.
+        if one.index.live_columns(one.stored) != two.index.live_columns(two.stored):
+            return f"the places of store {one.id}"
+    return None
+
+
+def what_a_restore_changes(state: ChannelState, restore: Restore = ChannelState.restore) -> str | None:
+    """Capture this state, restore it, and compare; None if nothing has changed."""
+    digest, data = state.capture()
+    try:
+        again = restore(data)
+    except AntiphonError as error:
+        return f"what was captured is refused: {error}"
+    found = difference(state, again)
+    if found is None and again.digest() != digest:
+        found = "the digest"
+    return found
+
+
+class _Walk:
+    """Through two states at once, in step."""
+
+    def __init__(self) -> None:
+        # The partner of each object that was met, by identity; both are kept alive meanwhile.
+        self._partner: dict[int, Any] = {}
+        self._met: list[Any] = []
+
+    def compare(self, where: str, one: Any, other: Any, *, is_ordered: bool = False) -> Iterator[str]:
+        if type(one) is not type(other):
+            yield f"{where} is {one!r:.100}, and {other!r:.100} after a restore"
+        elif isinstance(one, _VALUES):
+            if one != other:
+                yield f"{where} is {one!r:.100}, and {other!r:.100} after a restore"
+        elif isinstance(one, tuple):
+            yield from self._compare_all(where, one, other)
+        elif self._are_partners(one, other) is None:
+            self._partner[id(one)], self._partner[id(other)] = other, one
+            self._met += (one, other)
+            yield from self._compare_parts(where, one, other, is_ordered=is_ordered)
+        elif not self._are_partners(one, other):
+            yield f"{where} is the same as something else before a restore or after it, and not both"
+
+    def _are_partners(self, one: Any, other: Any) -> bool | None:
+        """None: both are met for the first time."""
+        partner, back = self._partner.get(id(one)), self._partner.get(id(other))
+        if partner is None and back is None:
+            return None
+        return partner is other and back is one
+
+    def _compare_parts(self, where: str, one: Any, other: Any, *, is_ordered: bool) -> Iterator[str]:
+        if isinstance(one, BatchIndex):
+            return
+        if isinstance(one, list | deque):
+            yield from self._compare_all(where, one, other)
+        elif isinstance(one, dict):
+            if list(one) != list(other) if is_ordered else one.keys() != other.keys():
+                yield f"{where} has {list(one)!r:.100}, and {list(other)!r:.100} after a restore"
+                return
+            for key, value in one.items():
+                yield from self.compare(f"{where}[{key!r}]", value, other[key])
+        else:
+            kind = type(one)
+            for name in _fields(kind):
+                if (kind, name) not in _PASSING:
+                    is_ordered = (kind, name) in _ORDERED
+                    values = getattr(one, name), getattr(other, name)
+                    yield from self.compare(f"{where}.{name}", *values, is_ordered=is_ordered)
+
+    def _compare_all(self, where: str, one: Any, other: Any) -> Iterator[str]:
+        if len(one) != len(other):
+            yield f"{where} has {len(one)} parts, and {len(other)} after a restore"
+            return
+        for at, (mine, its) in enumerate(zip(one, other, strict=True)):
+            yield from self.compare(f"{where}[{at}]", mine, its)
+
+
+def _fields(kind: type[Any]) -> list[str]:
+    fields = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
+    assert fields, f"it is not known what {kind.__name__} is made of"
+    return fields
+
+
+class Restores(Checker):
+    """Restores what is captured after some entries, and compares."""
+
+    promise = "restore"
+
+    def __init__(self, world: World, restore: Restore = ChannelState.restore) -> None:
+        super().__init__(world)
+        self._restore = restore
+        self._chance = world.random("restores")
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        if self._chance.randrange(SAMPLE_ONE_IN):
+            return
+        self.world.probe("model.restored_and_compared")
+        found = what_a_restore_changes(state, self._restore)
+        if found is not None:
+            self.fail(f"node {node} after {entry.last}: {found}")
