@@ -30,15 +30,18 @@ FAR = 1 << 40
 # How far behind the end a position lies; some lie beyond it, a little or as far as there are numbers.
 backs = st.one_of(st.integers(-2, 30), st.integers(-2, 30), st.sampled_from((1 << 63, (1 << 64) - 1)))
 
+# How many numbers were not heard of yet when a word was said: most have heard of all.
+lags = st.one_of(st.just(0), st.just(0), st.integers(1, 25))
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), few, st.integers(1, 6)),
         st.tuples(st.just("publish"), few, st.integers(1, 6)),
         st.tuples(st.just("ack"), few, st.integers(1, 40), st.integers(1, 12)),
         st.tuples(st.just("ack"), few, st.integers(1, 40), st.integers(1, 12)),
-        st.tuples(st.just("hold"), few, backs, st.integers(0, 4), st.integers(200, 3_000)),
-        st.tuples(st.just("hold"), few, backs, st.integers(0, 4), st.integers(200, 3_000)),
-        st.tuples(st.just("release"), few),
+        st.tuples(st.just("hold"), few, backs, st.integers(0, 4), st.integers(200, 3_000), lags),
+        st.tuples(st.just("hold"), few, backs, st.integers(0, 4), st.integers(200, 3_000), lags),
+        st.tuples(st.just("release"), few, lags),
         st.tuples(st.just("time"), st.integers(100, 900)),
         st.tuples(st.just("delete"), few),
         st.tuples(st.just("claim")),
@@ -59,6 +62,7 @@ class Held:
     destinations: set[int]
     is_of_all: bool
     limit_ms: int
+    began: int
     since_ms: int | None = None
 
 
@@ -71,6 +75,8 @@ class Story:
         self.channel.order(self.client.open())
         self.ids = [0, 0, 0, 0]
         self.holds: dict[str, Held] = {}
+        # The number by which a hold was last ended.
+        self.ended = 0
         # By destination: what a queue has for its consumers, and what is kept of the rest.
         self.live: dict[int, set[int]] = {}
         self.kept: dict[int, set[int]] = {}
@@ -126,7 +132,10 @@ class Story:
                 self.lost_of_short = self.kept[id]
                 assert destination.lost_through not in stored
             assert destination.bytes == destination.index.weigh(destination.stored)
-        assert set(state.holds.rows) == set(self.holds)
+        assert {name: row.began for name, row in state.holds.rows.items()} == {
+            name: hold.began for name, hold in self.holds.items()
+        }
+        assert state.holds.ended == self.ended
         self.check_acks()
 
     def check_acks(self) -> None:
@@ -170,26 +179,41 @@ class Story:
         if done and audit is not None and (audit.is_of_all or id in audit.destinations):
             self.acks[number] = done
 
-    def _hold(self, who: int, back: int, which: int, limit_ms: int) -> None:
+    def _hold(self, who: int, back: int, which: int, limit_ms: int, lag: int = 0) -> None:
         name = NAMES[who % 3]
-        position = back if back > FAR else max(1, self.channel.next - back)
+        own_number, heard = self.channel.next, max(0, self.channel.heard - lag)
+        position = back if back > FAR else max(1, own_number - back)
         ids = [self.ids[at] for at in WHICH[which]]
-        own_number = self.channel.next
-        command = self.client.hold(name, position, *ids, limit_ms=limit_ms, acks=name == "audit")
+        command = self.client.hold(name, position, *ids, limit_ms=limit_ms, acks=name == "audit", heard=heard)
         outcome = self.channel.outcome(command)
+        known = self.holds.get(name)
+        floor = self.ended if known is None else known.began
+        if heard < floor:
+            assert outcome is not None
+            assert (outcome.code, outcome.original) == (OutcomeCode.OUTDATED, floor)
+            return
         if position > own_number:
             assert outcome is not None and outcome.code == OutcomeCode.REFUSED
             return
         assert outcome is None
-        known = self.holds.get(name)
         if known is None or position >= known.position:
-            self.holds[name] = Held(position, set(ids), not ids, limit_ms)
+            began = own_number if known is None else known.began
+            self.holds[name] = Held(position, set(ids), not ids, limit_ms, began)
         else:
             known.since_ms, known.limit_ms = None, limit_ms
 
-    def _release(self, who: int) -> None:
-        self.channel.order(self.client.release(NAMES[who % 3]))
-        self.holds.pop(NAMES[who % 3], None)
+    def _release(self, who: int, lag: int = 0) -> None:
+        name, own_number = NAMES[who % 3], self.channel.next
+        heard = max(0, self.channel.heard - lag)
+        outcome = self.channel.outcome(self.client.release(name, heard))
+        known = self.holds.get(name)
+        if known is not None and heard < known.began:
+            assert outcome is not None
+            assert (outcome.code, outcome.original) == (OutcomeCode.OUTDATED, known.began)
+            return
+        assert outcome is None
+        self.ended = own_number
+        self.holds.pop(name, None)
 
     def _time(self, ms: int) -> None:
         self.channel.pass_time(ms)
@@ -197,6 +221,7 @@ class Story:
             if hold.since_ms is None:
                 hold.since_ms = self.channel.wall_ms
             elif self.channel.wall_ms > hold.since_ms + hold.limit_ms:
+                self.ended = self.channel.heard
                 del self.holds[name]
 
     def _delete(self, where: int) -> None:
@@ -205,6 +230,7 @@ class Story:
         for name, hold in list(self.holds.items()):
             hold.destinations.discard(gone)
             if not hold.is_of_all and not hold.destinations:
+                self.ended = self.channel.heard
                 del self.holds[name]
         for model in (self.live, self.kept, self.last, self.lost):
             del model[gone]
@@ -289,7 +315,9 @@ class TakenHall(LockedHall):
         return super()._all_locked if self.position is None else set(self._live())
 
     def _take_for_himself(self, position: int) -> int:
-        outcome = self.channel.outcome(self.client.hold("spark", position, self.queue, consumes=True))
+        outcome = self.channel.outcome(
+            self.client.hold("spark", position, self.queue, consumes=True, heard=self.channel.heard)
+        )
         return OutcomeCode.APPLIED if outcome is None else outcome.code
 
     def _take(self, which: int, count: int | None = None, is_latest_first: bool = False) -> list[int]:
@@ -317,7 +345,7 @@ class TakenHall(LockedHall):
         self.kept_back.difference_update(passed)
 
     def _free(self) -> None:
-        self.channel.order(self.client.release("spark"))
+        self.channel.order(self.client.release("spark", self.channel.heard))
         self.position = None
 
     def _prepare(self, at: int, count: int, stride: int) -> None:

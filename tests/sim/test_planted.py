@@ -76,7 +76,11 @@ HUNTS = [
     Hunt("transactions", planted.CHECKPOINT_FORGETS_TRANSACTIONS, 15, ("transactions:", "I11", "I17")),  # 2.4
     Hunt("transactions", planted.OPEN_SURVIVES_FENCE, 24, ("was fenced",)),  # 3
     Hunt("transactions", planted.DECISION_ENDS_WITH_SESSION, 18, ("let go of its decision",)),  # 2.7
-    Hunt("holds", planted.HOLD_BEGUN_ANEW, 16, ("I20",)),  # 2.7
+    Hunt("holds", planted.HOLD_BEGUN_ANEW, 10, ("I20",)),  # 1.3
+    Hunt("holds", planted.OUTDATED_HOLD_TAKEN, 14, ("I20",)),  # 2.1
+    Hunt("holds", planted.RESTORE_FORGETS_LOCKS, 14, ("I11 restore",)),  # 2.2
+    # Without who compares: somebody else is given what is another's, or what is not locked is unlocked.
+    Hunt("holds", planted.RESTORE_FORGETS_LOCKS, 60, ("I20", "KeyError"), ("Restores",)),  # 10
 ]
 
 

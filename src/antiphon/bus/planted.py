@@ -114,6 +114,12 @@ DECISION_ENDS_WITH_SESSION: Final = "decision-ends-with-session"
 WALL_CLOCK_BELIEVED: Final = "wall-clock-believed"
 """The channel's time is what the wall clock of its primary says, unless that is earlier than before."""
 
+OUTDATED_HOLD_TAKEN: Final = "outdated-hold-taken"
+"""The fold takes a HOLD that was said before the hold of this name ended: what was released lives again."""
+
+RESTORE_FORGETS_LOCKS: Final = "restore-forgets-locks"
+"""A state that was restored does not lock the queues that somebody has for himself."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -158,5 +164,5 @@ OF_TRANSACTIONS: Final = (
 )
 """Those of transactions, found by whoever counts what transfers between accounts leave behind."""
 
-OF_HOLDS: Final = (HOLD_BEGUN_ANEW,)
+OF_HOLDS: Final = (HOLD_BEGUN_ANEW, OUTDATED_HOLD_TAKEN, RESTORE_FORGETS_LOCKS)
 """Those of holds, found by whoever remembers what there was to read."""

@@ -7,6 +7,7 @@ failure it is simply said again, in a new session if need be.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from antiphon.client.scope import SessionScope
@@ -17,6 +18,7 @@ from antiphon.wire.holds import HELD_DESTINATIONS_MAX, HOLD_MS_MAX, HOLD_NAME_BY
 LIMIT_DEFAULT_S = 86_400.0
 
 _OTHER_SESSION = frozenset((OutcomeCode.STALE, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.GAP))
+_NUMBERED = frozenset((OutcomeCode.APPLIED, OutcomeCode.DUPLICATE, OutcomeCode.OUTDATED))
 _ATTEMPTS = 3
 
 
@@ -81,14 +83,34 @@ def make_hold(
 
 
 class Holding:
-    """Says the commands, in a session of its own."""
+    """Says the commands, in a session of its own.
 
-    def __init__(self, make_scope: Callable[[], SessionScope]) -> None:
+    `heard` is shared: the highest number of each channel that was heard of, here or elsewhere.
+    """
+
+    def __init__(self, make_scope: Callable[[], SessionScope], heard: dict[str, int]) -> None:
         self._make_scope = make_scope
         self._scope = make_scope()
+        self._heard = heard
 
     async def say(self, channel: str, command: Hold | ReleaseHold) -> None:
-        """Have it ordered; raises why it was not done."""
+        """Have it ordered; raises why it was not done.
+
+        A word that is outdated is said again: a hold has begun or ended since, and now that is known.
+        """
+        while True:
+            heard = self._heard.get(channel, 0)
+            outcome = await self._order(channel, replace(command, heard=heard))
+            if outcome.code in _NUMBERED:
+                self._heard[channel] = max(outcome.sequence, self._heard.get(channel, 0))
+            if outcome.code != OutcomeCode.OUTDATED or outcome.sequence <= heard:
+                break
+        error = _error(channel, command.name, outcome)
+        if error is not None:
+            raise error
+
+    async def _order(self, channel: str, command: Hold | ReleaseHold) -> ConfirmItem:
+        """What became of it, in another session if the one that there was is over."""
         for attempt in range(_ATTEMPTS):
             is_last = attempt == _ATTEMPTS - 1
             try:
@@ -100,11 +122,9 @@ class Holding:
             else:
                 core.note_known(channel)
                 if outcome.code not in _OTHER_SESSION or is_last:
-                    error = _error(channel, command.name, outcome)
-                    if error is not None:
-                        raise error
-                    return
+                    return outcome
             self._scope = self._make_scope()
+        raise AssertionError("the last attempt returns or raises")
 
     async def close(self) -> None:
         await self._scope.close()

@@ -118,10 +118,10 @@ class Ranges(Block):
 
     def __init__(self, make_scope: Callable[[], SessionScope]) -> None:
         self._scope = make_scope()
-        self._holding = Holding(make_scope)
         self._is_closed = False
-        # The highest number that a replica was heard to have applied: what is heard later is not older.
+        # The highest number of each channel that was heard of: what is heard later is not older.
         self._floors: dict[str, int] = {}
+        self._holding = Holding(make_scope, self._floors)
         # By channel, a question for news that nobody waits for at the moment, and its answer.
         self._waiting: dict[str, tuple[dict[str, Any], asyncio.Task[dict[str, Any]]]] = {}
         self.versions: dict[str, int] = {}

@@ -297,7 +297,7 @@ class Fold(HoldFold):
             self._settle(turn, NO_DESTINATION)
             return
         self.state.directory.delete(gone, turn.sequence)
-        self.state.holds.destination_deleted(gone.id)
+        self.state.holds.destination_deleted(gone.id, turn.sequence)
         self.state.placements.free(gone.name)
         self._settle(turn)
         if self.primary is not None:
@@ -485,7 +485,7 @@ class Fold(HoldFold):
             topic.time_passed(self.state.log_time_ms)
         self.state.transactions.time_passed(self.state.log_time_ms)
         self.state.times.mark(turn.sequence, self.state.log_time_ms)
-        for queue in self.state.holds.time_passed(self.state.log_time_ms):
+        for queue in self.state.holds.time_passed(self.state.log_time_ms, turn.sequence):
             self._freed(queue)
         if self.primary is not None:
             self.primary.proposals.due_ms = self.state.due_ms()

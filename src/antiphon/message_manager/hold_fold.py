@@ -4,7 +4,7 @@ Where it sits
     bus  ->  fold, HOLD FOLD  ->  holds, destinations; and the primary's delivery hears of it
 
 What it promises
-    The rules of holds (H1 to H4), whatever a client may have put into a command.
+    The rules of holds (H1 to H5), whatever a client may have put into a command.
 
 What it leaves to others
     Reading what is held: any replica does that (range reads).
@@ -12,11 +12,11 @@ What it leaves to others
 
 from __future__ import annotations
 
-from antiphon.bus.planted import HOLD_BEGUN_ANEW
+from antiphon.bus.planted import HOLD_BEGUN_ANEW, OUTDATED_HOLD_TAKEN
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.holds import everything
 from antiphon.message_manager.transaction_fold import TransactionFold
-from antiphon.message_manager.turns import NO_DESTINATION, REFUSED, Turn
+from antiphon.message_manager.turns import NO_DESTINATION, OUTDATED, REFUSED, Turn
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import COMMAND_HEADER_SIZE
 from antiphon.wire.holds import Hold, ReleaseHold
@@ -38,6 +38,10 @@ class HoldFold(TransactionFold):
             self._settle(turn, REFUSED, text=error.text)
             return
         state = self.state
+        floor = state.holds.heard_floor(wish.name)
+        if wish.heard < floor and OUTDATED_HOLD_TAKEN not in self._planted:  # planted: any word counts
+            self._settle(turn, OUTDATED, floor, f"a hold has begun or ended since, at number {floor:,}")
+            return
         ids = tuple([id for id in sorted(set(wish.destinations)) if state.directory.get(id) is not None])
         if wish.destinations and not ids:
             self._settle(turn, NO_DESTINATION)
@@ -48,8 +52,8 @@ class HoldFold(TransactionFold):
             return
         is_new = wish.name not in state.holds.rows
         if HOLD_BEGUN_ANEW in self._planted:  # planted: the position may move back, and what was kept is gone
-            state.holds.release(wish.name)
-        consumed = state.holds.hold(wish, ids)
+            state.holds.release(wish.name, turn.sequence)
+        consumed = state.holds.hold(wish, ids, turn.sequence)
         self._settle(turn)
         if wish.consumes:
             self._consumed(turn, ids[0], consumed, is_new=is_new)
@@ -73,7 +77,11 @@ class HoldFold(TransactionFold):
         except ProtocolError as error:
             self._settle(turn, REFUSED, text=error.text)
             return
-        freed = self.state.holds.release(wish.name)
+        row = self.state.holds.rows.get(wish.name)
+        if row is not None and wish.heard < row.began:
+            self._settle(turn, OUTDATED, row.began, f"the hold has begun since, at number {row.began:,}")
+            return
+        freed = self.state.holds.release(wish.name, turn.sequence)
         self._settle(turn)
         if freed is not None:
             self._freed(freed)

@@ -12,6 +12,9 @@ What it promises
     H4  Who consumes a queue has it alone: all its numbers are locked, so nobody else is given one, and nobody
         else's acknowledgement counts. It is refused while another has it, or a transaction is about to
         acknowledge something there.
+    H5  What ended stays ended, whatever comes late: a word counts only if whoever said it had heard of the
+        number where the present hold of this name began or, if there is none, of that where a hold of the
+        channel was last ended. So one number is kept for all holds that are gone.
 
 What it leaves to others
     What becomes of what was locked or acknowledged is told by the fold to the primary's delivery. Who may
@@ -57,6 +60,8 @@ class HoldRow:
     consumes: bool
     acks: bool
     destinations: tuple[int, ...]
+    # The number of the command that began it.
+    began: int
     renewed_ms: int = NOT_YET
 
     @property
@@ -70,12 +75,14 @@ class HoldRow:
 class Holds:
     """The holds of a channel, by name."""
 
-    __slots__ = ("_audited", "_directory", "_locks", "acknowledgements", "is_audited", "rows")
+    __slots__ = ("_audited", "_directory", "_locks", "acknowledgements", "ended", "is_audited", "rows")
 
     def __init__(self, directory: Directory, locks: dict[int, Ranges]) -> None:
         self._directory = directory
         self._locks = locks
         self.rows: dict[str, HoldRow] = {}
+        # The number of the command by which a hold of this channel was last ended, whichever it was.
+        self.ended = 0
         self.acknowledgements = AcknowledgementLog(directory.use)
         # Does anybody ask for acknowledgements? If so, for those of which destinations; None for all.
         self.is_audited = False
@@ -94,6 +101,11 @@ class Holds:
         """Does somebody ask for the acknowledgements of this destination?"""
         return self.is_audited and (self._audited is None or destination in self._audited)
 
+    def heard_floor(self, name: str) -> int:
+        """Whoever says what he holds under this name must have heard of this number (H5)."""
+        row = self.rows.get(name)
+        return self.ended if row is None else row.began
+
     def why_not(self, wish: Hold, ids: tuple[int, ...], number: int) -> str | None:
         """Why command `number` cannot hold these destinations, all of which exist, if so."""
         known = self.rows.get(wish.name)
@@ -105,6 +117,8 @@ class Holds:
         if wish.position > number:
             # Nobody can have read so far. A position of another cluster would keep nothing of what comes.
             return f"position {wish.position:,} lies beyond the end of the channel, which is {number:,}"
+        if wish.heard >= number:
+            return f"nobody can have heard of number {wish.heard:,} yet; the channel's end is {number:,}"
         if len(ids) > HELD_DESTINATIONS_MAX:
             return f"a hold names {HELD_DESTINATIONS_MAX:,} destinations at most"
         if known is None and len(self.rows) >= HOLDS_MAX:
@@ -157,11 +171,11 @@ class Holds:
 
     # -- changing --------------------------------------------------------------
 
-    def hold(self, wish: Hold, ids: tuple[int, ...]) -> Ranges:
-        """Begin a hold or renew it; what of its queue has been consumed by that, if it consumes."""
+    def hold(self, wish: Hold, ids: tuple[int, ...], number: int) -> Ranges:
+        """Begin a hold or renew it, by command `number`; what of its queue has been consumed by that."""
         row = self.rows.get(wish.name)
         if row is None:
-            row = HoldRow(wish.name, wish.position, wish.limit_ms, wish.consumes, wish.acks, ids)
+            row = HoldRow(wish.name, wish.position, wish.limit_ms, wish.consumes, wish.acks, ids, number)
             self.rows[wish.name] = row
             if wish.consumes:
                 self._locks[ids[0]] = everything()
@@ -184,8 +198,10 @@ class Holds:
         passed = queue.live.clip(before, row.position)
         return queue.acknowledge(passed) if passed else passed
 
-    def release(self, name: str) -> int | None:
-        """End a hold; the id of the queue that anybody may consume again, if there is one."""
+    def release(self, name: str, number: int) -> int | None:
+        """End a hold, by command `number`; the id of the queue that anybody may consume again, if any."""
+        # Also if there is none: its word may still be on its way.
+        self.ended = number
         row = self.rows.pop(name, None)
         if row is None:
             return None
@@ -203,13 +219,14 @@ class Holds:
         if self.rows:
             self._apply()
 
-    def destination_deleted(self, id: int) -> None:
-        """Nothing is left of it to hold; who held nothing else holds nothing any more."""
+    def destination_deleted(self, id: int, number: int) -> None:
+        """By command `number`: nothing is left to hold. Who held nothing else holds nothing any more."""
         for row in list(self.rows.values()):
             if id not in row.destinations:
                 continue
             if row.destinations == (id,):
                 del self.rows[row.name]
+                self.ended = number
                 self._unlock(row)
             else:
                 row.destinations = tuple([other for other in row.destinations if other != id])
@@ -249,8 +266,8 @@ class Holds:
 
     # -- time --------------------------------------------------------------------
 
-    def time_passed(self, now_ms: int) -> list[int]:
-        """The channel's time has moved on: holds of holders long gone end.
+    def time_passed(self, now_ms: int, number: int) -> list[int]:
+        """The channel's time has moved on, by command `number`: holds of holders long gone end.
 
         The ids of queues that anybody may consume again.
         """
@@ -263,6 +280,7 @@ class Holds:
                 del self.rows[row.name]
         if not ended:
             return []
+        self.ended = number
         self._apply()
         return [id for row in ended if (id := self._unlock(row)) is not None]
 
@@ -277,11 +295,13 @@ class Holds:
 
     def write_logical(self, writer: Writer) -> None:
         """What every replica agrees on."""
+        writer.u64(self.ended)
         writer.count(len(self.rows))
         for _, row in sorted(self.rows.items()):
             writer.text(row.name)
             writer.u64(row.position)
             writer.u64(row.limit_ms)
+            writer.u64(row.began)
             writer.bool_(row.consumes)
             writer.bool_(row.acks)
             writer.i64(row.renewed_ms)
@@ -296,11 +316,14 @@ class Holds:
         What follows from the rows is derived anew. What was kept is kept: nothing is let go, and nothing that
         a capture wrote is refused.
         """
-        for _ in range(reader.count(2 + 8 + 8 + 1 + 1 + 8 + 4)):
-            name, position, limit_ms = reader.text(), reader.u64(), reader.u64()
+        self.ended = reader.u64()
+        for _ in range(reader.count(2 + 8 + 8 + 8 + 1 + 1 + 8 + 4)):
+            name, position, limit_ms, began = reader.text(), reader.u64(), reader.u64(), reader.u64()
             consumes, acks, renewed_ms = reader.bool_(), reader.bool_(), reader.i64()
             destinations = tuple([reader.u64() for _ in range(reader.count(8))])
-            self.rows[name] = HoldRow(name, position, limit_ms, consumes, acks, destinations, renewed_ms)
+            self.rows[name] = HoldRow(
+                name, position, limit_ms, consumes, acks, destinations, began, renewed_ms
+            )
             if consumes:
                 if len(destinations) != 1:
                     raise ProtocolError("a hold that consumes something else than one queue")

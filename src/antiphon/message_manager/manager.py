@@ -48,6 +48,7 @@ from antiphon.bus.planted import (
     FLOOR_IGNORED,
     HELD_RANGES_IGNORED,
     NONE,
+    RESTORE_FORGETS_LOCKS,
 )
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged, FormatMismatch
@@ -384,7 +385,11 @@ class MessageManager:
     def restore(self, data: bytes | memoryview) -> None:
         """Begin with a checkpoint instead of an empty channel. Who is primary, the log will say."""
         assert self.state.applied == 0, "a state is restored before anything is applied"
-        self._fold.state = ChannelState.restore(data)
+        self._fold.state = self._read_state(data)
+
+    def _read_state(self, data: Buffer) -> ChannelState:
+        # Planted: nobody has a queue for himself any more.
+        return ChannelState.restore(data, without_locks=RESTORE_FORGETS_LOCKS in self._planted)
 
     def open_state(self, data: Buffer) -> tuple[bytes, tuple[Location, ...]]:
         """Look at the state of another node: its digest, and where the records lie that it refers to.
@@ -392,7 +397,7 @@ class MessageManager:
         It is kept aside. An empty digest: it cannot be read.
         """
         try:
-            self._opened = ChannelState.restore(data)
+            self._opened = self._read_state(data)
         except FormatMismatch:
             self._opened = None
             return b"", ()

@@ -142,8 +142,11 @@ class ChannelState:
         return writer.join()
 
     @classmethod
-    def restore(cls, data: Buffer) -> ChannelState:
-        """What `capture` wrote; raises FormatMismatch if it was not this version that wrote it."""
+    def restore(cls, data: Buffer, *, without_locks: bool = False) -> ChannelState:
+        """What `capture` wrote; raises FormatMismatch if it was not this version that wrote it.
+
+        `without_locks` is for planting a bug.
+        """
         view = memoryview(data)
         if len(view) < _HEAD.size or bytes(view[:4]) != _MAGIC:
             raise FormatMismatch(
@@ -157,6 +160,8 @@ class ChannelState:
             state._read_places(Reader(view[places:]))
         except ProtocolError as error:
             raise FormatMismatch(f"the state of the channel does not read: {error.text}") from error
+        if without_locks:
+            state.locks.clear()
         return state
 
     def _read_logical(self, reader: Reader) -> None:

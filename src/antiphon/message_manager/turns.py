@@ -34,6 +34,7 @@ TX_ROLLED_BACK: Final = int(OutcomeCode.TX_ROLLED_BACK)
 ACK_LOST: Final = int(OutcomeCode.ACK_LOST)
 SESSION_UNKNOWN: Final = int(OutcomeCode.SESSION_UNKNOWN)
 EXISTS: Final = int(OutcomeCode.EXISTS)
+OUTDATED: Final = int(OutcomeCode.OUTDATED)
 
 
 class Turn:

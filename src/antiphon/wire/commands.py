@@ -539,14 +539,16 @@ class OutcomeCode(IntEnum):
     ACK_LOST = 7
     SESSION_UNKNOWN = 8
     EXISTS = 9
+    OUTDATED = 10
 
 
 class Outcome(NamedTuple):
     """What became of the sequence numbers first .. first + count - 1.
 
     `original` is the sequence number of the original for a DUPLICATE, the first number
-    that was lost for ACK_LOST, and the id of what is there already for EXISTS; else 0. What is there
-    already in another channel has no number here: then `text` is that channel.
+    that was lost for ACK_LOST, the id of what is there already for EXISTS, and the number that must have been
+    heard of for OUTDATED; else 0. What is there already in another channel has no number here: then `text` is
+    that channel.
     """
 
     first: int

@@ -27,11 +27,15 @@ class Hold(AnnotatedPayload):
     and its position moves on, never back. It ends when its holder has not been heard of for `limit_ms` of
     log time. Who `consumes` a queue is the only one to get its messages, and what the position has passed
     since the hold began is acknowledged. With `acks`, acknowledgements are kept as well.
+
+    `heard` is the highest number of the channel that the holder had heard of. A word that was said before the
+    present hold of this name began, or before the last hold of the channel ended, is OUTDATED.
     """
 
     name: Text
     position: U64
     limit_ms: U64
+    heard: U64 = 0
     consumes: Bool = False
     acks: Bool = False
     destinations: DestinationIds = ()
@@ -39,6 +43,7 @@ class Hold(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseHold(AnnotatedPayload):
-    """End a hold. One that is not there is fine."""
+    """End a hold. One that is not there is fine; one that began behind number `heard` is not ended."""
 
     name: Text
+    heard: U64 = 0

@@ -400,7 +400,8 @@ async def test_a_hold_is_a_command_in_each_channel_it_has_destinations_in() -> N
         ]
         assert [frame.channel for frame in server.heard_of(frames.Command)] == ["a", "b"]
         await ranges.release("nightly", ["a"])
-        assert wishes(server, ReleaseHold) == [ReleaseHold(name="nightly")]
+        (release,) = wishes(server, ReleaseHold)
+        assert release.name == "nightly" and release.heard > 0, "the answer to its hold had a number"
         await ranges.release("nightly")
         assert len(wishes(server, ReleaseHold)) == 3
 
@@ -419,6 +420,21 @@ async def test_a_hold_that_is_refused_says_why() -> None:
                 await ranges.hold("nightly", {"a": 5}, PRICES, **wrong)  # type: ignore[arg-type]
         with pytest.raises(LocalError):
             await ranges.hold("", {"a": 5}, PRICES)
+
+
+@asynchronous
+async def test_a_word_that_is_outdated_is_said_again_with_the_number_that_was_heard_of() -> None:
+    async with serving() as server, reading(server) as ranges:
+        server.judge = refusing(Hold, OutcomeCode.OUTDATED, "a hold has ended since", sequence=77)
+        await ranges.hold("nightly", {"a": 5}, PRICES)
+        assert [hold.heard for hold in wishes(server, Hold)] == [0, 77]
+        server.judge = refusing(ReleaseHold, OutcomeCode.OUTDATED, "a hold has begun since", sequence=99)
+        await ranges.release("nightly", ["a"])
+        assert [release.heard for release in wishes(server, ReleaseHold)] == [77, 99]
+        server.judge = refusing(Hold, OutcomeCode.OUTDATED, "a hold has ended since", sequence=99)
+        with pytest.raises(RangeError, match="a hold has ended since"):
+            # It was heard of: who says so all the same is not asked again and again.
+            await ranges.hold("nightly", {"a": 5}, PRICES)
 
 
 @asynchronous

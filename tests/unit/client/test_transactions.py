@@ -39,7 +39,7 @@ def wishes(server: FakeServer, kind: type[Any]) -> list[Any]:
     return [payload for _, payload in server.commands if isinstance(payload, kind)]
 
 
-def refusing(kind: type[Any], code: OutcomeCode, text: str, times: int = 1) -> Any:
+def refusing(kind: type[Any], code: OutcomeCode, text: str, times: int = 1, sequence: int = 0) -> Any:
     """A judge that refuses the first commands of a kind."""
     left = times
 
@@ -48,7 +48,7 @@ def refusing(kind: type[Any], code: OutcomeCode, text: str, times: int = 1) -> A
         if not isinstance(payload, kind) or not left:
             return None
         left -= 1
-        return ConfirmItem(header.number, header.count, code, 0, text)
+        return ConfirmItem(header.number, header.count, code, sequence, text)
 
     return judge
 

@@ -150,6 +150,11 @@ class Channel:
             self.claim(node)
             self.open_producer(CM)
 
+    @property
+    def heard(self) -> int:
+        """What a client has heard of that knows everything."""
+        return self.next - 1
+
     # -- writing the log -----------------------------------------------------------
 
     def _append(
@@ -528,19 +533,21 @@ class Client:
         limit_ms: int = 60_000,
         consumes: bool = False,
         acks: bool = False,
+        heard: int = 0,
     ) -> bytes:
         payload = Hold(
             name=name,
             position=position,
             limit_ms=limit_ms,
+            heard=heard,
             consumes=consumes,
             acks=acks,
             destinations=destinations,
         )
         return self._numbered(payload, None)
 
-    def release(self, name: str) -> bytes:
-        return self._numbered(ReleaseHold(name=name), None)
+    def release(self, name: str, heard: int = 0) -> bytes:
+        return self._numbered(ReleaseHold(name=name, heard=heard), None)
 
     def unsubscribe(self, subscription: int) -> bytes:
         return self._numbered(Unsubscribe(subscription=subscription), None)

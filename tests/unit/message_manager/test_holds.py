@@ -62,12 +62,18 @@ class Stage:
         self, name: str, position: int, *destinations: int, consumes: bool = False, acks: bool = False
     ) -> Outcome | None:
         command = self.client.hold(
-            name, position, *destinations, limit_ms=LIMIT_MS, consumes=consumes, acks=acks
+            name,
+            position,
+            *destinations,
+            limit_ms=LIMIT_MS,
+            consumes=consumes,
+            acks=acks,
+            heard=self.channel.heard,
         )
         return self.channel.outcome(command)
 
     def release(self, name: str) -> Outcome | None:
-        return self.channel.outcome(self.client.release(name))
+        return self.channel.outcome(self.client.release(name, self.channel.heard))
 
     def stored(self, destination: int) -> list[int]:
         return list(self.get(destination).stored.numbers())
@@ -332,7 +338,9 @@ def test_a_checkpoint_keeps_holds_and_what_is_kept_for_them() -> None:
     queue = again.state.directory.get(stage.queue)
     assert queue is not None and list(queue.stored.numbers()) == stored
     assert list(queue.live.numbers()) == [stored[0]]
-    follow(again, stage, n, stage.client.release("spark"), stage.client.release("auditor"))
+    heard = stage.channel.heard
+    releases = [stage.client.release(name, heard) for name in ("spark", "auditor")]
+    follow(again, stage, n, *releases)
     assert list(queue.stored.numbers()) == [stored[0]]
     assert again.state.digest() == stage.state.digest()
 
@@ -419,6 +427,91 @@ def test_a_restore_changes_nothing_after_any_entry_of_a_story_with_holds() -> No
     for entry, payload in stage.channel.log:
         show(manager, payloads, entry, payload)
         assert what_a_restore_changes(manager.state) is None, entry
+
+
+# -- what comes late -------------------------------------------------------------------------------------
+
+
+def code_of(outcome: Outcome | None) -> int:
+    return OutcomeCode.APPLIED if outcome is None else outcome.code
+
+
+def test_a_hold_that_was_released_does_not_live_again_when_its_word_comes_late() -> None:
+    """It lay in the queue of a client manager that slept; its holder said it again elsewhere, and let go."""
+    stage, late = Stage(), Client(0xB2)
+    heard = stage.channel.heard
+    stuck = late.open() + late.hold("spark", 1, stage.queue, consumes=True, heard=heard)
+    assert stage.hold("spark", 1, stage.queue, consumes=True) is None
+    assert stage.release("spark") is None
+    released = stage.channel.heard
+    outcome = stage.channel.outcome(stuck)
+    assert outcome is not None and (outcome.code, outcome.original) == (OutcomeCode.OUTDATED, released)
+    assert not stage.state.holds.rows and not stage.state.locks
+    again = late.hold("spark", 1, stage.queue, consumes=True, heard=outcome.original)
+    assert stage.channel.outcome(again) is None, "whoever has heard of it may hold"
+
+
+@pytest.mark.parametrize("way", ["released", "expired", "deleted"])
+def test_whatever_ended_a_hold_ended_it_for_words_that_were_said_before(stage: Stage, way: str) -> None:
+    heard = stage.channel.heard
+    more = stage.channel.create("more")
+    stage.hold("spark", 1, more)
+    if way == "released":
+        stage.release("spark")
+    elif way == "expired":
+        stage.channel.pass_time(1)
+        stage.channel.pass_time(LIMIT_MS + 1)
+    else:
+        stage.channel.order(stage.client.delete(more))
+    ended = stage.state.holds.ended
+    assert ended == stage.channel.heard and not stage.state.holds.rows
+    for name in ("spark", "another"):
+        # One number is kept for all: a word under another name is said again, too.
+        outcome = stage.channel.outcome(stage.client.hold(name, 1, stage.queue, heard=heard))
+        assert outcome is not None and (outcome.code, outcome.original) == (OutcomeCode.OUTDATED, ended)
+    assert stage.channel.outcome(stage.client.hold("spark", 1, stage.queue, heard=ended)) is None
+
+
+def test_a_late_word_of_a_former_hold_neither_moves_nor_ends_the_present_one(stage: Stage) -> None:
+    first = stage.publish(stage.queue, 3)
+    stage.hold("spark", first, stage.queue, consumes=True)
+    heard = stage.channel.heard
+    stage.release("spark")
+    stage.hold("spark", first, stage.queue, consumes=True)
+    began = stage.channel.heard
+    late = stage.client.hold("spark", first + 2, stage.queue, consumes=True, heard=heard)
+    assert code_of(stage.channel.outcome(late)) == OutcomeCode.OUTDATED
+    assert stage.live(stage.queue) == [first, first + 1, first + 2], "it would have acknowledged two"
+    outcome = stage.channel.outcome(stage.client.release("spark", heard))
+    assert outcome is not None and (outcome.code, outcome.original) == (OutcomeCode.OUTDATED, began)
+    assert stage.state.holds.rows["spark"].began == began
+    assert stage.channel.outcome(stage.client.release("spark", began)) is None
+    assert stage.channel.outcome(stage.client.release("spark", 0)) is None, "what is not there is fine"
+
+
+def test_the_end_of_another_hold_is_nothing_to_a_hold_that_is_there(stage: Stage) -> None:
+    stage.hold("spark", 1, stage.queue)
+    heard = stage.channel.heard
+    stage.hold("archive", 1, stage.queue)
+    stage.release("archive")
+    assert stage.channel.outcome(stage.client.hold("spark", 2, stage.queue, heard=heard)) is None
+
+
+def test_nobody_has_heard_of_what_is_still_to_come(stage: Stage) -> None:
+    own_number = stage.channel.next
+    for heard in (own_number, (1 << 64) - 1):
+        outcome = stage.channel.outcome(stage.client.hold("spark", 1, stage.queue, heard=heard))
+        assert "nobody can have heard of number" in text_of(outcome)
+        own_number = stage.channel.next
+
+
+def test_where_holds_began_and_ended_is_a_part_of_the_state(stage: Stage) -> None:
+    stage.hold("spark", 1, stage.queue)
+    stage.hold("archive", 1, stage.queue)
+    stage.release("spark")
+    again = ChannelState.restore(stage.state.capture()[1])
+    assert again.holds.ended == stage.state.holds.ended > again.holds.rows["archive"].began > 0
+    assert what_a_restore_changes(stage.state) is None
 
 
 def test_what_a_transaction_with_nothing_to_acknowledge_locks_is_nothing(stage: Stage) -> None:
@@ -545,7 +638,7 @@ def test_a_restored_replica_knows_who_consumes(consumed: Stage) -> None:
     first = consumed.live(consumed.queue)[0]
     follow(again, consumed, n, consumed.client.ack(consumed.queue, (first, first + 1)))
     assert again.state.digest() == consumed.state.digest()
-    follow(again, consumed, again.applied, consumed.client.release("spark"))
+    follow(again, consumed, again.applied, consumed.client.release("spark", consumed.channel.heard))
     assert not again.state.locks
 
 

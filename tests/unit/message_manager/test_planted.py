@@ -21,7 +21,9 @@ from antiphon.bus.planted import (
     OF_TRANSACTIONS,
     OLD_TERM_ACCEPTED,
     OPEN_SURVIVES_FENCE,
+    OUTDATED_HOLD_TAKEN,
     PARTICIPANT_DECIDES_ALONE,
+    RESTORE_FORGETS_LOCKS,
     RETURNED_LAST,
 )
 from antiphon.message_manager.manager import MessageManager
@@ -146,7 +148,7 @@ def test_beginning_a_hold_anew_is_seen(is_planted: bool) -> None:
     first = channel.order(client.open(), client.publish(queue, [b"a"])) + 1
     channel.order(client.hold("reader", first, queue), client.ack(queue, (first, first + 1)))
 
-    channel.order(client.hold("reader", first, queue))
+    channel.order(client.hold("reader", first, queue, heard=channel.heard))
     kept = channel.manager.state.directory.get(queue)
     assert kept is not None and bool(kept.stored) != is_planted
 
@@ -198,3 +200,27 @@ def test_a_decision_that_goes_with_its_session_is_seen(is_planted: bool) -> None
 
     channel.order(client.close())
     assert bool(list(channel.manager.state.transactions.unfinished())) != is_planted
+
+
+@planted_or_not
+def test_taking_a_hold_that_is_outdated_is_seen(is_planted: bool) -> None:
+    channel = channel_with(OUTDATED_HOLD_TAKEN, is_planted)
+    client, queue = Client(), channel.create("q")
+    channel.order(client.open(), client.hold("reader", 1, queue))
+    channel.order(client.release("reader", channel.heard))
+
+    channel.order(client.hold("reader", 1, queue))
+    assert bool(channel.manager.state.holds.rows) == is_planted
+
+
+@planted_or_not
+def test_a_restore_that_forgets_locks_is_seen(is_planted: bool) -> None:
+    channel = Channel()
+    client, queue = Client(), channel.create("q")
+    channel.order(client.open(), client.hold("taker", 1, queue, consumes=True))
+    _, state, _ = channel.manager.capture(channel.mark())
+
+    planted = frozenset([RESTORE_FORGETS_LOCKS] if is_planted else [])
+    restored = MessageManager("main", 1, channel.payloads, AT_ONCE, planted=planted)
+    restored.restore(state)
+    assert bool(restored.state.locks) != is_planted

@@ -304,7 +304,7 @@ def test_acknowledgements_are_shown_to_who_asks_for_them_as_long_as_they_are_hel
     assert page(channel, request(1, channel.next, queue)).acks == ()
     assert asked(channel, question="heads", destinations=[queue])["next"] == first + 6
     assert asked(channel, question="heads", destinations=[queue], acks=True)["next"] == two + 1
-    channel.order(client.hold("audit", two, queue, other, acks=True))
+    channel.order(client.hold("audit", two, queue, other, acks=True, heard=channel.heard))
     assert page(channel, request(1, channel.next, queue, acks=True)).acks == shown.acks[1:]
 
 

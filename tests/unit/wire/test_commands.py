@@ -276,7 +276,7 @@ def test_the_same_rows_can_be_told_to_a_client() -> None:
 
 def test_an_outcome_nobody_knows_is_refused() -> None:
     with pytest.raises(ProtocolError, match="not known"):
-        read_outcomes(Reader(altered(encoded([REFUSED]), 4 + 12, b"\x0a")), Outcome)
+        read_outcomes(Reader(altered(encoded([REFUSED]), 4 + 12, b"\x0b")), Outcome)
 
 
 def test_a_text_belongs_to_a_row_once_and_in_order() -> None:
@@ -330,6 +330,7 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "ACK_LOST": 7,
         "SESSION_UNKNOWN": 8,
         "EXISTS": 9,
+        "OUTDATED": 10,
     }
 
 

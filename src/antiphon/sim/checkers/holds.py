@@ -5,6 +5,7 @@
     - a queue keeps nothing that is acknowledged unless somebody holds it
     - all replicas keep the same for every hold
     - what a client reads from its position up to the number of its hold is just that
+    - a hold whose holder was told that it is released begins again only if he says so
 
 It looks at the state after every entry, and believes it in nothing but what it says now: what was there
 before is remembered here.
@@ -15,7 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from antiphon.bus.messages import Entry
+from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.holds import HoldRow
 from antiphon.message_manager.state import ChannelState
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker
@@ -33,6 +36,12 @@ class Kept(NamedTuple):
     numbers: Ranges
 
 
+def _numbers(destination: Destination, row: HoldRow) -> Ranges:
+    """What there is to read for whoever has this hold; what others have consumed is nothing to a consumer."""
+    there = destination.live if row.consumes else destination.stored
+    return there.clip(row.position, _END)
+
+
 class Holdings(Checker):
     """Remembers, for every number of the log, what each hold has kept."""
 
@@ -44,13 +53,18 @@ class Holdings(Checker):
         self._kept: dict[str, Kept] = {}
         self._folded = 0
         self._after: dict[int, dict[str, Kept]] = {}
+        # Whose hold is released, as far as they were told, and who have not asked for another since.
+        self._unwanted: set[str] = set()
+
+    def on_hold_said(self, holder: str) -> None:
+        self._unwanted.discard(holder)
+
+    def on_hold_released(self, holder: str) -> None:
+        self._unwanted.add(holder)
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         if entry.last > self._folded:
-            now = {
-                name: self._look(name, entry, state, row.position, row.destinations[0])
-                for name, row in state.holds.rows.items()
-            }
+            now = {name: self._look(name, entry, state, row) for name, row in state.holds.rows.items()}
             self._folded, self._kept = entry.last, now
             self._after[entry.last] = now
             self._check_the_rest(node, state)
@@ -60,19 +74,22 @@ class Holdings(Checker):
             stored = state.directory.get(known.destination)
             if row is None or stored is None or row.position != known.position:
                 self.fail(f"after {entry.last} node {node} does not know hold {name} as others do")
-            if stored.stored.clip(row.position, _END) != known.numbers:
+            if _numbers(stored, row) != known.numbers:
                 self.fail(f"after {entry.last} node {node} keeps something else for {name} than others")
         if len(state.holds.rows) != len(self._after[entry.last]):
             self.fail(f"after {entry.last} node {node} has other holds than others")
 
-    def _look(self, name: str, entry: Entry, state: ChannelState, position: int, destination: int) -> Kept:
+    def _look(self, name: str, entry: Entry, state: ChannelState, row: HoldRow) -> Kept:
+        position, destination = row.position, row.destinations[0]
         found = state.directory.get(destination)
         if found is None:
             self.fail(f"{name} holds destination {destination}, which is not there")
-        numbers = found.stored.clip(position, _END)
+        numbers = _numbers(found, row)
         before = self._kept.get(name)
         if before is None:
             self.world.probe("model.hold_began")
+            if name in self._unwanted:
+                self.fail(f"hold {name} lives again at {entry.first}, and its holder knows nothing of it")
             return Kept(entry.first, position, destination, numbers)
         if position < before.position:
             self.fail(f"hold {name} has gone back from {before.position} to {position}")

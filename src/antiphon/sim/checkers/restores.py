@@ -15,9 +15,11 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from antiphon.bus.messages import Entry
+from antiphon.bus.planted import NONE, RESTORE_FORGETS_LOCKS
 from antiphon.errors import AntiphonError
 from antiphon.message_manager.destinations.directory import Directory
 from antiphon.message_manager.destinations.index import BatchIndex
@@ -138,11 +140,12 @@ def _fields(kind: type[Any]) -> list[str]:
 class Restores(Checker):
     """Restores what is captured after some entries, and compares."""
 
-    promise = "restore"
+    promise = "I11 restore"
 
-    def __init__(self, world: World, restore: Restore = ChannelState.restore) -> None:
+    def __init__(self, world: World, planted: frozenset[str] = NONE) -> None:
         super().__init__(world)
-        self._restore = restore
+        # Who restores makes the mistake, and not who looks at it.
+        self._restore = partial(ChannelState.restore, without_locks=RESTORE_FORGETS_LOCKS in planted)
         self._chance = world.random("restores")
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:

@@ -76,7 +76,10 @@ class TotalQueue(Checker):
             elif code in _DEFINITE:
                 self._refused.add(body)
 
-    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+    def on_taken(self, sequence: int, body: bytes) -> None:
+        self._note_arrival(sequence, body)
+
+    def _note_arrival(self, sequence: int, body: bytes) -> None:
         if body not in self._attempted:
             self.fail(f"{body!r} was never published and arrived as {sequence}")
         if body in self._refused:
@@ -87,6 +90,9 @@ class TotalQueue(Checker):
             self.fail(f"number {sequence} was {self._body_at[sequence]!r} and is now {body!r}")
         if self._confirmed.get(body, sequence) != sequence:
             self.fail(f"{body!r} was confirmed at {self._confirmed[body]} and arrived as {sequence}")
+
+    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+        self._note_arrival(sequence, body)
         if not redelivered:
             if sequence in self._first_copies:
                 self.fail(f"{sequence} was delivered before and comes again without saying so")

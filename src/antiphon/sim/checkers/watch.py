@@ -139,6 +139,15 @@ class Checker:
     def on_range_read(self, holder: str, destination: int, start: int, stop: int, numbers: Ranges) -> None:
         """A client read what is stored in a range, after its hold had been confirmed under number `stop`."""
 
+    def on_hold_said(self, holder: str) -> None:
+        """A client wants to hold something under this name."""
+
+    def on_hold_released(self, holder: str) -> None:
+        """A client was told that the hold of this name is released."""
+
+    def on_taken(self, sequence: int, body: bytes) -> None:
+        """A client that has a queue alone read a message there."""
+
     def at_quiet(self, facts: dict[int, int]) -> None:
         """Nothing is under way any more; `facts` is how many messages each queue holds, by the node."""
 
@@ -201,6 +210,9 @@ class Watch:
     on_looked: Callable[[int, int, Sequence[int]], None]
     on_sought: Callable[[int, int, int], None]
     on_found: Callable[[int, int, bool], None]
+    on_hold_said: Callable[[str], None]
+    on_hold_released: Callable[[str], None]
+    on_taken: Callable[[int, bytes], None]
     on_range_read: Callable[[str, int, int, int, Ranges], None]
     at_quiet: Callable[[dict[int, int]], None]
 

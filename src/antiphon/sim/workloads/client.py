@@ -62,6 +62,7 @@ _SETTLED = (
     OutcomeCode.NO_DESTINATION,
     OutcomeCode.ACK_LOST,
     OutcomeCode.EXISTS,
+    OutcomeCode.OUTDATED,
 )
 
 

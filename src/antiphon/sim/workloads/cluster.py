@@ -39,6 +39,7 @@ class ClusterRun(TownRun[ClusterProfile]):
     """One run of the workload."""
 
     profiles = tuple(MADE_FOR)
+    model = Destinations
 
     def __init__(
         self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
@@ -59,7 +60,7 @@ class ClusterRun(TownRun[ClusterProfile]):
 
     def _checkers(self) -> list[Checker]:
         # `Confirmations`, `Reads` and the history read what `Order` and `Destinations` have seen.
-        order, destinations = Order(self.world), Destinations(self.world)
+        order, destinations = Order(self.world), self.model(self.world)
         destinations.is_exclusive = self.profile.is_gentle
         self._total.topics = destinations
         return [
@@ -67,7 +68,7 @@ class ClusterRun(TownRun[ClusterProfile]):
             destinations,
             Confirmations(self.world, order, destinations),
             Checkpoints(self.world),
-            Restores(self.world),
+            Restores(self.world, self._planted),
             Acknowledgements(self.world),
             Redeliveries(self.world),
             Primaries(self.world),

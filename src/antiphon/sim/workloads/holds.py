@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from antiphon.bus.planted import OF_HOLDS
 from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.holds import Holdings
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.trace import Trace
@@ -22,6 +23,7 @@ class HoldsRun(ClusterRun):
     """One run of the workload. Its bugs hurt everywhere: no profile is made for one of them."""
 
     profiles = OF_HOLDS
+    model = HeldDestinations
 
     def __init__(
         self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()

@@ -79,7 +79,7 @@ class NodeRun(WorkloadRun[Profile]):
             Monotone(self.world),
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
-            Restores(self.world),
+            Restores(self.world, self._planted),
             FinalAcknowledgements(self.world),
             Redeliveries(self.world),
             self._total,

@@ -156,7 +156,7 @@ class TopicRun(NodeRun):
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
             Redeliveries(self.world),
-            Restores(self.world),
+            Restores(self.world, self._planted),
             self._total,
         ]
 

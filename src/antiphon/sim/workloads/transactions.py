@@ -65,7 +65,7 @@ class TransactionRun(TownRun[TransactionProfile]):
                 Order(self.world),
                 Ledger(self.world, channel, self._bank),
                 Checkpoints(self.world),
-                Restores(self.world),
+                Restores(self.world, self._planted),
                 Primaries(self.world),
                 redeliveries,
                 self._converging(channel),

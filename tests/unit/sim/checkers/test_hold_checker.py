@@ -47,10 +47,28 @@ def test_a_history_with_nothing_wrong_passes() -> None:
     log = Log()
     log.show(OTHER_NODE)
     log.read(log.first, [(log.first, log.first + 4)])
-    log.order(log.client.hold("reader", log.first + 1, log.id))
+    log.order(log.client.hold("reader", log.first + 1, log.id, heard=log.channel.heard))
     log.read(log.first, [(log.first + 1, log.first + 4)])
-    log.order(log.client.release("reader"))
+    log.order(log.client.release("reader", log.channel.heard))
     log.read(log.first, [])
+
+
+def test_a_hold_that_lives_again_though_nobody_asked_for_it_is_seen() -> None:
+    log = Log()
+    log.checker.on_hold_said("reader")
+    log.order(log.client.release("reader", log.channel.heard))
+    log.checker.on_hold_released("reader")
+    again = log.client.hold("reader", log.first, log.id, heard=log.channel.heard)
+    with pytest.raises(Violation, match="hold reader lives again"):
+        log.order(again)
+
+
+def test_a_hold_that_its_holder_asked_for_again_is_fine() -> None:
+    log = Log()
+    log.order(log.client.release("reader", log.channel.heard))
+    log.checker.on_hold_released("reader")
+    log.checker.on_hold_said("reader")
+    log.order(log.client.hold("reader", log.first, log.id, heard=log.channel.heard))
 
 
 def test_what_went_though_it_is_held_is_seen() -> None:
@@ -76,7 +94,7 @@ def test_a_position_that_goes_back_is_seen() -> None:
 
 def test_what_is_kept_for_nobody_is_seen() -> None:
     log = Log()
-    log.channel.order(log.client.hold("reader", log.first + 1, log.id))
+    log.channel.order(log.client.hold("reader", log.first + 1, log.id, heard=log.channel.heard))
     log.queue.add(log.first, log.first + 1)
     with pytest.raises(Violation, match="acknowledged and not held"):
         log.show()

@@ -1,0 +1,161 @@
+"""Queues and topics that somebody holds, and queues that somebody has alone, by an obvious model.
+
+    - a word that was said before the hold of its name began, or before a hold was last ended, does nothing
+    - who consumes a queue has it alone: nobody else's acknowledgement counts, no primary that knows of it
+      hands out anything, and what the position passes is acknowledged
+    - all replicas have the holds that the order gives, from the number on where each began
+
+The model folds holds by name, with plain sets, as it folds everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon.bus.messages import BusMessage, Deliver, Entry
+from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.tiers import Destinations
+from antiphon.sim.world import World
+from antiphon.wire.commands import Acknowledge, CommandHeader, LogTime, Payload
+from antiphon.wire.holds import Hold, ReleaseHold
+
+
+@dataclass(slots=True)
+class HoldModel:
+    """A hold, said plainly; `renewed_ms` is None until time is told."""
+
+    position: int
+    limit_ms: int
+    destination: int
+    consumes: bool
+    began: int
+    renewed_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Alone:
+    """A queue was somebody's alone from one number on, and up to another, if that has come."""
+
+    began: int
+    ended: int | None = None
+
+
+class HeldDestinations(Destinations):
+    """The destinations of a channel, and their holds."""
+
+    promise = "I20 held destinations"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._holds: dict[str, HoldModel] = {}
+        self._hold_ended = 0
+        self._log_time_ms = 0
+        self._alone: dict[int, list[Alone]] = {}
+        # After each entry: position and beginning of every hold.
+        self._holds_after: dict[int, dict[str, tuple[int, int]]] = {}
+
+    # The model.
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        is_first = entry.last > self._folded
+        super().on_applied(node, entry, payload)
+        if is_first:
+            self._holds_after[entry.last] = {
+                name: (hold.position, hold.began) for name, hold in sorted(self._holds.items())
+            }
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        super().on_folded(node, entry, state)
+        there = {name: (row.position, row.began) for name, row in sorted(state.holds.rows.items())}
+        if there != self._holds_after[entry.last]:
+            self.fail(
+                f"after {entry.last} node {node} has the holds {there}, and by the order it is "
+                f"{self._holds_after[entry.last]}"
+            )
+
+    def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
+        match payload:
+            case Hold():
+                self._hold(payload, sequence)
+            case ReleaseHold(name=name, heard=heard):
+                self._let_go_of(name, heard, sequence)
+            case LogTime(time_ms=time_ms, term=term):
+                if term == self._term:
+                    self._pass_time(time_ms, sequence)
+            case Acknowledge(destination=destination, subscription=0, ranges=ranges) if (
+                self._taker_of(destination) is not None
+            ):
+                self.world.probe("model.acknowledged_what_is_anothers")
+                for number in ranges.numbers():
+                    self._release(number)
+            case _:
+                super()._do(payload, header, sequence, skip)
+
+    def _taker_of(self, queue: int) -> str | None:
+        takers = [name for name, one in self._holds.items() if one.consumes and one.destination == queue]
+        return takers[0] if takers else None
+
+    def _hold(self, wish: Hold, sequence: int) -> None:
+        known = self._holds.get(wish.name)
+        if wish.heard < (self._hold_ended if known is None else known.began):
+            self.world.probe("model.hold_outdated")
+            return
+        (destination,) = wish.destinations
+        if known is None:
+            if wish.consumes and self._taker_of(destination) is not None:
+                self.world.probe("model.queue_is_anothers")
+                return
+            self._holds[wish.name] = HoldModel(
+                wish.position, wish.limit_ms, destination, wish.consumes, sequence
+            )
+            if wish.consumes:
+                self.world.probe("model.queue_taken")
+                self._alone.setdefault(destination, []).append(Alone(sequence))
+            return
+        known.renewed_ms, known.limit_ms = None, wish.limit_ms
+        if wish.position < known.position:
+            return
+        before, known.position = known.position, wish.position
+        if known.consumes:
+            queue = self.queues[destination]
+            passed = {number for number in queue.live if before <= number < wish.position}
+            self.world.probe("model.consumed_by_a_hold", len(passed))
+            self._acknowledge(queue, passed, sequence)
+
+    def _let_go_of(self, name: str, heard: int, sequence: int) -> None:
+        known = self._holds.get(name)
+        if known is not None and heard < known.began:
+            self.world.probe("model.release_outdated")
+            return
+        self._end(name, sequence)
+
+    def _end(self, name: str, sequence: int) -> None:
+        self._hold_ended = sequence
+        ended = self._holds.pop(name, None)
+        if ended is not None and ended.consumes:
+            self._alone[ended.destination][-1].ended = sequence
+
+    def _pass_time(self, time_ms: int, sequence: int) -> None:
+        now_ms = self._log_time_ms = max(self._log_time_ms, time_ms)
+        for name, hold in sorted(self._holds.items()):
+            if hold.renewed_ms is None:
+                hold.renewed_ms = now_ms
+            elif now_ms > hold.renewed_ms + hold.limit_ms:
+                self.world.probe("model.hold_expired")
+                self._end(name, sequence)
+
+    # What leaves the node.
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if isinstance(message, Deliver) and message.destination in self._alone:
+            places = [(message.term, one.node, one.stream, one.number) for one in message.targets]
+            applied = self._applied.get(node, 0)
+            for alone in self._alone[message.destination]:
+                is_over = alone.ended is not None and alone.ended <= applied
+                # What is said once more in a stream was said before.
+                if alone.began <= applied and not is_over and not self._told.issuperset(places):
+                    self.fail(
+                        f"node {node} hands out messages of queue {message.destination}, which somebody has "
+                        f"alone since {alone.began}"
+                    )
+        super().on_sent(node, message)
