@@ -36,7 +36,7 @@ from antiphon.message_manager.transactions import Transactions
 from antiphon.message_manager.uncommitted import Uncommitted
 from antiphon.wire.primitives import Buffer, Reader, Writer
 
-_MAGIC: Final = b"AMS6"
+_MAGIC: Final = b"AMS7"
 _HEAD = struct.Struct("<4sI")
 
 Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog

@@ -76,7 +76,7 @@ class TotalQueue(Checker):
             elif code in _DEFINITE:
                 self._refused.add(body)
 
-    def on_taken(self, sequence: int, body: bytes) -> None:
+    def on_consumed(self, sequence: int, body: bytes) -> None:
         self._note_arrival(sequence, body)
 
     def _note_arrival(self, sequence: int, body: bytes) -> None:

@@ -145,7 +145,7 @@ class Checker:
     def on_hold_released(self, holder: str) -> None:
         """A client was told that the hold of this name is released."""
 
-    def on_taken(self, sequence: int, body: bytes) -> None:
+    def on_consumed(self, sequence: int, body: bytes) -> None:
         """A client that has a queue alone read a message there."""
 
     def at_quiet(self, facts: dict[int, int]) -> None:
@@ -212,7 +212,7 @@ class Watch:
     on_found: Callable[[int, int, bool], None]
     on_hold_said: Callable[[str], None]
     on_hold_released: Callable[[str], None]
-    on_taken: Callable[[int, bytes], None]
+    on_consumed: Callable[[int, bytes], None]
     on_range_read: Callable[[str, int, int, int, Ranges], None]
     at_quiet: Callable[[dict[int, int]], None]
 

@@ -164,7 +164,7 @@ class HolderSession(SimSession):
         for piece in page.pieces:
             self._read.add(piece.first, piece.first + piece.count)
             for row, body in enumerate(Batch.decode(piece.batch).bodies() if self._consumes else ()):
-                self.client.watch.on_taken(piece.first + row, body)
+                self.client.watch.on_consumed(piece.first + row, body)
         self._through = page.through
         if self._through + 1 < self._stop:
             self._ask()
