@@ -39,6 +39,8 @@ HUNTS = [
     Hunt("node", planted.RELEASE_BY_EARLIER_SYNC, 6, ("I15", "I4")),  # 1.1
     Hunt("node", planted.DEDUP_OFF, 8, ("two places", FOLD)),  # 1.1
     Hunt("node", planted.FIFO_OFF, 8, ("behind number", FOLD)),  # 1.3
+    Hunt("node", planted.CHECKPOINT_BEFORE_RECORDS, 30, ("I22",)),  # 5
+    Hunt("node", planted.FALLBACK_SEGMENTS_FREED, 8, ("I22",)),  # 1.3
     # A checkpoint may refer to a record that never reached the disk: then the next life calls it damage. And
     # what was promised may be forgotten before anything that was committed is missed.
     Hunt("node", planted.ACKNOWLEDGE_BEFORE_FSYNC, 8, ("I4", "I8", "Damaged"), (I15,)),  # 1.3
@@ -68,6 +70,9 @@ HUNTS = [
     Hunt("cluster", planted.ACKNOWLEDGED_TWICE, 24, ("two acknowledgements",)),  # 4
     Hunt("cluster", planted.OLD_TERM_ACCEPTED, 18, ("I14",)),  # 2.8
     Hunt("cluster", planted.FLOOR_IGNORED, 24, ("I19",)),  # 4
+    # Found at once on the disk; and without that, by a node that has to ask others for what it had.
+    Hunt("cluster", planted.REFERENCES_IGNORED, 6, ("I22",)),  # 1.0
+    Hunt("cluster", planted.REFERENCES_IGNORED, 12, ("I23",), ("Places",)),  # 2.0
     Hunt("cluster", planted.COUNT_STUCK, 8, ("I21",)),  # 1.1
     Hunt("cluster", planted.RETURNED_LAST, 15, ("I21",)),  # 2.1
     Hunt("transactions", planted.DECISION_NOT_ORDERED, 8, ("has not decided", "nobody has decided")),  # 1.3

@@ -120,6 +120,15 @@ OUTDATED_HOLD_TAKEN: Final = "outdated-hold-taken"
 RESTORE_FORGETS_LOCKS: Final = "restore-forgets-locks"
 """A state that was restored does not lock the queues that somebody has for himself."""
 
+CHECKPOINT_BEFORE_RECORDS: Final = "checkpoint-before-records"
+"""The file of a checkpoint is written while records that it refers to are still on their way to the disk."""
+
+FALLBACK_SEGMENTS_FREED: Final = "fallback-segments-freed"
+"""Segments that only the older checkpoint refers to are used again."""
+
+REFERENCES_IGNORED: Final = "references-ignored"
+"""A segment is used again when its order is covered, whatever is live in it: others are asked for that."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -152,6 +161,7 @@ OF_CLUSTER: Final = (
     FLOOR_IGNORED,
     COUNT_STUCK,
     RETURNED_LAST,
+    REFERENCES_IGNORED,
 )
 """Those of the message managers, which clients can see."""
 

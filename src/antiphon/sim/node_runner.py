@@ -179,6 +179,7 @@ class NodeRunner(Lives):
             self._watch,
             tell=self._tell,
             later=lambda delay_ns, action: self._later(life, delay_ns, action),
+            planted=self._planted,
         )
         self._started = started
         self._plan_step()

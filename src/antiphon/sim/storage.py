@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from antiphon.bus import effects as bus
+from antiphon.bus.planted import CHECKPOINT_BEFORE_RECORDS, FALLBACK_SEGMENTS_FREED, NONE, REFERENCES_IGNORED
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged, NoSpace
 from antiphon.journal.checkpoint_line import CheckpointLine
@@ -18,6 +19,7 @@ from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.memory_disk import Syncing
 from antiphon.journal.ports import RecordKeeper
 from antiphon.journal.recovery import Recovered
+from antiphon.message_manager.manager import MessageManager
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.world import MILLISECOND_NS, World
@@ -26,6 +28,27 @@ _IDLE_NS = 50 * MILLISECOND_NS
 _NO_SPACE_RETRY_NS = 1_000 * MILLISECOND_NS
 _TIGHT_BELOW = 0.5
 _SPARSE_BELOW = 0.25
+
+
+class _HastyLine(CheckpointLine[bus.WriteCheckpoint]):
+    """Planted: a file is begun at once."""
+
+    def due(self, durable_index: int) -> list[bus.WriteCheckpoint]:
+        return super().due(1 << 62)
+
+
+class _ForgetfulLine(CheckpointLine[bus.WriteCheckpoint]):
+    """Planted: what only the older file refers to is not needed."""
+
+    def release(self, before: int) -> set[int]:
+        super().release(before)
+        return set(self._segments[max(self._segments)]) if self._segments else set()
+
+
+def _line(planted: frozenset[str]) -> type[CheckpointLine[bus.WriteCheckpoint]]:
+    if CHECKPOINT_BEFORE_RECORDS in planted:
+        return _HastyLine
+    return _ForgetfulLine if FALLBACK_SEGMENTS_FREED in planted else CheckpointLine
 
 
 class ChannelStorage:
@@ -43,6 +66,7 @@ class ChannelStorage:
         watch: Watch,
         tell: Callable[[bus.Event], None],
         later: Callable[[int, Callable[[], None]], None],
+        planted: frozenset[str] = NONE,
     ) -> None:
         self._world = world
         self._node = node
@@ -67,7 +91,9 @@ class ChannelStorage:
         self._mends: list[bus.Mend] = []
         # Checkpoints from this number on are being fetched by another node; 0 if none is.
         self._held_from = 0
-        self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine(found.checkpoint_segments)
+        self._checkpoints = _line(planted)(found.checkpoint_segments)
+        self._keeps_references = REFERENCES_IGNORED not in planted
+        self._show_files()
 
     def carry_out(self, effect: bus.Effect) -> None:
         """Do what a machine of the channel asked of the disk."""
@@ -227,6 +253,7 @@ class ChannelStorage:
 
         def run() -> None:
             chore.run()
+            self._show_files()
             self._journal.chore_done(chore)
             if chore.number is not None:
                 self._note_space(chore.no_space)
@@ -249,6 +276,7 @@ class ChannelStorage:
                 # The bus tries again.
                 self._tell(bus.CheckpointFailed(effect.n))
                 return
+            self._show_files()
             self._checkpoints.written(effect.n)
             self._tell(bus.CheckpointWritten(effect.n))
 
@@ -280,9 +308,15 @@ class ChannelStorage:
         referenced = self._checkpoints.release(oldest)
         self._later(self._disk.latency_ns(), lambda: self._drop_checkpoints(oldest))
         live = self._manager.live_bytes_by_segment()
-        freed = journal.release(base, referenced.union(live))
+        # Planted: nobody is asked what is still referred to.
+        freed = journal.release(base, referenced.union(live) if self._keeps_references else ())
         self._world.probe("journal.segments_freed", freed)
         self._empty_sparse_segments(live)
+
+    def _show_files(self) -> None:
+        # The state of another application refers to no records.
+        if isinstance(self._manager, MessageManager):
+            self._watch.on_files(self._node, self._disk, self._journal.disk_id)
 
     def _drop_checkpoints(self, base: int) -> None:
         self._world.probe("checkpoint.dropped", self._journal.drop_checkpoints_before(base))

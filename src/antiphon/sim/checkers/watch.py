@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from antiphon.bus.messages import BusMessage, Entry, ServerStatus
 from antiphon.ids import Mid
+from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state import ChannelState
 from antiphon.ranges import Ranges
 from antiphon.sim.image import Image, Record
@@ -67,6 +68,9 @@ class Checker:
 
     def on_released(self, node: int, base: int) -> None:
         """A node gave up what only numbers up to `base` needed."""
+
+    def on_files(self, node: int, disk: MemoryDisk, disk_id: bytes) -> None:
+        """Files of the disk have come, gone, or are used again; or a life begins with them."""
 
     def on_status(self, node: int, status: ServerStatus) -> None:
         """The commit server of a node found out what its disk is worth; a life begins with OK."""
@@ -190,6 +194,7 @@ class Watch:
     on_restored: Callable[[int, int], None]
     on_discarded: Callable[[int, Mid], None]
     on_released: Callable[[int, int], None]
+    on_files: Callable[[int, MemoryDisk, bytes], None]
     on_status: Callable[[int, ServerStatus], None]
     on_damaged: Callable[[int], None]
     on_replaced: Callable[[int], None]

@@ -285,6 +285,26 @@ def _for_returns(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
 
 
+def _for_references(chance: random.Random, profile: ClusterProfile) -> None:
+    """Messages outlive the segments they were written to, and checkpoints follow each other closely."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.crashes, profile.blackouts = 6, 2
+    profile.producers, profile.messages = 3, 120
+    profile.disk.sync_ns = 2_000 * MICROSECOND_NS
+    profile.disk.stall_probability = 0.3
+    profile.disk.styles = ("nothing",)
+    profile.settings["checkpoint_entries"] = 4
+    profile.settings["suspicion_ms"] = 300
+    profile.node.envelope_bytes = 1_500
+    profile.clients.window_commands = 10
+    profile.clients.batch_rows_max = 5
+    profile.clients.body_bytes_max = 300
+    profile.clients.publish_pause_ns = MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 100 * MILLISECOND_NS
+
+
 MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.HELD_RANGES_IGNORED: _for_held_ranges,
     planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
@@ -293,4 +313,5 @@ MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.FLOOR_IGNORED: _for_early_pages,
     planted.COUNT_STUCK: _for_returns,
     planted.RETURNED_LAST: _for_returns,
+    planted.REFERENCES_IGNORED: _for_references,
 }

@@ -360,6 +360,7 @@ class ManagerRunner(TierRunner):
             self.quarter.watch,
             tell=self._tell,
             later=lambda delay_ns, action: self._later(life, delay_ns, action),
+            planted=town.planted,
         )
         self._started = started
         self._live(started.node, identity)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.bus.planted import NONE
+from antiphon.sim.checkers.places import Mending, Places
 from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.trace import Trace, summary
@@ -82,8 +83,9 @@ class WorkloadRun(Generic[DrawnProfile]):
     # What they share.
 
     def _watch_by(self, checkers: Sequence[Checker]) -> Watch:
-        """Those of the checkers that are to look."""
-        return Watch([one for one in checkers if type(one).__name__ not in self._without])
+        """Those of the checkers that are to look, and those of the disk, which every run has."""
+        every = [*checkers, Places(self.world), Mending(self.world)]
+        return Watch([one for one in every if type(one).__name__ not in self._without])
 
     def _run_until_quiet(self) -> None:
         deadline = self.world.now_ns + self.liveness_ns

@@ -134,9 +134,40 @@ def _for_numbering_out_of_order(chance: random.Random, profile: Profile) -> None
     profile.clients.batch_rows_max = 2
 
 
+def _for_moved_records(chance: random.Random, profile: Profile) -> None:
+    """Segments with few live messages, which are moved, checkpoints all the time, and syncs that stall."""
+    profile.crashes = profile.power_cuts = profile.stops = 0
+    profile.safety_ns = 500 * MILLISECOND_NS
+    profile.producers = 3
+    profile.messages = 200
+    profile.disk.sync_ns = 2_000 * MICROSECOND_NS
+    profile.disk.stall_probability = 0.4
+    profile.node.checkpoint_entries = chance.choice((2, 3))
+    profile.node.envelope_bytes = 1_500
+    profile.node.rereport_ms = 5
+    profile.clients.window_commands = 10
+    profile.clients.batch_rows_max = 5
+    profile.clients.body_bytes_max = 300
+    profile.clients.publish_pause_ns = MILLISECOND_NS
+    profile.clients.take_pause_ns = 10 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 20 * MILLISECOND_NS
+
+
+def _for_fallbacks(chance: random.Random, profile: Profile) -> None:
+    """Checkpoints follow each other closely, and segments are used again soon."""
+    profile.messages = 120
+    profile.safety_ns = 500 * MILLISECOND_NS
+    profile.node.checkpoint_entries = chance.choice((3, 4, 6))
+    profile.clients.body_bytes_max = 8_000
+    profile.clients.batch_rows_max = 5
+    profile.clients.publish_pause_ns = MILLISECOND_NS
+
+
 MADE_FOR: dict[str, Callable[[random.Random, Profile], None]] = {
     planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
     planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
     planted.DEDUP_OFF: _for_numbering_twice,
     planted.FIFO_OFF: _for_numbering_out_of_order,
+    planted.CHECKPOINT_BEFORE_RECORDS: _for_moved_records,
+    planted.FALLBACK_SEGMENTS_FREED: _for_fallbacks,
 }
