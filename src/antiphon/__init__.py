@@ -56,6 +56,7 @@ from antiphon.errors import (
     Timeout,
     TransactionRolledBack,
     TransactionTooLarge,
+    Unreadable,
     VersionMismatch,
 )
 from antiphon.message import Message
@@ -114,6 +115,7 @@ __all__ = [
     "NodeError",
     "DataDirectoryLocked",
     "Damaged",
+    "Unreadable",
     "StorageFailed",
     "FormatMismatch",
     "NoSpace",

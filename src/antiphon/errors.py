@@ -32,6 +32,7 @@
     +-- NodeError               a node cannot start, or cannot go on
         +-- DataDirectoryLocked
         +-- Damaged             bytes on disk are not the bytes that were written
+        +-- Unreadable          they are, and this version cannot make sense of them
         +-- StorageFailed
         +-- FormatMismatch
         +-- NoSpace
@@ -340,6 +341,12 @@ class Damaged(NodeError):
         self.file = file
         self.offset = offset
         self.what = what
+
+
+class Unreadable(NodeError):
+    """The bytes are those that were written, and this version of Antiphon cannot make sense of them."""
+
+    code = "node.unreadable"
 
 
 class StorageFailed(NodeError):

@@ -5,16 +5,18 @@ Where it sits
 
 What it promises
     S1  An empty directory is formatted, with the disk id that was drawn; one that holds anything is read,
-        and damage is an error that names file and offset, before anything was changed.
-    S2  The message manager begins with the state of a checkpoint whose digest was verified. What was
-        ordered behind it comes again through the bus, under a new epoch.
+        and whatever is refused is refused before anything was changed.
+    S2  The message manager begins with the state of the newest checkpoint that can be used: its file and its
+        digest verify, its state reads. What was ordered behind it comes again through the bus, under a new
+        epoch. If another version of Antiphon wrote it, the node is refused.
     S3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
         the rest when they are read.
     S4  A node of a group that lists its disks does not need its own: if its order or its superblock is
         damaged or a sync has failed, all files are put aside (`lost+found`), and it begins anew under
         another disk id. So it has no vote until the group has listed that one: what the old disk promised
-        and held may have been counted. If only its checkpoints cannot be used, it keeps its order and its
-        vote, and gets a state from the others.
+        and held may have been counted. If only its checkpoints cannot be used, whatever the cause, it keeps
+        its order and its vote, and gets a state from the others. What verifies and makes no sense puts no
+        disk aside: a fault of the software is the same on all nodes.
     S5  A payload that is damaged costs such a node nothing but asking the others for it.
     S6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
 
@@ -25,21 +27,25 @@ What it leaves to others
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
+from typing import TypeVar
 
+from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.listener import ROLE as CLIENT_MANAGER_ROLE
 from antiphon.bus.listener import Listener
-from antiphon.bus.planted import NONE
+from antiphon.bus.planted import NONE, RESTORE_FORGETS_LOCKS
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
-from antiphon.bus.recovery import RecoveredReplica, recover
+from antiphon.bus.recovery import OrderReplay, choose, recover
 from antiphon.bus.replica import Replica
 from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.client_manager.repetition import said_again
-from antiphon.errors import Damaged, FormatMismatch, StorageFailed
+from antiphon.errors import Damaged, FormatMismatch, StorageFailed, Unreadable
 from antiphon.ids import IdSource
 from antiphon.inquiries import Member
 from antiphon.journal import quarantine
@@ -47,11 +53,15 @@ from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.format import checkpoint_name
 from antiphon.journal.journal import Journal
 from antiphon.journal.no_records import NoRecords
-from antiphon.journal.ports import Disk, RecordKeeper
+from antiphon.journal.opening import Opening
+from antiphon.journal.ports import Disk, Location, RecordKeeper
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
+from antiphon.message_manager.state import ChannelState
 from antiphon.node import EMBEDDED_ROLE, Node
 from antiphon.standing import Agreed
+
+T = TypeVar("T")
 
 CHANNEL = "a"
 EMBEDDED_NODE_ID = 1
@@ -145,20 +155,16 @@ def start(
 
     `distrusted` says why the files that are there must not be used, though they look well; a sync failed.
     """
-    group = settings.group
-    if not can_do_without_disk(group, node_id):
-        if distrusted:
-            raise StorageFailed(distrusted)
-        return _start(disk, journal, identity, settings, node_id)
-    try:
-        if distrusted:
-            raise Damaged("data directory", 0, distrusted)
-        return _start(disk, journal, identity, settings, node_id)
-    except Damaged as damage:
-        alarm = put_aside(disk, identity, group, node_id, damage)
-    started = _start(disk, journal, identity, settings, node_id)
-    started.alarms.insert(0, alarm)
-    return started
+    opened = open_disk(
+        disk,
+        journal,
+        identity,
+        group=settings.group,
+        node_id=node_id,
+        cluster=settings.cluster,
+        distrusted=distrusted,
+    )
+    return _start(opened, journal, identity, settings)
 
 
 def can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
@@ -177,53 +183,88 @@ def put_aside(disk: Disk, identity: Identity, group: GroupConfig, node_id: int, 
     )
 
 
-def _start(
-    disk: Disk, journal: JournalSettings, identity: Identity, settings: StartSettings, node_id: int
-) -> StartedNode:
-    has_peers = can_do_without_disk(settings.group, node_id)
-    opened, found = open_journal(
-        disk, journal, identity, node_id=node_id, cluster=settings.cluster, has_peers=has_peers
-    )
-    return start_node(opened, found, identity, settings)
+@dataclass(frozen=True, slots=True)
+class OpenedDisk:
+    """What a disk holds; since it was read nothing on it was changed."""
+
+    opening: Opening
+    order: OrderReplay
+    # Have others the same messages, so that they can give what is missing here?
+    has_peers: bool
+    # What was put aside to come here, in words.
+    alarm: str = ""
+
+    def choose(self, read: Callable[[CheckpointState], T]) -> T | None:
+        """What `read` makes of the newest checkpoint that can be used (S2)."""
+        return choose(self.opening, self.order.base, read, has_peers=self.has_peers)
 
 
-def open_journal(
+def open_disk(
     disk: Disk,
     settings: JournalSettings,
     identity: Identity,
     *,
-    node_id: int = EMBEDDED_NODE_ID,
-    cluster: str = CLUSTER,
-    has_peers: bool = False,
-) -> tuple[Journal, Recovered]:
-    """Open the journal of a data directory, making one if there is none."""
-    if not Journal.is_formatted(disk):
-        Journal.format(disk, settings, identity.disk_id, node_id, cluster)
-    journal, found = Journal.open(disk, settings, has_peers=has_peers)
-    if (found.node_id, found.cluster) != (node_id, cluster):
-        raise FormatMismatch(
-            f"the data directory belongs to node {found.node_id} of {found.cluster!r}, and this is node "
-            f"{node_id} of {cluster!r}: nothing was lost; give each node its own directory"
-        )
-    return journal, found
+    group: GroupConfig,
+    node_id: int,
+    cluster: str,
+    distrusted: str = "",
+) -> OpenedDisk:
+    """Read a data directory, making a journal if there is none. If it is ruined, it may be put aside (S4)."""
+    can_begin_anew = can_do_without_disk(group, node_id)
+    if distrusted and not can_begin_anew:
+        raise StorageFailed(distrusted)
+
+    def read() -> OpenedDisk:
+        if not Journal.is_formatted(disk):
+            Journal.format(disk, settings, identity.disk_id, node_id, cluster)
+        opening = Opening(disk, has_peers=can_begin_anew)
+        found = opening.found
+        if (found.node_id, found.cluster) != (node_id, cluster):
+            raise FormatMismatch(
+                f"the data directory belongs to node {found.node_id} of {found.cluster!r}, and this is node "
+                f"{node_id} of {cluster!r}: nothing was lost; give each node its own directory"
+            )
+        return OpenedDisk(opening, OrderReplay(found.order), has_peers=len(group.data_servers) > 1)
+
+    try:
+        if distrusted:
+            raise Damaged("data directory", 0, distrusted)
+        return read()
+    except Damaged as damage:
+        if not can_begin_anew:
+            raise
+        alarm = put_aside(disk, identity, group, node_id, damage)
+    return replace(read(), alarm=alarm)
 
 
-def start_node(
-    journal: Journal, found: Recovered, identity: Identity, settings: StartSettings
+def _start(
+    opened: OpenedDisk, journal_settings: JournalSettings, identity: Identity, settings: StartSettings
 ) -> StartedNode:
-    """Compose the machines of a node from what the journal found."""
-    group, payloads = settings.group, journal.payloads
+    group, opening = settings.group, opened.opening
+    state: ChannelState | None = None
+    damage: list[tuple[Location, Damaged]] = []
+    if opening.found.node_id in group.data_servers:
+        state, damage = opened.choose(partial(_read_state, opened, settings)) or (None, [])
+    notes, alarms = _about_checkpoints(opened, state)
+    journal, found = opening.begin(journal_settings), opening.found
+    payloads = journal.payloads
     node_id = found.node_id
     recovered = recover(
         found,
         payloads,
         keeps_state=node_id in group.checkpoint_servers,
         # Who is alone must have a state of its own: nobody can give it one.
-        group=group if len(group.data_servers) > 1 else None,
+        group=group if opened.has_peers else None,
+        order=opened.order,
     )
-    manager = (
-        _message_manager(journal, node_id, recovered, settings) if node_id in group.data_servers else None
-    )
+    manager: MessageManager | None = None
+    if node_id in group.data_servers:
+        manager = _message_manager(journal, node_id, settings)
+        if recovered.manager_state is not None:
+            assert state is not None, "a checkpoint counts that nobody has chosen"
+            manager.begin(state)
+            for place, error in damage:
+                manager.damaged(place, error)
     counter = JournalCounter()
     parts = ChannelParts(
         name=group.group,
@@ -241,29 +282,15 @@ def start_node(
         producer=Producer(group, node_id, identity.run_id, again=said_again),
         manager=manager,
     )
-    client_manager: ClientManager | None = None
-    if settings.client_manager is not None:
-        assert manager is not None, "an embedded node keeps its messages"
-        client_manager = ClientManager(
-            node_id=node_id,
-            node_name=settings.name,
-            cluster=settings.cluster,
-            servers=(),
-            ids=identity.ids(node_id, found.run),
-            channels=(group.group,),
-            settings=settings.client_manager,
-            planted=settings.planted,
-        )
     node = Node(
         node_id=node_id,
         name=settings.name,
         cluster=settings.cluster,
         agreed=settings.agreement(),
-        client_manager=client_manager,
+        client_manager=_client_manager(found, identity, settings),
         channels=(parts,),
         role=settings.role,
     )
-    notes = [*found.repairs, *found.truncated, *found.checkpoint_problems]
     return StartedNode(
         node=node,
         channel=group.group,
@@ -271,16 +298,30 @@ def start_node(
         found=found,
         counter=counter,
         keeper=manager or NoRecords(),
-        notes=notes,
-        alarms=list(found.lost),
+        notes=[*found.repairs, *found.truncated, *notes],
+        alarms=[*([opened.alarm] if opened.alarm else []), *found.lost, *alarms],
     )
 
 
-def _message_manager(
-    journal: Journal, node_id: int, recovered: RecoveredReplica, settings: StartSettings
-) -> MessageManager:
+def _client_manager(found: Recovered, identity: Identity, settings: StartSettings) -> ClientManager | None:
+    """Of an embedded node, which keeps the messages itself."""
+    if settings.client_manager is None:
+        return None
+    return ClientManager(
+        node_id=found.node_id,
+        node_name=settings.name,
+        cluster=settings.cluster,
+        servers=(),
+        ids=identity.ids(found.node_id, found.run),
+        channels=(settings.group.group,),
+        settings=settings.client_manager,
+        planted=settings.planted,
+    )
+
+
+def _message_manager(journal: Journal, node_id: int, settings: StartSettings) -> MessageManager:
     group = settings.group
-    manager = MessageManager(
+    return MessageManager(
         group.group,
         node_id,
         journal.payloads,
@@ -288,10 +329,6 @@ def _message_manager(
         group.data_servers,
         planted=settings.planted,
     )
-    if recovered.manager_state is not None:
-        _restore(manager, recovered)
-        _verify(journal, manager)
-    return manager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,27 +385,51 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
     )
 
 
-def _restore(manager: MessageManager, recovered: RecoveredReplica) -> None:
-    assert recovered.manager_state is not None, "there is nothing to restore"
-    manager.restore(bytes(recovered.manager_state))
-    if manager.state.digest() != recovered.manager_digest:
-        raise Damaged(
-            checkpoint_name(recovered.applied), 0, "the state it gives is not the one that was reported"
-        )
+def _read_state(
+    opened: OpenedDisk, settings: StartSettings, checkpoint: CheckpointState
+) -> tuple[ChannelState, list[tuple[Location, Damaged]]]:
+    """The state of a checkpoint, and those of its records that are damaged and can be mended."""
+    is_planted = RESTORE_FORGETS_LOCKS in settings.planted
+    state = ChannelState.restore(bytes(checkpoint.manager_state), without_locks=is_planted)
+    if state.digest() != checkpoint.manager_digest:
+        raise Unreadable("the state it gives is not the one that was reported")
+    return state, _verify(opened, state)
 
 
-def _verify(journal: Journal, manager: MessageManager) -> None:
-    """Read what the checkpoint refers to, newest segment first; the tail was verified by the journal.
+def _verify(opened: OpenedDisk, state: ChannelState) -> list[tuple[Location, Damaged]]:
+    """Read what the state refers to, newest segment first (S3).
 
-    What is damaged is for the message manager to get from another replica, or to refuse.
+    What is damaged is for the message manager to get from another replica. A node that is alone has no use
+    for a checkpoint that refers to it: the older one may know the record at another place.
     """
     budget = VERIFIED_BYTES_MAX
-    for segment in sorted(manager.live_bytes_by_segment(), reverse=True):
-        for location in manager.records_in(segment):
-            if budget <= 0:
-                return
-            try:
-                journal.verify(location)
-            except Damaged as error:
-                manager.damaged(location, error)
-            budget -= location.length
+    damage: list[tuple[Location, Damaged]] = []
+    for location in sorted(state.records(), key=lambda one: (-one.segment, one.offset)):
+        if budget <= 0:
+            break
+        try:
+            opened.opening.verify(location)
+        except Damaged as error:
+            if not opened.has_peers:
+                raise
+            damage.append((location, error))
+        budget -= location.length
+    return damage
+
+
+def _about_checkpoints(opened: OpenedDisk, state: ChannelState | None) -> tuple[list[str], list[str]]:
+    """What the operator is told of checkpoints that were passed over: notes and alarms, a line each."""
+    problems = opened.opening.found.checkpoint_problems
+    if not problems:
+        return [], []
+    if state is not None:
+        instead = f"the node begins with {checkpoint_name(state.applied)}, and applies the log from there on"
+        return [f"{problem}; {instead}" for problem in problems], []
+    if not opened.order.base:
+        instead = "the node applies the log from its beginning"
+        return [f"{problem}; {instead}" for problem in problems], []
+    alarm = (
+        "no checkpoint can be used: the node keeps its disk and its vote, begins without a state, and asks "
+        "the other nodes for one"
+    )
+    return problems, [alarm]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as m
+from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.ports import Location
-from antiphon.errors import Damaged
+from antiphon.errors import Damaged, FormatMismatch, Unreadable
+from antiphon.journal import checkpoints
 from antiphon.journal.format import (
     RECORD_HEADER_BYTES,
     SUPERBLOCK,
@@ -18,10 +21,13 @@ from antiphon.journal.format import (
     segment_name,
     segment_numbers,
 )
+from antiphon.journal.superblock import SuperblockFile
+from antiphon.message_manager.state import ChannelState
 from antiphon.ranges import Ranges
 from antiphon.sim.disk import SimDisk
+from antiphon.sim.spoiling import spoil_checkpoint
 from tests.nodes import SEGMENTS, Cluster, Life, stored
-from tests.traffic import Traffic, a_busy_cluster, check_equal, settle
+from tests.traffic import SETTINGS, Traffic, a_busy_cluster, check_equal, settle
 
 GEOMETRY = SEGMENTS.geometry()
 STRANGER = 9
@@ -152,6 +158,10 @@ def rot_checkpoints(disk: SimDisk) -> None:
         disk.flip(checkpoint_name(n), 60)
 
 
+def rot_newest(disk: SimDisk) -> None:
+    disk.flip(checkpoint_name(checkpoint_numbers(disk.list_files())[-1]), 60)
+
+
 def lose_superblock(disk: SimDisk) -> None:
     disk.remove(SUPERBLOCK)
 
@@ -195,7 +205,9 @@ def test_a_node_whose_checkpoints_are_ruined_keeps_its_vote_and_is_given_a_state
     assert life.replica.applied == 0
     assert cluster.run_ms(60_000, lambda: life.replica.is_synchronized)
     settle(cluster, traffic)
-    check_equal(cluster)
+    check_equal(cluster, alarms=True)
+    (alarm,) = life.alarms
+    assert "begins without a state" in alarm and "lost+found" not in alarm
     check_that_it_votes(cluster, ruined)
 
 
@@ -243,6 +255,171 @@ def test_a_damaged_newest_checkpoint_leaves_the_older_one() -> None:
     assert [note for note in life.notes if "cannot be used" in note]
     settle(cluster, traffic)
     check_equal(cluster)
+
+
+@pytest.mark.parametrize("ruin", [spoil_checkpoint, rot_newest], ids=["does not read", "has rotted"])
+def test_in_a_rolling_restart_over_newest_checkpoints_that_cannot_be_used_nothing_is_lost(
+    ruin: Callable[[SimDisk], object],
+) -> None:
+    cluster, traffic = a_cluster_with_history(2)
+    fallen_back = 0
+    for node, before in list(cluster.lives.items()):
+        cluster.stop(node)
+        disk = cluster.disk_of(node)
+        older, newest = checkpoint_numbers(disk.list_files())[-2:]
+        ruin(disk)
+        life = cluster.start(node)
+        assert life.disk_id == before.disk_id and not life.replica.is_amnesiac
+        (note,) = [note for note in life.notes if "cannot be used" in note]
+        assert note.startswith(checkpoint_name(newest))
+        if older >= life.replica.base:
+            assert f"the node begins with {checkpoint_name(older)}" in note
+            assert life.replica.applied == older and not life.alarms
+            fallen_back += 1
+        else:
+            # Its log lagged behind the newest one when that became stable, and begins behind it.
+            assert "begins without a state" in life.alarms[0]
+        replica = life.replica
+        assert cluster.run_ms(20_000, lambda r=replica: r.is_synchronized), "it is back"
+        assert not [name for name in disk.all_files() if "lost+found" in name]
+    assert fallen_back
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
+
+
+def test_a_node_whose_checkpoints_do_not_read_keeps_its_vote_and_is_given_a_state() -> None:
+    cluster, traffic = a_cluster_with_history(3)
+    before = cluster.lives[3].disk_id
+    cluster.stop(3)
+    spoil_all(cluster.disk_of(3))
+    life = cluster.start(3)
+    assert life.disk_id == before and not life.replica.is_amnesiac and life.replica.applied == 0
+    assert cluster.run_ms(60_000, lambda: life.replica.is_synchronized)
+    settle(cluster, traffic)
+    check_equal(cluster, alarms=True)
+    check_that_it_votes(cluster, 3)
+
+
+def spoil_all(disk: SimDisk) -> None:
+    for which in range(len(checkpoint_numbers(disk.list_files()))):
+        spoil_checkpoint(disk, which)
+
+
+def test_a_fault_of_the_software_on_all_nodes_costs_no_disk_and_is_over_when_it_is_mended() -> None:
+    cluster, traffic = a_cluster_with_history(1)
+    for one in traffic:
+        one.is_on = False
+    assert cluster.run_ms(10_000, cluster.is_level)
+    whole, applied = stored(cluster.lives[1].manager), cluster.lives[1].replica.applied
+    disk_ids = {node: life.disk_id for node, life in cluster.lives.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChannelState, "restore", classmethod(does_not_read))
+        for node in disk_ids:
+            cluster.stop(node)
+            cluster.start(node)
+            cluster.run_ms(5_000)
+        lives = cluster.lives
+        assert {node: life.disk_id for node, life in lives.items()} == disk_ids
+        assert [life.replica.applied for life in lives.values()] == [0, 0, 0], "nobody has a state"
+    for node in disk_ids:
+        # The version that can read it, one node after the other.
+        cluster.stop(node)
+        assert not cluster.start(node).alarms
+    assert cluster.run_ms(20_000, lambda: cluster.leader() != 0 and cluster.is_level())
+    assert cluster.lives[1].replica.applied >= applied
+    assert stored(cluster.lives[1].manager) == whole
+    check_equal(cluster)
+
+
+def does_not_read(cls: type[ChannelState], data: bytes) -> ChannelState:
+    raise Unreadable("a fault of the software")
+
+
+def files_of(disk: SimDisk) -> dict[str, bytes]:
+    return {name: disk.read(name, 0, disk.size(name)) for name in disk.all_files()}
+
+
+@pytest.mark.parametrize("nodes", [1, 3], ids=["alone", "group"])
+def test_a_state_of_another_version_is_refused_and_nothing_is_touched(nodes: int) -> None:
+    cluster = with_history(Cluster(5, nodes, lists_disks=nodes > 1, **SETTINGS))
+    cluster.stop(1)
+    disk = cluster.disk_of(1)
+    spoil_checkpoint(disk, magic=b"AMS0")
+    before = files_of(disk)
+    with pytest.raises(FormatMismatch, match="in format AMS0"):
+        cluster.start(1)
+    assert files_of(disk) == before
+
+
+def with_history(cluster: Cluster) -> Cluster:
+    assert cluster.run_ms(5_000, lambda: cluster.leader() != 0)
+    traffic = Traffic(cluster, cluster.leader())
+    assert cluster.run_ms(60_000, lambda: all(life.replica.base > 100 for life in cluster.lives.values()))
+    traffic.is_on = False
+    assert cluster.run_ms(10_000, cluster.is_level)
+    cluster.run_ms(1_000)
+    return cluster
+
+
+def test_a_node_that_is_alone_begins_with_the_older_checkpoint() -> None:
+    cluster = with_history(Cluster(6, 1, **SETTINGS))
+    whole, digest = stored(cluster.lives[1].manager), cluster.lives[1].manager.state.digest()
+    applied = cluster.lives[1].replica.applied
+    cluster.stop(1)
+    n = spoil_checkpoint(cluster.disk_of(1))
+    life = cluster.start(1)
+    assert 0 < life.replica.applied < n
+    assert [note for note in life.notes if checkpoint_name(n) in note and "does not read" in note]
+    assert cluster.run_ms(10_000, lambda: life.replica.is_serving and life.replica.applied > applied)
+    assert stored(life.manager) == whole
+    assert life.manager.state.digest() != digest, "a new term has begun"
+
+
+@pytest.mark.parametrize("ruin", [spoil_all, rot_checkpoints], ids=["does not read", "has rotted"])
+def test_a_node_that_is_alone_and_has_no_checkpoint_that_it_can_use_is_refused_and_nothing_is_touched(
+    ruin: Callable[[SimDisk], None],
+) -> None:
+    cluster = with_history(Cluster(6, 1, **SETTINGS))
+    cluster.stop(1)
+    disk = cluster.disk_of(1)
+    ruin(disk)
+    before = files_of(disk)
+    with pytest.raises(
+        Unreadable if ruin is spoil_all else Damaged, match="no checkpoint can be used"
+    ) as error:
+        cluster.start(1)
+    assert "\n" not in error.value.text
+    assert files_of(disk) == before
+
+
+def test_a_place_that_holds_nothing_makes_a_node_that_is_alone_begin_with_the_older_checkpoint() -> None:
+    cluster = with_history(Cluster(7, 1, **SETTINGS))
+    whole = stored(cluster.lives[1].manager)
+    cluster.stop(1)
+    disk = cluster.disk_of(1)
+    n = checkpoint_numbers(disk.list_files())[-1]
+    misplace_a_record(disk, n)
+    life = cluster.start(1)
+    assert 0 < life.replica.applied < n
+    assert [note for note in life.notes if checkpoint_name(n) in note and "is damaged at byte" in note]
+    assert cluster.run_ms(10_000, lambda: life.replica.is_serving)
+    assert stored(life.manager) == whole
+
+
+def misplace_a_record(disk: SimDisk, n: int) -> None:
+    """The checkpoint refers to a place that was never written, as if its copies had not become durable."""
+    disk_id = SuperblockFile.load(disk).current.disk_id
+    found = checkpoints.load(disk, disk_id, n)
+    checkpoint = CheckpointState.decode(found.state)
+    state = ChannelState.restore(checkpoint.manager_state)
+    records = state.records()
+    moved = {place: place for place in records} | {records[0]: records[0]._replace(segment=4711)}
+    state.move_records(moved)
+    _, data = state.capture()
+    spoiled = replace(checkpoint, manager_state=data).encode()
+    disk.write_whole(
+        checkpoint_name(n), checkpoints.encode(disk_id, n, found.digest, spoiled, found.segments)
+    )
 
 
 def test_without_any_checkpoint_an_order_that_reaches_back_to_the_beginning_is_enough() -> None:

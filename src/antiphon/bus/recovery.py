@@ -12,7 +12,10 @@ What it promises
         committed and covered, or of a run that is over, and its space may go.
     P4  In a group what a node was last may be another part than it has now: the order tells. Who is to keep
         state and has none that reaches its log begins with an empty one, and joins.
-    P5  A checkpoint that lies there whole counts, also one that came from another node and whose base is
+    P5  What verifies and cannot be read is a fault of the software, and not damage: of checkpoints the next
+        older one is tried, and of the order nothing is given up. A node refuses rather than lose its disk to
+        a fault that all others have too.
+    P6  A checkpoint that lies there whole counts, also one that came from another node and whose base is
         not on record yet: everything it refers to was durable before it was. The log below it may then
         be an old one, of an epoch that others have overruled; nothing is concluded from it.
 
@@ -25,9 +28,9 @@ does not follow the one before it is no damage as long as the gap lies at or bel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from antiphon.bus.checkpoint_server import CheckpointState, Kept
 from antiphon.bus.entries import StableDetail
@@ -38,11 +41,12 @@ from antiphon.bus.membership import in_force
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.ports import Payloads
 from antiphon.bus.records import LEARNED, BaseMoved, EntriesAppended, EntriesStaged, decode_order
-from antiphon.errors import Damaged, ProtocolError
+from antiphon.errors import Damaged, ProtocolError, Unreadable
 from antiphon.journal.checkpoints import Checkpoint
-from antiphon.journal.format import checkpoint_name
 from antiphon.journal.recovery import Recovered, Stored
 from antiphon.wire.primitives import Buffer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +100,10 @@ class RecoveredReplica:
         )
 
 
-class _Replay:
-    """The order records, one after the other."""
+class OrderReplay:
+    """The order records, one after the other; raises `Unreadable` if they make no log (P5)."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Iterable[bytes]) -> None:
         self.base = 0
         self.base_ledger = Ledger().encode()
         # The highest epoch of any record; it wrote the log unless that was learned.
@@ -109,8 +113,18 @@ class _Replay:
         self._entries: list[Entry] = []
         self._staged: tuple[int, list[Entry]] = (0, [])
         self._gaps: list[int] = []
+        for record in records:
+            try:
+                self._take(record)
+            except ProtocolError as error:
+                raise _unreadable_order(f"a record that verifies cannot be read: {error.text}") from None
+        for gap in self._gaps:
+            if gap > self.base:
+                raise _unreadable_order(
+                    f"records before number {gap + 1} are missing, and the base is {self.base}"
+                )
 
-    def take(self, record: bytes) -> None:
+    def _take(self, record: bytes) -> None:
         body = decode_order(record)
         if isinstance(body, BaseMoved):
             if body.base >= self.base:
@@ -162,31 +176,77 @@ class _Replay:
 
     def log(self) -> CommitLog:
         """What is left behind the base."""
-        for gap in self._gaps:
-            if gap > self.base:
-                raise Damaged(
-                    "order", 0, f"records before number {gap + 1} are missing, the base is {self.base}"
-                )
         return CommitLog(self.base, [entry for entry in self._entries if entry.last > self.base])
 
 
+def _unreadable_order(why: str) -> Unreadable:
+    return Unreadable(
+        f"the order of the log verifies and makes no sense: {why}; nothing was changed: start the version of "
+        "Antiphon that wrote it"
+    )
+
+
+def _not_covered(base: int) -> Damaged:
+    return Damaged("checkpoint", 0, f"the log begins after {base}, and no checkpoint covers what was before")
+
+
+class CheckpointSource(Protocol):
+    """The checkpoints of a disk to which nothing has been written yet."""
+
+    @property
+    def found(self) -> Recovered: ...
+
+    def pass_over(self, n: int, why: str) -> None:
+        """The checkpoint at n cannot be used: those before it move up in `found`."""
+
+
+def choose(
+    source: CheckpointSource, base: int, read: Callable[[CheckpointState], T], *, has_peers: bool
+) -> T | None:
+    """What `read` makes of the newest checkpoint that can be used, None if there is none (P5).
+
+    `read` raises `Unreadable` or `Damaged` for one that it cannot use. Without any, a node begins with the
+    log if that reaches back to the beginning, or is given a state by its peers; else it is refused.
+    """
+    first: Damaged | Unreadable | None = None
+    while (checkpoint := source.found.checkpoint) is not None and checkpoint.n >= base:
+        try:
+            return read(_read_checkpoint(checkpoint))
+        except (Damaged, Unreadable) as error:
+            first = first or error
+            source.pass_over(checkpoint.n, error.text)
+    if not base or has_peers:
+        return None
+    problems = "; ".join(source.found.checkpoint_problems)
+    if isinstance(first, Unreadable):
+        raise Unreadable(
+            f"no checkpoint can be used, and the log alone does not reach back to the beginning; nothing was "
+            f"changed: start the version of Antiphon that wrote them, or restore a backup ({problems})"
+        )
+    if first is not None:
+        raise Damaged(first.file, first.offset, f"{first.what}; no checkpoint can be used ({problems})")
+    if not problems:
+        raise _not_covered(base)
+    raise Damaged(problems.partition(" ")[0], 0, f"no checkpoint can be used ({problems})")
+
+
 def recover(
-    found: Recovered, payloads: Payloads, *, keeps_state: bool = True, group: GroupConfig | None = None
+    found: Recovered,
+    payloads: Payloads,
+    *,
+    keeps_state: bool = True,
+    group: GroupConfig | None = None,
+    order: OrderReplay | None = None,
 ) -> RecoveredReplica:
     """Turn what the journal found into what the roles begin with; raises `Damaged`.
 
     `group` is the first configuration of a node that is not alone: whether it keeps state is then told by the
-    order, and if it has none others can give it one.
+    order, and if it has none others can give it one. `order` is what `found.order` comes to, if it was read.
 
     Also tells `payloads` which of the envelopes it found are numbered and covered by the checkpoint. A
     witness keeps the order and no state: it begins at its base.
     """
-    replay = _Replay()
-    for record in found.order:
-        try:
-            replay.take(record)
-        except ProtocolError as error:
-            raise Damaged("order", 0, f"a record that verifies cannot be read: {error}") from None
+    replay = order or OrderReplay(found.order)
     log = replay.log()
     applied, ledger, state = _begin(found, log, replay, keeps_state, group)
     covered = _covered(log, replay.base_ledger, applied, ledger)
@@ -219,7 +279,7 @@ class _Beginning(NamedTuple):
 
 
 def _begin(
-    found: Recovered, log: CommitLog, replay: _Replay, keeps_state: bool, group: GroupConfig | None
+    found: Recovered, log: CommitLog, replay: OrderReplay, keeps_state: bool, group: GroupConfig | None
 ) -> _Beginning:
     checkpoint, base = found.checkpoint, log.base
     if group is not None and checkpoint is not None and checkpoint.n < base:
@@ -228,8 +288,10 @@ def _begin(
     at_base = _Beginning(base, Ledger.decode(replay.base_ledger), None)
     begins = at_base
     if checkpoint is not None or (keeps_state and group is None):
-        state = _read_checkpoint(checkpoint, base)
-        if state is not None:
+        if base and (checkpoint is None or checkpoint.n < base):
+            raise _not_covered(base)
+        if checkpoint is not None:
+            state = _read_checkpoint(checkpoint)
             begins = _Beginning(state.n, Ledger.decode(state.ledger), state)
     if group is not None:
         ledger, applied = begins.ledger, begins.applied
@@ -244,7 +306,7 @@ def _begin(
 
 
 def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -> tuple[Entry, ...]:
-    """The entries of the log that the checkpoint covers, if it is they that led to its ledger (P5)."""
+    """The entries of the log that the checkpoint covers, if it is they that led to its ledger (P6)."""
     if not log.base < applied <= log.last or not log.is_end(applied):
         return ()
     entries = log.between(log.base, applied)
@@ -273,30 +335,24 @@ def _older_mark(checkpoint: Checkpoint | None) -> dict[int, bytes]:
 
     If it cannot be read, that is no reason not to start with the newer one.
     """
-    try:
-        state = _read_checkpoint(checkpoint, 0)
-    except Damaged:
-        return {}
-    return {} if state is None else {state.n: state.ledger}
-
-
-def _read_checkpoint(checkpoint: Checkpoint | None, base: int) -> CheckpointState | None:
     if checkpoint is None:
-        if base:
-            raise Damaged(
-                "checkpoint", 0, f"the order begins after {base}, and no checkpoint covers what was before"
-            )
-        return None
-    name = checkpoint_name(checkpoint.n)
-    if checkpoint.n < base:
-        raise Damaged(name, 0, f"the order begins after {base}, and this is the newest checkpoint")
+        return {}
+    try:
+        state = _read_checkpoint(checkpoint)
+    except Unreadable:
+        return {}
+    return {state.n: state.ledger}
+
+
+def _read_checkpoint(checkpoint: Checkpoint) -> CheckpointState:
+    """Its file verifies: what is wrong with it now is not the disk's fault."""
     try:
         state = CheckpointState.decode(checkpoint.state)
         Ledger.decode(state.ledger)
     except ProtocolError as error:
-        raise Damaged(name, 0, str(error)) from None
+        raise Unreadable(error.text) from None
     if state.n != checkpoint.n or state.digest != checkpoint.digest:
-        raise Damaged(name, 0, "its state is not the one that was reported")
+        raise Unreadable("its state is not the one that was reported")
     return state
 
 

@@ -4,6 +4,7 @@
     superblock       the few facts kept in four copies
     journal          writing: append, flush, synced; roll-over and release of segments
     recovery         reading it all back after a crash: repair, cut the torn tail, or refuse
+    opening          what was read, before anything is written
     records          reading one record, verified
     payload_index    which envelope lies where
     checkpoints      state files beside the segments

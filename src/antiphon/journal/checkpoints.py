@@ -1,20 +1,20 @@
 """Checkpoint files: the state after number n, beside the segments.
 
 A checkpoint does not copy the payloads it refers to; it lists the segments they lie in, and those are kept.
-The newest one that verifies counts. The one before it is kept for the day the newest does not. Earlier ones
+The newest one that can be used counts. The one before it is kept for the day the newest cannot. Earlier ones
 are there while the base has not passed them: one of them may be the newest that other nodes can be given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
 from xxhash import xxh3_128
 
-from antiphon.errors import Damaged
+from antiphon.errors import Damaged, FormatMismatch
 from antiphon.journal.format import (
     FORMAT_VERSION,
     SEAL_BYTES,
@@ -54,13 +54,15 @@ class CheckpointHead:
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoints:
-    """The newest checkpoint that verifies, the one before it, earlier ones, and what is wrong with others."""
+    """The newest checkpoint that can be used, the one before it, earlier ones, and what ails the others."""
 
     newest: Checkpoint | None
     older: Checkpoint | None
     # The oldest first.
     earlier: tuple[CheckpointHead, ...]
     problems: list[str]
+    # Of those that cannot be used, as far as their heads can be read: what they refer to is kept with them.
+    unused: tuple[CheckpointHead, ...] = ()
 
 
 def encode(disk_id: bytes, n: int, digest: bytes, state: Buffer, segments: Sequence[int]) -> list[Buffer]:
@@ -78,26 +80,30 @@ def decode(disk_id: bytes, n: int, data: bytes) -> Checkpoint | str:
     magic, version, _, found_n, digest, length, count = _HEADER.unpack_from(view)
     if magic != _MAGIC:
         return "it does not begin like a checkpoint"
-    if version != FORMAT_VERSION:
-        return f"it has format {version}, this version of Antiphon reads format {FORMAT_VERSION}"
     body = _HEADER.size + count * _SEGMENT.size
     if len(view) != body + length:
         return f"it has {len(data)} bytes where its header promises {SEAL_BYTES + body + length}"
     if _checksum(disk_id, view[:body], view[body:]) != data[:SEAL_BYTES]:
         return "its checksum does not fit, or it belongs to another disk"
+    if version != FORMAT_VERSION:
+        # The bytes are those that were written: no older file would be the better for it.
+        raise FormatMismatch(
+            f"{checkpoint_name(n)} has format {version}, and this version of Antiphon reads format "
+            f"{FORMAT_VERSION}: nothing was changed; start the version that wrote it"
+        )
     if found_n != n:
         return f"it is the checkpoint of {found_n} under a wrong name"
     segments = tuple(number for (number,) in _SEGMENT.iter_unpack(view[_HEADER.size : body]))
     return Checkpoint(n, digest, bytes(view[body:]), segments)
 
 
-def find(disk: Disk, disk_id: bytes, names: list[str], *, has_peers: bool = False) -> FoundCheckpoints:
-    """The two newest that verify. If there are some but none verifies, a node that is alone must not start.
-
-    With peers it is for the order to tell whether it reaches back to the beginning.
-    """
+def find(
+    disk: Disk, disk_id: bytes, names: list[str], passed_over: Mapping[int, str] | None = None
+) -> FoundCheckpoints:
+    """The two newest that verify. Those in `passed_over` are not used, for the reason that is given."""
     valid: list[Checkpoint] = []
     earlier: list[CheckpointHead] = []
+    unused: list[CheckpointHead] = []
     problems: list[str] = []
     for n in reversed(checkpoint_numbers(names)):
         name = checkpoint_name(n)
@@ -105,16 +111,16 @@ def find(disk: Disk, disk_id: bytes, names: list[str], *, has_peers: bool = Fals
             if (head := _head(disk, disk_id, n)) is not None:
                 earlier.insert(0, head)
             continue
-        found = decode(disk_id, n, disk.read(name, 0, disk.size(name)))
+        why = (passed_over or {}).get(n)
+        found = decode(disk_id, n, disk.read(name, 0, disk.size(name))) if why is None else why
         if isinstance(found, str):
             problems.append(f"{name} cannot be used: {found}")
+            if (head := _head(disk, disk_id, n)) is not None:
+                unused.insert(0, head)
         else:
             valid.append(found)
-    if problems and not valid and not has_peers:
-        name = problems[0].partition(" ")[0]
-        raise Damaged(name, 0, "no checkpoint can be used; " + "; ".join(problems))
     newest, older = (*valid, None, None)[:2]
-    return FoundCheckpoints(newest, older, tuple(earlier), problems)
+    return FoundCheckpoints(newest, older, tuple(earlier), problems, tuple(unused))
 
 
 def _head(disk: Disk, disk_id: bytes, n: int) -> CheckpointHead | None:

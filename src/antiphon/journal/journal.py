@@ -148,26 +148,8 @@ class Journal:
         With `has_peers`, other nodes have the same data: what is damaged of it is passed over and told.
         """
         scan = recovery.scan(disk, has_peers=has_peers)
-        was = scan.superblocks.current
+        found = Recovered.of(scan)
         scan.settle(disk)
-        found = Recovered(
-            disk_id=was.disk_id,
-            node_id=was.node_id,
-            cluster=was.cluster,
-            run=was.run + 1,
-            was_clean=was.clean,
-            promised=was.promised,
-            epoch_claimed=was.epoch_claimed,
-            order=scan.order,
-            data=scan.data,
-            checkpoint=scan.checkpoints.newest,
-            older_checkpoint=scan.checkpoints.older,
-            checkpoint_problems=scan.checkpoints.problems,
-            repairs=scan.repairs,
-            truncated=scan.truncated,
-            lost=scan.lost,
-            earlier_checkpoints=scan.checkpoints.earlier,
-        )
         return cls(disk, settings, scan), found
 
     def close(self) -> None:

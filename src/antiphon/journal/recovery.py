@@ -9,12 +9,12 @@ What it promises
         every record of it is whole.
     R3  While it looks it changes nothing. Damage found leaves the disk as it was.
     R4  What one run cut off no later run ever sees again.
-    R5  Where other nodes have the same data (`has_peers`), a damaged data record, or a file that only
-        checkpoints refer to, is passed over and told (`lost`), for others can be asked. Damage to the order
-        or to the superblock is an error all the same.
+    R5  Where other nodes have the same data (`has_peers`), a damaged data record is passed over and told
+        (`lost`), for others can be asked. Damage to the order or to the superblock is an error all the same.
 
 What it leaves to others
     What the records mean. Damage in segments that only a checkpoint refers to is found when they are read.
+    Whether a node may begin with the checkpoints that verify is for who knows what is in them.
 
 How it knows what was synced: every block and record says how far the journal was durable when it was
 written, and so does the superblock. The farthest of these claims is the border. Before it, whatever does
@@ -97,11 +97,38 @@ class Recovered:
     lost: list[str] = field(default_factory=list)
     # Checkpoints before those two whose files are still there, the oldest first.
     earlier_checkpoints: tuple[CheckpointHead, ...] = ()
+    # Checkpoints whose files are there and cannot be used.
+    unused_checkpoints: tuple[CheckpointHead, ...] = ()
+
+    @classmethod
+    def of(cls, scan: Scan) -> Recovered:
+        """What a scan has found, for the run that begins with it."""
+        was = scan.superblocks.current
+        return cls(
+            disk_id=was.disk_id,
+            node_id=was.node_id,
+            cluster=was.cluster,
+            run=was.run + 1,
+            was_clean=was.clean,
+            promised=was.promised,
+            epoch_claimed=was.epoch_claimed,
+            order=scan.order,
+            data=scan.data,
+            checkpoint=scan.checkpoints.newest,
+            older_checkpoint=scan.checkpoints.older,
+            checkpoint_problems=scan.checkpoints.problems,
+            repairs=scan.repairs,
+            truncated=scan.truncated,
+            lost=scan.lost,
+            earlier_checkpoints=scan.checkpoints.earlier,
+            unused_checkpoints=scan.checkpoints.unused,
+        )
 
     @property
     def checkpoint_segments(self) -> dict[int, frozenset[int]]:
         """Of each checkpoint that is there, the segments it refers to."""
-        segments = {one.n: frozenset(one.segments) for one in self.earlier_checkpoints}
+        rest = (*self.unused_checkpoints, *self.earlier_checkpoints)
+        segments = {one.n: frozenset(one.segments) for one in rest}
         two = [one for one in (self.older_checkpoint, self.checkpoint) if one is not None]
         return segments | {one.n: frozenset(one.segments) for one in two}
 
@@ -134,6 +161,15 @@ class Scan:
     repairs: list[str] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    # Damage of segments that only checkpoints refer to.
+    unsound: dict[int, Damaged] = field(default_factory=dict)
+
+    def check_segment(self, number: int) -> None:
+        """Raise `Damaged` unless records can be read in this segment."""
+        if number in self.unsound:
+            raise self.unsound[number]
+        if number not in self.tail and number not in self.kept:
+            raise Damaged(segment_name(number), 0, "the file is missing")
 
     def settle(self, disk: Disk) -> None:
         """Mend, make durable what was found, and begin the next run."""
@@ -181,7 +217,7 @@ def scan(disk: Disk, *, has_peers: bool = False) -> Scan:
     if SUPERBLOCK not in names:
         raise Damaged(SUPERBLOCK, 0, "the file is missing")
     superblocks = SuperblockFile.load(disk)
-    found = checkpoints.find(disk, superblocks.current.disk_id, names, has_peers=has_peers)
+    found = checkpoints.find(disk, superblocks.current.disk_id, names)
     scan = Scan(superblocks, found, repairs=list(superblocks.repairs))
     scan.leftovers = [name for name in names if name.endswith(UNFINISHED)]
     _Scanner(disk, superblocks.current, names, scan, has_peers).run()
@@ -201,7 +237,8 @@ class _Scanner:
         self._numbers = segment_numbers(names)
         self._scan = scan
         self._chain: bytes | None = None
-        self._sound: dict[int, bool] = {}
+        # What is wrong with a file, None if nothing is.
+        self._faults: dict[int, Damaged | None] = {}
         self._links: dict[int, Position | None] = {}
 
     def run(self) -> None:
@@ -260,13 +297,16 @@ class _Scanner:
 
     def _is_sound(self, number: int) -> bool:
         """Length and header are as they must be; remembered, as it is asked often."""
-        if number not in self._sound:
+        return self._fault(number) is None
+
+    def _fault(self, number: int) -> Damaged | None:
+        if number not in self._faults:
             try:
                 self._check_file(number)
-                self._sound[number] = True
-            except Damaged:
-                self._sound[number] = False
-        return self._sound[number]
+                self._faults[number] = None
+            except Damaged as damage:
+                self._faults[number] = damage
+        return self._faults[number]
 
     def _check_file(self, number: int) -> list[int]:
         """Refuse a file that is not the segment it is called; returns the header copies to mend."""
@@ -507,17 +547,15 @@ class _Scanner:
     def _sort_the_rest(self) -> None:
         """Files that are no part of the tail: referred to, ready for use again, or strays."""
         scan = self._scan
-        newest = scan.checkpoints.newest
-        for number in newest.segments if newest and not self._has_peers else ():
-            self._check_file(number)
         tail_start = next(iter(scan.tail), None)
         for number in self._numbers:
             if number in scan.tail:
                 continue
             name = segment_name(number)
-            if not self._is_sound(number):
+            if (fault := self._fault(number)) is not None:
                 if number <= self._facts.last_segment and number >= self._facts.tail_start:
-                    self._check_file(number)
+                    raise fault
+                scan.unsound[number] = fault
                 self._put_aside(name)
             elif tail_start is not None and number < tail_start:
                 scan.kept.append(number)

@@ -51,7 +51,7 @@ from antiphon.bus.planted import (
     RESTORE_FORGETS_LOCKS,
 )
 from antiphon.bus.ports import Location, Payloads
-from antiphon.errors import Damaged, FormatMismatch
+from antiphon.errors import Damaged, FormatMismatch, Unreadable
 from antiphon.message_manager.browsing import Browsing
 from antiphon.message_manager.delivery import Delivery
 from antiphon.message_manager.destinations.directory import Destination
@@ -383,9 +383,13 @@ class MessageManager:
         return digest, data, tuple(self.live_bytes_by_segment())
 
     def restore(self, data: bytes | memoryview) -> None:
-        """Begin with a checkpoint instead of an empty channel. Who is primary, the log will say."""
+        """Begin with a checkpoint instead of an empty channel; raises what `ChannelState.restore` does."""
+        self.begin(self._read_state(data))
+
+    def begin(self, state: ChannelState) -> None:
+        """Begin with this state instead of an empty channel. Who is primary, the log will say."""
         assert self.state.applied == 0, "a state is restored before anything is applied"
-        self._fold.state = self._read_state(data)
+        self._fold.state = state
 
     def _read_state(self, data: Buffer) -> ChannelState:
         # Planted: nobody has a queue for himself any more.
@@ -398,7 +402,7 @@ class MessageManager:
         """
         try:
             self._opened = self._read_state(data)
-        except FormatMismatch:
+        except (FormatMismatch, Unreadable):
             self._opened = None
             return b"", ()
         return self._opened.digest(), self._opened.records()

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from antiphon.bus.ports import Location
-from antiphon.errors import FormatMismatch, ProtocolError
+from antiphon.errors import FormatMismatch, ProtocolError, Unreadable
 from antiphon.message_manager.acknowledgements import ACKNOWLEDGEMENTS, AcknowledgementLog
 from antiphon.message_manager.destinations.directory import (
     KIND_QUEUE,
@@ -36,6 +36,8 @@ from antiphon.message_manager.transactions import Transactions
 from antiphon.message_manager.uncommitted import Uncommitted
 from antiphon.wire.primitives import Buffer, Reader, Writer
 
+# What all versions begin with, and this one.
+_FAMILY: Final = b"AMS"
 _MAGIC: Final = b"AMS7"
 _HEAD = struct.Struct("<4sI")
 
@@ -143,15 +145,21 @@ class ChannelState:
 
     @classmethod
     def restore(cls, data: Buffer, *, without_locks: bool = False) -> ChannelState:
-        """What `capture` wrote; raises FormatMismatch if it was not this version that wrote it.
+        """What `capture` wrote.
 
-        `without_locks` is for planting a bug.
+        Raises `FormatMismatch` if another version wrote it, and `Unreadable` if this one did and cannot read
+        it: an older state may be a better one then. `without_locks` is for planting a bug.
         """
         view = memoryview(data)
-        if len(view) < _HEAD.size or bytes(view[:4]) != _MAGIC:
+        start = bytes(view[: len(_MAGIC)])
+        if start.startswith(_FAMILY) and len(start) == len(_MAGIC) and start != _MAGIC:
             raise FormatMismatch(
-                "the state of the channel was written in a format this version does not read"
+                f"the state of the channel was written in format {start.decode(errors='replace')}, and this "
+                f"version of Antiphon reads {_MAGIC.decode()}: nothing was changed; start the version that "
+                "wrote it"
             )
+        if len(view) < _HEAD.size or start != _MAGIC:
+            raise Unreadable("the bytes are no state of a channel")
         _, logical_length = _HEAD.unpack_from(view)
         places = _HEAD.size + logical_length
         try:
@@ -159,7 +167,11 @@ class ChannelState:
             state._read_logical(Reader(view[_HEAD.size : places]))
             state._read_places(Reader(view[places:]))
         except ProtocolError as error:
-            raise FormatMismatch(f"the state of the channel does not read: {error.text}") from error
+            raise Unreadable(f"the state of the channel does not read: {error.text}") from error
+        except Exception as error:
+            # A fault of the software must not cost more than the state that shows it.
+            what = f"{type(error).__name__}: {error}"
+            raise Unreadable(f"the state of the channel does not read: {what}") from error
         if without_locks:
             state.locks.clear()
         return state

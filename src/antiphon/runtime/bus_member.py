@@ -23,6 +23,7 @@ standard input (see `bus_load.py`), and stops in order on SIGTERM or when its in
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from antiphon.bus import effects as bus
+from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import EntryKind
@@ -45,9 +47,8 @@ from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.bus.station import Station
 from antiphon.bus.tally import Tally
-from antiphon.errors import AntiphonError, Damaged
+from antiphon.errors import AntiphonError, Damaged, Unreadable
 from antiphon.journal.format import Settings as JournalSettings
-from antiphon.journal.format import checkpoint_name
 from antiphon.journal.journal import Journal
 from antiphon.journal.recovery import Recovered
 from antiphon.node import InChannel
@@ -59,7 +60,7 @@ from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
-from antiphon.startup import Identity, can_do_without_disk, open_journal, put_aside
+from antiphon.startup import Identity, can_do_without_disk, open_disk
 from antiphon.transport.interface import Lane, Peer, Transport, TransportSettings
 from antiphon.transport.key_file import read_key_file
 from antiphon.transport.kinds import make_transport
@@ -135,44 +136,38 @@ class _Opened(NamedTuple):
 def _open_or_begin_anew(disk: FileDisk, settings: MemberSettings) -> _Opened:
     """Open the journal; if it is ruined and the others have the same, put it aside and begin with nothing."""
     group, node = settings.group, settings.node
-    try:
-        if disk.distrusted:
-            raise Damaged("data directory", 0, disk.distrusted)
-        return _open(disk, settings, settings.disk_id)
-    except Damaged as damage:
-        if not can_do_without_disk(group, node):
-            raise
-        identity = _identity(settings, secrets.token_bytes(16))
-        log.error(put_aside(disk, identity, group, node, damage))
-    opened = _open(disk, settings, identity.disk_id)
-    disk.trust()
-    return opened
-
-
-def _open(disk: FileDisk, settings: MemberSettings, disk_id: bytes) -> _Opened:
-    group, node = settings.group, settings.node
-    journal, found = open_journal(
+    # Half a journal is put aside below.
+    with contextlib.suppress(Damaged):
+        if not Journal.is_formatted(disk):
+            Journal.format(disk, settings.journal, settings.disk_id, node, group.group)
+    # Should the disk be put aside, the next one has another id.
+    identity = Identity(disk_id=secrets.token_bytes(16), run_id=settings.run_id, start_s=0)
+    opened = open_disk(
         disk,
         settings.journal,
-        _identity(settings, disk_id),
+        identity,
+        group=group,
         node_id=node,
         cluster=group.group,
-        has_peers=can_do_without_disk(group, node),
+        distrusted=disk.distrusted,
     )
+    tally = opened.choose(lambda checkpoint: _read_tally(node, checkpoint)) or Tally(node)
+    journal, found = opened.opening.begin(settings.journal), opened.opening.found
+    if opened.alarm:
+        log.error(opened.alarm)
+        disk.trust()
     for note in (*found.repairs, *found.truncated, *found.checkpoint_problems, *found.lost):
         log.info(note)
-    recovered = recover(found, journal.payloads, group=group)
-    tally = Tally(node)
-    if recovered.manager_state is not None:
-        tally.restore(recovered.manager_state)
-        if tally.digest != recovered.manager_digest:
-            name = checkpoint_name(recovered.applied)
-            raise Damaged(name, 0, "the state it gives is not the one that was reported")
+    recovered = recover(found, journal.payloads, group=group, order=opened.order)
     return _Opened(journal, found, recovered, tally)
 
 
-def _identity(settings: MemberSettings, disk_id: bytes) -> Identity:
-    return Identity(disk_id=disk_id, run_id=settings.run_id, start_s=0)
+def _read_tally(node: int, checkpoint: CheckpointState) -> Tally:
+    tally = Tally(node)
+    tally.restore(checkpoint.manager_state)
+    if tally.digest != checkpoint.manager_digest:
+        raise Unreadable("the state it gives is not the one that was reported")
+    return tally
 
 
 class _Machines:

@@ -27,7 +27,7 @@ from antiphon.sim.network import ClientPort
 from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, World
-from antiphon.startup import CHANNEL, Identity, StartedNode, StartSettings, open_journal, start_node
+from antiphon.startup import CHANNEL, Identity, StartedNode, StartSettings, start
 
 _RESTART_NS = 50 * MILLISECOND_NS
 
@@ -155,9 +155,9 @@ class NodeRunner(Lives):
             message_manager=self._habits.message_manager(),
             planted=self._planted,
         )
-        journal, found = open_journal(self.disk, self._habits.journal(), identity)
+        started = start(self.disk, self._habits.journal(), identity, settings)
+        journal, found = started.journal, started.found
         image = Image.of(found)
-        started = start_node(journal, found, identity, settings)
         for note in started.notes:
             self.world.note(self.name, note)
         self.world.probe("recovery.torn_tail_cut", len(found.truncated))

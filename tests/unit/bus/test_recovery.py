@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,8 +14,8 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, OrderBody, encode_order
-from antiphon.bus.recovery import RecoveredReplica, recover
-from antiphon.errors import Damaged
+from antiphon.bus.recovery import RecoveredReplica, choose, recover
+from antiphon.errors import Damaged, FormatMismatch, Unreadable
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
 from antiphon.journal.ports import Location, identity_of
@@ -142,8 +142,8 @@ def test_everything_may_be_released_but_the_base_itself() -> None:
     assert (recovered.base, recovered.log.last, recovered.log_epoch) == (6, 6, NEW)
 
 
-def test_a_hole_above_the_base_is_damage() -> None:
-    with pytest.raises(Damaged, match="records before number 5 are missing"):
+def test_a_hole_above_the_base_makes_no_log() -> None:
+    with pytest.raises(Unreadable, match="records before number 5 are missing"):
         recover(
             found(EntriesAppended(OLD, 0, ticks(1, 2)), EntriesAppended(OLD, 4, ticks(5, 5))),
             MemoryPayloads(),
@@ -154,15 +154,99 @@ def test_a_base_without_a_checkpoint_is_damage() -> None:
     base = BaseMoved(6, OLD, Ledger().encode(), bytes(16))
     with pytest.raises(Damaged, match="no checkpoint covers"):
         recover(found(base), MemoryPayloads())
-    with pytest.raises(Damaged, match="newest checkpoint"):
+    with pytest.raises(Damaged, match="no checkpoint covers"):
         recover(found(base, checkpoint=at(5)), MemoryPayloads())
 
 
-def test_a_record_that_cannot_be_read_is_damage() -> None:
+def test_a_record_that_verifies_and_cannot_be_read_is_no_damage() -> None:
     broken = found()
     broken.order.append(b"\xff")
-    with pytest.raises(Damaged, match="cannot be read"):
+    with pytest.raises(Unreadable, match=r"cannot be read: .* nothing was changed"):
         recover(broken, MemoryPayloads())
+
+
+class Source:
+    """Checkpoints that lie on a disk, the newest first."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = list(numbers)
+        self.problems: list[str] = []
+
+    @property
+    def found(self) -> Recovered:
+        states = [at(n) for n in self.numbers[:2]]
+        on_disk = found(
+            checkpoint=states[0] if states else None,
+            older_checkpoint=states[1] if len(states) > 1 else None,
+        )
+        return replace(on_disk, checkpoint_problems=self.problems)
+
+    def pass_over(self, n: int, why: str) -> None:
+        self.numbers.remove(n)
+        self.problems.append(f"checkpoint {n} cannot be used: {why}")
+
+
+def reading(*readable: int) -> Callable[[CheckpointState], int]:
+    def read(state: CheckpointState) -> int:
+        if state.n not in readable:
+            raise Unreadable(f"no {state.n}")
+        return state.n
+
+    return read
+
+
+@pytest.mark.parametrize("has_peers", [True, False])
+@pytest.mark.parametrize(("readable", "chosen"), [((40, 30, 20), 40), ((30, 20), 30), ((20,), 20)])
+def test_the_newest_checkpoint_that_reads_is_chosen(
+    readable: tuple[int, ...], chosen: int, has_peers: bool
+) -> None:
+    source = Source(40, 30, 20)
+    assert choose(source, 20, reading(*readable), has_peers=has_peers) == chosen
+    assert source.numbers[0] == chosen
+    assert len(source.problems) == (40 - chosen) // 10
+
+
+def test_a_checkpoint_below_the_base_is_no_beginning() -> None:
+    assert choose(Source(40, 20), 30, reading(20), has_peers=True) is None
+    with pytest.raises(Unreadable, match="no checkpoint can be used"):
+        choose(Source(40, 20), 30, reading(20), has_peers=False)
+    with pytest.raises(Damaged, match="the log begins after 30, and no checkpoint covers"):
+        choose(Source(20), 30, reading(20), has_peers=False)
+
+
+def test_without_a_checkpoint_a_log_from_the_beginning_is_enough() -> None:
+    for has_peers in (True, False):
+        assert choose(Source(40, 20), 0, reading(), has_peers=has_peers) is None
+        assert choose(Source(), 0, reading(), has_peers=has_peers) is None
+
+
+def test_a_node_that_is_alone_is_refused_by_the_first_cause_with_all_of_them() -> None:
+    with pytest.raises(Unreadable) as unreadable:
+        choose(Source(40, 20), 20, reading(), has_peers=False)
+    assert "checkpoint 40 cannot be used: no 40" in unreadable.value.text
+    assert "checkpoint 20 cannot be used: no 20" in unreadable.value.text
+
+    def damaged(state: CheckpointState) -> int:
+        raise Damaged(f"segment-{state.n}", 4711, "it has rotted")
+
+    with pytest.raises(Damaged) as damage:
+        choose(Source(40, 20), 20, damaged, has_peers=False)
+    assert (damage.value.file, damage.value.offset) == ("segment-40", 4711)
+    source = Source()
+    source.problems = ["checkpoint-9 cannot be used: it is too short"]
+    with pytest.raises(Damaged) as damage:
+        choose(source, 20, reading(), has_peers=False)
+    assert damage.value.file == "checkpoint-9"
+
+
+def test_another_version_is_refused_whatever_older_checkpoints_there_are() -> None:
+    def mismatched(state: CheckpointState) -> int:
+        raise FormatMismatch("another version wrote it")
+
+    source = Source(40, 20)
+    with pytest.raises(FormatMismatch):
+        choose(source, 20, mismatched, has_peers=True)
+    assert source.numbers == [40, 20]
 
 
 def test_the_checkpoint_is_where_applying_goes_on() -> None:

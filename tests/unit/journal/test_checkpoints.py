@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.errors import Damaged
+from antiphon.errors import Damaged, FormatMismatch
+from antiphon.journal import checkpoints
 from antiphon.journal.checkpoints import CheckpointHead
 from antiphon.journal.format import checkpoint_name
 from antiphon.journal.memory_disk import MemoryDisk
-from tests.journals import Desk, lose_everything
+from antiphon.journal.opening import Opening
+from antiphon.journal.ports import Location
+from tests.journals import SMALL, Desk, lose_everything
 
 DIGEST = bytes(range(100, 116))
 
@@ -79,24 +82,56 @@ def test_a_cut_or_renamed_checkpoint_is_not_used() -> None:
     desk.disk.truncate(checkpoint_name(20), 40)
     assert "too short" in Desk.open(desk.disk).recovered.checkpoint_problems[0]
     desk.disk.rename(checkpoint_name(10), checkpoint_name(30))
-    with pytest.raises(Damaged, match="under a wrong name"):
-        Desk.open(desk.disk)
+    found = Desk.open(desk.disk).recovered
+    assert found.checkpoint is None
+    assert "under a wrong name" in found.checkpoint_problems[0]
 
 
-def test_a_node_whose_only_checkpoint_is_damaged_does_not_start_empty() -> None:
-    desk = desk_with(10)
+def test_a_whole_file_of_another_format_is_refused_and_no_older_one_is_taken() -> None:
+    desk = desk_with(10, 20)
     assert isinstance(desk.disk, MemoryDisk)
-    desk.disk.flip(checkpoint_name(10), 70)
-    with pytest.raises(Damaged) as damage:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "FORMAT_VERSION", checkpoints.FORMAT_VERSION + 1)
+        desk.journal.write_checkpoint(30, DIGEST, b"state 30", ())
+    before = desk.disk.copy()
+    with pytest.raises(FormatMismatch, match=f"{checkpoint_name(30)} has format .* nothing was changed"):
         Desk.open(desk.disk)
-    assert damage.value.file == checkpoint_name(10)
+    assert contents(desk.disk) == contents(before)
 
 
-def test_a_segment_that_the_checkpoint_refers_to_must_be_there() -> None:
-    desk = desk_with(10)
-    desk.journal.write_checkpoint(11, DIGEST, b"", {77})
+def contents(disk: MemoryDisk) -> dict[str, bytes]:
+    return {name: disk.read(name, 0, disk.size(name)) for name in disk.all_files()}
+
+
+def test_of_checkpoints_that_are_passed_over_the_next_older_one_counts_and_all_keep_their_segments() -> None:
+    desk = Desk.new()
+    assert isinstance(desk.disk, MemoryDisk)
+    for n in (10, 20, 30, 40):
+        desk.journal.write_checkpoint(n, DIGEST, b"state %d" % n, {n})
+    desk.disk.flip(checkpoint_name(40), desk.disk.size(checkpoint_name(40)) - 1)
+    opening = Opening(desk.disk)
+    before = contents(desk.disk)
+    opening.pass_over(30, "it does not read")
+    found = opening.found
+    assert found.checkpoint is not None and found.checkpoint.n == 20
+    assert found.older_checkpoint is not None and found.older_checkpoint.n == 10
+    assert found.checkpoint_problems == [
+        f"{checkpoint_name(40)} cannot be used: its checksum does not fit, or it belongs to another disk",
+        f"{checkpoint_name(30)} cannot be used: it does not read",
+    ]
+    assert found.checkpoint_segments == {10: {10}, 20: {20}, 30: {30}, 40: {40}}
+    opening.pass_over(20, "nor this")
+    opening.pass_over(10, "nor this")
+    assert opening.found.checkpoint is None
+    assert contents(desk.disk) == before, "nothing is changed by looking"
+    opening.begin(SMALL)
+    assert contents(desk.disk) != before, "a new run has begun"
+
+
+def test_a_record_in_a_segment_that_is_not_there_is_damage() -> None:
+    opening = Opening(reopen(desk_with(10)).disk)
     with pytest.raises(Damaged) as damage:
-        reopen(desk)
+        opening.verify(Location(77, 4096, 10, 0))
     assert (damage.value.file, damage.value.what) == ("segment-00000077", "the file is missing")
 
 

@@ -73,11 +73,9 @@ def test_with_peers_damage_to_the_order_is_an_error_all_the_same() -> None:
         Journal.open(disk, SMALL, has_peers=True)
 
 
-def test_with_peers_checkpoints_that_cannot_be_used_are_told() -> None:
+def test_checkpoints_that_cannot_be_used_are_told() -> None:
     disk, _ = a_journal()
     disk.flip(checkpoint_name(3), 30)
-    with pytest.raises(Damaged, match="no checkpoint can be used"):
-        Journal.open(disk.copy(), SMALL)
     _, found = Journal.open(disk, SMALL, has_peers=True)
     assert found.checkpoint is None
     assert len(found.checkpoint_problems) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.errors import FormatMismatch
+from antiphon.errors import Unreadable
 from antiphon.message_manager import holds
 from antiphon.message_manager.acknowledgements import read_acknowledged
 from antiphon.message_manager.destinations.directory import Destination
@@ -357,7 +357,7 @@ def test_every_cut_of_a_state_with_holds_is_refused() -> None:
     stage, _ = held_stage()
     _, data, _ = stage.channel.manager.capture(stage.channel.mark())
     for cut in range(0, len(data), 7):
-        with pytest.raises(FormatMismatch):
+        with pytest.raises(Unreadable):
             ChannelState.restore(data[:cut])
 
 

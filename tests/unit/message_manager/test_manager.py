@@ -7,11 +7,12 @@ import pytest
 from antiphon.bus.effects import Send
 from antiphon.bus.messages import Applied, AppliedGet, Presence
 from antiphon.bus.ports import Location
-from antiphon.errors import FormatMismatch
+from antiphon.errors import FormatMismatch, Unreadable
 from antiphon.message_manager import outcomes
 from antiphon.message_manager.fold import LOST
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
 from antiphon.message_manager.outcomes import OUTCOMES_MAX, PAGE_MAX
+from antiphon.message_manager.state import ChannelState
 from antiphon.wire.commands import CommandKind, ExpireSession, LogTime, Outcome, OutcomeCode, read_command
 from tests.unit.message_manager.channel import (
     AT_ONCE,
@@ -370,17 +371,42 @@ def test_time_and_term_survive_in_a_checkpoint(channel: Channel, client: Client,
     assert again.state.log_time_ms == 4_711
 
 
-@pytest.mark.parametrize("damage", [b"", b"AMS9" + bytes(100), b"AMS5", b"AMS5" + b"\xff" * 100])
-def test_a_state_of_another_format_is_refused(damage: bytes) -> None:
-    with pytest.raises(FormatMismatch):
+MAGIC = ChannelState().capture()[1][:4]
+
+
+@pytest.mark.parametrize("start", [b"AMS0", b"AMS ", b"AMSZ"])
+def test_a_state_of_another_version_is_told_from_one_that_cannot_be_read(start: bytes) -> None:
+    manager = MessageManager("main", 1, MemoryPayloads(), AT_ONCE)
+    with pytest.raises(FormatMismatch, match=f"in format {start.decode()}, and .* nothing was changed"):
+        manager.restore(start + bytes(100))
+
+
+@pytest.mark.parametrize("damage", [b"", b"AMS", MAGIC, MAGIC + b"\xff" * 100, b"else" + bytes(100)])
+def test_a_state_that_cannot_be_read_is_no_other_version(damage: bytes) -> None:
+    with pytest.raises(Unreadable):
         MessageManager("main", 1, MemoryPayloads(), AT_ONCE).restore(damage)
+
+
+def test_whatever_goes_wrong_in_reading_a_state_makes_it_unreadable(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, state, _ = channel.manager.capture(channel.manager.applied)
+
+    def fail(reader: object) -> None:
+        raise KeyError("a fault of the software")
+
+    monkeypatch.setattr("antiphon.message_manager.state.LogTimes.read", fail)
+    with pytest.raises(Unreadable, match="KeyError: 'a fault of the software'"):
+        MessageManager("main", 1, MemoryPayloads(), AT_ONCE).restore(state)
+    manager = MessageManager("main", 1, MemoryPayloads(), AT_ONCE)
+    assert manager.open_state(state) == (b"", ()), "nor does the state of another node end this one"
 
 
 def test_every_cut_of_a_state_is_refused(channel: Channel, client: Client, queue: int) -> None:
     channel.order(client.publish(queue, bodies(3)))
     _, state, _ = channel.manager.capture(channel.manager.applied)
     for end in range(len(state)):
-        with pytest.raises(FormatMismatch):
+        with pytest.raises(Unreadable):
             MessageManager("main", 1, MemoryPayloads(), AT_ONCE).restore(state[:end])
 
 
