@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import antiphon
 from antiphon.cli.options import add_connection_options, retention_option
 from antiphon.message_manager.log_clock import DIFFERENCE_MS_MAX
+
+_LOOK_SECONDS = 0.2
 
 NODE_COLUMNS = (
     *("name", "role", "channel", "rank", "state", "is_primary", "synchronized"),
@@ -35,6 +38,18 @@ def add_command(commands: Any) -> None:
         action="store_true",
         help="exit with 1 unless every channel serves with all its copies",
     )
+    wait = questions.add_parser(
+        "wait",
+        help="wait until every node is back",
+        description="Waits until every node answers, every replica is synchronized and may vote, and every "
+        "channel is served. Exit code 1, and one sentence that says what is missing, if that takes too long: "
+        "in a rolling restart, restart no other node then.",
+    )
+    wait.add_argument(
+        "--timeout", type=float, default=120.0, metavar="SECONDS", help="how long (default %(default)s)"
+    )
+    add_connection_options(wait)
+    wait.set_defaults(run=_wait)
     create = questions.add_parser("create", help="make a destination")
     create.add_argument("destination", help="for example topic:prices")
     create.add_argument(
@@ -79,6 +94,45 @@ def _state(channel: dict[str, Any]) -> str:
 def _is_whole(status: dict[str, Any]) -> bool:
     """Does every channel serve with all its copies?"""
     return bool(status["channels"]) and all(_state(row) == "serving" for row in status["channels"])
+
+
+def _wait(arguments: argparse.Namespace) -> int:
+    missing = asyncio.run(_until_all_are_back(arguments.url, arguments.timeout))
+    if arguments.json:
+        print(json.dumps({"ready": not missing, "missing": missing}))
+    elif not missing:
+        print("every node is back")
+    else:
+        print(f"after {arguments.timeout:g} s: {'; '.join(missing)}", file=sys.stderr)
+    return FAILED if missing else 0
+
+
+async def _until_all_are_back(url: str, seconds: float) -> list[str]:
+    """Ask until nothing is missing or the time is over; returns what is missing then."""
+    missing = ["nobody answers"]
+    try:
+        async with asyncio.timeout(seconds), antiphon.connect(url) as connection:
+            while missing:
+                missing = _missing(await connection.admin().status())
+                await asyncio.sleep(_LOOK_SECONDS if missing else 0)
+    except TimeoutError:
+        pass
+    return missing
+
+
+def _missing(status: dict[str, Any]) -> list[str]:
+    """What is not as it should be before a node may be stopped."""
+    silent = status.get("silent") or []
+    words = [f"{name} does not answer" for name in silent]
+    for row in status["nodes"]:
+        if row["name"] in silent:
+            continue
+        if row["state"] != "up":
+            words.append(f"{row['name']} is {row['state']}")
+        elif row["synchronized"] is False:
+            words.append(f"{row['name']} is not synchronized")
+    states = [(row["name"], _state(row)) for row in status["channels"]]
+    return words + [f"channel {name} is {state}" for name, state in states if state != "serving"]
 
 
 def _tell_clocks(status: dict[str, Any]) -> None:

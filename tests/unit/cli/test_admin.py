@@ -17,22 +17,21 @@ def node(name: str, state: str = "up", **more: Any) -> dict[str, Any]:
     return {"name": name, **row, "state": state, "is_primary": False, "is_sequencer": False} | more
 
 
+CHANNEL = {
+    "name": "a",
+    "epoch": 7,
+    "committed": 9,
+    "primary": "mm-a-1",
+    "replicas": 2,
+    "checkpoint": 0,
+    "copies": 1,
+    "serving": True,
+    "degraded": True,
+}
 STATUS = {
     "cluster": "test",
     "nodes": [node("cm-1"), node("mm-a-1", is_primary=True, epoch=7), node("mm-a-2", "down")],
-    "channels": [
-        {
-            "name": "a",
-            "epoch": 7,
-            "committed": 9,
-            "primary": "mm-a-1",
-            "replicas": 2,
-            "checkpoint": 0,
-            "copies": 1,
-            "serving": True,
-            "degraded": True,
-        }
-    ],
+    "channels": [CHANNEL],
     "destinations": 1,
     "connections": 2,
     "config_digest": "d",
@@ -58,6 +57,34 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(admin, "_ask", ask)
     return said
+
+
+def rows(**second: Any) -> dict[str, Any]:
+    nodes = [node("cm-1"), node("mm-a-1", is_primary=True, synchronized=True)]
+    nodes.append(node("mm-a-2", **{"synchronized": True, **second}))
+    return {**STATUS, "nodes": nodes, "channels": [CHANNEL | {"degraded": False}], "silent": []}
+
+
+@pytest.mark.parametrize(
+    ("status", "missing"),
+    [
+        (rows(), []),
+        (STATUS, ["mm-a-2 does not answer", "channel a is degraded"]),
+        (rows(state="joining"), ["mm-a-2 is joining"]),
+        (rows(synchronized=False), ["mm-a-2 is not synchronized"]),
+        ({**rows(), "channels": [CHANNEL | {"serving": False}]}, ["channel a is not serving"]),
+    ],
+)
+def test_what_is_missing_before_another_node_may_be_stopped_is_named(
+    status: dict[str, Any], missing: list[str]
+) -> None:
+    assert admin._missing(status) == missing
+
+
+def test_waiting_for_nodes_that_nobody_runs_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["admin", "wait", "--url", "antiphon://127.0.0.1:1", "--timeout", "0.2"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "127.0.0.1:1" in line or line == "after 0.2 s: nobody answers"
 
 
 def test_the_table_shows_who_is_down_and_names_who_did_not_answer(
