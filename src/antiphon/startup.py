@@ -37,7 +37,7 @@ from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.listener import ROLE as CLIENT_MANAGER_ROLE
 from antiphon.bus.listener import Listener
-from antiphon.bus.planted import NONE, RESTORE_FORGETS_LOCKS
+from antiphon.bus.planted import MISREAD_PUTS_ASIDE, NONE, RESTORE_FORGETS_LOCKS
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import OrderReplay, choose, recover
@@ -103,6 +103,8 @@ class StartSettings:
     message_manager: MessageManagerSettings = field(default_factory=MessageManagerSettings)
     agreed: Agreed | None = None
     planted: frozenset[str] = NONE
+    # What makes a state of the bytes of a checkpoint; the simulator has readers that fail.
+    read_state: Callable[..., ChannelState] = ChannelState.restore
 
     def agreement(self) -> Agreed:
         """Two nodes whose digests differ were set up differently."""
@@ -155,16 +157,24 @@ def start(
 
     `distrusted` says why the files that are there must not be used, though they look well; a sync failed.
     """
-    opened = open_disk(
-        disk,
-        journal,
-        identity,
-        group=settings.group,
-        node_id=node_id,
-        cluster=settings.cluster,
-        distrusted=distrusted,
-    )
-    return _start(opened, journal, identity, settings)
+
+    def opened(distrusted: str) -> OpenedDisk:
+        return open_disk(
+            disk,
+            journal,
+            identity,
+            group=settings.group,
+            node_id=node_id,
+            cluster=settings.cluster,
+            distrusted=distrusted,
+        )
+
+    begun = opened(distrusted)
+    if MISREAD_PUTS_ASIDE in settings.planted and begun.has_peers:
+        begun.choose(partial(_read_state, begun, settings))
+        if problems := begun.opening.found.checkpoint_problems:
+            begun = opened(problems[0])  # planted: what does not read is taken for a ruined disk
+    return _start(begun, journal, identity, settings)
 
 
 def can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
@@ -390,7 +400,7 @@ def _read_state(
 ) -> tuple[ChannelState, list[tuple[Location, Damaged]]]:
     """The state of a checkpoint, and those of its records that are damaged and can be mended."""
     is_planted = RESTORE_FORGETS_LOCKS in settings.planted
-    state = ChannelState.restore(bytes(checkpoint.manager_state), without_locks=is_planted)
+    state = settings.read_state(bytes(checkpoint.manager_state), without_locks=is_planted)
     if state.digest() != checkpoint.manager_digest:
         raise Unreadable("the state it gives is not the one that was reported")
     return state, _verify(opened, state)

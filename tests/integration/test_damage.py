@@ -335,20 +335,16 @@ def does_not_read(cls: type[ChannelState], data: bytes) -> ChannelState:
     raise Unreadable("a fault of the software")
 
 
-def files_of(disk: SimDisk) -> dict[str, bytes]:
-    return {name: disk.read(name, 0, disk.size(name)) for name in disk.all_files()}
-
-
 @pytest.mark.parametrize("nodes", [1, 3], ids=["alone", "group"])
 def test_a_state_of_another_version_is_refused_and_nothing_is_touched(nodes: int) -> None:
     cluster = with_history(Cluster(5, nodes, lists_disks=nodes > 1, **SETTINGS))
     cluster.stop(1)
     disk = cluster.disk_of(1)
     spoil_checkpoint(disk, magic=b"AMS0")
-    before = files_of(disk)
+    before = disk.contents()
     with pytest.raises(FormatMismatch, match="in format AMS0"):
         cluster.start(1)
-    assert files_of(disk) == before
+    assert disk.contents() == before
 
 
 def with_history(cluster: Cluster) -> Cluster:
@@ -383,13 +379,13 @@ def test_a_node_that_is_alone_and_has_no_checkpoint_that_it_can_use_is_refused_a
     cluster.stop(1)
     disk = cluster.disk_of(1)
     ruin(disk)
-    before = files_of(disk)
+    before = disk.contents()
     with pytest.raises(
         Unreadable if ruin is spoil_all else Damaged, match="no checkpoint can be used"
     ) as error:
         cluster.start(1)
     assert "\n" not in error.value.text
-    assert files_of(disk) == before
+    assert disk.contents() == before
 
 
 def test_a_place_that_holds_nothing_makes_a_node_that_is_alone_begin_with_the_older_checkpoint() -> None:

@@ -75,6 +75,7 @@ HUNTS = [
     Hunt("cluster", planted.REFERENCES_IGNORED, 12, ("I23",), ("Places",)),  # 2.0
     Hunt("cluster", planted.COUNT_STUCK, 8, ("I21",)),  # 1.1
     Hunt("cluster", planted.RETURNED_LAST, 15, ("I21",)),  # 2.1
+    Hunt("cluster", planted.MISREAD_PUTS_ASIDE, 8, ("I24",)),  # 1.3
     Hunt("transactions", planted.DECISION_NOT_ORDERED, 8, ("has not decided", "nobody has decided")),  # 1.3
     Hunt("transactions", planted.PARTICIPANT_DECIDES_ALONE, 9, ("has let go of", "lets go of")),  # 1.4
     # Who was restored and who was not differ from then on: in what they hold, decide, promise or report.

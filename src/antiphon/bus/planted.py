@@ -83,6 +83,9 @@ ACKNOWLEDGED_TWICE: Final = "acknowledged-twice"
 OLD_TERM_ACCEPTED: Final = "old-term-accepted"
 """The fold does what a primary proposed that is none any more."""
 
+MISREAD_PUTS_ASIDE: Final = "misread-puts-aside"
+"""At start a checkpoint that verifies and does not read is taken for a ruined disk."""
+
 FLOOR_IGNORED: Final = "floor-ignored"
 """A replica shows a page before it has applied what was confirmed to whoever asks."""
 
@@ -162,6 +165,7 @@ OF_CLUSTER: Final = (
     COUNT_STUCK,
     RETURNED_LAST,
     REFERENCES_IGNORED,
+    MISREAD_PUTS_ASIDE,
 )
 """Those of the message managers, which clients can see."""
 

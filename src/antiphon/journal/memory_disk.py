@@ -153,6 +153,10 @@ class MemoryDisk:
         """Also those that were put aside."""
         return sorted(self._files)
 
+    def contents(self) -> dict[str, bytes]:
+        """What all of them hold at the moment."""
+        return {name: bytes(self._files[name].now) for name in self.all_files()}
+
     def unsynced_pages(self, name: str) -> list[int]:
         """The pages of a file that a crash may lose or tear."""
         return sorted(self._files[name].versions)

@@ -96,11 +96,7 @@ def test_a_whole_file_of_another_format_is_refused_and_no_older_one_is_taken() -
     before = desk.disk.copy()
     with pytest.raises(FormatMismatch, match=f"{checkpoint_name(30)} has format .* nothing was changed"):
         Desk.open(desk.disk)
-    assert contents(desk.disk) == contents(before)
-
-
-def contents(disk: MemoryDisk) -> dict[str, bytes]:
-    return {name: disk.read(name, 0, disk.size(name)) for name in disk.all_files()}
+    assert desk.disk.contents() == before.contents()
 
 
 def test_of_checkpoints_that_are_passed_over_the_next_older_one_counts_and_all_keep_their_segments() -> None:
@@ -110,7 +106,7 @@ def test_of_checkpoints_that_are_passed_over_the_next_older_one_counts_and_all_k
         desk.journal.write_checkpoint(n, DIGEST, b"state %d" % n, {n})
     desk.disk.flip(checkpoint_name(40), desk.disk.size(checkpoint_name(40)) - 1)
     opening = Opening(desk.disk)
-    before = contents(desk.disk)
+    before = desk.disk.contents()
     opening.pass_over(30, "it does not read")
     found = opening.found
     assert found.checkpoint is not None and found.checkpoint.n == 20
@@ -123,9 +119,9 @@ def test_of_checkpoints_that_are_passed_over_the_next_older_one_counts_and_all_k
     opening.pass_over(20, "nor this")
     opening.pass_over(10, "nor this")
     assert opening.found.checkpoint is None
-    assert contents(desk.disk) == before, "nothing is changed by looking"
+    assert desk.disk.contents() == before, "nothing is changed by looking"
     opening.begin(SMALL)
-    assert contents(desk.disk) != before, "a new run has begun"
+    assert desk.disk.contents() != before, "a new run has begun"
 
 
 def test_a_record_in_a_segment_that_is_not_there_is_damage() -> None:

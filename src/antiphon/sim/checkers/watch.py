@@ -39,6 +39,12 @@ class Checker:
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         """A life of a node began with what it found on its disk, and with this checkpoint or 0."""
 
+    def on_opened(self, node: int, disk_id: bytes, aside: int) -> None:
+        """A life of a node begins with this disk; so many of its files lie in `lost+found`."""
+
+    def on_refused(self, node: int, is_changed: bool) -> None:
+        """A node refused to start; was anything on its disk changed meanwhile?"""
+
     def on_crashed(self, node: int) -> None:
         """A life of a node ended: everything that was not on its disk is gone."""
 
@@ -184,6 +190,8 @@ class Watch:
     """All checkers of a run behind the hooks of one."""
 
     on_started: Callable[[int, Image, int], None]
+    on_opened: Callable[[int, bytes, int], None]
+    on_refused: Callable[[int, bool], None]
     on_crashed: Callable[[int], None]
     on_sent: Callable[[int, BusMessage], None]
     on_appended: Callable[[int, int, Record], None]

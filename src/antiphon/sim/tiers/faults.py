@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from antiphon.sim.cluster.links import Pair
+from antiphon.sim.tiers.misreading import Misreading
 from antiphon.sim.tiers.profile import ClusterProfile
 from antiphon.sim.tiers.runner import ManagerRunner, TierRunner, Town
 from antiphon.sim.workloads.process import ClientProcess
@@ -26,6 +27,7 @@ class Faults:
         self._clients = clients
         self._world = town.world
         self._chance: random.Random = town.world.random("faults")
+        self._misreading = Misreading(town, profile)
         self._is_over = False
 
     def plan(self) -> None:
@@ -46,6 +48,7 @@ class Faults:
         ):
             for _ in range(times):
                 self._plan(fault)
+        self._misreading.plan()
 
     def _plan(self, fault: Callable[[], None]) -> None:
         self._after(self._chance.randrange(self._profile.safety_ns), fault)
@@ -60,6 +63,7 @@ class Faults:
     def end(self) -> None:
         """Nothing fails any more, and whoever is down comes back."""
         self._is_over = True
+        self._misreading.end()
         self._town.links.heal()
         for runner in self._town.runners.values():
             runner.heal()

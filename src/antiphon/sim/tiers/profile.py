@@ -73,6 +73,8 @@ class ClusterProfile:
     breaks: int = 0
     client_crashes: int = 0
     moves: int = 0
+    # How often the software cannot read states for a while; None: drawn apart from all else.
+    misreads: int | None = None
     are_clocks_unsteady: bool = False
     sleep_ns_max: int = 1_200 * MILLISECOND_NS
 
@@ -198,7 +200,7 @@ def _draw_habits(chance: random.Random, profile: ClusterProfile) -> None:
 def _be_gentle(profile: ClusterProfile) -> None:
     """Nothing fails but message managers, and a new primary waits for everybody."""
     profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
-    profile.sleeps = profile.blackouts = 0
+    profile.sleeps = profile.blackouts = profile.misreads = 0
     profile.are_clocks_unsteady = False
     profile.links.drop_probability = profile.links.duplicate_probability = 0.0
     profile.links.tail_probability = 0.0
@@ -305,12 +307,24 @@ def _for_references(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.acknowledge_pause_ns = 100 * MILLISECOND_NS
 
 
+def _for_misreading(chance: random.Random, profile: ClusterProfile) -> None:
+    """Checkpoints come often, and nodes are restarted while they cannot be read."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.misreads = 4
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.settings["checkpoint_entries"] = 15
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
+    profile.messages = 60
+
+
 MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.HELD_RANGES_IGNORED: _for_held_ranges,
     planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
     planted.ACKNOWLEDGED_TWICE: _for_second_acknowledgements,
     planted.OLD_TERM_ACCEPTED: _for_old_terms,
     planted.FLOOR_IGNORED: _for_early_pages,
+    planted.MISREAD_PUTS_ASIDE: _for_misreading,
     planted.COUNT_STUCK: _for_returns,
     planted.RETURNED_LAST: _for_returns,
     planted.REFERENCES_IGNORED: _for_references,

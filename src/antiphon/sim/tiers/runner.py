@@ -10,7 +10,7 @@ A town has one quarter for each channel, with message managers of its own; its c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.bus import codec
@@ -21,8 +21,12 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, Data, Deliver, Entry
 from antiphon.bus.planted import NONE
 from antiphon.bus.sequencer import State
-from antiphon.journal.ports import Location
+from antiphon.errors import Unreadable
+from antiphon.journal.format import LOST_AND_FOUND
+from antiphon.journal.journal import Journal
+from antiphon.journal.ports import Buffer, Location
 from antiphon.message_manager.manager import MessageManager
+from antiphon.message_manager.state import ChannelState
 from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
 from antiphon.sim.checkers.watch import NodeFacts, Watch
 from antiphon.sim.cluster.links import LinkHabits, Links
@@ -32,6 +36,7 @@ from antiphon.sim.lives import Lives
 from antiphon.sim.network import ClientPort
 from antiphon.sim.node_runner import NodeHabits
 from antiphon.sim.storage import ChannelStorage
+from antiphon.sim.tiers.misreading import Misreads
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MILLISECOND_NS, NodeClock, World
 from antiphon.standing import Agreed
@@ -77,6 +82,7 @@ class Town:
         self.habits = habits
         self.watch = watch
         self.planted: frozenset[str] = NONE
+        self.misreads = Misreads.NOTHING
         self.restart_ns = 300 * MILLISECOND_NS
         self.links = Links(world, links, self._arrive)
         self.managers: dict[int, ManagerRunner] = {}
@@ -285,6 +291,7 @@ class ManagerRunner(TierRunner):
         self.quarter = quarter
         self._started: StartedNode | None = None
         self._storage: ChannelStorage | None = None
+        self._has_misread = False
 
     @property
     def quarters(self) -> list[Quarter]:
@@ -325,9 +332,45 @@ class ManagerRunner(TierRunner):
             waits_for=0,
         )
 
+    @property
+    def has_no_state(self) -> bool:
+        """Is it up without the state that its log begins with?"""
+        manager = self.manager
+        return manager is not None and manager.applied < self._base
+
+    @property
+    def _base(self) -> int:
+        return self._started.replica.base if self._started is not None else 0
+
+    def _identity(self) -> Identity:
+        # Of a disk that takes the place of one that is put aside.
+        fresh_id = self.world.random(f"fresh disk/{self.node_id}/{self.life}").randbytes(16)
+        return replace(super()._identity(), disk_id=fresh_id)
+
+    def _read_state(self, data: bytes, *, without_locks: bool = False) -> ChannelState:
+        """As the software of this moment can."""
+        misreads = self.town.misreads
+        if misreads is Misreads.ALL or (misreads is Misreads.NEWEST and not self._has_misread):
+            self._has_misread = True
+            self.world.probe("node.misread")
+            raise Unreadable("the software cannot read it")
+        return ChannelState.restore(data, without_locks=without_locks)
+
     def _begin(self) -> None:
+        try:
+            self._begin_with_disk()
+        except Unreadable as error:
+            assert self.town.misreads is Misreads.ALL, f"what can be read is refused: {error}"
+            self.world.probe("node.refused_to_start")
+            self._end(error.text)
+
+    def _begin_with_disk(self) -> None:
         town, world = self.town, self.world
         identity = self._identity()
+        if not Journal.is_formatted(self.disk):
+            listed = self.quarter.config.disk_of(self.node_id)
+            Journal.format(self.disk, town.habits.journal(), listed, self.node_id, CLUSTER)
+        self._has_misread = False
         settings = StartSettings(
             name=self.name,
             cluster=CLUSTER,
@@ -336,13 +379,22 @@ class ManagerRunner(TierRunner):
             message_manager=town.habits.message_manager(),
             agreed=_AGREED,
             planted=town.planted,
+            read_state=self._read_state,
         )
-        started = start(self.disk, town.habits.journal(), identity, settings, self.node_id)
+        before = None if town.misreads is Misreads.NOTHING else self.disk.contents()
+        try:
+            started = start(self.disk, town.habits.journal(), identity, settings, self.node_id)
+        except Unreadable:
+            self.quarter.watch.on_refused(self.node_id, before != self.disk.contents())
+            raise
         for note in (*started.notes, *started.alarms):
             world.note(self.name, note)
-        assert not started.alarms, f"a whole disk is not taken for one: {started.alarms}"
+        aside = [name for name in self.disk.all_files() if name.startswith(LOST_AND_FOUND)]
+        self.quarter.watch.on_opened(self.node_id, started.found.disk_id, len(aside))
+        assert not started.found.lost, f"a whole disk is not taken for one: {started.found.lost}"
         world.probe("recovery.torn_tail_cut", len(started.found.truncated))
         applied = started.manager.applied if self.has_messages else 0
+        world.probe("node.began_without_a_state", int(self.has_messages and applied < started.replica.base))
         world.probe("recovery.from_checkpoint", int(applied > 0))
         self.quarter.watch.on_started(self.node_id, Image(), applied)
         started.replica.loopback = self._carry
@@ -370,6 +422,7 @@ class ManagerRunner(TierRunner):
         node, watch, world = self.node_id, self.quarter.watch, self.world
         channel = self.quarter.channel
         apply, flush, install = manager.apply, manager.flush, manager.install_state
+        open_state = manager.open_state
 
         def watched_apply(
             now_ns: int, wall_ms: int, entry: Entry, payload: memoryview | None, location: Location | None
@@ -388,6 +441,9 @@ class ManagerRunner(TierRunner):
             watch.on_flushed(node)
             return effects
 
+        def watched_open(data: Buffer) -> tuple[bytes, tuple[Location, ...]]:
+            return (b"", ()) if self.town.misreads is Misreads.ALL else open_state(data)
+
         def watched_install(now_ns: int, n: int, term_served: int = 0) -> None:
             world.probe("node.took_over_a_checkpoint")
             install(now_ns, n, term_served)
@@ -396,6 +452,7 @@ class ManagerRunner(TierRunner):
         manager.apply = watched_apply  # type: ignore[method-assign]
         manager.flush = watched_flush  # type: ignore[method-assign]
         manager.install_state = watched_install  # type: ignore[method-assign]
+        manager.open_state = watched_open  # type: ignore[method-assign]
 
     def _end(self, why: str) -> None:
         super()._end(why)

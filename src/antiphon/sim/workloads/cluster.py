@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.acknowledgement import Acknowledgements
 from antiphon.sim.checkers.checkpoint import Checkpoints
+from antiphon.sim.checkers.disks import SameDisks
 from antiphon.sim.checkers.durability import Confirmations
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
@@ -74,6 +75,7 @@ class ClusterRun(TownRun[ClusterProfile]):
             Primaries(self.world),
             Reads(self.world, destinations),
             self._converging(self._channel),
+            SameDisks(self.world),
             self._total,
         ]
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.bank import Bank
 from antiphon.sim.checkers.checkpoint import Checkpoints
+from antiphon.sim.checkers.disks import SameDisks
 from antiphon.sim.checkers.ledger import Ledger
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
@@ -69,6 +70,7 @@ class TransactionRun(TownRun[TransactionProfile]):
                 Primaries(self.world),
                 redeliveries,
                 self._converging(channel),
+                SameDisks(self.world),
                 StepWatch(self.world, channel, self._strikes),
             ]
             quarters.append(Quarter(config, self._watch_by(checkers)))
