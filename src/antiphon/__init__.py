@@ -60,7 +60,7 @@ from antiphon.errors import (
     VersionMismatch,
 )
 from antiphon.message import Message
-from antiphon.values import Float32, Int8, Int16, Int32
+from antiphon.values import Float32, Int8, Int16, Int32, Value
 
 __version__ = _version("antiphon")
 
@@ -83,6 +83,7 @@ __all__ = [
     "Int16",
     "Int32",
     "Float32",
+    "Value",
     "AntiphonError",
     "LocalError",
     "NotConnected",

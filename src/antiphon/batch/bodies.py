@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from antiphon.batch.layout import BODY_BYTES_MAX
 from antiphon.errors import InvalidMessage, MessageTooLarge, ProtocolError
@@ -17,6 +17,10 @@ from antiphon.values import (
 )
 
 Body: TypeAlias = bytes | str | dict[str, Value] | list[Value] | None
+"""What a body arrives as."""
+
+Sendable: TypeAlias = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any] | None
+"""What can be sent as a body. To a type checker a `dict[str, int]` is no `dict[str, Value]`."""
 
 
 class BodyKind(IntEnum):
@@ -29,7 +33,7 @@ class BodyKind(IntEnum):
     NONE = 4
 
 
-def encode_body(body: Body | bytearray | memoryview) -> tuple[BodyKind, bytes, int]:
+def encode_body(body: Sendable) -> tuple[BodyKind, bytes, int]:
     """Kind, bytes and number of values of a body; bytes-like objects arrive as bytes."""
     values = 0
     match body:

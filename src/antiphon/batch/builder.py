@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from antiphon.batch.batch import Batch
-from antiphon.batch.bodies import Body, encode_body
+from antiphon.batch.bodies import Sendable, encode_body
 from antiphon.batch.column import Column
 from antiphon.batch.layout import (
     BATCH_BYTES_MAX,
@@ -94,7 +94,7 @@ class BatchBuilder:
 
     def add(
         self,
-        body: Body | bytearray | memoryview,
+        body: Sendable,
         properties: Mapping[str, PropertyValue] | None = None,
         *,
         timestamp_ms: int,

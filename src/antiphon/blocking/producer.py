@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from antiphon.batch import Batch
-from antiphon.batch.bodies import Body
+from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.blocking.block import Block
 from antiphon.blocking.feeding import run_fed
 from antiphon.blocking.loop import LoopThread
 from antiphon.client import producer as asynchronous
+from antiphon.client.core_gathering import Row
 from antiphon.client.durations import Duration
 from antiphon.client.receipts import Receipt, Receipts
 from antiphon.values import PropertyValue
@@ -33,7 +34,7 @@ class Producer(Block):
 
     def send(
         self,
-        body: Body | bytearray | memoryview,
+        body: Sendable,
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
@@ -75,7 +76,7 @@ class Producer(Block):
 
     def try_send(
         self,
-        body: Body | bytearray | memoryview,
+        body: Sendable,
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
@@ -110,7 +111,7 @@ class Producer(Block):
         """
         self._loop.run(self._producer.unblocked(timeout))
 
-    def send_many(self, bodies: Iterable[Body], *, timeout: Duration | None = None) -> Receipts:
+    def send_many(self, bodies: Iterable[Sendable | Row], *, timeout: Duration | None = None) -> Receipts:
         """Send many messages; return when all are stored. `bodies` may be longer than memory.
 
         They are taken from the iterable in the caller's thread.

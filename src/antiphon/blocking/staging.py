@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from antiphon.batch import Batch
-from antiphon.batch.bodies import Body
+from antiphon.batch.bodies import Sendable
 from antiphon.blocking.block import Block
 from antiphon.blocking.feeding import run_fed
 from antiphon.blocking.loop import LoopThread
@@ -42,7 +42,7 @@ class Staging(Block):
     def stage(
         self,
         destination: str,
-        bodies: Iterable[Body | Row],
+        bodies: Iterable[Sendable | Row],
         *,
         part: StagedPart | None = None,
         time_limit: Duration = TIME_LIMIT_S,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from antiphon.batch import BODY_BYTES_MAX, ROWS_MAX, Batch, BatchBuilder
-from antiphon.batch.bodies import Body
+from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.errors import MessageTooLarge
 from antiphon.values import PropertyValue
@@ -44,7 +44,7 @@ class Ticket(Protocol):
 class Row(NamedTuple):
     """One message as the application gave it."""
 
-    body: Body | bytearray | memoryview
+    body: Sendable
     properties: Mapping[str, PropertyValue] | None = None
     priority: int = PRIORITY_DEFAULT
     key: str | None = None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, Iterable, Mapping
 
 from antiphon.batch import Batch, BatchBuilder
-from antiphon.batch.bodies import Body
+from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.block import Block
 from antiphon.client.core_gathering import Row
@@ -42,7 +42,7 @@ class Producer(Block):
 
     async def send(
         self,
-        body: Body | bytearray | memoryview,
+        body: Sendable,
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
@@ -121,7 +121,7 @@ class Producer(Block):
 
     async def try_send(
         self,
-        body: Body | bytearray | memoryview,
+        body: Sendable,
         *,
         properties: Mapping[str, PropertyValue] | None = None,
         priority: int = PRIORITY_DEFAULT,
@@ -168,7 +168,10 @@ class Producer(Block):
             raise Timeout(f"{self.destination} has been blocked for {limit:g} s") from None
 
     async def send_many(
-        self, bodies: Iterable[Body] | AsyncIterable[Body], *, timeout: Duration | None = None
+        self,
+        bodies: Iterable[Sendable | Row] | AsyncIterable[Sendable | Row],
+        *,
+        timeout: Duration | None = None,
     ) -> Receipts:
         """Send many messages; return when all are stored.
 

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Literal
 
-from antiphon.batch.bodies import Body
+from antiphon.batch.bodies import Sendable
 from antiphon.client.block import Block
 from antiphon.client.core_gathering import Row
 from antiphon.client.core_transaction import RowNumbers
@@ -68,7 +68,7 @@ class Staging(Block):
     async def stage(
         self,
         destination: str,
-        bodies: Iterable[Body | Row] | AsyncIterable[Body | Row],
+        bodies: Iterable[Sendable | Row] | AsyncIterable[Sendable | Row],
         *,
         part: StagedPart | None = None,
         time_limit: Duration = TIME_LIMIT_S,
