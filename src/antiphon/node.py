@@ -129,7 +129,7 @@ class Node:
         self._inquiries = Inquiries(node_id, members, self.channels, self._is_silent)
         # The simulator sets this, so that every message passes through the codec on its way.
         self.loopback: Callable[[said.BusMessage], said.BusMessage] | None = None
-        self._client_manager = client_manager
+        self.client_manager = client_manager
         self._for_client_manager: list[door.Event] = []
         self._effects: list[NodeEffect] = []
         self._now_ns = 0
@@ -184,7 +184,7 @@ class Node:
             self._tell_client_manager(door.ChannelEvent(parts.name, event))
 
     def _tell_client_manager(self, event: door.Event) -> None:
-        if self._client_manager is not None:
+        if self.client_manager is not None:
             self._for_client_manager.append(event)
 
     def _route(
@@ -227,7 +227,7 @@ class Node:
                 parts.for_listener.append(bus.Ticked())
             if parts.manager is not None and _is_due(parts.manager.next_deadline_ns(), now_ns):
                 parts.manager_heard = True
-        if self._client_manager is not None and _is_due(self._client_manager.next_deadline_ns(), now_ns):
+        if self.client_manager is not None and _is_due(self.client_manager.next_deadline_ns(), now_ns):
             self._for_client_manager.append(door.Ticked())
         if _is_due(self._inquiries.next_deadline_ns(), now_ns):
             self._inquire(*self._inquiries.keep_time(now_ns))
@@ -236,9 +236,9 @@ class Node:
 
     def _settle(self) -> None:
         while True:
-            if self._client_manager is not None and self._for_client_manager:
+            if self.client_manager is not None and self._for_client_manager:
                 events, self._for_client_manager = self._for_client_manager, []
-                for effect in self._client_manager.step(self._now_ns, events):
+                for effect in self.client_manager.step(self._now_ns, events):
                     self._perform_of_client_manager(effect)
             is_quiet = not self._for_client_manager
             for parts in self.channels.values():

@@ -76,6 +76,9 @@ HUNTS = [
     Hunt("cluster", planted.COUNT_STUCK, 8, ("I21",)),  # 1.1
     Hunt("cluster", planted.RETURNED_LAST, 15, ("I21",)),  # 2.1
     Hunt("cluster", planted.MISREAD_PUTS_ASIDE, 8, ("I24",)),  # 1.3
+    Hunt("cluster", planted.LOSS_NOT_TOLD, 18, ("I30", "I31")),  # 2.5
+    Hunt("cluster", planted.LOSS_NOT_TOLD, 90, ("I31",), ("Hands",)),  # 15
+    Hunt("cluster", planted.LOSS_FORGOTTEN, 18, ("I30",)),  # 2.5
     Hunt("transactions", planted.DECISION_NOT_ORDERED, 8, ("has not decided", "nobody has decided")),  # 1.3
     Hunt("transactions", planted.PARTICIPANT_DECIDES_ALONE, 9, ("has let go of", "lets go of")),  # 1.4
     # Who was restored and who was not differ from then on: in what they hold, decide, promise or report.

@@ -89,6 +89,12 @@ MISREAD_PUTS_ASIDE: Final = "misread-puts-aside"
 FLOOR_IGNORED: Final = "floor-ignored"
 """A replica shows a page before it has applied what was confirmed to whoever asks."""
 
+LOSS_NOT_TOLD: Final = "loss-not-told"
+"""A client manager does not tell connected clients what a new primary gave to others."""
+
+LOSS_FORGOTTEN: Final = "loss-forgotten"
+"""A new primary does not say which messages that a consumer holds it has given to others."""
+
 DECISION_NOT_ORDERED: Final = "decision-not-ordered"
 """A client manager carries a commit out as soon as all are ready; whether the home channel decides so comes
 out later."""
@@ -166,8 +172,10 @@ OF_CLUSTER: Final = (
     RETURNED_LAST,
     REFERENCES_IGNORED,
     MISREAD_PUTS_ASIDE,
+    LOSS_NOT_TOLD,
+    LOSS_FORGOTTEN,
 )
-"""Those of the message managers, which clients can see."""
+"""Those of message managers and client managers, which clients can see."""
 
 OF_TRANSACTIONS: Final = (
     PARTICIPANT_DECIDES_ALONE,

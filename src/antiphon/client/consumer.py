@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon import clock
 from antiphon.client.block import Block
@@ -270,7 +270,9 @@ class Consumer(Block):
         wanted = count
         try:
             while True:
-                if self._scope.hindrance is not None and not await self._unhindered(deadline):
+                if self._scope.hindrance is not None and not await self._with(
+                    taken, core, self._unhindered(deadline)
+                ):
                     # Perhaps it is just beginning anew: what was taken is not to be given twice.
                     self._undo_take(attached, taken)
                     return []
@@ -282,8 +284,10 @@ class Consumer(Block):
                 before = core.buffered
                 taken += session.take(core, count)
                 count -= before - core.buffered
-                if not count or not await self._wait(attached, deadline):
+                if not count or not await self._with(taken, core, self._wait(attached, deadline)):
                     break
+                if taken:
+                    count = wanted - sum([span.stop - span.start for span in taken])
         except asyncio.CancelledError:
             self._undo_take(attached, taken)
             raise
@@ -309,6 +313,16 @@ class Consumer(Block):
         """Undo a take that did not reach the application."""
         self._attached.core.put_back(taken)
         self.arrived()
+
+    async def _with(self, taken: list[Span], core: ConsumerCore, waiting: Coroutine[Any, Any, bool]) -> bool:
+        """Wait for this. What others get meanwhile of what was taken is not in it any more."""
+        if not taken:
+            return await waiting
+        core.in_transit.append(taken)
+        try:
+            return await waiting
+        finally:
+            core.in_transit = [one for one in core.in_transit if one is not taken]
 
     async def _wait(self, attached: Attached, deadline: float | None) -> bool:
         """Wait until messages have come; False when they have not by the deadline."""
@@ -378,8 +392,10 @@ class Consumer(Block):
         session.check()
         if self._scope.ack_mode is AckMode.TRANSACTED:
             raise LocalError("in a transacted session `session.commit()` acknowledges what was received")
+        refusal = None
         if self._scope.ack_mode is AckMode.CLIENT:
             sent = session.acknowledge_held()
+            refusal = session.take_refusal()
         else:
             sent = session.acknowledge_one(core, message.sequence)
         session.send_gathered(core)
@@ -394,6 +410,8 @@ class Consumer(Block):
         if not sent and last is not None:
             # It was acknowledged before, with the last ones or earlier, and perhaps is not confirmed yet.
             await self._settled(last)
+        if refusal is not None:
+            raise refusal
 
     async def _settled(self, acknowledgement: Acknowledgement) -> None:
         link, session, _, _ = self._attached

@@ -63,6 +63,7 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerClose,
     ConsumerGone,
+    ConsumerLost,
     ConsumerOpen,
     ConsumerResume,
     ConsumerResumed,
@@ -420,6 +421,8 @@ class ClientCore:
                 return [] if session is None else list(session.confirm(frame.channel, frame.items))
             case Failed():
                 return self._on_failed(frame)
+            case ConsumerLost():
+                self._on_consumer_lost(frame)
             case ConsumerGone():
                 return self._on_consumer_gone(frame)
             case SessionGone():
@@ -546,8 +549,14 @@ class ClientCore:
         consumer = self._consumer(session, frame.consumer)
         if consumer is None or consumer.is_closing:
             return []
-        consumer.arrive(frame)
+        session.arrive(consumer, frame)
         return [Arrived(session=frame.session, consumer=frame.consumer)]
+
+    def _on_consumer_lost(self, frame: ConsumerLost) -> None:
+        session = self._session(frame.session)
+        consumer = None if session is None else self._consumer(session, frame.consumer)
+        if session is not None and consumer is not None:
+            session.drop(consumer, frame.lost)
 
     def _on_consumer_gone(self, frame: ConsumerGone) -> list[Event]:
         session = self._session(frame.session)

@@ -10,7 +10,8 @@ What it promises
     C3  Nothing is acknowledged that the application did not take.
     C4  What was delivered and is not known to be acknowledged is still ours on another connection,
         and is not delivered to us again. What was given to others meanwhile, and the application has
-        not taken, it will not get from us.
+        not taken, it will not get from us; what it has taken, it cannot acknowledge any more.
+    C5  No number is here twice: of what comes again only the later copy is kept.
 """
 
 from __future__ import annotations
@@ -104,8 +105,15 @@ class ConsumerCore:
         # Taken, but neither acknowledged nor on the way to be: what the application is to acknowledge,
         # and what an `async for` will when it goes on.
         self.held = Ranges()
+        # Was held until others got it: the application is told when it acknowledges or commits it.
+        self.forfeited = Ranges()
         self._in_hand: set[int] = set()
-        self._spans: deque[Span] = deque()
+        # Delivered and not taken; and what somebody took who waits for more before the application sees any.
+        self.spans: deque[Span] = deque()
+        self.in_transit: list[list[Span]] = []
+        # Others got these while an acknowledgement of ours was on its way. If that counts they are done with,
+        # though they may have come again.
+        self._in_doubt = Ranges()
         self._arrived_through = 0
         self._arrived_bytes = 0
         self._taken_bytes = 0
@@ -116,23 +124,31 @@ class ConsumerCore:
         self._gathered_bytes = 0
         self.gathered_since_ns = 0
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where its messages come from."""
+        return self.channel, self.destination, self.subscription
+
     # -- from the server -------------------------------------------------------
 
-    def arrive(self, frame: Deliver) -> None:
+    def arrive(self, frame: Deliver) -> list[Span]:
         """Buffer what the server sent, if it keeps to the numbering and the credit (C2)."""
         if frame.first_delivery != self._arrived_through + 1:
             raise ProtocolError(
                 f"delivery {frame.first_delivery} for consumer {self.consumer} came after delivery "
                 f"{self._arrived_through}"
             )
+        arrived = []
         for first_sequence, redelivery_count, data in frame.pieces:
             batch = Batch.decode(data)
             delivery = Delivery(self.channel, self.name, first_sequence, redelivery_count, self._acknowledge)
             bodies = batch.column(ColumnId.BODY)
             assert bodies is not None and bodies.offsets is not None, "every batch has a column of bodies"
             span = Span(batch, delivery, bodies.offsets, 0, batch.count)
-            self._spans.append(span)
-            self.unconfirmed.add(*span.numbers)
+            if self.unconfirmed.add(*span.numbers) != batch.count:
+                self._came_again(span)
+            self.spans.append(span)
+            arrived.append(span)
             self.buffered += batch.count
             self._arrived_through += batch.count
             self._arrived_bytes += span.body_bytes
@@ -147,6 +163,13 @@ class ConsumerCore:
                 f"consumer {self.consumer} was sent {self._arrived_through} messages of "
                 f"{self._arrived_bytes} bytes; it allowed {messages} messages of {size} bytes"
             )
+        return arrived
+
+    def _came_again(self, span: Span) -> None:
+        """Some of this was here: others had it meanwhile, and the word about that was lost (C5)."""
+        again = Ranges([span.numbers])
+        again.remove_all(self._discard(again))
+        self._in_doubt.add_all(again)
 
     # -- on another connection -------------------------------------------------
 
@@ -172,18 +195,51 @@ class ConsumerCore:
 
     def drop(self, lost: Ranges) -> None:
         """These are not ours any more: those the application has not taken, it will not see (C4)."""
+        doubtful = self.unconfirmed.intersection(lost)
         self.unconfirmed.remove_all(lost)
-        spans, self._spans = self._spans, deque()
-        for span in spans:
-            batch, delivery, offsets, start, stop = span
-            kept = Ranges([span.numbers])
-            kept.remove_all(lost)
-            for first, end in kept:
-                shift = first - delivery.first_sequence
-                self._spans.append(Span(batch, delivery, offsets, shift, shift + end - first))
-            self.buffered -= stop - start - kept.count
-            self._taken_bytes += span.body_bytes
-        self._taken_bytes -= sum(span.body_bytes for span in self._spans)
+        doubtful.remove_all(self._discard(lost))
+        self._in_doubt.add_all(doubtful)
+
+    def release(self, numbers: Ranges) -> None:
+        """The server knows that these are acknowledged: nothing of them is ours to claim any more."""
+        self.unconfirmed.remove_all(numbers)
+        if self._in_doubt and (done := self._in_doubt.intersection(numbers)):
+            self._in_doubt.remove_all(done)
+            self._discard(done)
+
+    def _discard(self, lost: Ranges) -> Ranges:
+        """Nobody is to work on these copies, nor to acknowledge them; which of them were here."""
+        here = Ranges()
+        for spans in (self.spans, *self.in_transit):
+            for span in spans:
+                here.add_all(lost.clip(*span.numbers))
+        bytes_before = sum([span.body_bytes for span in self.spans])
+        self.spans = deque(_without(self.spans, lost))
+        self.buffered = sum([span.stop - span.start for span in self.spans])
+        self._taken_bytes += bytes_before - sum([span.body_bytes for span in self.spans])
+        for spans in self.in_transit:
+            spans[:] = _without(spans, lost)
+        forfeited = self.held.intersection(lost)
+        for sequence in [one for one in self._in_hand if one in lost]:
+            self._in_hand.remove(sequence)
+            forfeited.add(sequence, sequence + 1)
+        self.held.remove_all(forfeited)
+        self.forfeited.add_all(forfeited)
+        here.add_all(forfeited)
+        here.add_all(self._forget_gathered(lost))
+        return here
+
+    def _forget_gathered(self, lost: Ranges) -> Ranges:
+        gathered = self._gathered
+        gathered.add(*self._gathered_run)
+        forgotten = gathered.intersection(lost)
+        gathered.remove_all(forgotten)
+        self._gathered_run = (0, 0)
+        if gathered:
+            # The last run has a place of its own.
+            *_, self._gathered_run = gathered
+            gathered.remove(*self._gathered_run)
+        return forgotten
 
     # -- to the application ----------------------------------------------------
 
@@ -195,7 +251,7 @@ class ConsumerCore:
     def take(self, count: int) -> list[Span]:
         """Up to `count` messages, in order (C1)."""
         taken = []
-        spans = self._spans
+        spans = self.spans
         while count and spans:
             span = spans[0]
             batch, delivery, offsets, start, stop = span
@@ -214,7 +270,7 @@ class ConsumerCore:
     def put_back(self, taken: Sequence[Span]) -> None:
         """Undo a take that did not reach the application."""
         for span in reversed(taken):
-            self._spans.appendleft(span)
+            self.spans.appendleft(span)
             self.buffered += span.stop - span.start
             self._taken_bytes -= span.body_bytes
 
@@ -243,6 +299,11 @@ class ConsumerCore:
         """The application has these, and will acknowledge them."""
         for span in taken:
             self.held.add(*span.numbers)
+            if not self.unconfirmed.covers(*span.numbers):
+                # Others got some of it while it was handed over.
+                lost = Ranges([span.numbers]).difference(self.unconfirmed)
+                self.held.remove_all(lost)
+                self.forfeited.add_all(lost)
 
     def take_held(self) -> Ranges:
         held, self.held = self.held, Ranges()
@@ -263,7 +324,12 @@ class ConsumerCore:
         if sequence in self._in_hand:
             self._in_hand.remove(sequence)
             return True
+        self.take_forfeited(sequence)
         return False
+
+    def take_forfeited(self, sequence: int) -> bool:
+        """Was this one given to others? That is told once."""
+        return bool(self.forfeited.remove(sequence, sequence + 1))
 
     def gather(self, now_ns: int, taken: Iterable[Span]) -> bool:
         """The application is done with these; say whether it is time to tell the server."""
@@ -292,3 +358,14 @@ class ConsumerCore:
         gathered.add(*self._gathered_run)
         self._gathered, self._gathered_run, self._gathered_bytes = Ranges(), (0, 0), 0
         return gathered
+
+
+def _without(spans: Iterable[Span], lost: Ranges) -> list[Span]:
+    """The same rows but for these."""
+    left = []
+    for span in spans:
+        kept = Ranges([span.numbers]).difference(lost)
+        for first, end in kept:
+            start = first - span.delivery.first_sequence
+            left.append(span._replace(start=start, stop=start + end - first))
+    return left

@@ -16,11 +16,11 @@ from antiphon.client.core_events import Settled
 from antiphon.client.core_gathering import Publication
 from antiphon.client.core_outbox import Outbox
 from antiphon.client.core_transaction import Taken
-from antiphon.errors import AntiphonError, ProtocolError, SessionClosed
+from antiphon.errors import AcknowledgeRefused, AntiphonError, ProtocolError, SessionClosed
 from antiphon.message import MessageView
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import Acknowledge, ConfirmItem, Return
-from antiphon.wire.frames import AckMode, Credit, DestinationOpened, SessionOpened, encode_frame
+from antiphon.wire.frames import AckMode, Credit, Deliver, DestinationOpened, SessionOpened, encode_frame
 from antiphon.wire.primitives import Buffer
 
 QUEUE = 0
@@ -54,7 +54,7 @@ class Acknowledgement:
 
     def release(self) -> None:
         """The server knows it now: nothing of it is ours to claim any more."""
-        self._consumer.unconfirmed.remove_all(self._numbers)
+        self._consumer.release(self._numbers)
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         self.outcomes = outcomes
@@ -104,6 +104,8 @@ class SessionCore:
         self._ack_delay_ns = ACK_DELAY_LAZY_NS if ack_mode is AckMode.DUPS_OK else ACK_DELAY_NS
         self.outboxes: dict[str, Outbox] = {}
         self.consumers: dict[int, ConsumerCore] = {}
+        # Those that get messages from the same place.
+        self._rivals: dict[tuple[str, int, int], list[ConsumerCore]] = {}
         self.consumers_opened = 0
         self._output = output
         self._wake = wake
@@ -174,6 +176,7 @@ class SessionCore:
             prefetch_messages=prefetch_messages,
             acknowledge=acknowledge,
         )
+        self._rivals.setdefault(consumer.place, []).append(consumer)
         return consumer
 
     def note_known(self, channel: str) -> None:
@@ -182,8 +185,13 @@ class SessionCore:
 
     def forget_consumer(self, number: int) -> None:
         """Nothing more will come for it, and the application holds nothing of it."""
-        self.consumers.pop(number, None)
+        consumer = self.consumers.pop(number, None)
         self._last_sent.pop(number, None)
+        if consumer is not None:
+            rivals = self._rivals[consumer.place]
+            rivals.remove(consumer)
+            if not rivals:
+                del self._rivals[consumer.place]
 
     # -- another connection ----------------------------------------------------
 
@@ -226,6 +234,16 @@ class SessionCore:
 
     # -- taking messages -------------------------------------------------------
 
+    def arrive(self, consumer: ConsumerCore, frame: Deliver) -> None:
+        """Messages came for a consumer. What another of the session still has of them, it has lost."""
+        arrived = consumer.arrive(frame)
+        rivals = self._rivals[consumer.place]
+        if len(rivals) > 1:
+            for other in rivals:
+                for span in arrived if other is not consumer else ():
+                    if lost := other.unconfirmed.clip(*span.numbers):
+                        self.drop(other, lost)
+
     def take(self, consumer: ConsumerCore, count: int) -> list[Span]:
         """Up to `count` buffered messages; the server may then send more."""
         spans = consumer.take(count)
@@ -235,7 +253,8 @@ class SessionCore:
     def drop(self, consumer: ConsumerCore, lost: Ranges) -> None:
         """Of what was buffered this is another's; the server may send more in its place."""
         consumer.drop(lost)
-        self._grant(consumer)
+        if not consumer.is_closing:
+            self._grant(consumer)
 
     def _grant(self, consumer: ConsumerCore) -> None:
         credit = consumer.new_credit()
@@ -285,26 +304,40 @@ class SessionCore:
 
     def acknowledge_one(self, consumer: ConsumerCore, sequence: int) -> list[Acknowledgement]:
         """Acknowledge one message now; nothing happens when that was done before."""
+        if consumer.take_forfeited(sequence):
+            raise _refused(sequence)
         if not consumer.held.remove(sequence, sequence + 1) and not consumer.take_from_hand(sequence):
             return []
         return self.acknowledge(consumer, Ranges([(sequence, sequence + 1)]))
 
     def acknowledge_held(self) -> list[Acknowledgement]:
-        """Acknowledge all that the session was given so far."""
+        """Acknowledge all that the session was given so far, but for what others have got meanwhile."""
         sent: list[Acknowledgement] = []
         for consumer in self.consumers.values():
             if consumer.held:
                 sent += self.acknowledge(consumer, consumer.take_held())
         return sent
 
+    def take_refusal(self) -> AcknowledgeRefused | None:
+        """Why not all that the session was given can be acknowledged. That is told once."""
+        refusal = None
+        for consumer in self.consumers.values():
+            if consumer.forfeited:
+                refusal = refusal or _refused(consumer.forfeited.first)
+                consumer.forfeited.clear()
+        return refusal
+
     # -- transactions ----------------------------------------------------------
 
     def take_consumed(self) -> list[Taken]:
-        """What the application took, and nobody has acknowledged or given back."""
+        """What the application took, and nobody has acknowledged or given back; also from whom it took what
+        others have got."""
         for consumer in self.consumers.values():
             consumer.hold_in_hand()
         return [
-            Taken(consumer, consumer.take_held()) for consumer in self.consumers.values() if consumer.held
+            Taken(consumer, consumer.take_held())
+            for consumer in self.consumers.values()
+            if consumer.held or consumer.forfeited
         ]
 
     def hold_again(self, taken: Iterable[Taken]) -> None:
@@ -315,7 +348,7 @@ class SessionCore:
     def release(self, taken: Iterable[Taken]) -> None:
         """These are acknowledged: nothing of them is ours to claim any more."""
         for consumer, numbers in taken:
-            consumer.unconfirmed.remove_all(numbers)
+            consumer.release(numbers)
 
     def give_back(self, taken: Iterable[Taken]) -> list[tuple[str, Return]]:
         """The commands, with their channels, that return what was taken; it counts as delivered.
@@ -352,6 +385,10 @@ class SessionCore:
         """The last acknowledgement of a consumer, until its outcome comes: the earlier ones come before."""
         sent = self._last_sent.get(consumer.consumer)
         return None if sent is None or sent.is_settled else sent
+
+
+def _refused(sequence: int) -> AcknowledgeRefused:
+    return AcknowledgeRefused(f"message {sequence} was given to another consumer meanwhile")
 
 
 def _parts(numbers: Ranges) -> Iterator[Ranges]:

@@ -9,6 +9,7 @@ What it promises
     T2  A message's number is its own within its session and channel, whatever became of it.
     T3  What is larger than a transaction may be is refused before it leaves.
     T4  After its first fault nothing of a transaction can be committed.
+    T5  What others got after the transaction had taken it cannot be committed, even if it came back since.
 
 What it leaves to others
     Whether a part is whole, and what is committed, the channel says. When to commit, and whom to tell, is
@@ -23,7 +24,7 @@ from typing import NamedTuple
 from antiphon.batch import Batch
 from antiphon.client.core_consumer import ConsumerCore
 from antiphon.client.core_gathering import Departure, Publication
-from antiphon.errors import AntiphonError, TransactionTooLarge
+from antiphon.errors import AntiphonError, TransactionRolledBack, TransactionTooLarge
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     COMMAND_HEADER_SIZE,
@@ -202,7 +203,15 @@ class TransactionCore:
             part.is_over = True
 
     def commitment(self, taken: Iterable[Taken]) -> tuple[TransactionPart, ...]:
-        """All its parts, in the order of their channels: the first one is where it is decided."""
+        """All its parts, in the order of their channels: the first one is where it is decided.
+
+        Raises if something that it took was given to others: whoever gets that may commit it too (T5).
+        """
+        taken = list(taken)
+        for consumer, _ in taken:
+            if consumer.forfeited:
+                number = consumer.forfeited.first
+                raise TransactionRolledBack(f"message {number} was given to another consumer meanwhile")
         consumed = _consumed(taken)
         channels = {name for name, part in self.parts.items() if part.batches} | set(consumed)
         found = []

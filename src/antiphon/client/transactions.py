@@ -234,10 +234,11 @@ class Transactions:
     @property
     def _is_empty(self) -> bool:
         core = self._scope.opened_core
+        consumers = () if core is None else core.consumers.values()
         return (
             not self._open.has_sends
             and self._open.fault is None
-            and (core is None or not any(consumer.held for consumer in core.consumers.values()))
+            and not any(consumer.held or consumer.forfeited for consumer in consumers)
         )
 
     def _begin(self, ending: Coroutine[Any, Any, None], *, is_commit: bool) -> None:
@@ -309,34 +310,31 @@ class Transactions:
         transaction = self._open
         self._home = ""
         self._scope.submit_gathered()
-        taken = core.take_consumed()
-        asked = None
+        wish = None
         if transaction.fault is None and self._has_left(core, transaction):
             try:
-                asked = self._ask(core, transaction, taken)
+                wish = self._ask(core, transaction)
             except AntiphonError as error:
                 transaction.doom(error)
-        self._begin(self._commit(core, transaction, taken, asked), is_commit=True)
+        self._begin(self._commit(core, transaction, wish), is_commit=True)
 
     async def _commit(
-        self, core: SessionCore, transaction: TransactionCore, taken: list[Taken], asked: Asked | None
+        self, core: SessionCore, transaction: TransactionCore, wish: tuple[Asked, list[Taken]] | None
     ) -> None:
-        if asked is None:
+        if wish is None:
             try:
                 await self._departed(core, transaction)
                 if transaction.fault is None:
-                    asked = self._ask(core, transaction, taken)
-            except asyncio.CancelledError:
-                core.hold_again(taken)
-                raise
+                    wish = self._ask(core, transaction)
             except AntiphonError as error:
-                # There is no connection any more, or too much was consumed.
+                # There is no connection any more, too much was consumed, or others have got some of it.
                 transaction.doom(error)
-        if asked is None:
+        if wish is None:
             fault = transaction.fault
             assert fault is not None, "a commit that was neither asked for nor in vain"
-            await self._abort(core, taken)
+            await self._abort(core, core.take_consumed())
             raise fault if isinstance(fault, NotConnected | SessionClosed) else _rolled_back(fault)
+        asked, taken = wish
         reason = await self._decided(core, asked)
         if reason is None:
             core.release(taken)
@@ -366,9 +364,17 @@ class Transactions:
         finally:
             self._is_waiting = False
 
-    def _ask(self, core: SessionCore, transaction: TransactionCore, taken: list[Taken]) -> Asked:
-        """Ask for the commit: one channel by a command, several by a request to the client manager."""
-        parts = transaction.commitment(taken)
+    def _ask(self, core: SessionCore, transaction: TransactionCore) -> tuple[Asked, list[Taken]]:
+        """Ask for the commit: one channel by a command, several by a request to the client manager.
+
+        And what it acknowledges: all that was taken, as it is now.
+        """
+        taken = core.take_consumed()
+        try:
+            parts = transaction.commitment(taken)
+        except AntiphonError:
+            core.hold_again(taken)
+            raise
         link = self._scope.link
         asked: Asked
         if len(parts) == 1:
@@ -388,7 +394,7 @@ class Transactions:
         transaction.end()
         self._home = parts[0].channel
         self._is_sent = True
-        return asked
+        return asked, taken
 
     async def _decided(self, core: SessionCore, asked: Asked) -> str | None:
         """Why it was rolled back; None if it was committed."""

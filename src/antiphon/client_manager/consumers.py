@@ -14,6 +14,8 @@ What it promises
         the credit it has.
     C5  A consumer that the primary has and we do not, because words about it crossed, is detached there.
     C6  After a long sleep nothing is passed on before the primary has said that we are not dead.
+    C7  A client hears at once what its consumers hold no more, because others have got it: with the answer to
+        a registration, before anything that is delivered behind that. No number is with a consumer twice.
 
 What it leaves to others
     Who gets what, and in which order, is the primary's; counting what the application has worked off
@@ -36,6 +38,7 @@ from antiphon.bus.messages import (
     Taker,
     Unregister,
 )
+from antiphon.bus.planted import LOSS_NOT_TOLD, NONE
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.credits import CreditAccounts
 from antiphon.client_manager.requests import Requests
@@ -44,13 +47,18 @@ from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.client_manager.streams import Numbered, Streams
 from antiphon.errors import ConsumerClosed
 from antiphon.ids import U64_MAX, IdSource
+from antiphon.ranges import Ranges
 from antiphon.wire.frames import (
     ConsumerGone,
+    ConsumerLost,
     ConsumerOpen,
     ConsumerResume,
     ConsumerResumed,
     deliver_buffers,
 )
+
+_LOST_RANGES_MAX = 65_536
+"""Ranges of one ConsumerLost: a megabyte of them."""
 
 
 class Consumers:
@@ -61,6 +69,7 @@ class Consumers:
         "_ids",
         "_node",
         "_outbox",
+        "_planted",
         "_refused",
         "_reopen",
         "_requests",
@@ -80,8 +89,10 @@ class Consumers:
         requests: Requests,
         reopen: Callable[[Lane], None],
         refused: Callable[[Consumer], None],
+        planted: frozenset[str] = NONE,
     ) -> None:
         """`reopen` makes a channel that lost sight of a session know it again."""
+        self._planted = planted
         self._node = node
         self._ids = ids
         self._outbox = outbox
@@ -265,12 +276,30 @@ class Consumers:
             consumer.stream = max(consumer.stream, message.stream)
             if consumer.credit_left != consumer.said_credit:
                 self.credits.changed(consumer)
-        consumer.held.remove_all(message.lost)
+        # The first answer counts. One that was said again is as old as the question, and does not know what
+        # was delivered meanwhile.
+        lost = message.lost if consumer.awaits_answer else Ranges()
+        consumer.awaits_answer = False
+        consumer.held.remove_all(lost)
         request, connection = consumer.request, consumer.session.connection
-        if request is not None and connection is not None:
-            consumer.request = None
-            resumed = ConsumerResumed(request=request, lost=message.lost) if consumer.is_resumed else None
-            self._outbox.answer(connection, request, resumed)
+        if request is None or connection is None:
+            if LOSS_NOT_TOLD not in self._planted:  # planted: who is connected hears nothing
+                self._tell_lost(consumer, lost)
+            return
+        consumer.request = None
+        resumed = ConsumerResumed(request=request, lost=lost) if consumer.is_resumed else None
+        self._outbox.answer(connection, request, resumed)
+
+    def _tell_lost(self, consumer: Consumer, lost: Ranges) -> None:
+        """Its client is not to work on these any more (C7)."""
+        connection = consumer.session.connection
+        if connection is None:
+            return
+        pairs = list(lost)
+        for start in range(0, len(pairs), _LOST_RANGES_MAX):
+            part = Ranges(pairs[start : start + _LOST_RANGES_MAX])
+            said = ConsumerLost(session=consumer.session.id, consumer=consumer.number, lost=part)
+            self._outbox.send(connection, said)
 
     def _on_refused(self, consumer: Consumer, message: Registered) -> None:
         if message.code != SESSION_DETACHED:
@@ -314,7 +343,11 @@ class Consumers:
         consumer.delivered_bytes = consumer.base_bytes + taker.bytes_through
         pieces = []
         for first_sequence, rows, redelivery_count, buffers in message.pieces:
-            consumer.held.add(first_sequence, first_sequence + rows)
+            is_new = consumer.held.add(first_sequence, first_sequence + rows) == rows
+            if not is_new or (redelivery_count and consumer.has_given_back):
+                # Whatever it has of this is void (C7): others got it, and the answer that says so is late; or
+                # it gave back an earlier copy than the one that was taken from it.
+                self._tell_lost(consumer, Ranges([(first_sequence, first_sequence + rows)]))
             consumer.delivered_messages += rows
             pieces.append((first_sequence, redelivery_count, buffers))
         self._outbox.send_buffers(
@@ -398,6 +431,7 @@ class Consumers:
             # Nobody to register with is known yet; who comes first hears of it (`primary_changed`).
             return
         consumer.stream = 0
+        consumer.awaits_answer = True
         consumer.said_credit = messages, size = (0, 0) if is_closing else consumer.credit_left
         self._requests.register(
             channel,

@@ -21,7 +21,7 @@ What it leaves to others
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -77,7 +77,7 @@ from antiphon.client_manager.lookups import Answer, Lookups
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.range_service import RangeService
 from antiphon.client_manager.requests import Requests
-from antiphon.client_manager.session import Consumer, Creation, Lane, LaneState, Ordered
+from antiphon.client_manager.session import Consumer, ConsumerState, Creation, Lane, LaneState, Ordered
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.client_manager.subscription_finder import Subscription, SubscriptionFinder
@@ -141,6 +141,7 @@ class ClientManager:
             self._requests,
             self._on_session_detached,
             self._on_consumer_refused,
+            planted,
         )
         self._browsing = Browsing(settings, self._outbox, ids.first_number)
         self._flow = Flow(self._outbox)
@@ -265,6 +266,16 @@ class ClientManager:
     @property
     def consumer_count(self) -> int:
         return len(self._consumers)
+
+    def attachments(self, conn: int) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
+        """The consumers of a connection that are attached, by session and number: as what a primary knows
+        them, in which term and stream."""
+        connection = self._connections.get(conn)
+        for session in connection.sessions.values() if connection is not None else ():
+            for consumer in session.consumers.values():
+                if consumer.state == ConsumerState.ATTACHED:
+                    term = self._consumers.streams.term(consumer.lane.channel)
+                    yield (session.id, consumer.number), (consumer.key, term, consumer.stream)
 
     def next_deadline_ns(self) -> int | None:
         """When to step even if nothing happens: what a channel was told is said again until it is heard."""

@@ -119,7 +119,7 @@ class Ordering:
         if kind == _RETURN and isinstance(ranges, Ranges):
             # Its client has let go of them. When we hear that this was ordered, it may have got them again;
             # and a new primary that was told they are held here would keep them from everybody.
-            session.release(channel, destination, subscription, ranges)
+            session.give_back(channel, destination, subscription, ranges)
         weight = size + settings.command_weight
         self._unconfirmed_bytes += weight
         session.unconfirmed_bytes += weight

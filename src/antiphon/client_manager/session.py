@@ -209,6 +209,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "awaits_answer",
         "base_bytes",
         "base_messages",
         "credit_bytes",
@@ -216,6 +217,7 @@ class Consumer:
         "delivered_bytes",
         "delivered_messages",
         "destination",
+        "has_given_back",
         "held",
         "is_resumed",
         "key",
@@ -241,6 +243,8 @@ class Consumer:
         self.subscription = subscription
         self.state = ConsumerState.WAITING
         self.is_resumed = False
+        # Has the primary not answered its last registration yet?
+        self.awaits_answer = False
         # Is it to take over what the primary still has of it under another key?
         self.resumes = False
         # In which stream it was attached, and the credit that its registration named.
@@ -254,6 +258,8 @@ class Consumer:
         self.base_messages = 0
         self.base_bytes = 0
         self.held = Ranges()
+        # Has it given back anything? What comes again then may come once more, when that is ordered.
+        self.has_given_back = False
 
     @property
     def credit_left(self) -> tuple[int, int]:
@@ -314,15 +320,25 @@ class Session:
         return lane
 
     def release(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:
-        """An acknowledgement of these is confirmed, or they are given back: nobody here holds them (S3)."""
-        for consumer in self.consumers.values():
-            if (
-                consumer.destination == destination
-                and consumer.subscription == subscription
-                and consumer.lane.channel == channel
-                and consumer.held
-            ):
+        """An acknowledgement of these is confirmed: nobody here holds them (S3)."""
+        for consumer in self._consumers_of(channel, destination, subscription):
+            if consumer.held:
                 consumer.held.remove_all(ranges)
+
+    def give_back(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:
+        """These are to be given back: nobody here holds them (S3)."""
+        for consumer in self._consumers_of(channel, destination, subscription):
+            consumer.held.remove_all(ranges)
+            consumer.has_given_back = True
+
+    def _consumers_of(self, channel: str, destination: int, subscription: int) -> list[Consumer]:
+        return [
+            consumer
+            for consumer in self.consumers.values()
+            if consumer.destination == destination
+            and consumer.subscription == subscription
+            and consumer.lane.channel == channel
+        ]
 
     def release_all(self, channel: str, all_consumed: Iterable[Consumed]) -> None:
         """A transaction that consumed these is committed."""

@@ -46,7 +46,7 @@ from antiphon.bus.messages import (
     Unregister,
     Unregistered,
 )
-from antiphon.bus.planted import NONE
+from antiphon.bus.planted import LOSS_FORGOTTEN, NONE
 from antiphon.errors import ConsumerClosed, ProtocolError, SessionClosed, SubscriptionInUse
 from antiphon.message_manager.absences import Absences
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
@@ -287,15 +287,21 @@ class Delivery:
             self._consumers[key] = consumer
             self._by_session.setdefault(message.session, {})[key] = consumer
             self._by_number[message.session, message.number] = consumer
-            answer = replace(answer, lost=message.held.difference(consumer.in_flight))
+            answer = replace(answer, lost=self._lost(message, consumer))
             self._answers.append(self._streams.number(stream, answer))
         else:
             # Said again because our answer was lost.
             consumer.grant(message.credit_messages, message.credit_bytes)
             dispatcher.look_at_credit(consumer)
-            answer = replace(answer, lost=message.held.difference(consumer.in_flight))
+            answer = replace(answer, lost=self._lost(message, consumer))
             self.answer(key.node, answer)
         self._stir(dispatcher)
+
+    def _lost(self, message: Register, consumer: Consumer) -> Ranges:
+        """What its client takes for its own, and is gone or another's."""
+        if LOSS_FORGOTTEN in self._planted:  # planted: nobody has lost anything
+            return Ranges()
+        return message.held.difference(consumer.in_flight)
 
     def _refuse(self, key: ConsumerKey, code: str, text: str) -> None:
         self.answer(key.node, Registered(consumer=key.consumer, term=self._term, code=code, text=text))

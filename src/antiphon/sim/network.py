@@ -9,6 +9,7 @@ sender never knows how much of it arrived.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +29,7 @@ from antiphon.client_manager.effects import (
 )
 from antiphon.errors import ProtocolError
 from antiphon.node import NodeEffect, NodeEvent
-from antiphon.sim.checkers.watch import Holder, Watch
+from antiphon.sim.checkers.watch import Holder, Stand, Watch
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import CommandKind, Return, read_command
@@ -38,6 +39,7 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerClose,
     ConsumerGone,
+    ConsumerLost,
     ConsumerResume,
     ConsumerResumed,
     Deliver,
@@ -52,6 +54,9 @@ from antiphon.wire.frames import (
 from antiphon.wire.primitives import Buffer
 
 _CLOSED = "the client closed the connection"
+
+Stands = dict[tuple[int, int], Stand]
+"""Of the consumers of a connection, by session and number, those that are attached."""
 
 
 @dataclass(slots=True)
@@ -153,6 +158,11 @@ class Connection:
         self._client_knows_end = False
         self._node_knows_end = False
         self._is_blocked = False
+        # How the node stood when it said what the client has heard of last; and what it said since, by how
+        # many bytes there were up to then.
+        self.heard: Stands = {}
+        self._stands: deque[tuple[int, Stands]] = deque()
+        self._written = self._read = 0
 
     # The client's side.
 
@@ -177,11 +187,15 @@ class Connection:
         """The client has shown who it is."""
         self._node_buffer.limit = frame_bytes_max
 
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        """The node says something."""
+    def write(self, buffers: Sequence[Buffer], stands: Stands | None = None) -> None:
+        """The node says something, and this is how it stands."""
         if self._node_knows_end:
             return
-        self._to_client.send(b"".join(buffers))
+        data = b"".join(buffers)
+        self._written += len(data)
+        if stands is not None:
+            self._stands.append((self._written, stands))
+        self._to_client.send(data)
         if not self._is_blocked and self._to_client.under_way > self._network.habits.write_buffer_bytes:
             self._is_blocked = True
             self._network.world.probe("network.write_blocked")
@@ -241,8 +255,11 @@ class Connection:
         if self._is_blocked and self._to_client.under_way < self._network.habits.write_buffer_bytes // 2:
             self._is_blocked = False
             self._node.on_blocked(self, False)
+        self._read += len(data)
         for kind, body in self._client_buffer.feed(data):
             self._client.on_frame(decode_server_frame(kind, body))
+        while self._stands and self._stands[0][0] <= self._read:
+            self.heard = self._stands.popleft()[1]
 
     def _end_at_client(self) -> None:
         if not self._client_knows_end:
@@ -290,6 +307,7 @@ class ClientPort:
         self, world: World, node: int, watch: Watch, take: Callable[[list[NodeEvent]], None]
     ) -> None:
         self.is_listening = False
+        self.stands_of: Callable[[int], Stands] | None = None
         self.node_id = node
         self._world = world
         self._node = node
@@ -331,7 +349,7 @@ class ClientPort:
             case SendFrames(conn=conn, buffers=buffers):
                 if (connection := self._connections.get(conn)) is not None:
                     self._look_at(conn, buffers)
-                    connection.write(buffers)
+                    connection.write(buffers, None if self.stands_of is None else self.stands_of(conn))
             case AdmitConnection(conn=conn, frame_bytes_max=limit):
                 if (connection := self._connections.get(conn)) is not None:
                     connection.admit(limit)
@@ -406,6 +424,9 @@ class ClientPort:
                 for first, redelivered, batch in frame.pieces:
                     count = Batch.decode(batch).count
                     self._watch.on_handed_out(self._node, holder, first, count, redelivered)
+            elif isinstance(frame, ConsumerLost):
+                holder = Holder(conn, frame.session, frame.consumer)
+                self._watch.on_lost_told(self._node, holder, frame.lost)
             elif isinstance(frame, ConsumerGone):
                 self._let_go(None, frame.session, frame.consumer)
             elif isinstance(frame, ConsumerResumed):

@@ -24,8 +24,10 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, cast
 
 from antiphon.errors import ProtocolError, VersionMismatch
 from antiphon.ranges import Ranges
+from antiphon.wire.admin_frames import Answer as Answer
+from antiphon.wire.admin_frames import Ask as Ask
 from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
-from antiphon.wire.layout import U16, U32, U64, U128, Bool, Document, Field, Layout, Rest, Text, Texts, U32s
+from antiphon.wire.layout import U16, U32, U64, U128, Bool, Field, Layout, Rest, Text, Texts, U32s
 from antiphon.wire.lone import LONE_ITEM, read_lone_confirm
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
 from antiphon.wire.range_frames import RangeAsk as RangeAsk
@@ -37,7 +39,7 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -401,6 +403,18 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerLost:
+    """Of what the consumer was sent, `lost` is not its own any more: gone, or another's.
+
+    The primary changed, or took the client manager for dead. What of it comes again is delivered anew.
+    """
+
+    session: U128
+    consumer: U32
+    lost: SomeRanges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGone:
     """The consumer has ended without having asked to, and why."""
 
@@ -434,25 +448,6 @@ class Browsed:
     pieces: Pieces
 
 
-# Administration.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """A question to the node, in JSON."""
-
-    request: U32
-    question: Document
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Its answer, in JSON."""
-
-    request: U32
-    answer: Document
-
-
 _Both: TypeAlias = Goodbye | Ping | Pong
 ClientFrame: TypeAlias = (
     Hello
@@ -484,6 +479,7 @@ ServerFrame: TypeAlias = (
     | FlowState
     | ConsumerResumed
     | Deliver
+    | ConsumerLost
     | ConsumerGone
     | TransactionDecided
     | Browsed
@@ -529,6 +525,7 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     68: (ConsumerGone, _FROM_SERVER),
     69: (ConsumerResume, _FROM_CLIENT),
     70: (ConsumerResumed, _FROM_SERVER),
+    71: (ConsumerLost, _FROM_SERVER),
     72: (Browse, _FROM_CLIENT),
     73: (Browsed, _FROM_SERVER),
     74: (RangeAsk, _FROM_CLIENT),

@@ -262,6 +262,21 @@ async def test_a_message_given_to_another_meanwhile_is_refused(ack: str) -> None
             await message.ack()
 
 
+@pytest.mark.parametrize("ack", ["client", "individual"])
+@asynchronous
+async def test_a_message_that_the_server_says_was_given_to_another_is_refused_unasked(ack: str) -> None:
+    async with consuming(b"x", b"y", b"z", ack=ack) as (server, session, consumer):
+        first, second = await consumer.receive_many(2)
+        (held,) = server.consumers.values()
+        server.say(frames.ConsumerLost(session=held.session, consumer=1, lost=ranges((1, 2), (3, 4))))
+        await session.producer("queue:b")  # its answer comes behind that
+        assert await consumer.receive(timeout=0) is None, "the third was not taken yet, and is gone"
+        with pytest.raises(antiphon.AcknowledgeRefused, match="message 1 was given to another"):
+            await first.ack()
+        await second.ack()
+        assert server.acknowledged == ranges((2, 3))
+
+
 @asynchronous
 async def test_an_acknowledgement_learns_that_the_connection_is_lost() -> None:
     async with consuming(b"x", ack="individual") as (server, _, consumer):

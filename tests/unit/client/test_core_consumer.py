@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from antiphon.batch import Batch
 from antiphon.client.core_consumer import ACK_BYTES, ConsumerCore, Span
 from antiphon.errors import ProtocolError
+from antiphon.ranges import Ranges
 from antiphon.wire.frames import Deliver, DeliverPiece
 
 
@@ -191,3 +192,115 @@ def test_every_message_is_taken_once_whatever_is_put_back(
         assert core.buffered == len(expected) - len(got)
         assert core.taken_through == len(got)
     assert got == expected[: len(got)]
+
+
+# -- what others have got meanwhile --------------------------------------------------
+
+
+def lost(*numbers: int) -> Ranges:
+    return Ranges((number, number + 1) for number in numbers)
+
+
+def test_what_others_got_is_neither_taken_nor_acknowledged() -> None:
+    core = consumer()
+    core.arrive(deliver(1, (10, [b"a"] * 8)))
+    core.gather(0, core.take(2))
+    core.hold(core.take(2))
+    core.put_in_hand(core.take(1)[0].numbers[0])
+
+    core.drop(lost(11, 13, 14, 16))
+
+    assert numbers(core.take(9)) == [15, 17]
+    assert core.buffered == 0
+    assert core.take_gathered() == lost(10)
+    assert core.take_held() == lost(12)
+    assert not core.take_from_hand(14)
+    assert core.unconfirmed == lost(10, 12, 15, 17)
+
+
+def test_all_that_was_gathered_may_be_lost() -> None:
+    core = consumer()
+    core.arrive(deliver(1, (10, [b"a"] * 2), (20, [b"b"])))
+    core.gather(0, core.take(3))
+    core.drop(lost(10, 11))
+    assert core.has_gathered
+    core.drop(lost(20))
+    assert not core.has_gathered and not core.take_gathered()
+    core.arrive(deliver(4, (21, [b"c"])))
+    core.gather(5, core.take(1))
+    assert core.gathered_since_ns == 5
+    assert core.take_gathered() == lost(21)
+
+
+def test_what_comes_again_is_here_once() -> None:
+    """The word that others had it is missing; the later copy is the one that says so."""
+    core = consumer()
+    core.arrive(deliver(1, (10, [b"a", b"b", b"c"])))
+    core.hold(core.take(1))
+
+    core.arrive(deliver(4, (10, [b"a", b"b"]), redelivered=1))
+
+    assert core.forfeited == lost(10)
+    taken = [message for span in core.take(9) for message in span.messages()]
+    assert [(message.sequence, message.redelivered) for message in taken] == [
+        (12, False),
+        (10, True),
+        (11, True),
+    ]
+
+
+def test_a_copy_of_what_turns_out_to_be_acknowledged_is_not_taken() -> None:
+    core = consumer()
+    core.arrive(deliver(1, (10, [b"a"])))
+    core.take(1)  # its acknowledgement is on its way
+    core.drop(lost(10))
+    core.arrive(deliver(2, (10, [b"a"]), (11, [b"b"]), redelivered=1))
+    core.release(lost(10))
+    assert numbers(core.take(9)) == [11]
+    core.release(lost(11))
+    assert not core.unconfirmed
+
+
+def test_what_somebody_took_who_waits_for_more_may_be_lost_too() -> None:
+    core = consumer()
+    core.arrive(deliver(1, (10, [b"a"] * 4)))
+    taken = core.take(3)
+    core.in_transit.append(taken)
+    core.drop(lost(11))
+    assert numbers(taken) == [10, 12]
+    core.in_transit.clear()
+    core.put_back(taken)
+    assert numbers(core.take(9)) == [10, 12, 13]
+
+
+def test_what_is_lost_while_it_is_handed_over_cannot_be_acknowledged() -> None:
+    core = consumer()
+    core.arrive(deliver(1, (10, [b"a"] * 3)))
+    taken = core.take(3)
+    core.drop(lost(11))
+    core.hold(taken)
+    assert (core.held, core.forfeited) == (lost(10, 12), lost(11))
+
+
+@given(st.lists(st.tuples(st.sampled_from("dthlr"), st.integers(1, 9)), max_size=40))
+def test_no_number_is_ever_here_twice(steps: list[tuple[str, int]]) -> None:
+    """Whatever is delivered, taken, held, lost and acknowledged, and however often it comes again."""
+    core = consumer()
+    for step, number in steps:
+        match step:
+            case "d":
+                core.arrive(deliver(core._arrived_through + 1, (number, [b"a"] * 3), redelivered=1))
+            case "t" | "h":
+                spans = core.take(number)
+                if step == "h":
+                    core.hold(spans)
+                else:
+                    core.gather(0, spans)
+            case "l":
+                core.drop(lost(number))
+            case "r":
+                core.release(core.take_held())
+        waiting = [one for span in core.spans for one in range(*span.numbers)]
+        assert len(waiting) == len(set(waiting)) == core.buffered
+        assert not any(one in core.held for one in waiting)
+        assert core.held.difference(core.unconfirmed).count == 0

@@ -11,7 +11,7 @@ from antiphon.client.core import ClientCore
 from antiphon.client.core_consumer import HELD_RANGES_MAX, ConsumerCore
 from antiphon.client.core_events import Answered, ConsumerEnded, Ended, Refused, SessionEnded, Settled
 from antiphon.client.core_session import Acknowledgement, SessionCore
-from antiphon.errors import ProtocolError, SessionClosed
+from antiphon.errors import AcknowledgeRefused, ProtocolError, SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import Acknowledge, CommandHeader, ConfirmItem, OutcomeCode, read_command
 from antiphon.wire.frames import (
@@ -300,8 +300,10 @@ def test_what_was_given_to_others_and_not_taken_yet_is_not_taken_any_more() -> N
     (credit,) = said(core)
     assert isinstance(credit, Credit)
     assert credit.messages == 14
-    # The application has number 40 in its hands, and hears what becomes of it when it acknowledges it.
-    assert consumer.held == Ranges([(40, 41)])
+    # The application has number 40 in its hands, and cannot acknowledge it any more.
+    assert (consumer.held, consumer.forfeited) == (Ranges(), Ranges([(40, 41)]))
+    with pytest.raises(AcknowledgeRefused, match="message 40 was given to another consumer"):
+        session.acknowledge_one(consumer, 40)
 
 
 def test_a_consumer_that_lost_all_it_was_sent_asks_for_more() -> None:

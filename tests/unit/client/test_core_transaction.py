@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,10 +20,17 @@ from antiphon.client.core_transaction import (
     Taken,
     TransactionCore,
 )
-from antiphon.errors import LocalError, SessionClosed, TransactionTooLarge
+from antiphon.errors import (
+    LocalError,
+    ProtocolError,
+    SessionClosed,
+    TransactionRolledBack,
+    TransactionTooLarge,
+)
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import RANGES_MAX, CommandKind, ConfirmItem, OutcomeCode
 from antiphon.wire.frames import (
+    ConsumerLost,
     Failed,
     SessionOpened,
     TransactionAsk,
@@ -37,7 +45,7 @@ from antiphon.wire.transactions import (
     CommitTransaction,
     Consumed,
 )
-from tests.unit.client.test_core import SESSION, WELCOME, said, welcome_core
+from tests.unit.client.test_core import SESSION, WELCOME, deliver, open_consumer, said, welcome_core
 from tests.unit.client.test_core_outbox import Waiting, sent
 from tests.unit.client.test_core_resume import known_session
 
@@ -291,3 +299,63 @@ def test_one_that_is_refused_or_whose_session_ends_has_an_answer_too() -> None:
     refusals = [event for event in events if isinstance(event, Refused)]
     assert [event.request for event in refusals] == [request]
     assert isinstance(refusals[0].error, SessionClosed)
+
+
+def test_what_was_given_to_others_and_came_back_cannot_be_committed_as_if_it_had_been_taken_once() -> None:
+    core = welcome_core()
+    session = known_session(core)
+    consumer = open_consumer(core, session)
+    core.receive(0, deliver(1, 40))
+    consumer.hold(session.take(consumer, 1))
+
+    core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(40, 41)])))
+    core.receive(0, deliver(2, 40))
+    consumer.hold(session.take(consumer, 1))
+
+    taken = session.take_consumed()
+    with pytest.raises(TransactionRolledBack, match="message 40 was given to another consumer"):
+        TransactionCore(1).commitment(taken)
+    # It has it now, and gives it back.
+    ((_, back),) = session.give_back(taken)
+    assert back.ranges == Ranges([(40, 41)])
+
+
+def test_a_transaction_that_took_nothing_but_what_others_got_is_rolled_back() -> None:
+    core = welcome_core()
+    session = known_session(core)
+    consumer = open_consumer(core, session)
+    core.receive(0, deliver(1, 40))
+    consumer.hold(session.take(consumer, 1))
+    core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(40, 41)])))
+    taken = session.take_consumed()
+    assert [(one.consumer, one.numbers) for one in taken] == [(consumer, Ranges())]
+    assert session.give_back(taken) == []
+    with pytest.raises(TransactionRolledBack):
+        TransactionCore(1).commitment(taken)
+
+
+def test_what_another_consumer_of_the_session_gets_the_first_has_lost() -> None:
+    """Two consumers of one queue in one transaction: it would be worked on twice and acknowledged once."""
+    core = welcome_core()
+    session = known_session(core)
+    first = open_consumer(core, session)
+    second = open_consumer(core, session)
+    core.receive(0, deliver(1, 40, 2))
+    first.hold(session.take(first, 1))
+
+    core.receive(0, replace(deliver(1, 40, 2), consumer=2))
+
+    assert first.buffered == 0
+    second.hold(session.take(second, 2))
+    with pytest.raises(TransactionRolledBack):
+        TransactionCore(1).commitment(session.take_consumed())
+
+
+def test_losses_of_a_consumer_that_is_gone_are_nobodys() -> None:
+    core = welcome_core()
+    session = known_session(core)
+    consumer = open_consumer(core, session)
+    session.forget_consumer(consumer.consumer)
+    assert core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(40, 41)]))) == []
+    with pytest.raises(ProtocolError):
+        core.receive(0, ConsumerLost(session=SESSION, consumer=7, lost=Ranges([(40, 41)])))

@@ -12,6 +12,7 @@ import pytest
 import antiphon
 from antiphon.client import transactions
 from antiphon.client.transacting import TransactedLane
+from antiphon.ranges import Ranges
 from antiphon.wire import frames
 from antiphon.wire.commands import CommandHeader, ConfirmItem, OutcomeCode, Return
 from antiphon.wire.transaction_frames import TransactionFate
@@ -488,6 +489,67 @@ async def test_a_commit_that_fails_gives_back_what_was_taken() -> None:
         assert again is not None and (again.body, again.delivery_count) == (b"1", 2)
         await session.commit()
         assert server.acknowledged.count == 1
+
+
+def give_to_another(server: FakeServer, *numbers: int) -> None:
+    """A new primary did so; the client manager tells those who had it."""
+    (held,) = server.consumers.values()
+    for number in numbers:
+        held.holds.pop(number)
+    lost = Ranges((number, number + 1) for number in numbers)
+    server.say(frames.ConsumerLost(session=held.session, consumer=held.number, lost=lost))
+
+
+@asynchronous
+async def test_a_transaction_that_took_what_others_got_is_rolled_back() -> None:
+    async with serving() as server, transacted(server) as session:
+        server.fill("queue:in", [b"1", b"2", b"3"])
+        consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
+        await consumer.receive_many(2, timeout=1)
+        await producer.send(b"never")
+        give_to_another(server, 1, 3)
+        await session.producer("queue:b")  # its answer comes behind that
+        assert await consumer.receive(timeout=0) is None
+        with pytest.raises(antiphon.TransactionRolledBack, match="message 1 was given to another consumer"):
+            await session.commit()
+        assert not wishes(server, CommitTransaction) and not server.uncommitted
+        # What is still its own comes again.
+        again = await consumer.receive_many(1, timeout=1)
+        assert [(message.body, message.delivery_count) for message in again] == [(b"2", 2)]
+        await session.commit()
+        assert server.acknowledged == Ranges([(2, 3)])
+
+
+@asynchronous
+async def test_a_transaction_that_waits_to_be_sent_hears_of_what_others_got() -> None:
+    async with serving() as server, transacted(server) as session:
+        server.fill("queue:in", [b"1"])
+        consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
+        await consumer.receive(timeout=1)
+        server.say(frames.FlowState(channel="a", blocked=True, reason="full"))
+        await send_what_gets_stuck(session, producer)
+        committing = asyncio.create_task(session.commit())
+        assert not await goes_on(committing)
+        give_to_another(server, 1)
+        assert not await goes_on(committing)
+        server.say(frames.FlowState(channel="a", blocked=False, reason=""))
+        with pytest.raises(antiphon.TransactionRolledBack, match="message 1 was given to another consumer"):
+            await committing
+        assert not wishes(server, CommitTransaction)
+
+
+@asynchronous
+async def test_whoever_waits_for_more_does_not_get_what_others_got_meanwhile() -> None:
+    async with serving() as server, transacted(server) as session:
+        server.fill("queue:in", [b"1", b"2"])
+        consumer = await session.consumer("queue:in")
+        receiving = asyncio.create_task(consumer.receive_many(3, timeout=5))
+        assert not await goes_on(receiving)
+        give_to_another(server, 1)
+        server.fill("queue:in", [b"3"])
+        assert not await goes_on(receiving)
+        server.fill("queue:in", [b"4"])
+        assert [message.body for message in await receiving] == [b"2", b"3", b"4"]
 
 
 # -- several channels --------------------------------------------------------------------------------

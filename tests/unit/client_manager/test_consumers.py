@@ -417,3 +417,89 @@ def test_a_closing_consumer_keeps_what_it_holds_until_its_acknowledgements_are_c
     assert (register.held, register.credit_messages) == (Ranges([(40, 50)]), 0)
     stage.confirm()
     assert stage.to_primary(Unregister) == [Unregister(key, 0, term=2)]
+
+
+# -- what others have got meanwhile ----------------------------------------------------------------
+
+
+def lost_told(stage: Stage) -> list[frames.ConsumerLost]:
+    return stage.heard_of(frames.ConsumerLost)
+
+
+def test_a_connected_client_hears_at_once_what_a_new_primary_gave_to_others() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.new_term(2)
+    assert stage.to_primary(Register)[-1].held == Ranges([(40, 50)])
+
+    stage.tell(
+        Registered(consumer=key, term=2, lost=Ranges([(40, 45)])),
+        deliver(key, 1, piece(40, [b"a"], redelivered=1), term=2),
+    )
+
+    told = frames.ConsumerLost(session=session, consumer=1, lost=Ranges([(40, 45)]))
+    assert stage.heard[1][-2] == told, "before what comes again"
+    assert lost_told(stage) == [told]
+    stage.new_term(3)
+    assert stage.to_primary(Register)[-1].held == Ranges([(40, 41), (45, 50)])
+
+
+def test_nobody_is_told_who_lost_nothing() -> None:
+    stage, _, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.new_term(2)
+    assert stage.of_kind(SendFrames, stage.tell(Registered(consumer=key, term=2))) == []
+
+
+def test_an_answer_that_was_said_again_takes_nothing_that_was_delivered_meanwhile() -> None:
+    stage, _, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"])))
+    stage.new_term(2)
+    answer = Registered(consumer=key, term=2, lost=Ranges([(40, 41)]), stream=RUN)
+    stage.tell(replace(answer, number=1), deliver(key, 1, piece(40, [b"a"], 1), term=2, number=2))
+    assert len(lost_told(stage)) == 1
+
+    # Beside the stream, and late: when it was said, the message was still another's.
+    stage.step(ChannelEvent(CHANNEL, answer))
+
+    assert len(lost_told(stage)) == 1
+    stage.new_term(3)
+    assert stage.to_primary(Register)[-1].held == Ranges([(40, 41)])
+
+
+def test_a_number_that_comes_to_a_consumer_that_has_it_replaces_what_it_has() -> None:
+    """The first answer in the stream is late, and the one beside it knew what was given back to us."""
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"])))
+    stage.new_term(2)
+    stage.step(ChannelEvent(CHANNEL, Registered(consumer=key, term=2, stream=RUN)))
+    assert lost_told(stage) == []
+
+    stage.tell(
+        Registered(consumer=key, term=2, lost=Ranges([(40, 41)]), stream=RUN, number=1),
+        deliver(key, 1, piece(40, [b"a"], 1), term=2, number=2),
+    )
+
+    told = frames.ConsumerLost(session=session, consumer=1, lost=Ranges([(40, 41)]))
+    assert lost_told(stage) == [told]
+    assert [type(frame) for frame in stage.heard[1][-2:]] == [frames.ConsumerLost, frames.Deliver]
+
+
+def test_what_comes_again_to_one_who_gives_back_makes_void_what_it_had() -> None:
+    """A return may take from it a later copy than the one that it was about."""
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"])))
+    back = Return(destination=KNOWN, subscription=0, counted=True, ranges=Ranges([(40, 41)]))
+    stage.say(1, command(session, 1, back))
+    stage.tell(deliver(key, 2, piece(40, [b"a"], 1), piece(50, [b"b"])))
+    assert lost_told(stage) == [frames.ConsumerLost(session=session, consumer=1, lost=Ranges([(40, 41)]))]
+
+
+def test_a_great_many_losses_are_told_in_frames_that_fit() -> None:
+    stage, _, key = attached()
+    lost = Ranges((number, number + 1) for number in range(0, 140_000, 2))
+    stage.new_term(2)
+    stage.tell(Registered(consumer=key, term=2, lost=lost))
+    told = lost_told(stage)
+    assert [len(frame.lost) for frame in told] == [65_536, 4_464]
+    assert sum(frame.lost.count for frame in told) == lost.count

@@ -20,6 +20,7 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerClose,
     ConsumerGone,
+    ConsumerLost,
     ConsumerOpen,
     ConsumerResume,
     ConsumerResumed,
@@ -85,14 +86,14 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk"),
         1,
-        b"ANTI\x04\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
+        b"ANTI\x05\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
     ),
     (
         Welcome(
             node=1, cluster="c", servers=("a:1", "b:2"), connection=9, frame_limit=65536, heartbeat_ms=5000
         ),
         2,
-        b"ANTI\x04\x00"
+        b"ANTI\x05\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -271,6 +272,11 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     ),
     (ConsumerResumed(request=3, lost=Ranges([(40, 42)])), 70, u32(3) + u32(16) + u64(40) + u64(42)),
     (
+        ConsumerLost(session=9, consumer=4, lost=Ranges([(40, 42)])),
+        71,
+        u128(9) + u32(4) + u32(16) + u64(40) + u64(42),
+    ),
+    (
         Browse(request=3, channel="main", destination=5, after=6, limit=7),
         72,
         u32(3) + b"\x04\0main" + u64(5) + u64(6) + u32(7),
@@ -383,10 +389,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 5 .* we speak 4"):
-        decode_frame(1, b"ANTI\x05\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 6 .* we speak 5"):
+        decode_frame(1, b"ANTI\x06\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x05\x00")
+        decode_frame(2, b"ANTI\x06\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 

@@ -217,6 +217,11 @@ class Queues(Checker):
             if holder is not None and holder.session == session:
                 self._release(number)
 
+    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        for number in numbers.numbers():
+            if self._holders.get(number) == holder:
+                self._release(number)
+
     def _release(self, number: int) -> None:
         holder = self._holders.pop(number, None)
         if holder is not None:

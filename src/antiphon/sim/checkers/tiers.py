@@ -121,6 +121,19 @@ class Destinations(Topics):
         super().on_given_back(node, session, subscription, numbers)
         self._given_back.update((session, subscription, number) for number in numbers.numbers())
 
+    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        if self.is_exclusive:
+            taken = [number for number in numbers.numbers() if self._is_taken_away(holder, number)]
+            if taken:
+                self.fail(f"{taken[:3]} were taken from {holder}, which lives")
+        super().on_lost_told(node, holder, numbers)
+
+    def _is_taken_away(self, holder: Holder, number: int) -> bool:
+        """Does a consumer hold this, which nobody has acknowledged?"""
+        id = self.subscription_of[holder.session, holder.consumer]
+        other = self._holding.get((id, number)) if id else self._holders.get(number)
+        return other == holder and not self._is_done(holder, number)
+
     def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
         self._node_of[holder] = node
         super().on_kept(node, holder, numbers)

@@ -182,6 +182,15 @@ class Topics(Queues):
             if holder is not None and holder.session == session:
                 self._let_go((subscription, number))
 
+    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        id = self.subscription_of[holder.session, holder.consumer]
+        if not id:
+            super().on_lost_told(node, holder, numbers)
+            return
+        for number in numbers.numbers():
+            if self._holding.get((id, number)) == holder:
+                self._let_go((id, number))
+
     def _let_go(self, held: Held) -> None:
         holder = self._holding.pop(held, None)
         if holder is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from antiphon.bus.messages import BusMessage, Entry, ServerStatus
 from antiphon.ids import Mid
@@ -117,6 +117,9 @@ class Checker:
     def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
         """The node let a consumer that came back keep these."""
 
+    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        """The node told a client that a consumer of it holds these no more."""
+
     def on_confirm_left(self, node: int, session: int, number: int, count: int, code: int, at: int) -> None:
         """The node told a client what became of its commands."""
 
@@ -133,6 +136,23 @@ class Checker:
 
     def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
         """A message reached an application."""
+
+    def on_begun(
+        self,
+        holder: Holder,
+        channel: str,
+        subscription: int,
+        number: int,
+        redelivered: int,
+        stand: Stand | None,
+    ) -> None:
+        """An application begins to work on a message.
+
+        `stand` is how its client manager stood when it said the last thing that the client heard.
+        """
+
+    def on_has(self, holder: Holder, channel: str, numbers: Sequence[int]) -> None:
+        """Something came to a consumer: all it has and has neither acknowledged nor given back, each copy."""
 
     def on_look(self, look: int, session: int, destination: int, after: int) -> None:
         """A client with this session asks to see what is stored behind a number."""
@@ -169,6 +189,14 @@ class Holder:
     connection: int
     session: int
     consumer: int
+
+
+class Stand(NamedTuple):
+    """As what a primary knows a consumer, as far as its client manager has heard."""
+
+    key: int
+    term: int
+    stream: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,11 +242,14 @@ class Watch:
     on_holder_gone: Callable[[int, Holder], None]
     on_given_back: Callable[[int, int, int, Ranges], None]
     on_kept: Callable[[int, Holder, Ranges], None]
+    on_lost_told: Callable[[int, Holder, Ranges], None]
     on_confirm_left: Callable[[int, int, int, int, int, int], None]
     on_published: Callable[[int, int, Sequence[bytes]], None]
     on_acknowledged: Callable[[int, int, int, Ranges], None]
     on_confirmed: Callable[[int, int, int, int, int], None]
     on_received: Callable[[Holder, int, bytes, int], None]
+    on_begun: Callable[[Holder, str, int, int, int, Stand | None], None]
+    on_has: Callable[[Holder, str, Sequence[int]], None]
     on_look: Callable[[int, int, int, int], None]
     on_looked: Callable[[int, int, Sequence[int]], None]
     on_sought: Callable[[int, int, int], None]

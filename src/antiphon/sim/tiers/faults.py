@@ -40,6 +40,7 @@ class Faults:
             (profile.door_crashes, self._crash_door),
             (profile.sleeps, self._sleep),
             (profile.door_sleeps, self._let_door_sleep),
+            (profile.missed_failovers, self._miss_failover),
             (profile.partitions, self._part),
             (profile.clogs, self._clog),
             (profile.breaks, self._break),
@@ -106,6 +107,15 @@ class Faults:
         for client in self._clients:
             if client.is_at(door.node_id) and self._chance.random() < self._profile.leave_probability:
                 self._after(self._chance.randrange(duration), self._leave(client))
+
+    def _miss_failover(self) -> None:
+        """A primary goes, and a client manager hears of the next one when that has given out a lot."""
+        self._world.probe("faults.failover_missed")
+        leader = self._town.leader(self._channel())
+        if leader is not None:
+            leader.crash()
+        door = self._chance.choice(list(self._town.doors.values()))
+        door.sleep(self._chance.randrange(300, 600) * MILLISECOND_NS)
 
     def _leave(self, client: ClientProcess) -> Callable[[], None]:
         life = client.life

@@ -67,6 +67,8 @@ class ClusterProfile:
     # A client manager sleeps, and some of its clients go to another one meanwhile.
     door_sleeps: int = 0
     leave_probability: float = 0.7
+    # The primary goes while a client manager sleeps.
+    missed_failovers: int = 0
     partitions: int = 0
     partition_ns_max: int = 800 * MILLISECOND_NS
     clogs: int = 0
@@ -200,7 +202,7 @@ def _draw_habits(chance: random.Random, profile: ClusterProfile) -> None:
 def _be_gentle(profile: ClusterProfile) -> None:
     """Nothing fails but message managers, and a new primary waits for everybody."""
     profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
-    profile.sleeps = profile.blackouts = profile.misreads = 0
+    profile.sleeps = profile.blackouts = profile.misreads = profile.missed_failovers = 0
     profile.are_clocks_unsteady = False
     profile.links.drop_probability = profile.links.duplicate_probability = 0.0
     profile.links.tail_probability = 0.0
@@ -318,6 +320,28 @@ def _for_misreading(chance: random.Random, profile: ClusterProfile) -> None:
     profile.messages = 60
 
 
+def _for_losses(chance: random.Random, profile: ClusterProfile) -> None:
+    """Primaries go while client managers sleep, and slow consumers have much that they have not looked at."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.safety_ns = 2_500 * MILLISECOND_NS
+    profile.topics, profile.queues, profile.consumers, profile.doors = 0, 1, 6, 3
+    profile.missed_failovers, profile.crashes = 2, 0
+    profile.door_sleeps = profile.door_crashes = profile.sleeps = profile.blackouts = profile.partitions = (
+        profile.power_cuts
+    ) = 0
+    profile.breaks = profile.client_crashes = profile.moves = 0
+    profile.messages = 120
+    profile.node.registration_wait_ms = 20
+    profile.settings |= {"silence_ms": 2_000, "suspicion_ms": 150, "rank_delay_ms": 30}
+    profile.clients.patience_ns = 0
+    profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.take_pause_ns = 1_000 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 50 * MILLISECOND_NS
+    profile.clients.return_probability = 0.3
+    profile.clients.credit_messages = 100
+
+
 MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.HELD_RANGES_IGNORED: _for_held_ranges,
     planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
@@ -328,4 +352,6 @@ MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.COUNT_STUCK: _for_returns,
     planted.RETURNED_LAST: _for_returns,
     planted.REFERENCES_IGNORED: _for_references,
+    planted.LOSS_NOT_TOLD: _for_losses,
+    planted.LOSS_FORGOTTEN: _for_losses,
 }

@@ -28,7 +28,7 @@ from antiphon.journal.ports import Buffer, Location
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state import ChannelState
 from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
-from antiphon.sim.checkers.watch import NodeFacts, Watch
+from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
 from antiphon.sim.cluster.links import LinkHabits, Links
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.image import Image
@@ -510,7 +510,12 @@ class DoorRunner(TierRunner):
                 planted=town.planted,
             ),
         )
+        manager = machines.client_manager
+        assert manager is not None, "a door without a client manager"
         self._port = ClientPort(self.world, self.node_id, town.watch, self.take)
+        self._port.stands_of = lambda conn: {
+            consumer: Stand(*known) for consumer, known in manager.attachments(conn)
+        }
         self._live(machines, identity)
 
     def _end(self, why: str) -> None:

@@ -38,6 +38,7 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerClose,
     ConsumerGone,
+    ConsumerLost,
     ConsumerOpen,
     Credit,
     Deliver,
@@ -302,8 +303,17 @@ class ConsumerSession(SimSession):
                 sequence = piece.first_sequence + row
                 self._arrived.append(Taken(delivery, sequence, body, piece.redelivery_count))
                 delivery += 1
+        has = [*[taken.sequence for taken in self._arrived], *self._to_acknowledge.numbers()]
+        self.client.watch.on_has(self.holder, self.channel, has)
         if was_empty:
             self._plan_taking()
+
+    def on_consumer_lost(self, frame: ConsumerLost) -> None:
+        """Others have got these: the application neither sees nor acknowledges them."""
+        if frame.consumer == self.consumer and self._is_attached:
+            self.client.world.probe("client.lost_to_others")
+            self._arrived = deque(taken for taken in self._arrived if taken.sequence not in frame.lost)
+            self._to_acknowledge.remove_all(frame.lost)
 
     def on_gone(self, frame: ConsumerGone) -> None:
         """The node closed the consumer."""
@@ -335,6 +345,14 @@ class ConsumerSession(SimSession):
         for _ in range(chance.randint(1, len(self._arrived))):
             taken = self._arrived.popleft()
             client.watch.on_received(self.holder, taken.sequence, taken.body, taken.redelivered)
+            client.watch.on_begun(
+                self.holder,
+                self.channel,
+                self.subscription,
+                taken.sequence,
+                taken.redelivered,
+                client.stand(self.id, self.consumer),
+            )
             self._seen_through = taken.delivery
             self._to_acknowledge.add(taken.sequence, taken.sequence + 1)
         if chance.random() < client.habits.reopen_probability:
@@ -455,6 +473,8 @@ class SimClient(Speaker[SimSession]):
                 session = self._requests.pop(frame.request, None)
                 if session is not None:
                     session.on_page(frame)
+            case ConsumerLost():
+                self._session(frame.session, lambda session: session.on_consumer_lost(frame))
             case ConsumerGone():
                 self._session(frame.session, lambda session: session.on_gone(frame))
             case _:

@@ -17,6 +17,7 @@ from antiphon.sim.checkers.acknowledgement import Acknowledgements
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.disks import SameDisks
 from antiphon.sim.checkers.durability import Confirmations
+from antiphon.sim.checkers.hands import GivenOut, Hands, OneCopy
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
@@ -64,6 +65,7 @@ class ClusterRun(TownRun[ClusterProfile]):
         order, destinations = Order(self.world), self.model(self.world)
         destinations.is_exclusive = self.profile.is_gentle
         self._total.topics = destinations
+        hands = Hands(self.world)
         return [
             order,
             destinations,
@@ -74,6 +76,9 @@ class ClusterRun(TownRun[ClusterProfile]):
             Redeliveries(self.world),
             Primaries(self.world),
             Reads(self.world, destinations),
+            hands,
+            GivenOut(self.world, self._channel, hands),
+            OneCopy(self.world),
             self._converging(self._channel),
             SameDisks(self.world),
             self._total,

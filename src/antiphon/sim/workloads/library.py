@@ -10,13 +10,16 @@ numbers from the wire and not from the core that counts them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antiphon.batch import Batch
 from antiphon.client.core import NEVER_NS, ClientCore
-from antiphon.client.core_consumer import ConsumerCore
+from antiphon.client.core_consumer import ConsumerCore, Span
 from antiphon.client.core_events import Answered, Arrived, Ended, Refused, SessionEnded, Settled, Welcomed
 from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
 from antiphon.client.core_gathering import Chunk
 from antiphon.client.core_session import SessionCore
+from antiphon.message import Message
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, ClientProcess, Hall
 from antiphon.sim.world import MILLISECOND_NS, Timer
@@ -138,6 +141,7 @@ class LibraryClient(ClientProcess):
             case Settled():
                 self._unsettled -= isinstance(event.tag, Chunk)
             case Arrived():
+                self._look_at_hands(event.consumer)
                 self._plan_taking()
             case Refused() | ConsumerClosed():
                 self.world.probe(f"library.refused.{event.error.code}")
@@ -147,6 +151,36 @@ class LibraryClient(ClientProcess):
                 self.world.probe("library.ended")
             case _:
                 pass
+
+    def _look_at_hands(self, number: int) -> None:
+        """Something came for a consumer: tell all that it has."""
+        session = self._session
+        assert session is not None, "messages without a session"
+        consumer = session.consumers[number]
+        waiting = [one for span in consumer.spans for one in range(*span.numbers)]
+        has = [*waiting, *consumer.held.numbers()]
+        self.watch.on_has(self._holder(consumer), consumer.channel, has)
+
+    def _holder(self, consumer: ConsumerCore) -> Holder:
+        assert self._session is not None, "a consumer without a session"
+        connection = 0 if self.connection is None else self.connection.number
+        return Holder(connection, self._session.session, consumer.consumer)
+
+    def _tell_taken(self, consumer: ConsumerCore, spans: Sequence[Span]) -> list[Message]:
+        """The application begins to work on these."""
+        holder = self._holder(consumer)
+        stand = self.stand(holder.session, holder.consumer)
+        messages = [message for span in spans for message in span.messages()]
+        for message in messages:
+            self.watch.on_begun(
+                holder,
+                consumer.channel,
+                consumer.subscription,
+                message.sequence,
+                message.delivery_count - 1,
+                stand,
+            )
+        return messages
 
     def _start(self) -> None:
         if self._is_producer:
@@ -249,13 +283,11 @@ class LibraryClient(ClientProcess):
         session, consumer = self._session, self._consumer
         if self.life != life or session is None or consumer is None or not consumer.buffered:
             return
-        assert self.connection is not None, "a session without a connection"
-        holder = Holder(self.connection.number, session.session, consumer.consumer)
+        holder = self._holder(consumer)
         spans = session.take(consumer, self.chance.randint(1, consumer.buffered))
-        for span in spans:
-            for message in span.messages():
-                body = bytes(message.body_bytes)
-                self.watch.on_received(holder, message.sequence, body, message.delivery_count - 1)
+        for message in self._tell_taken(consumer, spans):
+            body = bytes(message.body_bytes)
+            self.watch.on_received(holder, message.sequence, body, message.delivery_count - 1)
         session.gather(self.world.now_ns, consumer, spans)
         self._flush()
         if consumer.buffered:

@@ -24,7 +24,7 @@ from antiphon.client.core_events import (
 from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
 from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Departure
 from antiphon.client.core_transaction import RowNumbers, Taken, TransactedPart, TransactionCore
-from antiphon.errors import LocalError
+from antiphon.errors import LocalError, TransactionRolledBack
 from antiphon.sim.checkers.bank import Key, Money, amount_of
 from antiphon.sim.workloads.library import LibraryClient, Ticket
 from antiphon.sim.workloads.teller import AGAIN_NS, Account, Branch
@@ -181,7 +181,7 @@ class LibraryTrader(LibraryClient):
             case ConsumerClosed():
                 self._reopen()
             case Arrived():
-                pass
+                self._look_at_hands(event.consumer)
 
     def _on_reply(self, request: int, reply: object) -> None:
         wanted = self._replies.pop(request, None)
@@ -254,14 +254,13 @@ class LibraryTrader(LibraryClient):
             most = consumer.buffered if is_closing else min(consumer.buffered, self.manners.messages_max)
             spans = session.take(consumer, chance.randint(1, most))
             consumer.hold(spans)
-            for span in spans:
-                for message in span.messages():
-                    body = bytes(message.body_bytes)
-                    self.bank.on_delivered(consumer.channel, message.sequence, body)
-                    told = message.delivery_count - 1
-                    at = (consumer.channel, session.session, consumer.consumer)
-                    self.bank.on_taken(*at, message.sequence, told)
-                    total += amount_of(body)
+            for message in self._tell_taken(consumer, spans):
+                body = bytes(message.body_bytes)
+                self.bank.on_delivered(consumer.channel, message.sequence, body)
+                told = message.delivery_count - 1
+                at = (consumer.channel, session.session, consumer.consumer)
+                self.bank.on_taken(*at, message.sequence, told)
+                total += amount_of(body)
         self._withdrawn = total if is_closing else 0
         while total and not is_closing:
             amount = total if chance.random() < 0.5 else chance.randint(1, total)
@@ -317,7 +316,13 @@ class LibraryTrader(LibraryClient):
             self._later(MILLISECOND_NS, self._commit)
             return
         taken = session.take_consumed()
-        parts = transaction.commitment(taken)
+        try:
+            parts = transaction.commitment(taken)
+        except TransactionRolledBack:
+            self.world.probe("library_trader.lost_what_it_took")
+            session.hold_again(taken)
+            self._roll_back()
+            return
         if not parts:
             # What it took is with others by now, and it sent nothing.
             self._next()

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphon.sim.checkers.watch import Watch
+from antiphon.sim.checkers.watch import Stand, Watch
 from antiphon.sim.network import ClientPort, Connection, Network
 from antiphon.sim.world import MILLISECOND_NS, World
 from antiphon.wire.frames import ServerFrame
@@ -155,6 +155,10 @@ class ClientProcess:
         self.address += 1
         self._connect(self.life)
         self.world.after(self.chance.randrange(self.habits.reconnect_ns), left.abandon)
+
+    def stand(self, session: int, consumer: int) -> Stand | None:
+        """How its client manager stood with a consumer, by the last thing it said."""
+        return None if self.connection is None else self.connection.heard.get((session, consumer))
 
     def is_at(self, node: int) -> bool:
         """Is it connected to this node?"""

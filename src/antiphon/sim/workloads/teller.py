@@ -23,6 +23,7 @@ from antiphon.wire.frames import (
     Command,
     Confirm,
     ConsumerGone,
+    ConsumerLost,
     Deliver,
     DestinationCreate,
     DestinationOpened,
@@ -137,6 +138,9 @@ class Teller(Speaker[Answer]):
     def on_deliver(self, frame: Deliver) -> None:
         """Messages arrived."""
 
+    def on_consumer_lost(self, frame: ConsumerLost) -> None:
+        """Others have got some of what came."""
+
     def on_gone(self, frame: ConsumerGone) -> None:
         """The node closed a consumer."""
 
@@ -180,6 +184,9 @@ class Teller(Speaker[Answer]):
             case Deliver():
                 if frame.session == self.session:
                     self.on_deliver(frame)
+            case ConsumerLost():
+                if frame.session == self.session:
+                    self.on_consumer_lost(frame)
             case ConsumerGone():
                 if frame.session == self.session:
                     self.on_gone(frame)

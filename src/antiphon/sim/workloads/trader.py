@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from antiphon.batch import Batch
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.bank import Money, amount_of
+from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.workloads.committer import Committer, Undertaking
 from antiphon.sim.workloads.teller import Account, Branch
 from antiphon.sim.world import MILLISECOND_NS
@@ -27,6 +28,7 @@ from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, Return
 from antiphon.wire.frames import (
     ConsumerClose,
     ConsumerGone,
+    ConsumerLost,
     ConsumerOpen,
     ConsumerResume,
     ConsumerResumed,
@@ -51,6 +53,7 @@ class Coin:
     delivery: int
     sequence: int
     body: bytes
+    redelivered: int
 
 
 @dataclass(slots=True)
@@ -193,9 +196,6 @@ class Trader(Committer[Transfer]):
         self.world.probe("trader.consumer_came_back")
         counter.is_attached = True
         counter.may_come_back = False
-        transfer = self.under_way
-        is_ours = transfer is not None and not transfer.is_orphan
-        taken = transfer.taken.get(counter.account.name, []) if transfer is not None and is_ours else []
         wish = ConsumerResume(
             request=self.next_request(lambda frame: self._on_come_back(counter, frame)),
             session=self.session,
@@ -207,18 +207,46 @@ class Trader(Committer[Transfer]):
             credit_bytes=self.habits.credit_bytes,
             delivered_messages=counter.delivered,
             delivered_bytes=0,
-            held=_numbers([*taken, *counter.arrived]),
+            held=_numbers([*self._taken_at(counter), *counter.arrived]),
         )
         self.say(wish)
+
+    def _taken_at(self, counter: Counter) -> list[Coin]:
+        """What the transfer that is under way took from a consumer that is still the same."""
+        transfer = self.under_way
+        is_ours = transfer is not None and not transfer.is_orphan
+        return transfer.taken.get(counter.account.name, []) if transfer is not None and is_ours else []
+
+    def _holder(self, counter: Counter) -> Holder:
+        connection = self.connection
+        return Holder(connection.number if connection else 0, self.session, counter.consumer)
 
     def _on_come_back(self, counter: Counter, frame: ServerFrame) -> None:
         if not isinstance(frame, ConsumerResumed):
             self.replace_session()
             return
-        if frame.lost:
-            self.world.probe("trader.lost_what_it_held")
-        kept = [coin for coin in counter.arrived if coin.sequence not in frame.lost]
-        counter.arrived = deque(kept)
+        self._lose_coins(counter, frame.lost)
+
+    def on_consumer_lost(self, frame: ConsumerLost) -> None:
+        for counter in self._counters.values():
+            if counter.consumer == frame.consumer and counter.is_attached:
+                self._lose_coins(counter, frame.lost)
+
+    def _lose_coins(self, counter: Counter, lost: Ranges) -> None:
+        """Others have got these. What took some of them, and is not to be committed yet, is rolled back."""
+        if not lost:
+            return
+        self.world.probe("trader.lost_what_it_held")
+        counter.arrived = deque(coin for coin in counter.arrived if coin.sequence not in lost)
+        transfer = self.under_way
+        if transfer is None or transfer.is_committing or transfer.is_orphan:
+            return
+        taken = transfer.taken.get(counter.account.name, [])
+        left = [coin for coin in taken if coin.sequence not in lost]
+        if len(left) < len(taken):
+            self.world.probe("trader.lost_what_it_took")
+            transfer.taken[counter.account.name] = left
+            self._roll_back()
 
     def on_gone(self, frame: ConsumerGone) -> None:
         for counter in self._counters.values():
@@ -247,9 +275,12 @@ class Trader(Committer[Transfer]):
                 if counter is not None:
                     count = piece.redelivery_count
                     self.bank.on_taken(frame.channel, frame.session, frame.consumer, sequence, count)
-                    counter.arrived.append(Coin(delivery, sequence, body))
+                    counter.arrived.append(Coin(delivery, sequence, body, count))
                     counter.delivered = delivery
                 delivery += 1
+        if counter is not None:
+            has = [coin.sequence for coin in (*counter.arrived, *self._taken_at(counter))]
+            self.watch.on_has(self._holder(counter), frame.channel, has)
 
     # A transfer, step by step.
 
@@ -275,6 +306,15 @@ class Trader(Committer[Transfer]):
             )
             coins = [counter.arrived.popleft() for _ in range(self.chance.randint(1, most))]
             transfer.taken[counter.account.name] = coins
+            for coin in coins:
+                self.watch.on_begun(
+                    self._holder(counter),
+                    counter.account.channel,
+                    0,
+                    coin.sequence,
+                    coin.redelivered,
+                    self.stand(self.session, counter.consumer),
+                )
             total += sum(amount_of(coin.body) for coin in coins)
             self._see(counter, coins[-1].delivery)
         if not is_closing:
@@ -427,10 +467,11 @@ class Trader(Committer[Transfer]):
         for name, coins in transfer.taken.items():
             counter = self._counters[name]
             account = counter.account
-            back = Return(
-                destination=account.destination, subscription=0, counted=True, ranges=_numbers(coins)
-            )
-            self.order(account.channel, CommandKind.RETURN, back.encode())
+            if coins:
+                back = Return(
+                    destination=account.destination, subscription=0, counted=True, ranges=_numbers(coins)
+                )
+                self.order(account.channel, CommandKind.RETURN, back.encode())
             if counter.is_attached:
                 self._close(counter)
 

@@ -17,12 +17,13 @@ from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.bank import Bank
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.disks import SameDisks
+from antiphon.sim.checkers.hands import GivenOut, Hands, OneCopy
 from antiphon.sim.checkers.ledger import Ledger
 from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.tiers import Primaries
-from antiphon.sim.checkers.watch import Checker, Watch
+from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.strikes import StepWatch, Strikes
@@ -50,7 +51,8 @@ class TransactionRun(TownRun[TransactionProfile]):
         super().__init__(seed, trace, planted, without)
         self.profile = draw(self._chance, profile)
         self._bank = Bank(self.world)
-        self._watch = Watch([self._bank])
+        self._hands = Hands(self.world)
+        self._watch = self._watch_by([self._bank, self._hands, OneCopy(self.world)])
         self._strikes = Strikes(self.world, self.profile.strikes, self.profile.strike_probability)
         self._build(self._quarters(), self._watch)
         self.clients = self._tellers()
@@ -69,6 +71,7 @@ class TransactionRun(TownRun[TransactionProfile]):
                 Restores(self.world, self._planted),
                 Primaries(self.world),
                 redeliveries,
+                GivenOut(self.world, channel, self._hands),
                 self._converging(channel),
                 SameDisks(self.world),
                 StepWatch(self.world, channel, self._strikes),

@@ -1,0 +1,119 @@
+"""What is in the hands of applications: nobody works on a message that another worked on before, unless it is
+told so; and no consumer has a message twice.
+
+    others    an application begins to work on a message without `redelivered`, and another had begun before
+    twice     a consumer has two copies of one message that it neither acknowledged nor gave back
+
+What lies in a client's buffer may be given to others while its client manager is asleep, cut off or taken for
+dead, and nobody can tell the client then. But once its client manager has registered its consumers again, and
+the client has heard anything since, it has been told. So the first promise is held against what the client
+manager knew when it said the last thing that the client heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.bus.messages import BusMessage, Deliver, Register, Registered
+from antiphon.sim.checkers.watch import Checker, Holder, Stand
+from antiphon.sim.world import World
+
+Owner = tuple[int, int]
+"""A consumer on one connection after the other: its session, and its number there."""
+
+
+class Hands(Checker):
+    """Compares what primaries gave to whom with what applications work on."""
+
+    promise = "I30 hands"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._clock = 0
+        # When a message of a queue was last given to whom; when a registration was answered first.
+        self._given: dict[tuple[str, int], dict[Owner, int]] = {}
+        self._registered: dict[tuple[str, Stand], int] = {}
+        # Who has begun to work on a message.
+        self._workers: dict[tuple[str, int], dict[Owner, None]] = {}
+
+    def given(self, channel: str, number: int, owner: Owner) -> None:
+        """A primary gives a message to a consumer."""
+        self._clock += 1
+        self._given.setdefault((channel, number), {})[owner] = self._clock
+
+    def registered(self, channel: str, stand: Stand) -> None:
+        """A primary answers a registration. What it gave to others before, it knows to be lost."""
+        self._clock += 1
+        self._registered.setdefault((channel, stand), self._clock)
+
+    def on_begun(
+        self,
+        holder: Holder,
+        channel: str,
+        subscription: int,
+        number: int,
+        redelivered: int,
+        stand: Stand | None,
+    ) -> None:
+        if subscription:
+            return
+        owner = holder.session, holder.consumer
+        workers = self._workers.setdefault((channel, number), {})
+        others = [one for one in workers if one != owner]
+        workers[owner] = None
+        if others:
+            self.world.probe("hands.worked_on_again")
+        if redelivered or not others:
+            return
+        given = self._given[channel, number]
+        ours = given[owner]
+        told = 0 if stand is None else self._registered.get((channel, stand), 0)
+        for other in others:
+            if given[other] < ours:
+                self.fail(f"{number} of {channel} came to {owner} without a mark, behind {other}")
+            if given[other] < told:
+                self.fail(
+                    f"{owner} works on {number} of {channel}, which {other} got, and could have been told"
+                )
+            self.world.probe("hands.could_not_know")
+
+
+class GivenOut(Checker):
+    """Tells the hands what the primaries of one channel say."""
+
+    promise = "I30 hands"
+    hears = (Deliver, Register, Registered)
+
+    def __init__(self, world: World, channel: str, hands: Hands) -> None:
+        super().__init__(world)
+        self._channel = channel
+        self._hands = hands
+        # By the client manager and the key that it gave.
+        self._owners: dict[tuple[int, int], Owner] = {}
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        match message:
+            case Register():
+                self._owners[node, message.consumer] = message.session, message.number
+            case Registered() if not message.code:
+                self._hands.registered(self._channel, Stand(message.consumer, message.term, message.stream))
+            case Deliver():
+                for target in message.targets:
+                    for taker in target.takers:
+                        owner = self._owners[target.node, taker.consumer]
+                        for piece in message.pieces:
+                            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                                self._hands.given(self._channel, number, owner)
+
+
+class OneCopy(Checker):
+    """No consumer has a number twice."""
+
+    promise = "I31 one copy"
+
+    def on_has(self, holder: Holder, channel: str, numbers: Sequence[int]) -> None:
+        seen: set[int] = set()
+        for number in numbers:
+            if number in seen:
+                self.fail(f"{holder} has {number} of {channel} twice")
+            seen.add(number)
