@@ -164,6 +164,7 @@ class Channel:
         entry = Entry(self.next, count, kind, mid, 0, digest, detail)
         self.next += count
         self.log.append((entry, payload))
+        Client.heard = self.heard
         show(self.manager, self.payloads, entry, payload, self.now_ns, self.wall_ms)
         return entry.first
 
@@ -350,6 +351,9 @@ def forget(session: int, transaction: int) -> bytes:
 class Client:
     """Numbers the commands of one session, as a client does."""
 
+    # Unless a test says otherwise, clients have heard of all that is in the channel that was written last.
+    heard = 0
+
     def __init__(self, session: int = SESSION, generation: int = 1) -> None:
         self.session = session
         self.generation = generation
@@ -533,21 +537,21 @@ class Client:
         limit_ms: int = 60_000,
         consumes: bool = False,
         acks: bool = False,
-        heard: int = 0,
+        heard: int | None = None,
     ) -> bytes:
         payload = Hold(
             name=name,
             position=position,
             limit_ms=limit_ms,
-            heard=heard,
+            heard=Client.heard if heard is None else heard,
             consumes=consumes,
             acks=acks,
             destinations=destinations,
         )
         return self._numbered(payload, None)
 
-    def release(self, name: str, heard: int = 0) -> bytes:
-        return self._numbered(ReleaseHold(name=name, heard=heard), None)
+    def release(self, name: str, heard: int | None = None) -> bytes:
+        return self._numbered(ReleaseHold(name=name, heard=Client.heard if heard is None else heard), None)
 
     def unsubscribe(self, subscription: int) -> bytes:
         return self._numbered(Unsubscribe(subscription=subscription), None)

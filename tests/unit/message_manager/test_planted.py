@@ -209,7 +209,7 @@ def test_taking_a_hold_that_is_outdated_is_seen(is_planted: bool) -> None:
     channel.order(client.open(), client.hold("reader", 1, queue))
     channel.order(client.release("reader", channel.heard))
 
-    channel.order(client.hold("reader", 1, queue))
+    channel.order(client.hold("reader", 1, queue, heard=0))
     assert bool(channel.manager.state.holds.rows) == is_planted
 
 

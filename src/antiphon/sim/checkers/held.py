@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from antiphon.bus.messages import BusMessage, Deliver, Entry
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.tiers import Destinations
+from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import World
 from antiphon.wire.commands import Acknowledge, CommandHeader, LogTime, Payload
 from antiphon.wire.holds import Hold, ReleaseHold
@@ -51,6 +52,8 @@ class HeldDestinations(Destinations):
         self._hold_ended = 0
         self._log_time_ms = 0
         self._alone: dict[int, list[Alone]] = {}
+        # Session and number: acknowledged while another had the queue alone, so that it comes again.
+        self._in_vain: set[tuple[int, int]] = set()
         # After each entry: position and beginning of every hold.
         self._holds_after: dict[int, dict[str, tuple[int, int]]] = {}
 
@@ -86,8 +89,7 @@ class HeldDestinations(Destinations):
                 self._taker_of(destination) is not None
             ):
                 self.world.probe("model.acknowledged_what_is_anothers")
-                for number in ranges.numbers():
-                    self._release(number)
+                self._in_vain.update((header.session, number) for number in ranges.numbers())
             case _:
                 super()._do(payload, header, sequence, skip)
 
@@ -143,6 +145,12 @@ class HeldDestinations(Destinations):
             elif now_ms > hold.renewed_ms + hold.limit_ms:
                 self.world.probe("model.hold_expired")
                 self._end(name, sequence)
+
+    # Who holds what.
+
+    def _may_lose(self, other: Holder, holder: Holder, subscription: int, number: int) -> bool:
+        is_in_vain = not subscription and (other.session, number) in self._in_vain
+        return is_in_vain or super()._may_lose(other, holder, subscription, number)
 
     # What leaves the node.
 

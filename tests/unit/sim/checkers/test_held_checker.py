@@ -7,6 +7,7 @@ import pytest
 from antiphon.bus.planted import NONE, OUTDATED_HOLD_TAKEN
 from antiphon.message_manager.destinations.queue import Queue
 from antiphon.sim.checkers.held import HeldDestinations
+from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import Violation, World
 from tests.unit.message_manager.channel import Channel, Client, delivers
 
@@ -99,6 +100,17 @@ def test_a_hold_that_does_not_end_in_time_is_seen() -> None:
     log.channel.pass_time(60_001)
     with pytest.raises(Violation, match="has the holds"):
         log.show()
+
+
+def test_what_was_acknowledged_in_vain_may_come_to_the_same_consumer_again() -> None:
+    log, holder = Log(), Holder(1, 0xA1, 7)
+    log.checker.subscription_of[0xA1, 7] = 0
+    for number in (log.first, log.first + 1):
+        log.checker.on_handed_out(NODE, holder, number, 1, 0)
+    log.order(log.client.ack(log.id, (log.first, log.first + 1)))
+    log.checker.on_handed_out(NODE, holder, log.first, 1, 1)
+    with pytest.raises(Violation, match="holds it"):
+        log.checker.on_handed_out(NODE, holder, log.first + 1, 1, 1)
 
 
 def test_messages_of_a_queue_that_is_somebody_elses_are_seen_where_they_are_handed_out() -> None:
