@@ -6,6 +6,7 @@ does no harm. Deliveries are numbered 1, 2, 3, … from the attachment on; bytes
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.ranges import Ranges
@@ -115,6 +116,27 @@ class Consumer:
         self.in_flight.add(start, stop)
         self.delivered += count
         self.delivered_bytes += bytes
+
+    def give_fewer(self, first: int, count: int, rows: Iterable[tuple[int, int]]) -> int:
+        """Of the deliveries first … first+count-1 only these rows go out, each a sequence and a count.
+
+        None of the deliveries has reached the consumer. The rows get the last of their numbers; the first of
+        those is returned.
+        """
+        rows, stop = list(rows), first + count
+        number = begun = stop - sum([count for _, count in rows])
+        before, between, behind = [], [], []
+        for run in self._runs:
+            if run.delivery < first:
+                before.append(run._replace(count=min(run.count, first - run.delivery)))
+            skip = max(0, stop - run.delivery)
+            if skip < run.count:
+                behind.append(Run(run.delivery + skip, run.sequence + skip, run.count - skip))
+        for sequence, count in rows:
+            between.append(Run(number, sequence, count))
+            number += count
+        self._runs = [*before, *between, *behind]
+        return begun
 
     def _is_held(self, run: Run) -> bool:
         return bool(self.in_flight.clip(run.sequence, run.sequence + run.count))

@@ -556,9 +556,18 @@ class Delivery:
         if read is None:
             # It is being mended; whoever misses it will say so again.
             return 0
-        before = sum([rows.body_bytes for rows in sent.rows])
+        before, count = sum([rows.body_bytes for rows in sent.rows]), _count_of(sent.rows)
         pieces, sent.rows = read
         spent = sum([rows.body_bytes for rows in sent.rows])
+        if _count_of(sent.rows) < count:
+            # They have the last of the numbers: what the client counts on from there is then what we count.
+            left = [(rows.first, rows.count) for rows in sent.rows]
+            sent.takers = tuple(
+                [
+                    taker._replace(first_delivery=consumer.give_fewer(taker.first_delivery, count, left))
+                    for taker, consumer in here
+                ]
+            )
         if spent < before:
             self._refund(stream.node, sent.takers, before - spent)
         target = Target(stream.node, number, sent.takers, stream.run)
@@ -568,18 +577,17 @@ class Delivery:
     def _read_again(
         self, sent: Sent, holders: list[Consumer]
     ) -> tuple[tuple[Piece, ...], tuple[Rows, ...]] | None:
-        """What these still hold of rows that were sent once; None if it cannot be read just now.
+        """What all of these still hold of rows that were sent once; None if it cannot be read just now.
 
-        Nothing is left when nobody is. The number must come all the same.
+        Nothing is left when nobody is. The number must come all the same. What only some of them hold,
+        because a late acknowledgement came for the others, these get anew.
         """
         destination = self._directory.get(sent.destination)
         pieces: list[Piece] = []
         read: list[Rows] = []
         for first, count, redelivery_count, _ in sent.rows if destination is not None else ():
             assert destination is not None, "of a destination that is gone nothing is left"
-            left = Ranges()
-            for consumer in holders:
-                left.add_all(consumer.in_flight.clip(first, first + count))
+            left = self._held_by_all(holders, first, first + count)
             for start, stop in left.intersection(destination.live):
                 while start < stop:
                     try:
@@ -593,6 +601,18 @@ class Delivery:
                     start = cut.stop
         return tuple(pieces), tuple(read)
 
+    def _held_by_all(self, holders: list[Consumer], start: int, stop: int) -> Ranges:
+        held = [consumer.in_flight.clip(start, stop) for consumer in holders]
+        common = held[0] if held else Ranges()
+        for one in held[1:]:
+            common = common.intersection(one)
+        for consumer, one in zip(holders, held, strict=True):
+            if one != common:
+                dispatcher = self._dispatchers[consumer.source]
+                dispatcher.take_back(consumer, one.difference(common))
+                self._stir(dispatcher)
+        return common
+
     def _refund(self, node: int, takers: tuple[Taker, ...], size: int) -> None:
         """These will never get so many bytes of what they were given: they are not to count."""
         for taker in takers:
@@ -601,6 +621,10 @@ class Delivery:
             dispatcher = self._dispatchers[consumer.source]
             dispatcher.look_at_credit(consumer)
             self._stir(dispatcher)
+
+
+def _count_of(rows: tuple[Rows, ...]) -> int:
+    return sum([one.count for one in rows])
 
 
 def _is_former(other: Consumer, message: Register) -> bool:

@@ -235,6 +235,11 @@ class Dispatcher:
         self.returning.remove_all(back)
         self._free(back)
 
+    def take_back(self, consumer: Consumer, numbers: Ranges) -> None:
+        """These did not reach the consumer, and will not: they are given out anew."""
+        consumer.forget(numbers)
+        self._free(numbers)
+
     def let_go(self, numbers: Ranges, holders: list[Consumer]) -> None:
         """Who holds these is done with them; they are locked, and wait to be acknowledged or unlocked."""
         for consumer in holders:

@@ -413,3 +413,16 @@ def test_commands_cannot_take_more_numbers_than_their_envelope_has(
     first = channel.order(client.publish(queue, bodies(5)), count=3)
     assert [(o.first, o.count, o.code) for o in channel.exceptions()] == [(first, 3, C.REFUSED)]
     assert stored(channel) == []
+
+
+def test_the_count_of_a_message_goes_with_it(channel: Channel, client: Client, queue: int) -> None:
+    topic = channel.create_topic("news")
+    subscription = channel.order(client.subscribe(topic))
+    first = channel.order(client.publish(queue, bodies(1)))
+    second = channel.order(client.publish(topic, bodies(1)))
+    for destination, number, id in ((queue, first, 0), (topic, second, subscription)):
+        channel.order(client.give_back(destination, (number, number + 1), subscription=id))
+        source = channel.manager.state.directory.source(destination, id)
+        assert source is not None and list(source.counts.items()) == [(number, 1)]
+        channel.order(client.ack(destination, (number, number + 1), subscription=id))
+        assert not source.counts

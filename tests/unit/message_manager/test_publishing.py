@@ -160,3 +160,16 @@ def test_what_is_for_destination_0_goes_nowhere_and_is_refused(follows: bool) ->
     assert got == ([b"for the queue"] if follows else [])
     outcomes = play.channel.manager.state.outcomes.page(0, play.channel.manager.applied)[2]
     assert [(each.first, each.code) for each in outcomes] == [(first, OutcomeCode.NO_DESTINATION)]
+
+
+def test_a_lone_publication_of_a_former_generation_is_void_whoever_says_it() -> None:
+    """Also by the client manager that has the session."""
+    channel, client = Channel(), Client()
+    queue = channel.create("queue:one")
+    channel.order(client.open())
+    late = client.publish(queue, bodies(1))
+    channel.order(client.resume(2))
+    outcome = channel.outcome(late)
+    assert outcome is not None and outcome.code == OutcomeCode.STALE
+    [kept] = [one for one in channel.manager.state.directory if one.id == queue]
+    assert not kept.live

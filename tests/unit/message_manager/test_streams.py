@@ -21,9 +21,10 @@ from antiphon.bus.messages import (
 )
 from antiphon.errors import ConsumerClosed
 from antiphon.message_manager.consumers import ConsumerKey
-from antiphon.message_manager.effects import Effect
+from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.manager import MessageManagerSettings
 from antiphon.ranges import Ranges
+from antiphon.wire.commands import CommandKind, Return, read_command
 from tests.unit.message_manager.channel import (
     CM,
     SESSION,
@@ -69,6 +70,17 @@ def multicasts(effects: Iterable[Effect]) -> list[Deliver]:
         effect.message
         for effect in effects
         if isinstance(effect, Multicast) and isinstance(effect.message, Deliver)
+    ]
+
+
+def returned(effects: Iterable[Effect]) -> list[tuple[int, int]]:
+    """What the primary wants to have given back, counted."""
+    commands = [read_command(effect.command) for effect in effects if isinstance(effect, Propose)]
+    return [
+        pair
+        for header, body in commands
+        if header.kind == CommandKind.RETURN
+        for pair in Return.decode(body).ranges
     ]
 
 
@@ -159,6 +171,28 @@ def test_messages_that_are_gone_leave_their_number_and_no_debt(
     # The bytes of the two count no more, and so there is credit for the fourth.
     [consumer] = primary.delivery._consumers.values()
     assert consumer.delivered_bytes == 200 and first + 3 in consumer.in_flight
+
+
+def test_messages_in_the_middle_that_are_gone_do_not_hide_which_were_seen(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    """Its client counts what it got: two, the second of which is delivery 3 here."""
+    first = channel.order(client.publish(queue, bodies(3)))
+    channel.register(1, queue)
+    channel.flush()
+    channel.order(client.ack(queue, (first + 1, first + 2)))
+    channel.acknowledge(1, (2, 3))
+    [again] = delivers(channel.flush())
+    assert [piece.first_sequence for piece in again.pieces] == [first, first + 2]
+    assert [taker.first_delivery for taker in again.targets[0].takers] == [2]
+    more = channel.order(client.publish(queue, bodies(1)))
+    [next_one] = delivers(channel.flush())
+    assert [taker.first_delivery for taker in next_one.targets[0].takers] == [4]
+
+    channel.unregister(1, seen_through=2)
+    assert returned(channel.flush()) == [(first, first + 1)]
+    channel.register(2, queue)
+    assert numbers_to(channel.flush(), 2) == [first + 2, more]
 
 
 def test_a_number_of_nobody_is_sent_empty(channel: Channel, client: Client, queue: int) -> None:
@@ -452,6 +486,38 @@ def test_the_same_rows_for_several_of_one_client_manager_are_one_message(
     [target] = deliver.targets
     assert [taker.consumer for taker in target.takers] == [1, 2, 3]
     assert multicasts(effects) == []
+
+
+def test_what_one_of_several_needs_no_more_is_sent_again_to_the_others_alone(
+    channel: Channel, client: Client
+) -> None:
+    """A late acknowledgement of who had the subscription before: it must not be given to it behind that."""
+    topic, [one, two] = subscribers(channel, (client, CM), (client, CM))
+    subscription = next(iter(channel.manager.state.directory.topics)).subscriptions
+    first_of, _ = subscription
+    first = channel.order(client.publish(topic, bodies(4)))
+    channel.flush()
+    channel.order(client.ack(topic, (first + 1, first + 2), subscription=first_of))
+
+    channel.acknowledge(2, (3, 4))
+    effects = channel.flush()
+    assert numbers_to(effects, one) == [first, first + 2, first + 3]
+    assert sorted(numbers_to(effects, two)) == [first, first + 1, first + 2, first + 3]
+    counts = {number: count for who, number, _, count in delivered(effects) if who == two}
+    assert set(counts.values()) == {0}, "nobody has seen any of it"
+
+
+def test_rows_that_nobody_holds_any_more_are_not_sent_again_though_they_are_stored(
+    channel: Channel, client: Client
+) -> None:
+    topic, [one] = subscribers(channel, (client, CM))
+    [subscription] = next(iter(channel.manager.state.directory.topics)).subscriptions
+    first = channel.order(client.publish(topic, bodies(3)))
+    channel.flush()
+    channel.order(client.ack(topic, (first, first + 1), subscription=subscription))
+
+    channel.acknowledge(1, (2, 3))
+    assert numbers_to(channel.flush(), one) == [first + 1, first + 2]
 
 
 def test_the_same_rows_for_several_client_managers_leave_once(

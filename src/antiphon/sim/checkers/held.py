@@ -48,6 +48,8 @@ class HeldDestinations(Destinations):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        # Places in the streams to client managers that something was said in.
+        self._told: set[tuple[int, int, int, int]] = set()
         self._holds: dict[str, HoldModel] = {}
         self._hold_ended = 0
         self._log_time_ms = 0
@@ -155,15 +157,20 @@ class HeldDestinations(Destinations):
     # What leaves the node.
 
     def on_sent(self, node: int, message: BusMessage) -> None:
-        if isinstance(message, Deliver) and message.destination in self._alone:
+        if isinstance(message, Deliver):
             places = [(message.term, one.node, one.stream, one.number) for one in message.targets]
-            applied = self._applied.get(node, 0)
-            for alone in self._alone[message.destination]:
-                is_over = alone.ended is not None and alone.ended <= applied
-                # What is said once more in a stream was said before.
-                if alone.began <= applied and not is_over and not self._told.issuperset(places):
-                    self.fail(
-                        f"node {node} hands out messages of queue {message.destination}, which somebody has "
-                        f"alone since {alone.began}"
-                    )
+            # What is said once more in a stream was said before.
+            if not self._told.issuperset(places):
+                self._check_alone(node, message.destination)
+            self._told.update(places)
         super().on_sent(node, message)
+
+    def _check_alone(self, node: int, queue: int) -> None:
+        applied = self._applied.get(node, 0)
+        for alone in self._alone.get(queue, ()):
+            is_over = alone.ended is not None and alone.ended <= applied
+            if alone.began <= applied and not is_over:
+                self.fail(
+                    f"node {node} hands out messages of queue {queue}, which somebody has alone since "
+                    f"{alone.began}"
+                )

@@ -139,13 +139,14 @@ class Ledger(Checker):
         places = {(message.term, one.node, one.stream, one.number) for one in message.targets}
         is_fresh = not places <= self._told
         self._told |= places
-        for piece in message.pieces if is_fresh else ():
+        for piece in message.pieces:
             for number in range(piece.first_sequence, piece.first_sequence + piece.count):
-                self._check_given_out(node, number)
+                self._check_given_out(node, number, is_fresh)
 
-    def _check_given_out(self, node: int, number: int) -> None:
+    def _check_given_out(self, node: int, number: int, is_fresh: bool) -> None:
+        """What was given out before it was locked is still its holder's, and may be said again."""
         applied = self._applied[node]
-        if self._locked.get(number, applied + 1) <= applied:
+        if is_fresh and self._locked.get(number, applied + 1) <= applied:
             self.fail(f"{number} of {self._channel} is given out while a transaction has it locked")
         if self._gone.get(number, applied + 1) <= applied:
             self.fail(f"{number} of {self._channel} is given out after it was consumed")

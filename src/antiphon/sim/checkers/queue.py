@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Target
+from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World
@@ -63,8 +63,6 @@ class Queues(Checker):
         self._sessions: dict[int, _Session] = {}
         self._holders: dict[int, Holder] = {}
         self._held: dict[Holder, set[int]] = {}
-        # Places in the streams to client managers that something was said in.
-        self._told: set[tuple[int, int, int, int]] = set()
 
     # The model.
 
@@ -159,18 +157,8 @@ class Queues(Checker):
 
     # What leaves the node.
 
-    def _fresh(self, message: Deliver) -> list[Target]:
-        """Whom it concerns that was not told this before: what is said twice in a stream is taken once."""
-        fresh = []
-        for target in message.targets:
-            place = message.term, target.node, target.stream, target.number
-            if place not in self._told:
-                self._told.add(place)
-                fresh.append(target)
-        return fresh
-
     def on_sent(self, node: int, message: BusMessage) -> None:
-        if not isinstance(message, Deliver) or not self._fresh(message):
+        if not isinstance(message, Deliver):
             return
         queue = self.queues.get(message.destination)
         if queue is None:

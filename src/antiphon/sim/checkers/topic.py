@@ -125,7 +125,7 @@ class Topics(Queues):
             self.subscription_of[message.session, message.number] = message.subscription
             self._subscription_at[node, message.consumer] = message.subscription
         elif isinstance(message, Deliver) and message.destination in self.stored:
-            for target in self._fresh(message):
+            for target in message.targets:
                 for taker in target.takers:
                     self._check_delivery(node, self._subscription_at[target.node, taker.consumer], message)
         else:

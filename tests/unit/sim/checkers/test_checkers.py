@@ -435,11 +435,12 @@ def test_a_hook_reaches_every_checker_that_wants_it() -> None:
     assert order.committed_upto == 1
 
 
-def test_what_is_said_again_under_its_number_is_no_second_hand_out() -> None:
+def test_what_is_said_again_under_its_number_must_not_be_acknowledged_either() -> None:
     queues = queue_with(publish(1, 3))
     said = deliver(3, 3)
     queues.on_sent(NODE, said)
-    queues.on_applied(NODE, entry(6, 4, 1), memoryview(acknowledge(4, (3, 5))))
     queues.on_sent(NODE, said)
+    queues.on_applied(NODE, entry(6, 4, 1), memoryview(acknowledge(4, (3, 5))))
+    queues.on_sent(NODE, deliver(5, 1))
     with pytest.raises(Violation, match="3 is handed out after its acknowledgement"):
-        queues.on_sent(NODE, deliver(3, 1))
+        queues.on_sent(NODE, said)
