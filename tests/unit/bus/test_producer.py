@@ -290,6 +290,16 @@ def test_a_fence_by_the_primary_makes_it_open_again() -> None:
     assert [data.payload for data in sent(door.commit(door.opened(varied)))] == [two.payload]
 
 
+def test_what_a_fence_left_is_sent_again_before_what_was_submitted_later() -> None:
+    door = Door()
+    one, two = door.open(1, 2)
+    (varied,) = opens(door.commit(fence_of(door, 4)))
+    assert sent(door.submit(3)) == [], "it waits for the run that is being opened"
+    again = sent(door.commit(door.opened(varied)))
+    assert [data.payload for data in again[:2]] == [one.payload, two.payload]
+    assert [data.mid.pseq for data in again] == [1, 2, 3]
+
+
 def test_a_fence_that_is_void_ends_nothing_until_the_new_run_is_open() -> None:
     """A former primary proposed it, so the run goes on, and what follows in the order counts."""
     door = Door()
