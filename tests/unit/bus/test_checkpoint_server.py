@@ -160,6 +160,16 @@ def test_it_knows_the_newest_of_its_own_that_is_stable() -> None:
     assert server.stable is not None and server.stable.n == 8, "it has no newer one"
 
 
+def test_a_node_falls_back_on_the_one_before_the_newest() -> None:
+    """The records that it refers to are kept for as long as that is so."""
+    server = a_server()
+    written(server)
+    assert (server.newest_n, server.fallback_n) == (8, 0)
+    assert server.begin(16, LEDGER)
+    step(server, StateCaptured(16, b"m" * 16, b"the queues", (3,)), CheckpointWritten(16))
+    assert (server.newest_n, server.fallback_n) == (16, 8)
+
+
 def test_what_an_earlier_life_left_may_be_stable_though_the_newest_is_not() -> None:
     older, newer = Kept(8, STATE.digest, 10), Kept(16, b"n" * 16, 10)
     server = CheckpointServer(GroupConfig.of("main", (1,)), 1, (older, newer), 8)

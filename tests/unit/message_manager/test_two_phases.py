@@ -258,6 +258,20 @@ def test_what_is_locked_is_given_to_nobody_when_its_holder_has_gone() -> None:
     ]
 
 
+def test_what_came_back_before_it_was_locked_is_given_to_nobody_either() -> None:
+    """Its consumer ended without having seen it, and nobody else had credit; then the session prepares."""
+    two = Two()
+    two.channel.register(8, two.orders, session=0xB2, credit=1)
+    assert numbers_to(two.channel.flush(), 8) == [two.got + 2]
+    two.channel.unregister(7, seen_through=0)
+    two.channel.flush()
+    two.prepare()
+    two.channel.credit(8, 9)
+    assert delivered(two.channel.flush()) == []
+    two.channel.order(finish(SESSION, 1, commits=False))
+    assert numbers_to(two.channel.flush(), 8) == [two.got, two.got + 1]
+
+
 def test_a_return_of_what_is_locked_counts_and_gives_it_to_nobody() -> None:
     two = Two()
     two.prepare()
