@@ -313,7 +313,7 @@ def test_a_fault_of_the_software_on_all_nodes_costs_no_disk_and_is_over_when_it_
     whole, applied = stored(cluster.lives[1].manager), cluster.lives[1].replica.applied
     disk_ids = {node: life.disk_id for node, life in cluster.lives.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ChannelState, "restore", classmethod(does_not_read))
+        patch.setattr(ChannelState, "_read_logical", does_not_read)
         for node in disk_ids:
             cluster.stop(node)
             cluster.start(node)
@@ -331,8 +331,8 @@ def test_a_fault_of_the_software_on_all_nodes_costs_no_disk_and_is_over_when_it_
     check_equal(cluster)
 
 
-def does_not_read(cls: type[ChannelState], data: bytes) -> ChannelState:
-    raise Unreadable("a fault of the software")
+def does_not_read(state: ChannelState, reader: object) -> None:
+    raise KeyError("a fault of the software")
 
 
 @pytest.mark.parametrize("nodes", [1, 3], ids=["alone", "group"])
