@@ -62,6 +62,8 @@ class Standing:
         self._channels = channels
         # Has this node been taken for one of the cluster, so that others have to agree with it?
         self.is_established = False
+        # Was nothing ever written to its disk when it was started?
+        self.is_new = False
         self._answers: dict[str, str] = {}
         self._tellers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "status": lambda asked: self.status(),
@@ -154,6 +156,7 @@ class Standing:
             "digest": self._agreed.digest,
             "keys": dict(self._agreed.keys),
             "is_established": self.is_established,
+            "is_new": self.is_new,
         }
 
     def _replica_row(self, parts: ChannelParts, replica: Replica) -> dict[str, Any]:

@@ -82,7 +82,8 @@ def start_commands(spec: ClusterSpec) -> str:
     """What to do on which machine."""
     lines = [
         f"Copy cluster.toml and {spec.key_file} to a directory of each machine, the key readable by its",
-        "owner only, and start its nodes there. The first time:",
+        "owner only, move first-start/NAME of each node that is there to it, and start its nodes. The first",
+        "time, all within a minute:",
         "",
     ]
     lines += _listed(spec, _first)

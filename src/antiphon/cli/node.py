@@ -1,8 +1,9 @@
 """`antiphon node`: runs one node of a cluster, in the foreground, as the cluster's file describes it.
 
 The first start of a node that keeps data says `--format`, once: it gives the empty disk the id that the file
-lists for it. Without it an empty directory is the disk of a node that has lost its old one: it gets another
-id, and the node learns everything from the others before it votes again.
+lists for it, against the token in `first-start/NAME` beside the file. Without it an empty directory is the
+disk of a node that has lost its old one: it gets another id, and the node learns everything from the others
+before it votes again.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ What it promises
     P2  Of two that start at the same time with different files at least the one with the higher number does
         not start.
     P3  Who does not answer in time is not waited for: a cluster starts also while some of it is away.
-    P4  Who is about to give a disk the id that the file lists learns whether the channel has ordered anything
-        before: if so, that id may have been another disk's.
+    P4  Who is about to give a disk the id that the file lists knows of every other voter that its disk was
+        never written to, or that the channel has a history (`has_history`): then that id may have been
+        another disk's. While it does not know (`unsettled`), it must not.
 
 What it leaves to others
     Sending, receiving and the time. Members whose cluster id, key or addresses differ do not hear each other
@@ -36,38 +37,54 @@ class ConfigCard:
     number: int
     digest: str
     keys: Mapping[str, str]
+    # Was nothing ever written to the disk of this node when it was started?
+    is_new: bool = False
 
     def answer(self, question: Mapping[str, Any], *, is_established: bool) -> dict[str, Any]:
         """To whoever asks; who has the same digest need not be told the keys."""
         keys = {} if question.get("digest") == self.digest else dict(self.keys)
-        return {"digest": self.digest, "keys": keys, "is_established": is_established}
+        return {
+            "digest": self.digest,
+            "keys": keys,
+            "is_established": is_established,
+            "is_new": self.is_new,
+        }
 
 
 class Agreement:
     """What the others have said so far."""
 
-    def __init__(self, card: ConfigCard, others: Mapping[int, str]) -> None:
-        """`others` are the members but us, by number, with their names."""
+    def __init__(self, card: ConfigCard, others: Mapping[int, str], voters: Iterable[int] = ()) -> None:
+        """`others` are the members but us, by number, with their names; `voters` those of them that vote in
+        our channel, if we are to give our disk its id."""
         self.card = card
         self._others = dict(others)
         self._heard: dict[int, dict[str, Any]] = {}
         self.has_history = False
+        # Voters of whom we do not know yet whether they have a history.
+        self._unsettled = dict.fromkeys(voters)
 
     @property
     def question(self) -> str:
         """What to ask of everybody."""
-        return json.dumps({"question": QUESTION, "digest": self.card.digest})
+        return json.dumps({"question": QUESTION, "digest": self.card.digest, "is_new": self.card.is_new})
 
     @property
     def unheard(self) -> list[int]:
         """Who has not answered."""
         return [number for number in sorted(self._others) if number not in self._heard]
 
-    def reply(self, question: str) -> str | None:
-        """To a member that asks while we are still asking ourselves."""
+    @property
+    def unsettled(self) -> list[int]:
+        """The voters of whom we do not know whether they have a history (P4)."""
+        return list(self._unsettled)
+
+    def reply(self, sender: int, question: str) -> str | None:
+        """To a member that asks while we are still asking ourselves; its question tells of it, too."""
         asked = _parse(question)
         if asked is None or asked.get("question") != QUESTION:
             return None
+        self._settle(sender, asked)
         return json.dumps(self.card.answer(asked, is_established=False))
 
     def take(self, sender: int, answer: str) -> None:
@@ -75,14 +92,25 @@ class Agreement:
         said = _parse(answer)
         if said is not None and sender in self._others and isinstance(said.get("digest"), str):
             self._heard[sender] = said
+            self._settle(sender, said)
 
-    def take_history(self, answer: str) -> None:
+    def _settle(self, voter: int, said: Mapping[str, Any]) -> None:
+        """What a voter says of its disk. One that is at work may have ordered something since it was new."""
+        if voter in self._unsettled and isinstance(said.get("is_new"), bool):
+            self.has_history |= not said["is_new"]
+            if not said["is_new"] or said.get("is_established") is not True:
+                del self._unsettled[voter]
+
+    def take_history(self, sender: int, answer: str) -> None:
         """A member has told how its channel stands (P4)."""
         said = _parse(answer)
         rows = said.get("channels") if said is not None else None
         if isinstance(rows, list):
             numbers = [row.get("committed") for row in rows if isinstance(row, dict)]
             self.has_history |= any(isinstance(number, int) and number > 0 for number in numbers)
+            heard = self._heard.get(sender, {})
+            if self.has_history or heard.get("is_new") is True:
+                self._unsettled.pop(sender, None)
 
     def refusal(self) -> str | None:
         """Why we do not start, in one sentence; None if nothing that was heard speaks against it."""

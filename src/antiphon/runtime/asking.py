@@ -40,16 +40,14 @@ class Line:
 class _Asker:
     """All that is said while a node asks."""
 
-    def __init__(self, agreement: Agreement, lines: Sequence[Line], *, with_history: bool) -> None:
+    def __init__(self, agreement: Agreement, lines: Sequence[Line]) -> None:
         self.agreement = agreement
         self.changed = asyncio.Event()
         self._questions = {_CONFIG: agreement.question}
-        if with_history:
+        if agreement.unsettled:
             self._questions[_HISTORY] = HISTORY_QUESTION
         self._lines: list[tuple[Line, BusPort, CarryOut]] = []
         self._carry_out: dict[str, CarryOut] = {}
-        # Who has not told its history, of those from whom we want to know it.
-        self._to_tell = {node for line in lines for node in line.others} if with_history else set()
         for line in lines:
             port = BusPort(line.transport, agreement.card.number, line.run_id, self._take)
             carry_out = port.join(line.group, NO_DISK, lambda effect: None)
@@ -58,10 +56,12 @@ class _Asker:
 
     @property
     def unheard(self) -> set[int]:
-        return self._to_tell.union(self.agreement.unheard)
+        return {*self.agreement.unsettled, *self.agreement.unheard}
 
-    def is_worth_waiting(self, since_s: float, seconds: float) -> bool:
+    def is_worth_waiting(self, since_s: float, seconds: float, voters_s: float) -> bool:
         """Is somebody missing, and is there time left for that one?"""
+        if self.agreement.unsettled and not self.agreement.has_history and since_s < voters_s:
+            return True
         missing = self.unheard
         if since_s < seconds or not missing:
             return bool(missing)
@@ -88,7 +88,8 @@ class _Asker:
         for channel, event in events:
             message = event.message
             if isinstance(message, AdminAsk):
-                answer = self.agreement.reply(message.question)
+                answer = self.agreement.reply(event.sender, message.question)
+                self.changed.set()
                 if answer is not None:
                     said = AdminAnswer(message.request, self.agreement.card.name, answer)
                     self._carry_out[channel](bus.Send(event.sender, said))
@@ -99,19 +100,18 @@ class _Asker:
         if message.request == _CONFIG:
             self.agreement.take(sender, message.answer)
         elif message.request == _HISTORY:
-            self._to_tell.discard(sender)
-            self.agreement.take_history(message.answer)
+            self.agreement.take_history(sender, message.answer)
         self.changed.set()
 
 
 async def ask_members(
-    agreement: Agreement, lines: Sequence[Line], seconds: float, *, with_history: bool
+    agreement: Agreement, lines: Sequence[Line], seconds: float, *, voters_s: float = 0.0
 ) -> None:
-    """Ask all members until all have answered or the time is over."""
-    asker = _Asker(agreement, lines, with_history=with_history)
+    """Ask all members until all have answered or the time is over; `voters_s` is for who must tell more."""
+    asker = _Asker(agreement, lines)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    while asker.is_worth_waiting(loop.time() - began_s, seconds):
+    while asker.is_worth_waiting(loop.time() - began_s, seconds, voters_s):
         asker.ask()
         try:
             async with asyncio.timeout(ASK_SECONDS):

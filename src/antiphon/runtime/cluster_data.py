@@ -3,12 +3,14 @@
     cluster.toml    what the cluster is (`cluster/config_file.py`)
     cluster.key     the key of its bus
     nodes/NAME      the data directory of each node that has one
+    first-start/NAME    the token with which a node formats its disk, until that is done
 
 What it promises
     P1  A cluster is created whole or not at all: the file gets its name when everything else is there, and
         a creation that was cut off is gone on with, under the same ids, by whoever comes next.
-    P2  A disk gets the id that is listed for it once, when the cluster is created. Who gave it to a new disk
-        would give that one the votes of the old.
+    P2  A disk gets the id that is listed for it once: when the cluster is created here, or against the token
+        that `init` has written for the first start, which is gone before the disk is formatted. Who gave the
+        id to a new disk would give that one the votes of the old.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,13 +31,14 @@ from typing import Final
 from antiphon.cluster.config_file import read, write
 from antiphon.cluster.topology import LOOPBACK, ClusterSpec, Counts, NodeSpec, Sources, lay_out
 from antiphon.errors import DataDirectoryLocked, NodeError
-from antiphon.journal.format import SUPERBLOCK
+from antiphon.journal.format import SUPERBLOCK, checkpoint_numbers, segment_numbers
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
 from antiphon.runtime.disk import LOCK, FileDisk
 from antiphon.transport.key_file import generate_key_file
 
 CLUSTER_FILE: Final = "cluster.toml"
+FIRST_STARTS: Final = "first-start"
 _UNFINISHED: Final = "cluster.toml.unfinished"
 _FILE_BYTES_MAX: Final = 16 << 20
 _FILE_MODE: Final = 0o600
@@ -115,6 +118,40 @@ def data_path(config: Path, node: NodeSpec) -> Path:
     return config.parent / node.data
 
 
+def is_new_disk(config: Path, node: NodeSpec) -> bool:
+    """Was nothing written to the disk of a node yet? It may be formatted."""
+    folder = data_path(config, node)
+    names = os.listdir(folder) if folder.is_dir() else []
+    return not segment_numbers(names) and not checkpoint_numbers(names)
+
+
+def token_path(config: Path, node: NodeSpec) -> Path:
+    """Where the token lies with which a node formats its disk; it holds the listed id of that disk."""
+    return config.parent / FIRST_STARTS / node.name
+
+
+def has_token(config: Path, node: NodeSpec) -> bool:
+    """May this node still have its first start?"""
+    try:
+        return token_path(config, node).read_text(encoding="utf-8").strip() == node.disk_id.hex()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def write_tokens(config: Path, spec: ClusterSpec) -> None:
+    """One for each node that keeps data, for its first start."""
+    (config.parent / FIRST_STARTS).mkdir(mode=0o700, exist_ok=True)
+    for node in spec.nodes:
+        if node.has_disk:
+            _write_durably(token_path(config, node), node.disk_id.hex() + "\n")
+
+
+def _consume_token(config: Path, node: NodeSpec) -> None:
+    path = token_path(config, node)
+    path.unlink()
+    _sync_folder(path.parent)
+
+
 def journal_settings(spec: ClusterSpec) -> JournalSettings:
     """How large the segments of its nodes are."""
     return JournalSettings(**spec.journal)
@@ -176,30 +213,42 @@ def format_disk(disk: FileDisk, spec: ClusterSpec, node: NodeSpec) -> bool:
 
 def prepare_disk(
     disk: FileDisk,
+    config: Path,
     spec: ClusterSpec,
     node: NodeSpec,
     fresh_id: bytes,
     *,
     is_formatting: bool,
     has_history: bool,
+    unsettled: Sequence[str],
     has_peers: bool,
 ) -> str:
     """See to it that an empty disk gets the right id, or refuse it; returns what the operator should know.
 
     `has_history`: the channel is known to have ordered something, so the listed disk may have voted.
-    `has_peers`: others have what was on the disk. If it gets no id here, it will be formatted as `fresh_id`.
+    `unsettled`: who votes and has not said whether it is new. `has_peers`: others have what was on the disk.
+    If it gets no id here, it will be formatted as `fresh_id`.
     """
     if Journal.is_formatted(disk):
         return f"{disk.path} was formatted before, and --format did nothing" if is_formatting else ""
-    if is_formatting and not has_history:
+    token = token_path(config, node)
+    if is_formatting and not has_history and has_token(config, node):
+        if unsettled:
+            raise NodeError(
+                f"{disk.path} was not formatted, for {' and '.join(unsettled)} did not say whether the "
+                "channel is new: start all nodes that vote in it, the first time within a minute"
+            )
+        _consume_token(config, node)
         format_disk(disk, spec, node)
         return f"{disk.path} is formatted as disk {node.disk_id.hex()}"
     if not has_peers:
         raise NodeError(
             f"{disk.path} is empty, and nobody else has the messages of channel {node.channel}: restore it "
-            "from a backup, or start the node once with --format to begin with nothing"
+            f"from a backup; or, to begin with nothing, start the node with --format and a token in {token}, "
+            "which is the disk id of the node in the cluster's file"
         )
-    ignored = "; --format did nothing, for the channel is at work already" if is_formatting else ""
+    why = "the channel is at work already" if has_history else f"there is no token in {token}"
+    ignored = f"; --format did nothing, for {why}" if is_formatting else ""
     return (
         f"{disk.path} is empty: the node begins as the new disk {fresh_id.hex()}, learns from the others, "
         f"and has no vote until they have listed it{ignored}"
@@ -215,6 +264,7 @@ def write_cluster(folder: Path, spec: ClusterSpec) -> None:
     # Ports that were counted up may have met.
     read(write(spec), "these options")
     generate_key_file(folder / spec.key_file)
+    write_tokens(path, spec)
     _write_durably(path, write(spec))
 
 

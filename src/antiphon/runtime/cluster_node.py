@@ -5,9 +5,10 @@ Where it sits
 
 What it promises
     P1  A node whose file differs from that of one that is at work does not start (`cluster/agreement.py`).
-    P2  An empty data directory is a new disk. It gets the id that the file lists only if that was asked for
-        and nothing was ordered yet; else it gets one of its own, learns from the others, and has no vote
-        until they have listed it. If nobody else has what was on it, the node does not start.
+    P2  An empty data directory is a new disk. It gets the id that the file lists only if that was asked for,
+        with the token of its first start, and every other voter has said that it is new, too; if one is not
+        heard, the node does not start. Else it gets an id of its own, learns from the others, and has no
+        vote until they have listed it. If nobody else has what was on it, the node does not start.
     P3  A client manager lets clients in when it knows who serves its channels, or has waited long enough:
         one channel that is away does not keep clients from the others.
 
@@ -43,7 +44,15 @@ from antiphon.inquiries import Member
 from antiphon.node import Node
 from antiphon.runtime.asking import Line, ask_members
 from antiphon.runtime.bus_port import BusPort
-from antiphon.runtime.cluster_data import data_path, journal_settings, key_path, load_cluster, prepare_disk
+from antiphon.runtime.cluster_data import (
+    data_path,
+    has_token,
+    is_new_disk,
+    journal_settings,
+    key_path,
+    load_cluster,
+    prepare_disk,
+)
 from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.embedded import stop_signal
 from antiphon.runtime.failpoints import before, failpoints_of
@@ -73,8 +82,9 @@ log = logging.getLogger("antiphon.node")
 Announce = Callable[[dict[str, Any]], None]
 
 AGREE_SECONDS: Final = 0.3
-FORMAT_SECONDS: Final = 1.0
-"""Who formats a disk waits longer for answers: giving a new disk the id of a lost one can cost messages."""
+FORMAT_SECONDS: Final = 60.0
+"""How long a node that is to format its disk waits for the other voters: giving a new disk the id of a lost
+one can cost messages, so that no voter may be unheard."""
 CHANNELS_SECONDS: Final = 10.0
 
 LOOK_SECONDS: Final = 0.1
@@ -182,12 +192,19 @@ def _line(life: _Life, channel: str, keys: GroupKeys, interface: str) -> Line:
 async def _agree(life: _Life) -> Agreement:
     """Ask the others whether they have the same file (P1), and what they have ordered if that matters."""
     agreed, node = life.agreed, life.node
-    card = ConfigCard(name=node.name, number=node.number, digest=agreed.digest, keys=agreed.keys)
+    config = life.settings.config
+    card = ConfigCard(
+        name=node.name,
+        number=node.number,
+        digest=agreed.digest,
+        keys=agreed.keys,
+        is_new=node.has_disk and is_new_disk(config, node),
+    )
     others = {number: name for line in life.lines for number, name in line.others.items()}
-    agreement = Agreement(card, others)
-    is_formatting = node.has_disk and life.settings.is_formatting
-    seconds = FORMAT_SECONDS if is_formatting else AGREE_SECONDS
-    await ask_members(agreement, life.lines, seconds, with_history=is_formatting)
+    is_first_start = life.settings.is_formatting and card.is_new and has_token(config, node)
+    voters = [one for line in life.lines for one in line.group.commit_servers if one != node.number]
+    agreement = Agreement(card, others, voters if is_first_start else ())
+    await ask_members(agreement, life.lines, AGREE_SECONDS, voters_s=FORMAT_SECONDS)
     if refusal := agreement.refusal():
         raise NodeError(refusal)
     return agreement
@@ -205,11 +222,13 @@ async def _keep(life: _Life, agreement: Agreement) -> int:
     try:
         note = prepare_disk(
             disk,
+            life.settings.config,
             life.spec,
             node,
             life.identity.disk_id,
             is_formatting=life.settings.is_formatting,
             has_history=agreement.has_history,
+            unsettled=[line.others[number] for number in agreement.unsettled],
             has_peers=has_peers,
         )
         if note:
@@ -220,6 +239,7 @@ async def _keep(life: _Life, agreement: Agreement) -> int:
             log.warning("%s", note)
         for alarm in started.alarms:
             log.error("%s", alarm)
+        started.node.standing.is_new = agreement.card.is_new
         return await _run_keeper(life, line, disk, started)
     finally:
         disk.close()

@@ -32,7 +32,7 @@ def established(name: str, asker: Agreement, spec: ClusterSpec = SPEC) -> tuple[
 
 
 def newcomer(name: str, asker: Agreement, spec: ClusterSpec = SPEC) -> tuple[int, str]:
-    answer = agreement(name, spec).reply(asker.question)
+    answer = agreement(name, spec).reply(asker.card.number, asker.question)
     assert answer is not None
     return SPEC.node(name).number, answer
 
@@ -83,7 +83,7 @@ def test_nonsense_is_no_answer(nonsense: str) -> None:
     asker = agreement("mm-a-2")
     asker.take(1, nonsense)
     assert asker.unheard == [1, 2, 4]
-    assert asker.reply(nonsense) is None
+    assert asker.reply(77, nonsense) is None
 
 
 def test_an_answer_without_sensible_keys_is_still_one() -> None:
@@ -111,7 +111,55 @@ def test_a_stranger_is_not_heard() -> None:
 )
 def test_a_channel_that_has_ordered_something_has_a_history(status: object, has_history: bool) -> None:
     asker = agreement("mm-a-2")
-    asker.take_history(json.dumps(status))
+    asker.take_history(SPEC.node("mm-a-1").number, json.dumps(status))
     assert asker.has_history is has_history
-    asker.take_history("")
+    asker.take_history(SPEC.node("mm-a-1").number, "")
     assert asker.has_history is has_history
+
+
+FIRST, SECOND, THIRD = [SPEC.node(f"mm-a-{rank}").number for rank in (1, 2, 3)]
+YOUNG, OLD = json.dumps({"channels": []}), json.dumps({"channels": [{"committed": 5}]})
+
+
+def formatting() -> Agreement:
+    """The first start of mm-a-2."""
+    one = replace(card("mm-a-2"), is_new=True)
+    return Agreement(one, {FIRST: "mm-a-1", THIRD: "mm-a-3"}, [FIRST, THIRD])
+
+
+def said(name: str, *, is_new: bool, is_established: bool) -> str:
+    one = replace(card(name), is_new=is_new)
+    return json.dumps(one.answer({"digest": one.digest}, is_established=is_established))
+
+
+def test_voters_that_are_new_and_just_starting_settle_a_first_start() -> None:
+    asker = formatting()
+    assert asker.unsettled == [FIRST, THIRD]
+    asker.take(FIRST, said("mm-a-1", is_new=True, is_established=False))
+    assert asker.unsettled == [THIRD]
+    third = Agreement(replace(card("mm-a-3"), is_new=True), {SECOND: "mm-a-2"}, [SECOND])
+    assert asker.reply(THIRD, third.question) is not None
+    assert asker.unsettled == [], "its question tells of it, too"
+    assert not asker.has_history
+
+
+def test_a_voter_that_is_not_new_has_a_history_though_it_has_committed_nothing_yet() -> None:
+    """All start again after a power cut, and one of them has lost its disk."""
+    for is_established in (True, False):
+        asker = formatting()
+        asker.take(FIRST, said("mm-a-1", is_new=False, is_established=is_established))
+        assert asker.has_history and asker.unsettled == [THIRD]
+
+
+def test_a_voter_that_is_at_work_must_tell_what_was_ordered_since() -> None:
+    for told, has_history in ((YOUNG, False), (OLD, True)):
+        asker = formatting()
+        asker.take(FIRST, said("mm-a-1", is_new=True, is_established=True))
+        assert asker.unsettled == [FIRST, THIRD]
+        asker.take_history(FIRST, told)
+        assert asker.unsettled == [THIRD]
+        assert asker.has_history is has_history
+
+
+def test_who_formats_nothing_waits_for_no_voter() -> None:
+    assert agreement("mm-a-2").unsettled == []

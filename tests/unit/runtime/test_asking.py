@@ -44,14 +44,16 @@ class Stage:
         return Line(group=SPEC.group_config("a"), run_id=run_id, transport=transport, others=others)
 
     async def newcomer(
-        self, name: str, spec: ClusterSpec = SPEC, seconds: float = SECONDS, *, with_history: bool = False
+        self, name: str, spec: ClusterSpec = SPEC, seconds: float = SECONDS, *, voters_s: float = 0.0
     ) -> Agreement:
+        """One that starts; for the first time if it waits for voters."""
         line = await self.line(name)
         card = ConfigCard(
             name=name, number=SPEC.node(name).number, digest=digest(spec), keys=essential_keys(spec)
         )
-        agreement = Agreement(card, line.others)
-        await ask_members(agreement, [line], seconds, with_history=with_history)
+        voters = [one for one in SPEC.group_config("a").commit_servers if one != card.number]
+        agreement = Agreement(replace(card, is_new=True), line.others, voters if voters_s else ())
+        await ask_members(agreement, [line], seconds, voters_s=voters_s)
         return agreement
 
     async def at_work(self, name: str, answers: dict[str, object], silent: int = 0) -> CarryOut:
@@ -136,11 +138,32 @@ def test_who_is_there_is_waited_for_longer() -> None:
 
 def test_who_formats_a_disk_asks_for_the_history() -> None:
     async def story(stage: Stage) -> None:
-        young = {"config": config(SPEC), "status": {"channels": []}}
-        old = {"config": config(SPEC), "status": {"channels": [{"name": "a", "committed": 3}]}}
+        new = {**config(SPEC), "is_new": True}
+        young: dict[str, object] = {"config": new, "status": {"channels": []}}
+        old: dict[str, object] = {"config": new, "status": {"channels": [{"name": "a", "committed": 3}]}}
         for name, answers in (("cm-1", young), ("mm-a-2", young), ("w-a-1", old)):
             await stage.at_work(name, answers)
-        agreement = await stage.newcomer("mm-a-1", seconds=10 * SECONDS, with_history=True)
+        agreement = await stage.newcomer("mm-a-1", seconds=10 * SECONDS, voters_s=10 * SECONDS)
         assert agreement.has_history
+
+    play(story)
+
+
+def test_nodes_that_start_for_the_first_time_wait_for_each_other_and_for_nobody_else() -> None:
+    async def story(stage: Stage) -> None:
+        voters = ("mm-a-1", "mm-a-2", "w-a-1")
+        asked = [stage.newcomer(name, seconds=0.01, voters_s=10 * SECONDS) for name in voters]
+        found = await asyncio.gather(*asked)
+        assert [one.unsettled for one in found] == [[], [], []]
+        assert not any(one.has_history for one in found)
+
+    play(story)
+
+
+def test_a_voter_that_is_away_stays_unsettled() -> None:
+    async def story(stage: Stage) -> None:
+        asked = [stage.newcomer(name, seconds=0.01, voters_s=0.2) for name in ("mm-a-1", "mm-a-2")]
+        for one in await asyncio.gather(*asked):
+            assert one.unsettled == [SPEC.node("w-a-1").number]
 
     play(story)

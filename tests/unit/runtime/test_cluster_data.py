@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,33 +103,84 @@ def test_a_disk_that_is_formatted_keeps_its_id(tmp_path: Path) -> None:
 FRESH = b"a fresh disk id "
 
 
-def prepare(folder: Path, **known: bool) -> str:
+def prepare(folder: Path, **known: Any) -> str:
     """What is said about a disk; afterwards it has an id if it got one."""
     spec = a_cluster(message_managers=3)
-    facts = {"is_formatting": False, "has_history": False, "has_peers": True, **known}
-    with contextlib.closing(FileDisk(folder)) as disk:
-        return cluster_data.prepare_disk(disk, spec, spec.node("mm-a-1"), FRESH, **facts)
+    facts = {"is_formatting": False, "has_history": False, "unsettled": [], "has_peers": True, **known}
+    with contextlib.closing(FileDisk(folder / "disk")) as disk:
+        return cluster_data.prepare_disk(
+            disk, folder / CLUSTER_FILE, spec, spec.node("mm-a-1"), FRESH, **facts
+        )
 
 
 def is_formatted(folder: Path) -> bool:
-    with contextlib.closing(FileDisk(folder)) as disk:
+    with contextlib.closing(FileDisk(folder / "disk")) as disk:
         return Journal.is_formatted(disk)
 
 
-def test_an_empty_disk_gets_the_listed_id_when_the_cluster_is_new(tmp_path: Path) -> None:
+def tokens(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder / cluster_data.FIRST_STARTS))
+
+
+@pytest.fixture
+def first_start(tmp_path: Path) -> Path:
+    """A folder with the tokens that `init` has written."""
+    cluster_data.write_tokens(tmp_path / CLUSTER_FILE, a_cluster(message_managers=3))
+    return tmp_path
+
+
+def test_a_token_is_good_for_one_first_start(first_start: Path) -> None:
+    assert tokens(first_start) == ["mm-a-1", "mm-a-2", "mm-a-3"]
+    assert "is formatted as disk" in prepare(first_start, is_formatting=True)
+    assert tokens(first_start) == ["mm-a-2", "mm-a-3"]
+    shutil.rmtree(first_start / "disk")
+    said = prepare(first_start, is_formatting=True)
+    assert f"the node begins as the new disk {FRESH.hex()}" in said
+    assert "--format did nothing, for there is no token in" in said
+    assert not is_formatted(first_start)
+
+
+def test_a_token_of_another_disk_is_none(first_start: Path) -> None:
+    (first_start / cluster_data.FIRST_STARTS / "mm-a-1").write_text("00" * 16)
+    assert "there is no token" in prepare(first_start, is_formatting=True)
+
+
+def test_no_disk_is_formatted_while_a_voter_is_unheard(first_start: Path) -> None:
+    with pytest.raises(NodeError, match="was not formatted, for mm-a-2 and mm-a-3 did not say"):
+        prepare(first_start, is_formatting=True, unsettled=["mm-a-2", "mm-a-3"])
+    assert not is_formatted(first_start)
+    assert tokens(first_start) == ["mm-a-1", "mm-a-2", "mm-a-3"], "the next start may use it"
+
+
+def test_a_disk_is_new_until_something_is_written(tmp_path: Path) -> None:
+    spec = a_cluster(message_managers=3)
+    config, node = tmp_path / CLUSTER_FILE, spec.node("mm-a-1")
+    folder = cluster_data.data_path(config, node)
+    assert cluster_data.is_new_disk(config, node)
+    with contextlib.closing(FileDisk(folder)) as disk:
+        cluster_data.format_disk(disk, spec, node)
+    assert cluster_data.is_new_disk(config, node)
+    (folder / "segment-00000001").touch()
+    assert not cluster_data.is_new_disk(config, node)
+
+
+def test_an_empty_disk_gets_the_listed_id_when_the_cluster_is_new(first_start: Path) -> None:
     listed = a_cluster(message_managers=3).node("mm-a-1").disk_id.hex()
-    assert prepare(tmp_path, is_formatting=True).endswith(f"is formatted as disk {listed}")
-    assert is_formatted(tmp_path)
-    assert prepare(tmp_path) == ""
-    assert prepare(tmp_path, is_formatting=True).endswith("and --format did nothing")
+    assert prepare(first_start, is_formatting=True).endswith(f"is formatted as disk {listed}")
+    assert is_formatted(first_start)
+    assert prepare(first_start) == ""
+    assert prepare(first_start, is_formatting=True).endswith("and --format did nothing")
 
 
 @pytest.mark.parametrize("is_formatting", [False, True])
-def test_an_empty_disk_is_a_new_one_when_the_channel_was_at_work(tmp_path: Path, is_formatting: bool) -> None:
-    said = prepare(tmp_path, is_formatting=is_formatting, has_history=True)
+def test_an_empty_disk_is_a_new_one_when_the_channel_was_at_work(
+    first_start: Path, is_formatting: bool
+) -> None:
+    said = prepare(first_start, is_formatting=is_formatting, has_history=True)
     assert f"the node begins as the new disk {FRESH.hex()}" in said
     assert ("--format did nothing" in said) is is_formatting
-    assert not is_formatted(tmp_path), "whoever starts the node does that"
+    assert not is_formatted(first_start), "whoever starts the node does that"
+    assert "mm-a-1" in tokens(first_start)
 
 
 def test_an_empty_disk_that_was_the_only_one_is_refused_unless_it_is_to_begin_with_nothing(
@@ -139,6 +191,9 @@ def test_an_empty_disk_that_was_the_only_one_is_refused_unless_it_is_to_begin_wi
     ):
         prepare(tmp_path, has_peers=False)
     assert not is_formatted(tmp_path)
+    with pytest.raises(NodeError, match=r"with --format and a token in .*first-start/mm-a-1"):
+        prepare(tmp_path, has_peers=False, is_formatting=True)
+    cluster_data.write_tokens(tmp_path / CLUSTER_FILE, a_cluster(message_managers=3))
     assert "is formatted as" in prepare(tmp_path, has_peers=False, is_formatting=True)
 
 
