@@ -318,6 +318,8 @@ class Node:
             case bus.Send(to=to, message=message):
                 self._send(parts, to, message)
             case bus.Multicast(message=message):
+                if type(message) is said.Heartbeat and message.serving and parts.manager is not None:
+                    parts.manager.announced(self._now_ns, message.epoch)
                 self._multicast(parts, message)
             case bus.TakeCheckpoint(n=n):
                 digest, state, segments = parts.kept.capture(n)

@@ -6,8 +6,8 @@ Where it sits
 What it promises
     Y1  Exists only at the primary and only for one term; nothing in it is needed after the term.
     Y2  After a claim it waits for the client managers to attach their consumers with what these hold,
-        or a short while, before it gives out anything: a failover does not hand out again what
-        living consumers still hold.
+        or a short while from when they can know of it, before it gives out anything: a failover does
+        not hand out again what living consumers still hold.
     Y3  What a consumer saw and did not acknowledge is given to nobody before its return is ordered.
     Y4  A registration is answered, whatever is wrong with it.
     Y5  Every subscription of a topic has a dispatcher of its own: what one subscriber does not take
@@ -105,6 +105,7 @@ class Delivery:
         "_locks",
         "_planted",
         "_reader",
+        "_registration_ns",
         "_returns",
         "_round",
         "_stirred",
@@ -122,7 +123,7 @@ class Delivery:
         reader: BatchReader,
         directory: Directory,
         settings: MessageManagerSettings,
-        serves_at_ns: int,
+        registration_ns: int,
         awaited: dict[int, int],
         absence_ns: int = 0,
         locks: Mapping[int, Ranges] = _NO_LOCKS,
@@ -135,7 +136,10 @@ class Delivery:
         self._directory = directory
         self._locks = locks
         self._round = Round(term, settings.deliver_bytes_max)
-        self.serves_at_ns = serves_at_ns
+        # How long consumers of an earlier term are waited for (Y2), and until when: that is known once client
+        # managers can know of this term.
+        self._registration_ns = registration_ns
+        self.serves_at_ns: int | None = None
         # Sessions whose client managers may hold messages of an earlier term, and where these are (Y2).
         self.awaited = awaited
         self._consumers: dict[ConsumerKey, Consumer] = {}
@@ -183,8 +187,10 @@ class Delivery:
         if self._answers or self._returns:
             return now_ns
         stirred_ns = None
-        if self._stirred:
-            stirred_ns = self.serves_at_ns if self.awaited and self.serves_at_ns > now_ns else now_ns
+        if self._stirred and not self.awaited:
+            stirred_ns = now_ns
+        elif self._stirred and self.serves_at_ns is not None:
+            stirred_ns = max(now_ns, self.serves_at_ns)
         earliest = stirred_ns
         for deadline_ns in (
             self._absences.next_deadline_ns(now_ns),
@@ -193,6 +199,11 @@ class Delivery:
             if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
                 earliest = deadline_ns
         return earliest
+
+    def announced(self, now_ns: int) -> None:
+        """Client managers can know of this term from now on: their consumers are waited for (Y2)."""
+        if self.serves_at_ns is None:
+            self.serves_at_ns = now_ns + self._registration_ns
 
     # -- client managers say -----------------------------------------------------
 
@@ -505,7 +516,7 @@ class Delivery:
         effects: list[Said] = list(self._answers)
         self._answers.clear()
         returns, self._returns = self._returns, []
-        if self.awaited and now_ns >= self.serves_at_ns:
+        if self.awaited and self.serves_at_ns is not None and now_ns >= self.serves_at_ns:
             self.awaited = {}
         bytes_max -= self._repeat(effects, bytes_max)
         if not self.awaited and self._stirred:

@@ -232,7 +232,7 @@ class MessageManager:
             reader=self._reader,
             directory=state.directory,
             settings=settings,
-            serves_at_ns=now_ns + settings.registration_wait_ms * _NS_PER_MS,
+            registration_ns=settings.registration_wait_ms * _NS_PER_MS,
             awaited={row.id: row.owner.pid for row in state.sessions if row.owner != NOBODY},
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
             locks=state.locks,
@@ -251,6 +251,11 @@ class MessageManager:
                 proposals.detached(now_ns, row)
         doubts = Doubts(state.transactions, settings, self._planted)
         return Primary(term=state.term, delivery=delivery, proposals=proposals, doubts=doubts)
+
+    def announced(self, now_ns: int, term: int) -> None:
+        """A heartbeat says that we serve in this term: from then on client managers can know it."""
+        if self.primary is not None and self.primary.term == term:
+            self.primary.delivery.announced(now_ns)
 
     # -- client managers ---------------------------------------------------------------
 

@@ -168,10 +168,12 @@ class Channel:
         show(self.manager, self.payloads, entry, payload, self.now_ns, self.wall_ms)
         return entry.first
 
-    def claim(self, node: int) -> int:
+    def claim(self, node: int, *, is_announced: bool = True) -> int:
         self._counter += 1
         epoch = make_epoch(self._counter, node)
         self._append(EntryKind.PRIMARY_CLAIM, Mid(node, epoch, 0), 1, None)
+        if is_announced:
+            self.manager.announced(self.now_ns, epoch)
         return epoch
 
     def open_producer(self, pid: int) -> None:

@@ -641,6 +641,28 @@ def test_a_new_primary_waits_for_those_who_may_hold_messages(client: Client) -> 
     assert numbers_to(channel.flush(), 1) == [first + 1]
 
 
+def test_a_new_primary_waits_from_when_client_managers_can_know_of_it(client: Client) -> None:
+    channel = Channel(MessageManagerSettings(registration_wait_ms=300))
+    channel.order(client.open())
+    queue = channel.create("orders")
+    first = channel.order(client.publish(queue, bodies(1)))
+    term = channel.claim(1, is_announced=False)
+    channel.register(1, queue)
+    channel.flush()
+    channel.acknowledge(1)
+    channel.now_ns = SECOND_NS
+    assert delivered(channel.flush()) == [], "nobody has heard of it"
+
+    channel.manager.announced(SECOND_NS, term - 1)
+    assert channel.manager.next_deadline_ns() is None
+    channel.manager.announced(SECOND_NS, term)
+    channel.manager.announced(2 * SECOND_NS, term)  # the first time counts
+    channel.flush()
+    assert channel.manager.next_deadline_ns() == 13 * SECOND_NS // 10
+    channel.now_ns = 13 * SECOND_NS // 10
+    assert numbers_to(channel.flush(), 1) == [first]
+
+
 def test_a_primary_that_nobody_can_hold_anything_of_serves_at_once(client: Client) -> None:
     channel = Channel(MessageManagerSettings(registration_wait_ms=300))
     channel.order(client.open())

@@ -168,5 +168,6 @@ def test_a_backup_serves_nobody_and_a_node_whose_claim_lies_before_serves(
     leader.join(channel, n, term_served=term)
     assert leader.manager.is_primary
     channel.manager = leader.manager
+    leader.manager.announced(0, term)
     channel.register(1, queue)
     assert len(delivered(leader.manager.flush(0, 0))) == 10, "all that wait in the queue"

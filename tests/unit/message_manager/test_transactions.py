@@ -483,6 +483,7 @@ def test_a_joiner_takes_what_is_not_committed_with_it() -> None:
     joiner.install_state(0, n, joiner_term := stage.channel.manager.term)
     assert joiner.term == joiner_term
     stage.channel.manager, stage.channel.payloads = joiner, payloads
+    joiner.announced(0, joiner_term)
     stage.channel.register(7, stage.orders)
     stage.channel.order(stage.client.tx_commit(1, 2))
     assert [body for _, _, body, _ in delivered(stage.channel.flush())] == [b"0-0", b"0-1"]
