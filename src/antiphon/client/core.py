@@ -41,6 +41,7 @@ from antiphon.client.core_events import (
     Welcomed,
 )
 from antiphon.client.core_gathering import Publication
+from antiphon.client.core_pace import USUAL, Pace
 from antiphon.client.core_requests import Request, RequestFrame, Requests
 from antiphon.client.core_session import SessionCore
 from antiphon.errors import (
@@ -110,7 +111,10 @@ CLOSED_REMEMBERED = 256
 class ClientCore:
     """One client, from its first greeting to its end, on one socket after the other."""
 
-    def __init__(self, *, user: str = "", password: str = "", client_id: str = "") -> None:
+    def __init__(
+        self, *, user: str = "", password: str = "", client_id: str = "", pace: Pace = USUAL
+    ) -> None:
+        self._pace = pace
         self.welcome: Welcome | None = None
         self.client_id = client_id
         self.sessions: dict[int, SessionCore] = {}
@@ -503,7 +507,7 @@ class ClientCore:
             return
         if known is not None:
             raise ProtocolError(f"session {frame.session:032x} was opened twice")
-        session = SessionCore(frame, asked.ack_mode, output=self._output, wake=self._wake)
+        session = SessionCore(frame, asked.ack_mode, output=self._output, wake=self._wake, pace=self._pace)
         for channel in asked.channels:
             # It is the only one, so it has just said so.
             session.note_known(channel)

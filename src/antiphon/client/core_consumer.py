@@ -22,6 +22,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from antiphon.batch import BODY_BYTES_MAX, Batch, ColumnId
+from antiphon.client.core_pace import USUAL, Pace
 from antiphon.errors import ProtocolError
 from antiphon.message import Delivery, Message, MessageView
 from antiphon.ranges import Ranges
@@ -30,17 +31,8 @@ from antiphon.wire.frames import ConsumerResume, Deliver
 PREFETCH_MESSAGES = 1_000
 PREFETCH_BYTES = 1024 * 1024
 
-ACK_DELAY_NS = 5_000_000
-"""Acknowledgements wait so long for others, and for a publication to ride with."""
-
-ACK_DELAY_LAZY_NS = 100_000_000
-"""In a session that may get duplicates. There nothing but this delay, a publication or the size hurries."""
-
 HELD_RANGES_MAX = 65_536
 """What of it is claimed on another connection: a megabyte of ranges. What is beyond may come twice."""
-
-ACK_BYTES = 64 * 1024
-"""Acknowledged bodies of this size are not kept waiting: they hold memory and disk at the server."""
 
 
 class Span(NamedTuple):
@@ -89,7 +81,9 @@ class ConsumerCore:
         prefetch_messages: int = PREFETCH_MESSAGES,
         prefetch_bytes: int = PREFETCH_BYTES,
         acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
+        pace: Pace = USUAL,
     ) -> None:
+        self._ack_bytes = pace.ack_bytes
         self.consumer = consumer
         self.name = name
         self.destination = destination
@@ -345,7 +339,7 @@ class ConsumerCore:
                 first, stop = start, end
             self._gathered_bytes += span.body_bytes
         self._gathered_run = (first, stop)
-        return self._gathered_bytes >= ACK_BYTES
+        return self._gathered_bytes >= self._ack_bytes
 
     @property
     def has_gathered(self) -> bool:

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from antiphon.client.core_events import Settled
 from antiphon.client.core_gathering import Publication
+from antiphon.client.core_pace import USUAL, Pace
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
@@ -51,13 +52,6 @@ Order: TypeAlias = (
     | ReleaseHold
 )
 """Commands that are neither messages nor acknowledgements."""
-
-LINGER_COMMANDS = 16
-"""With so many commands unconfirmed the server is busy: small publications then wait for its next
-word and grow meanwhile. Fewer than this, and nothing ever waits but for the window."""
-
-SMALL_BYTES = 64 * 1024
-"""A publication of this size gains little from growing further."""
 
 
 _NONE = Ranges()
@@ -111,8 +105,17 @@ class Outbox:
     """
 
     def __init__(
-        self, *, session: int, generation: int, channel: str, window_bytes: int, output: list[Buffer]
+        self,
+        *,
+        session: int,
+        generation: int,
+        channel: str,
+        window_bytes: int,
+        output: list[Buffer],
+        pace: Pace = USUAL,
     ) -> None:
+        self._small_bytes = pace.small_bytes
+        self._linger_commands = pace.linger_commands
         self.session = session
         self.generation = generation
         self.channel = channel
@@ -214,7 +217,7 @@ class Outbox:
             return False
         if not self._unconfirmed:
             return True
-        if size < SMALL_BYTES and len(self._unconfirmed) >= LINGER_COMMANDS:
+        if size < self._small_bytes and len(self._unconfirmed) >= self._linger_commands:
             return False
         return self._unconfirmed_bytes + size <= self.window_bytes
 

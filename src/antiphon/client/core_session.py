@@ -6,8 +6,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from antiphon.client.core_consumer import (
-    ACK_DELAY_LAZY_NS,
-    ACK_DELAY_NS,
     PREFETCH_MESSAGES,
     ConsumerCore,
     Span,
@@ -15,6 +13,7 @@ from antiphon.client.core_consumer import (
 from antiphon.client.core_events import Settled
 from antiphon.client.core_gathering import Publication
 from antiphon.client.core_outbox import Outbox
+from antiphon.client.core_pace import USUAL, Pace
 from antiphon.client.core_transaction import Taken
 from antiphon.errors import AcknowledgeRefused, AntiphonError, ProtocolError, SessionClosed
 from antiphon.message import MessageView
@@ -84,6 +83,7 @@ class SessionCore:
         *,
         output: list[Buffer],
         wake: Callable[[int], None],
+        pace: Pace = USUAL,
     ) -> None:
         self.session = opened.session
         self.generation = opened.generation
@@ -101,7 +101,8 @@ class SessionCore:
         # No opening of the session that comes late to a channel is of that generation or a higher one.
         self.channels: dict[str, int] = {}
         self._blocked: dict[str, None] = {}
-        self._ack_delay_ns = ACK_DELAY_LAZY_NS if ack_mode is AckMode.DUPS_OK else ACK_DELAY_NS
+        self._pace = pace
+        self._ack_delay_ns = pace.ack_delay_lazy_ns if ack_mode is AckMode.DUPS_OK else pace.ack_delay_ns
         self.outboxes: dict[str, Outbox] = {}
         self.consumers: dict[int, ConsumerCore] = {}
         # Those that get messages from the same place.
@@ -123,6 +124,7 @@ class SessionCore:
                 channel=channel,
                 window_bytes=self.window_bytes,
                 output=self._output,
+                pace=self._pace,
             )
             outbox.is_open = self.is_open
             outbox.is_blocked = channel in self._blocked
@@ -175,6 +177,7 @@ class SessionCore:
             subscription=subscription,
             prefetch_messages=prefetch_messages,
             acknowledge=acknowledge,
+            pace=self._pace,
         )
         self._rivals.setdefault(consumer.place, []).append(consumer)
         return consumer

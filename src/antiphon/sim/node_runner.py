@@ -8,7 +8,8 @@ of a call of the disk. The next life gets the same disk and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from antiphon.bus import codec
 from antiphon.bus.effects import Event, Received
@@ -56,6 +57,9 @@ class NodeHabits:
     in_doubt_ms: int = 2_000
     prepare_wait_ms: int = 5_000
     finish_wait_ms: int = 1_000
+    # Waits, lingers and repetition times that are drawn, as settings of client managers and of primaries.
+    door_waits: dict[str, Any] = field(default_factory=dict)
+    primary_waits: dict[str, Any] = field(default_factory=dict)
     segment_bytes: int = 160 * 1024
     order_blocks: int = 8
 
@@ -73,6 +77,7 @@ class NodeHabits:
             connection_bytes_max=self.connection_bytes,
             prepare_wait_ms=self.prepare_wait_ms,
             finish_wait_ms=self.finish_wait_ms,
+            **self.door_waits,
         )
 
     def message_manager(self) -> MessageManagerSettings:
@@ -84,6 +89,7 @@ class NodeHabits:
             flush_bytes_max=self.flush_bytes,
             in_doubt_ms=self.in_doubt_ms,
             in_doubt_again_ms=max(1, self.in_doubt_ms // 4),
+            **self.primary_waits,
         )
 
     def group(self, node: int) -> GroupConfig:

@@ -13,5 +13,5 @@ from antiphon.sim.runs import run
 
 
 def test_what_a_lost_client_saw_comes_again_only_as_delivered_before() -> None:
-    result = run("cluster", 15_000_149)
+    result = run("cluster", 15_000_149, without=("Waits",))
     assert result.is_clean, result.violation

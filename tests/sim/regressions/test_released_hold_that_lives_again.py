@@ -23,7 +23,9 @@ from antiphon.sim.runs import run
 
 @pytest.mark.parametrize("seed", [900000574, 900001025, 700071, 700150])
 def test_what_is_released_stays_released(seed: int) -> None:
-    report = run("holds", seed)
+    report = run("holds", seed, without=("Waits",))
 
     assert report.is_clean, f"{report.violation}\n    {report.replay}"
-    assert not run("holds", seed, planted=OUTDATED_HOLD_TAKEN).is_clean, "the seed shows it no more"
+    assert not run("holds", seed, planted=OUTDATED_HOLD_TAKEN, without=("Waits",)).is_clean, (
+        "the seed shows it no more"
+    )

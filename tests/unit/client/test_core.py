@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.batch import Batch
 from antiphon.client.core import NEVER_NS, ClientCore
-from antiphon.client.core_consumer import ACK_DELAY_NS, ConsumerCore
+from antiphon.client.core_consumer import ConsumerCore
 from antiphon.client.core_events import (
     Answered,
     Arrived,
@@ -21,6 +21,7 @@ from antiphon.client.core_events import (
     Welcomed,
 )
 from antiphon.client.core_gathering import Chunk
+from antiphon.client.core_pace import ACK_DELAY_NS
 from antiphon.client.core_session import RANGES_MAX, Acknowledgement, SessionCore
 from antiphon.errors import AccessDenied, ConsumerClosed, NotConnected, ProtocolError, PublishRefused
 from antiphon.ranges import Ranges

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.batch import Batch
-from antiphon.client.core_consumer import ACK_BYTES, ConsumerCore, Span
+from antiphon.client.core_consumer import ConsumerCore, Span
+from antiphon.client.core_pace import ACK_BYTES
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.frames import Deliver, DeliverPiece

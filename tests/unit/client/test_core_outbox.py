@@ -8,7 +8,8 @@ import pytest
 
 from antiphon.batch import Batch
 from antiphon.client.core_gathering import Chunk
-from antiphon.client.core_outbox import LINGER_COMMANDS, ROOM_MAX, Kept, Outbox
+from antiphon.client.core_outbox import ROOM_MAX, Kept, Outbox
+from antiphon.client.core_pace import LINGER_COMMANDS
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer

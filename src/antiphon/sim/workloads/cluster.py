@@ -26,6 +26,7 @@ from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.profile import MADE_FOR, ClusterProfile, draw
 from antiphon.sim.tiers.runner import Quarter
+from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
 from antiphon.sim.workloads.library import LibraryClient
@@ -48,6 +49,8 @@ class ClusterRun(TownRun[ClusterProfile]):
     ) -> None:
         super().__init__(seed, trace, planted, without)
         self.profile = draw(self._chance, profile)
+        if not profile and NAME not in without:
+            draw_waits(self.world.random("waits"), self.profile)
         self.adjust(self.profile)
         self._total = TotalDestinations(self.world)
         config = self.profile.group(self._new_disk_id)

@@ -76,7 +76,7 @@ class LibraryClient(ClientProcess):
 
     def greet(self) -> None:
         if self._core is None:
-            self._core = ClientCore(user="sim")
+            self._core = ClientCore(user="sim", pace=self.habits.pace)
         else:
             self.world.probe("library.came_back")
             self._core.greet()

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from antiphon.client.core_pace import USUAL, Pace
 from antiphon.sim.checkers.watch import Stand, Watch
 from antiphon.sim.network import ClientPort, Connection, Network
 from antiphon.sim.world import MILLISECOND_NS, World
@@ -41,6 +42,8 @@ class ClientHabits:
     names_channels: bool = False
     # Of a producer's confirmations: how many are followed at once by a look at what is stored.
     look_probability: float = 0.0
+    # Of those that are made of the client library.
+    pace: Pace = USUAL
 
 
 @dataclass(slots=True)

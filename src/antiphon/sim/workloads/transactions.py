@@ -28,6 +28,7 @@ from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.strikes import StepWatch, Strikes
 from antiphon.sim.tiers.transaction_profile import MADE_FOR, TransactionProfile, draw
+from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.depositor import Depositor, Stager
 from antiphon.sim.workloads.library_trader import LibraryTrader
@@ -50,6 +51,8 @@ class TransactionRun(TownRun[TransactionProfile]):
     ) -> None:
         super().__init__(seed, trace, planted, without)
         self.profile = draw(self._chance, profile)
+        if not profile and NAME not in without:
+            draw_waits(self.world.random("waits"), self.profile)
         self._bank = Bank(self.world)
         self._hands = Hands(self.world)
         self._watch = self._watch_by([self._bank, self._hands, OneCopy(self.world)])
