@@ -89,7 +89,13 @@ class Requests:
 
     def detach(self, channel: str, message: SessionDetached) -> None:
         """The client of a session is gone; who comes back is `resumed`."""
-        self._ask((channel, message.session), _Asked(channel, message))
+        key = (channel, message.session)
+        for known in (self._fresh, self._asked, self._heard, self._detached):
+            asked = known[key].message if key in known else None
+            if isinstance(asked, SessionDetached) and asked.generation > message.generation:
+                # What a former generation waited for came to its end behind that of a later one.
+                return
+        self._ask(key, _Asked(channel, message))
 
     def _ask(self, key: Key, asked: _Asked) -> None:
         self._forget(key)

@@ -122,7 +122,8 @@ class SessionService:
 
     def _take_over(self, connection: Connection, wish: SessionOpen) -> None:
         """The client comes back, perhaps before we noticed that it was gone."""
-        for channel in self._channels:
+        # A channel that is not named does not hear of it: there the former generation stays without a client.
+        for channel in wish.channels:
             self._requests.resumed(channel, wish.session)
         former = self._sessions.get(wish.session)
         if former is None:
@@ -236,8 +237,10 @@ class SessionService:
             self._forget(session)
 
     def _detach_lane(self, session: Session, lane: Lane) -> None:
-        # One that was taken over by a higher generation is not away.
-        if lane.state == LaneState.OPEN and self._sessions.get(session.id) is session:
+        now = self._sessions.get(session.id)
+        # One that a higher generation resumes in this channel is not away.
+        is_taken_over = now is not None and now is not session and lane.channel in now.lanes
+        if lane.state == LaneState.OPEN and not is_taken_over:
             self._requests.detach(lane.channel, SessionDetached(session.id, session.generation))
         del session.lanes[lane.channel]
         if not session.lanes:

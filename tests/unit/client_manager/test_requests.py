@@ -14,6 +14,10 @@ from antiphon.bus.messages import (
     Unregister,
     Unregistered,
 )
+from antiphon.client_manager.connection import Outbox
+from antiphon.client_manager.effects import SendToPrimary
+from antiphon.client_manager.requests import Requests
+from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import ConsumerClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
@@ -164,6 +168,35 @@ def test_a_client_that_is_back_is_not_told_to_be_gone() -> None:
     stage.wait(1_000)
     stage.new_term(2)
     assert len(stage.to_primary(SessionDetached)) == 1
+
+
+def test_a_channel_not_named_by_who_comes_back_hears_that_the_former_generation_has_no_client() -> None:
+    stage, session = detached()
+    stage.tell(SessionDetachedHeard(session, 1))
+    stage.connect(2)
+    stage.open_session(2, session, 2)
+    stage.new_term(2)
+    assert stage.to_primary(SessionDetached) == 2 * [SessionDetached(session, 1)]
+
+
+def test_so_it_does_if_its_last_command_is_confirmed_behind_the_return() -> None:
+    stage, session, key = attached()
+    stage.say(1, acknowledge(session, 1, (7, 8)))
+    stage.connect(2)
+    stage.open_session(2, session, 2)
+    assert stage.to_primary(SessionDetached) == []
+    stage.confirm_all()
+    stage.tell(Unregistered(key, 1))
+    assert stage.to_primary(SessionDetached) == [SessionDetached(session, 1)]
+
+
+def test_what_a_former_generation_waited_for_does_not_hide_that_the_later_one_is_gone() -> None:
+    outbox = Outbox()
+    requests = Requests(ClientManagerSettings(), outbox)
+    for generation in (2, 1, 3):
+        requests.detach("a", SessionDetached(7, generation))
+    said = [one.message for one in outbox._effects if isinstance(one, SendToPrimary)]
+    assert said == [SessionDetached(7, 2), SessionDetached(7, 3)]
 
 
 def test_a_crowd_is_repeated_in_parts() -> None:
