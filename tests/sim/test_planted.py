@@ -79,6 +79,13 @@ HUNTS = [
     Hunt("cluster", planted.LOSS_NOT_TOLD, 18, ("I30", "I31")),  # 2.5
     Hunt("cluster", planted.LOSS_NOT_TOLD, 90, ("I31",), ("Hands",)),  # 15
     Hunt("cluster", planted.LOSS_FORGOTTEN, 18, ("I30",)),  # 2.5
+    Hunt("cluster", planted.WALL_CLOCK_BELIEVED, 16, ("I27",)),  # 2
+    # By what comes of it: what goes too early, and what stays for ever.
+    Hunt("cluster", planted.WALL_CLOCK_BELIEVED, 50, ("I28", "I17"), ("Pace",)),  # 8
+    Hunt("cluster", planted.AGED_ONE_TOO_MANY, 8, ("I28",)),  # 1.2
+    Hunt("cluster", planted.SHED_ONE_TOO_MANY, 8, ("I28",)),  # 1.1
+    Hunt("cluster", planted.LATE_WORD_DETACHES, 22, ("I29",)),  # 3.6
+    Hunt("cluster", planted.EXPIRED_THOUGH_RESUMED, 12, ("I29",)),  # 1.9
     Hunt("transactions", planted.DECISION_NOT_ORDERED, 8, ("has not decided", "nobody has decided")),  # 1.3
     Hunt("transactions", planted.PARTICIPANT_DECIDES_ALONE, 9, ("has let go of", "lets go of")),  # 1.4
     # Who was restored and who was not differ from then on: in what they hold, decide, promise or report.

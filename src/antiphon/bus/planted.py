@@ -138,6 +138,18 @@ FALLBACK_SEGMENTS_FREED: Final = "fallback-segments-freed"
 REFERENCES_IGNORED: Final = "references-ignored"
 """A segment is used again when its order is covered, whatever is live in it: others are asked for that."""
 
+AGED_ONE_TOO_MANY: Final = "aged-one-too-many"
+"""When messages of a topic are too old, the one behind them goes with them."""
+
+SHED_ONE_TOO_MANY: Final = "shed-one-too-many"
+"""When a topic keeps too many bytes, one message more goes than must."""
+
+LATE_WORD_DETACHES: Final = "late-word-detaches"
+"""A primary takes the word that a client is gone for true under any generation of its session."""
+
+EXPIRED_THOUGH_RESUMED: Final = "expired-though-resumed"
+"""A primary ends a session that was without an owner for a while, though it has one again."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -174,6 +186,11 @@ OF_CLUSTER: Final = (
     MISREAD_PUTS_ASIDE,
     LOSS_NOT_TOLD,
     LOSS_FORGOTTEN,
+    WALL_CLOCK_BELIEVED,
+    AGED_ONE_TOO_MANY,
+    SHED_ONE_TOO_MANY,
+    LATE_WORD_DETACHES,
+    EXPIRED_THOUGH_RESUMED,
 )
 """Those of message managers and client managers, which clients can see."""
 

@@ -482,6 +482,7 @@ class Fold(HoldFold):
         directory = self.state.directory
         self.state.log_time_ms = max(self.state.log_time_ms, time.time_ms)
         for topic in directory.topics:
+            topic.planted = self._planted
             topic.time_passed(self.state.log_time_ms)
         self.state.transactions.time_passed(self.state.log_time_ms)
         self.state.times.mark(turn.sequence, self.state.log_time_ms)

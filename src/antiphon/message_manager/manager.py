@@ -47,6 +47,7 @@ from antiphon.bus.planted import (
     CHECKPOINT_FORGETS_TRANSACTIONS,
     FLOOR_IGNORED,
     HELD_RANGES_IGNORED,
+    LATE_WORD_DETACHES,
     NONE,
     RESTORE_FORGETS_LOCKS,
 )
@@ -302,6 +303,10 @@ class MessageManager:
                 delivery.unregister(sender, message)
             case SessionDetached():
                 row = self.state.sessions.get(message.session)
+                if (
+                    row is not None and LATE_WORD_DETACHES in self._planted
+                ):  # planted: whichever client it was
+                    message = replace(message, generation=row.generation)
                 is_theirs = row is not None and (row.generation, row.owner.pid) == (
                     message.generation,
                     sender,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from antiphon.bus.planted import LOWER_GENERATION_ACCEPTED, NONE
+from antiphon.bus.planted import EXPIRED_THOUGH_RESUMED, LOWER_GENERATION_ACCEPTED, NONE
 from antiphon.message_manager.primary import Primary
 from antiphon.message_manager.sessions import Owner, Session
 from antiphon.message_manager.state import ChannelState
@@ -133,6 +133,7 @@ class Turns:
         if self.primary is not None:
             if generation != row.generation:
                 self.primary.delivery.session_lost(row.id)
-            self.primary.proposals.attached(row.id)
+            if EXPIRED_THOUGH_RESUMED not in self._planted:  # planted: who is back goes on being missed
+                self.primary.proposals.attached(row.id)
         row.generation = generation
         row.owner = owner

@@ -46,7 +46,9 @@ from antiphon.wire.frames import (
     Goodbye,
     ServerFrame,
     SessionClose,
+    SessionGone,
     SessionOpen,
+    SessionOpened,
     decode_client_frame,
     decode_server_frame,
     encode_frame,
@@ -315,6 +317,8 @@ class ClientPort:
         self._take = take
         self._connections: dict[int, Connection] = {}
         self._holders: dict[Holder, None] = {}
+        # Sessions that clients were told to have, by connection and session: the generation.
+        self._attached: dict[tuple[int, int], int] = {}
         # Consumers that want to be attached again, by connection and request.
         self._coming_back: dict[tuple[int, int], ConsumerResume] = {}
         # Consumers that were closed in this step.
@@ -357,6 +361,7 @@ class ClientPort:
                 if (connection := self._connections.pop(conn, None)) is not None:
                     self._world.probe(f"port.closed.{code}")
                     self._let_go(conn, None, None)
+                    self._leave(conn, None)
                     connection.close(code, text)
             case PauseReading(conn=conn):
                 if (connection := self._connections.get(conn)) is not None:
@@ -372,12 +377,14 @@ class ClientPort:
         for connection in self._connections.values():
             connection.close(code, text)
         self._connections.clear()
+        self._leave(None, None)
 
     def die(self) -> None:
         """The process is no more."""
         for connection in self._connections.values():
             connection.die()
         self._connections.clear()
+        self._leave(None, None)
 
     # What the checkers see.
 
@@ -386,6 +393,7 @@ class ClientPort:
         for event in events:
             if isinstance(event, ConnectionLost):
                 self._let_go(event.conn, None, None)
+                self._leave(event.conn, None)
             elif isinstance(event, FramesReceived):
                 for frame in event.frames:
                     if isinstance(frame, Command):
@@ -395,6 +403,7 @@ class ClientPort:
                         self._closed.append(frame)
                     elif isinstance(frame, SessionOpen | SessionClose) and frame.session:
                         self._let_go(None, frame.session, None)
+                        self._leave(None, frame.session)
                     elif isinstance(frame, ConsumerResume):
                         self._coming_back[event.conn, frame.request] = frame
 
@@ -427,6 +436,11 @@ class ClientPort:
             elif isinstance(frame, ConsumerLost):
                 holder = Holder(conn, frame.session, frame.consumer)
                 self._watch.on_lost_told(self._node, holder, frame.lost)
+            elif isinstance(frame, SessionOpened):
+                self._attached[conn, frame.session] = frame.generation
+                self._watch.on_attached(self._node, frame.session, frame.generation)
+            elif isinstance(frame, SessionGone):
+                self._leave(conn, frame.session)
             elif isinstance(frame, ConsumerGone):
                 self._let_go(None, frame.session, frame.consumer)
             elif isinstance(frame, ConsumerResumed):
@@ -434,6 +448,11 @@ class ClientPort:
                 holder = Holder(conn, wish.session, wish.consumer)
                 self._holders[holder] = None
                 self._watch.on_kept(self._node, holder, wish.held.difference(frame.lost))
+
+    def _leave(self, conn: int | None, session: int | None) -> None:
+        for at, known in list(self._attached):
+            if (conn is None or at == conn) and (session is None or known == session):
+                self._watch.on_left(self._node, known, self._attached.pop((at, known)))
 
     def _let_go(self, conn: int | None, session: int | None, consumer: int | None) -> None:
         for holder in list(self._holders):

@@ -18,7 +18,9 @@ from antiphon.bus.messages import BusMessage, Data, Entry, Presence, ProducerOpe
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.ports import Location
+from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.settings import MessageManagerSettings
+from antiphon.message_manager.state import ChannelState
 from antiphon.node import InChannel, NodeEvent
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import SimDisk
@@ -52,6 +54,7 @@ class NodeHabits:
     connection_bytes: int = 256 * 1024
     session_expiry_ms: int = 300_000
     registration_wait_ms: int = 300
+    log_time_interval_ms: int = 50
     flush_bytes: int = 8 << 20
     # Of transactions: how long somebody may be in doubt, a participant may be silent, or may take.
     in_doubt_ms: int = 2_000
@@ -85,7 +88,7 @@ class NodeHabits:
         return MessageManagerSettings(
             session_expiry_ms=self.session_expiry_ms,
             registration_wait_ms=self.registration_wait_ms,
-            log_time_interval_ms=50,
+            log_time_interval_ms=self.log_time_interval_ms,
             flush_bytes_max=self.flush_bytes,
             in_doubt_ms=self.in_doubt_ms,
             in_doubt_again_ms=max(1, self.in_doubt_ms // 4),
@@ -133,17 +136,21 @@ class NodeRunner(Lives):
         """The client port, once the node listens."""
         return self._port if self._port is not None and self._port.is_listening else None
 
+    @property
+    def state(self) -> ChannelState:
+        """The channel, by the node's own books."""
+        assert self._started is not None, "a node that is down knows nothing"
+        return self._started.manager.state
+
     def facts(self) -> dict[int, int]:
         """How many messages each queue holds, by the node's own books."""
-        assert self._started is not None, "a node that is down knows nothing"
-        return {queue.id: queue.live.count for queue in self._started.manager.state.directory}
+        return {queue.id: queue.live.count for queue in self.state.directory}
 
     def backlogs(self) -> dict[int, int]:
         """How many messages each subscription still needs, by the node's own books."""
-        assert self._started is not None, "a node that is down knows nothing"
         return {
             subscription.id: subscription.backlog
-            for topic in self._started.manager.state.directory.topics
+            for topic in self.state.directory.topics
             for subscription in topic.subscriptions.values()
         }
 
@@ -227,7 +234,17 @@ class NodeRunner(Lives):
             apply(now_ns, wall_ms, entry, payload, location)
             watch.on_folded(node_id, entry, started.manager.state)
 
+        flush = started.manager.flush
+
+        def watched_flush(now_ns: int, wall_ms: int) -> list[Effect]:
+            effects = flush(now_ns, wall_ms)
+            for effect in effects:
+                if isinstance(effect, Propose):
+                    watch.on_proposed(node_id, now_ns, wall_ms, effect.command)
+            return effects
+
         started.manager.apply = watched_apply  # type: ignore[method-assign]
+        started.manager.flush = watched_flush  # type: ignore[method-assign]
 
     def _is_in_trouble(self, message: Data | ProducerOpen) -> bool:
         """Does what a producer sends get lost on the way, or come late, behind what was sent later?

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from antiphon.sim.trace import Trace
@@ -24,6 +24,10 @@ SECOND_NS = 1_000_000_000
 _EVENTS_MAX = 300_000
 """A run has a few thousand events; one that idles through all of its time has some ten thousand."""
 
+CLOCK_RATE_MAX = 1.2
+"""No clock goes faster than that, by the time of the world, unless it is set."""
+
+_DAY_MS = 86_400_000
 _WALL_START_MS = 1_700_000_000_000
 
 
@@ -121,11 +125,15 @@ class NodeClock:
 
     def make_unsteady(self) -> None:
         """Go up to 20 % too fast or too slow."""
-        self.rate = self._chance.uniform(0.8, 1.2)
+        self.rate = self._chance.uniform(0.8, CLOCK_RATE_MAX)
 
     def jump(self) -> None:
         """Somebody set the wall clock, up to a minute either way."""
         self._wall_offset_ms += self._chance.randrange(-60_000, 60_001)
+
+    def step(self, days: int) -> None:
+        """Somebody set the wall clock, to another day."""
+        self._wall_offset_ms += days * _DAY_MS
 
     def leap(self, duration_ns: int) -> None:
         """The monotonic clock goes on as if this had passed: the machine was suspended."""
@@ -142,3 +150,28 @@ class NodeClock:
     def delay_until(self, deadline_ns: int) -> int:
         """How long the world has to wait until this node's clock shows `deadline_ns`, rounded up."""
         return max(0, int((deadline_ns - self._offset_ns) / self.rate) + 1 - self._world.now_ns)
+
+
+class ClockSteps:
+    """Wall clocks that are set wrong by days, both ways; some are set right again after a moment."""
+
+    def __init__(self, world: World, clocks: Sequence[NodeClock]) -> None:
+        self._world = world
+        self._clocks = clocks
+        self._chance = world.random("clock steps")
+
+    def plan(self, within_ns: int, *, always: bool = False) -> None:
+        """In half of all runs, or often in any case; some clocks are wrong from the beginning."""
+        if self._chance.random() < 0.5 or always:
+            for _ in range(self._chance.randint(1, 4) * (1 + always)):
+                self._world.after(
+                    self._chance.choice((0, 1, 1, 1)) * self._chance.randrange(within_ns), self._step
+                )
+
+    def _step(self) -> None:
+        clock = self._chance.choice(self._clocks)
+        days = self._chance.choice((1, 30, 400)) * self._chance.choice((-1, 1))
+        self._world.probe(f"clock.stepped_{'back' if days < 0 else 'ahead'}")
+        clock.step(days)
+        if self._chance.random() < 0.5:
+            self._world.after(self._chance.randrange(200 * MILLISECOND_NS), lambda: clock.step(-days))

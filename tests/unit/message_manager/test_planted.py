@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus.effects import Send
-from antiphon.bus.messages import BrowseReply, BrowseRequest, Deliver
+from antiphon.bus.messages import BrowseReply, BrowseRequest, Deliver, SessionDetached
 from antiphon.bus.planted import (
     ACKNOWLEDGED_TWICE,
+    AGED_ONE_TOO_MANY,
     CHECKPOINT_FORGETS_TRANSACTIONS,
     COUNT_STUCK,
     DECISION_ENDS_WITH_SESSION,
+    EXPIRED_THOUGH_RESUMED,
     FLOOR_IGNORED,
     HELD_RANGES_IGNORED,
     HOLD_BEGUN_ANEW,
+    LATE_WORD_DETACHES,
     LOWER_GENERATION_ACCEPTED,
     NONE,
     OF_CLUSTER,
@@ -25,6 +28,8 @@ from antiphon.bus.planted import (
     PARTICIPANT_DECIDES_ALONE,
     RESTORE_FORGETS_LOCKS,
     RETURNED_LAST,
+    SHED_ONE_TOO_MANY,
+    WALL_CLOCK_BELIEVED,
 )
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
@@ -224,3 +229,67 @@ def test_a_restore_that_forgets_locks_is_seen(is_planted: bool) -> None:
     restored = MessageManager("main", 1, channel.payloads, AT_ONCE, planted=planted)
     restored.restore(state)
     assert bool(restored.state.locks) != is_planted
+
+
+@planted_or_not
+def test_a_wall_clock_that_is_believed_is_seen(is_planted: bool) -> None:
+    channel = channel_with(WALL_CLOCK_BELIEVED, is_planted)
+    for _ in range(2):
+        channel.create(f"q{channel.next}")
+        channel.now_ns, channel.wall_ms = channel.now_ns + SECOND_NS, channel.wall_ms + 86_400_000
+        channel.order_proposals(channel.flush())
+
+    assert (channel.manager.state.log_time_ms == channel.wall_ms) == is_planted
+
+
+@planted_or_not
+def test_letting_go_of_a_message_that_is_not_too_old_is_seen(is_planted: bool) -> None:
+    channel = channel_with(AGED_ONE_TOO_MANY, is_planted)
+    client, topic = Client(), channel.create_topic("t", '{"retention":60}')
+    channel.order(client.open(), client.publish(topic, [b"old"]))
+    channel.pass_time(1_000)
+    channel.order(client.publish(topic, [b"young"]))
+    channel.pass_time(59_000)
+
+    channel.pass_time(1_000)
+    kept = channel.manager.state.directory.get(topic)
+    assert kept is not None and kept.live.count == (0 if is_planted else 1)
+
+
+@planted_or_not
+def test_letting_go_of_more_bytes_than_are_too_many_is_seen(is_planted: bool) -> None:
+    channel = channel_with(SHED_ONE_TOO_MANY, is_planted)
+    client, topic = Client(), channel.create_topic("t", '{"retention_bytes":1000}')
+    channel.order(client.open())
+    channel.pass_time(1_000)
+
+    for _ in range(3):
+        channel.order(client.publish(topic, [bytes(300)]))
+    kept = channel.manager.state.directory.get(topic)
+    assert kept is not None and kept.live.count == (1 if is_planted else 2)
+
+
+@planted_or_not
+def test_a_late_word_that_detaches_who_came_back_is_seen(is_planted: bool) -> None:
+    channel = channel_with(LATE_WORD_DETACHES, is_planted)
+    client = Client()
+    channel.order(client.open(), client.resume(2))
+
+    channel.say(SessionDetached(SESSION, 1))
+    channel.now_ns += 301 * SECOND_NS
+    channel.order_proposals(channel.flush())
+    assert (channel.manager.state.sessions.get(SESSION) is None) == is_planted
+
+
+@planted_or_not
+def test_a_session_that_is_ended_though_it_has_an_owner_again_is_seen(is_planted: bool) -> None:
+    channel = channel_with(EXPIRED_THOUGH_RESUMED, is_planted)
+    client = Client()
+    channel.order(client.open())
+    channel.fence(1, channel.manager.term)
+    channel.open_producer(1)
+    channel.order(client.resume(1))
+
+    channel.now_ns += 301 * SECOND_NS
+    channel.order_proposals(channel.flush())
+    assert (channel.manager.state.sessions.get(SESSION) is None) == is_planted

@@ -35,8 +35,8 @@ SAMPLE_ONE_IN: Final = 24
 
 Restore = Callable[[bytes], ChannelState]
 
-# Of one life only: a new one begins to count anew.
-_PASSING: Final = {(Uncommitted, "generation")}
+# Of one life only: a new one begins to count anew, and is told again what is wrong on purpose.
+_PASSING: Final = {(Uncommitted, "generation"), (Topic, "planted")}
 # Where the order of a dict is that of the log.
 _ORDERED: Final = {
     (Directory, "_by_id"),

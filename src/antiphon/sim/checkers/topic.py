@@ -57,6 +57,8 @@ class Topics(Queues):
         super().__init__(world)
         self.subscriptions: dict[int, SubscriptionModel] = {}
         self.stored: dict[int, set[int]] = {}
+        # By topic and number, in the order in which they came: how many bytes each message counts for.
+        self.sizes: dict[int, dict[int, int]] = {}
         # Whose consumer it is: by the number in its session, and by its key at the primary.
         self.subscription_of: dict[tuple[int, int], int] = {}
         self._subscription_at: dict[tuple[int, int], int] = {}
@@ -71,8 +73,9 @@ class Topics(Queues):
 
     def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
         match payload:
-            case Publish(destination=destination) if destination in self.stored:
+            case Publish(destination=destination, batch=batch) if destination in self.stored:
                 numbers = range(sequence + skip, sequence + header.count)
+                self.sizes[destination].update(dict.fromkeys(numbers, len(batch) // header.count))
                 self.stored[destination].update(numbers)
                 for subscription in self.subscriptions.values():
                     if subscription.topic == destination:
@@ -88,6 +91,7 @@ class Topics(Queues):
             case CreateDestination(kind=kind, name=name) if kind == KIND_TOPIC:
                 if self._names.setdefault(name, sequence) == sequence:
                     self.stored[sequence] = set()
+                    self.sizes[sequence] = {}
             case Subscribe():
                 self._subscribe(payload, header.session, sequence)
             case Unsubscribe(subscription=id):

@@ -63,6 +63,9 @@ class Checker:
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         """The message manager of the node has taken the entry; this is its state now."""
 
+    def on_proposed(self, node: int, now_ns: int, wall_ms: int, command: bytes) -> None:
+        """The primary wants a command of its own ordered, while its clocks show this."""
+
     def on_flushed(self, node: int) -> None:
         """The message manager of the node has said everything that it had to say, for now."""
 
@@ -110,6 +113,12 @@ class Checker:
 
     def on_holder_gone(self, node: int, holder: Holder) -> None:
         """The node learned that a consumer is no more; what it held may go to others."""
+
+    def on_attached(self, node: int, session: int, generation: int) -> None:
+        """The node told a client that it has its session, under this generation."""
+
+    def on_left(self, node: int, session: int, generation: int) -> None:
+        """The node learned that this client is gone, or does not have the session any more."""
 
     def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
         """The node heard that a client wants to hold these no longer; that is still to be ordered."""
@@ -226,6 +235,7 @@ class Watch:
     on_durable: Callable[[int, int], None]
     on_applied: Callable[[int, Entry, memoryview | None], None]
     on_folded: Callable[[int, Entry, ChannelState], None]
+    on_proposed: Callable[[int, int, int, bytes], None]
     on_flushed: Callable[[int], None]
     on_restored: Callable[[int, int], None]
     on_discarded: Callable[[int, Mid], None]
@@ -240,6 +250,8 @@ class Watch:
     at_end: Callable[[dict[int, NodeFacts]], None]
     on_handed_out: Callable[[int, Holder, int, int, int], None]
     on_holder_gone: Callable[[int, Holder], None]
+    on_attached: Callable[[int, int, int], None]
+    on_left: Callable[[int, int, int], None]
     on_given_back: Callable[[int, int, int, Ranges], None]
     on_kept: Callable[[int, Holder, Ranges], None]
     on_lost_told: Callable[[int, Holder, Ranges], None]

@@ -78,6 +78,10 @@ class ClusterProfile:
     # How often the software cannot read states for a while; None: drawn apart from all else.
     misreads: int | None = None
     are_clocks_unsteady: bool = False
+    # Are wall clocks set wrong by days in any case, and not only in half of the runs?
+    are_clocks_set: bool = False
+    # The settings of all topics; those of the run's seed if there are none.
+    topic_settings: str = ""
     sleep_ns_max: int = 1_200 * MILLISECOND_NS
 
     disk: DiskHabits = field(default_factory=DiskHabits)
@@ -342,6 +346,55 @@ def _for_losses(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.credit_messages = 100
 
 
+def _for_wrong_clocks(chance: random.Random, profile: ClusterProfile) -> None:
+    """Topics keep everything for an hour, or for a moment, and wall clocks show another day now and then."""
+    profile.are_clocks_set = True
+    profile.topics, profile.topic_settings = 1, chance.choice(("{}", '{"retention":0.2}'))
+
+
+def _for_retention_by_age(chance: random.Random, profile: ClusterProfile) -> None:
+    """A topic keeps what it gets for a moment, and gets more all the time."""
+    profile.topics, profile.topic_settings = 1, '{"retention":0.1}'
+    profile.subscribers, profile.messages = 1, 120
+    profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 5 * MILLISECOND_NS
+
+
+def _for_retention_by_bytes(chance: random.Random, profile: ClusterProfile) -> None:
+    """A topic keeps a few messages, for an hour."""
+    profile.topics, profile.topic_settings = 1, '{"retention_bytes":2000}'
+    profile.subscribers, profile.messages = 1, 120
+    profile.clients.body_bytes_max = 300
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
+
+
+def _for_late_words(chance: random.Random, profile: ClusterProfile) -> None:
+    """Clients lose their connections and come back to the same client manager, whose words come late."""
+    profile.is_gentle = False
+    profile.doors = 1
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.breaks, profile.moves = 12, 8
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.blackouts = 0
+    profile.crashes = profile.power_cuts = profile.sleeps = profile.client_crashes = 0
+    profile.links.tail_probability = 0.4
+    profile.links.duplicate_probability = 0.3
+    profile.clients.resume_probability, profile.clients.names_channels = 1.0, True
+    profile.node.session_expiry_ms = 150
+
+
+def _for_return_after_a_fence(chance: random.Random, profile: ClusterProfile) -> None:
+    """Client managers sleep until they are taken for dead, and wake before their sessions are over."""
+    profile.is_gentle = False
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.door_sleeps, profile.leave_probability = 4, 0.0
+    profile.sleep_ns_max = 700 * MILLISECOND_NS
+    profile.door_crashes = profile.sleeps = profile.crashes = profile.blackouts = profile.partitions = 0
+    profile.power_cuts = profile.client_crashes = profile.breaks = profile.moves = 0
+    profile.settings["silence_ms"] = 300
+    profile.node.session_expiry_ms = 500
+    profile.clients.patience_ns = 0
+
+
 MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.HELD_RANGES_IGNORED: _for_held_ranges,
     planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
@@ -354,4 +407,9 @@ MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.REFERENCES_IGNORED: _for_references,
     planted.LOSS_NOT_TOLD: _for_losses,
     planted.LOSS_FORGOTTEN: _for_losses,
+    planted.WALL_CLOCK_BELIEVED: _for_wrong_clocks,
+    planted.AGED_ONE_TOO_MANY: _for_retention_by_age,
+    planted.SHED_ONE_TOO_MANY: _for_retention_by_bytes,
+    planted.LATE_WORD_DETACHES: _for_late_words,
+    planted.EXPIRED_THOUGH_RESUMED: _for_return_after_a_fence,
 }

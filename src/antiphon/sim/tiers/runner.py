@@ -25,6 +25,7 @@ from antiphon.errors import Unreadable
 from antiphon.journal.format import LOST_AND_FOUND
 from antiphon.journal.journal import Journal
 from antiphon.journal.ports import Buffer, Location
+from antiphon.message_manager.effects import Propose
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state import ChannelState
 from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
@@ -438,6 +439,8 @@ class ManagerRunner(TierRunner):
             for effect in effects:
                 if isinstance(effect, bus.Send | bus.Multicast):
                     self._say(channel, effect.message)
+                elif isinstance(effect, Propose):
+                    watch.on_proposed(node, now_ns, wall_ms, effect.command)
             watch.on_flushed(node)
             return effects
 

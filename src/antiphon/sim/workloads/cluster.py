@@ -31,7 +31,7 @@ from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
 from antiphon.sim.workloads.library import LibraryClient
 from antiphon.sim.workloads.process import ClientProcess
-from antiphon.sim.workloads.topic import SETTINGS, PublisherSession, SubscriberSession
+from antiphon.sim.workloads.topic import SETTINGS, PublisherSession, SubscriberSession, too_old
 from antiphon.sim.workloads.towns import TownRun
 from antiphon.sim.world import MILLISECOND_NS
 
@@ -84,6 +84,9 @@ class ClusterRun(TownRun[ClusterProfile]):
             OneCopy(self.world),
             self._converging(self._channel),
             SameDisks(self.world),
+            *self._of_time(destinations),
+            self._attachments,
+            self._expiring(self._channel),
             self._total,
         ]
 
@@ -129,12 +132,15 @@ class ClusterRun(TownRun[ClusterProfile]):
         client.sessions.append(ConsumerSession(client, queue))
         return client
 
+    def _settings(self, number: int) -> str:
+        return self.profile.topic_settings or SETTINGS[(self.world.seed + number) % len(SETTINGS)]
+
     def _of_topics(self) -> list[ClientProcess]:
         """Publishers and subscribers; some subscriptions end with their session, if that ends soon."""
         clients: list[ClientProcess] = []
         profile = self.profile
         for number in range(profile.topics):
-            topic, settings = f"topic:t{number}", SETTINGS[(self.world.seed + number) % len(SETTINGS)]
+            topic, settings = f"topic:t{number}", self._settings(number)
             client = SimClient(f"publisher{number}", self._hall, profile.clients)
             client.sessions.append(
                 PublisherSession(client, topic, client.name, profile.messages // 3 + 1, settings)
@@ -168,4 +174,4 @@ class ClusterRun(TownRun[ClusterProfile]):
             for one in topic.subscriptions.values()
             if one.backlog
         ]
-        return words
+        return [*words, *too_old(state)]

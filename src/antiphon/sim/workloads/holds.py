@@ -14,7 +14,6 @@ from antiphon.sim.workloads.client import SimClient
 from antiphon.sim.workloads.cluster import ClusterRun
 from antiphon.sim.workloads.holder import HolderSession
 from antiphon.sim.workloads.process import ClientProcess
-from antiphon.sim.workloads.topic import SETTINGS
 
 _HOLDERS_MAX = 3
 
@@ -45,8 +44,7 @@ class HoldsRun(ClusterRun):
             topics = self.profile.topics
             if topics and chance.random() < 0.5:
                 at = chance.randrange(topics)
-                settings = SETTINGS[(self.world.seed + at) % len(SETTINGS)]
-                client.sessions.append(HolderSession(client, f"topic:t{at}", settings))
+                client.sessions.append(HolderSession(client, f"topic:t{at}", self._settings(at)))
             else:
                 queue = chance.randrange(self.profile.queues)
                 client.sessions.append(HolderSession(client, f"queue:q{queue}"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
+from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Durability
 from antiphon.sim.checkers.monotone import Monotone
@@ -19,7 +20,9 @@ from antiphon.sim.checkers.order import Order
 from antiphon.sim.checkers.queue import Queues
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
+from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.total_queue import TotalQueue
+from antiphon.sim.checkers.true_time import Lifetimes, Pace
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.disk import SimDisk
@@ -31,7 +34,7 @@ from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimC
 from antiphon.sim.workloads.library import LibraryClient
 from antiphon.sim.workloads.process import ClientProcess, Hall
 from antiphon.sim.workloads.profile import MADE_FOR, Profile, draw
-from antiphon.sim.world import MILLISECOND_NS, NodeClock
+from antiphon.sim.world import MILLISECOND_NS, ClockSteps, NodeClock
 
 _NODE = 1
 
@@ -49,10 +52,14 @@ class NodeRun(WorkloadRun[Profile]):
         super().__init__(seed, trace, planted, without)
         self.profile = draw(self._chance, profile)
         self._total = self.total_kind(self.world)
+        self._attachments = Attachments(self.world)
+        expiry_ms = self.profile.node.session_expiry_ms
+        self._expiries = Expiries(self.world, self._attachments, expiry_ms)
         self._watch = self._watch_by(self._checkers())
         self._clock = NodeClock(self.world, self.world.random("clock"))
         if self.profile.is_clock_unsteady:
             self._clock.make_unsteady()
+        self._clock_steps = ClockSteps(self.world, [self._clock])
         self._network = Network(self.world)
         self._network.habits = self.profile.network
         disk = SimDisk(self.world)
@@ -82,8 +89,14 @@ class NodeRun(WorkloadRun[Profile]):
             Restores(self.world, self._planted),
             FinalAcknowledgements(self.world),
             Redeliveries(self.world),
+            *self._of_time(None),
             self._total,
         ]
+
+    def _of_time(self, topics: Topics | None) -> list[Checker]:
+        """Those who know the time of the world."""
+        pace = Pace(self.world, self.profile.node.log_time_interval_ms)
+        return [pace, Lifetimes(self.world, topics), self._attachments, self._expiries]
 
     def figures(self) -> dict[str, int]:
         return self._total.figures
@@ -93,6 +106,7 @@ class NodeRun(WorkloadRun[Profile]):
         for client in self._clients:
             client.connect_later()
         self._plan_faults()
+        self._clock_steps.plan(self.profile.safety_ns, always=self.profile.are_clocks_set)
 
     def _judge(self) -> None:
         self._watch.at_quiet(self.node.facts())
@@ -183,7 +197,11 @@ class NodeRun(WorkloadRun[Profile]):
     def _is_quiet(self) -> bool:
         if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):
             return False
-        return not any(self.node.facts().values())
+        return not any(self.node.facts().values()) and not self._left_behind()
+
+    def _left_behind(self) -> list[str]:
+        """What goes by itself, and is still there."""
+        return self._expiries.what_is_open(self.node.state)
 
     def _what_is_open(self) -> str:
         words = [f"the node is {'up' if self.node.is_up else 'down'}"]
@@ -192,4 +210,5 @@ class NodeRun(WorkloadRun[Profile]):
         ]
         if self.node.is_up:
             words += [f"queue {queue} holds {live}" for queue, live in self.node.facts().items() if live]
+            words += self._left_behind()
         return "; ".join(words)

@@ -40,6 +40,8 @@ class Profile:
     moves: int = 0
     clock_jumps: int = 0
     is_clock_unsteady: bool = False
+    # Are wall clocks set wrong by days in any case, and not only in half of the runs?
+    are_clocks_set: bool = False
     disk: DiskHabits = field(default_factory=DiskHabits)
     network: NetworkHabits = field(default_factory=NetworkHabits)
     node: NodeHabits = field(default_factory=NodeHabits)

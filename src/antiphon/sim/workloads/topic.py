@@ -7,6 +7,7 @@ subscription that is left must have got every message since its beginning.
 
 from __future__ import annotations
 
+from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Durability
 from antiphon.sim.checkers.monotone import Monotone
@@ -39,6 +40,16 @@ SETTINGS = (
 NO_SUBSCRIPTION = "subscription.unknown"
 _SUBSCRIBED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE, OutcomeCode.EXISTS)
 _SESSION_EXPIRY_SHORT_MS = 1_000
+_AGE_SHORT_MS = 1_000
+
+
+def too_old(state: ChannelState) -> list[str]:
+    """What topics keep for a moment only, and still have."""
+    return [
+        f"{topic.name} keeps {topic.live.count} messages"
+        for topic in state.directory.topics
+        if topic.live.count and topic.retention.age_ms <= _AGE_SHORT_MS
+    ]
 
 
 class PublisherSession(ProducerSession):
@@ -157,6 +168,7 @@ class TopicRun(NodeRun):
             Checkpoints(self.world),
             Redeliveries(self.world),
             Restores(self.world, self._planted),
+            *self._of_time(topics),
             self._total,
         ]
 
@@ -188,7 +200,10 @@ class TopicRun(NodeRun):
     def _is_quiet(self) -> bool:
         if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):
             return False
-        return not any(self.node.backlogs().values())
+        return not any(self.node.backlogs().values()) and not self._left_behind()
+
+    def _left_behind(self) -> list[str]:
+        return [*super()._left_behind(), *too_old(self.node.state)]
 
     def _what_is_open(self) -> str:
         backlogs = self.node.backlogs() if self.node.is_up else {}

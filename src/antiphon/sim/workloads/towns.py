@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.tiers import Convergence
-from antiphon.sim.checkers.watch import NodeFacts, Watch
+from antiphon.sim.checkers.topic import Topics
+from antiphon.sim.checkers.true_time import Lifetimes, Pace
+from antiphon.sim.checkers.watch import Checker, NodeFacts, Watch
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import ClientPort, Network
 from antiphon.sim.tiers.faults import Faults
@@ -20,7 +23,7 @@ from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Quarter, Town
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
 from antiphon.sim.workloads.process import ClientProcess, Hall
-from antiphon.sim.world import MILLISECOND_NS, SECOND_NS
+from antiphon.sim.world import MILLISECOND_NS, SECOND_NS, ClockSteps
 
 TownProfile = TypeVar("TownProfile", bound=ClusterProfile)
 
@@ -38,6 +41,8 @@ class TownRun(WorkloadRun[TownProfile]):
         self._disk_ids = self.world.random("disk ids")
         # By channel.
         self._convergence: dict[str, Convergence] = {}
+        self._expiries: dict[str, Expiries] = {}
+        self._attachments = Attachments(self.world)
 
     def _new_disk_id(self) -> bytes:
         return self._disk_ids.randbytes(16)
@@ -45,6 +50,11 @@ class TownRun(WorkloadRun[TownProfile]):
     def _converging(self, channel: str) -> Convergence:
         """The checker that sees whether the replicas of a channel become equal."""
         return self._convergence.setdefault(channel, Convergence(self.world))
+
+    def _expiring(self, channel: str) -> Expiries:
+        """The checker that sees which sessions of a channel end."""
+        expiry_ms = self.profile.node.session_expiry_ms
+        return self._expiries.setdefault(channel, Expiries(self.world, self._attachments, expiry_ms))
 
     def _build(self, quarters: Sequence[Quarter], watch: Watch) -> None:
         """All nodes, and a hall for the clients; `watch` sees what crosses the client ports."""
@@ -61,6 +71,8 @@ class TownRun(WorkloadRun[TownProfile]):
         if profile.are_clocks_unsteady:
             for runner in self.town.runners.values():
                 runner.clock.make_unsteady()
+        clocks = [runner.clock for runner in self.town.managers.values()]
+        self._clock_steps = ClockSteps(self.world, clocks)
         network = Network(self.world)
         network.habits = profile.network
         self._hall = Hall(self.world, network, watch, self._port)
@@ -72,7 +84,13 @@ class TownRun(WorkloadRun[TownProfile]):
     def figures(self) -> dict[str, int]:
         return {"lives": sum(one.life for one in self.town.runners.values())}
 
+    def _of_time(self, topics: Topics | None = None) -> list[Checker]:
+        """Those who know the time of the world, for one channel."""
+        pace = Pace(self.world, self.profile.node.log_time_interval_ms)
+        return [pace, Lifetimes(self.world, topics)]
+
     def _begin(self) -> None:
+        self._clock_steps.plan(self.profile.safety_ns, always=self.profile.are_clocks_set)
         for runner in self.town.runners.values():
             runner.start()
         for client in self.clients:
@@ -110,7 +128,9 @@ class TownRun(WorkloadRun[TownProfile]):
             if leader is None or leader.manager is None:
                 words.append(f"nobody leads {channel}")
             else:
-                words += [f"in {channel} {what}" for what in self._open_at(leader.manager.state)]
+                state = leader.manager.state
+                open_here = [*self._open_at(state), *self._expiring(channel).what_is_open(state)]
+                words += [f"in {channel} {what}" for what in open_here]
         if words:
             return "; ".join(words)
         return "; ".join(

@@ -55,7 +55,8 @@ class TransactionRun(TownRun[TransactionProfile]):
             draw_waits(self.world.random("waits"), self.profile)
         self._bank = Bank(self.world)
         self._hands = Hands(self.world)
-        self._watch = self._watch_by([self._bank, self._hands, OneCopy(self.world)])
+        one_copy = OneCopy(self.world)
+        self._watch = self._watch_by([self._bank, self._hands, one_copy, self._attachments])
         self._strikes = Strikes(self.world, self.profile.strikes, self.profile.strike_probability)
         self._build(self._quarters(), self._watch)
         self.clients = self._tellers()
@@ -75,6 +76,8 @@ class TransactionRun(TownRun[TransactionProfile]):
                 Primaries(self.world),
                 redeliveries,
                 GivenOut(self.world, channel, self._hands),
+                *self._of_time(),
+                self._expiring(channel),
                 self._converging(channel),
                 SameDisks(self.world),
                 StepWatch(self.world, channel, self._strikes),

@@ -1,0 +1,279 @@
+"""Nothing goes before its time, by the time of the world, which no node knows; and everything goes.
+
+    - a primary moves log time at most as fast as docs/design/log-time.md says, whatever its wall clock shows,
+      and at least as fast as its own clock
+    - a topic lets go of a message that nobody needs when it is older than the retention by log time, or when
+      more than the bytes of the retention are newer, and not one message earlier or later
+    - a hold that is not released lasts for its limit, and so does what is staged or open
+
+By log time this is exact. By the time of the world, it is so up to how fast log time may go. The age of a
+thing counts from the first mark of time that is applied behind it: that mark may have been proposed before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from antiphon.bus.messages import Entry, EntryKind
+from antiphon.message_manager.destinations.topic import MARKS_MAX, Topic
+from antiphon.message_manager.log_clock import CATCH_UP_RATE, DIFFERENCE_MS_MAX, SLACK_SHARE
+from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.transactions import OPEN_MS_MAX
+from antiphon.sim.checkers.topic import Topics
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.image import Image
+from antiphon.sim.world import CLOCK_RATE_MAX, MILLISECOND_NS, World
+from antiphon.wire.commands import CommandKind, LogTime, iterate_commands, read_command
+
+FASTEST = CATCH_UP_RATE * CLOCK_RATE_MAX
+"""Log time goes at most so many times as fast as the time of the world."""
+
+_LOG_TIME = int(CommandKind.LOG_TIME)
+_ROUNDING_MS = 1
+
+
+class Said(NamedTuple):
+    """A mark that was proposed: when by the world, when by the own clock, and the time that it tells."""
+
+    at_ns: int
+    own_ns: int
+    time_ms: int
+
+
+class Pace(Checker):
+    """How fast primaries move log time."""
+
+    promise = "I27 log time"
+
+    def __init__(self, world: World, interval_ms: int) -> None:
+        super().__init__(world)
+        self._slack_ms = interval_ms / SLACK_SHARE + _ROUNDING_MS
+        # What each node has applied of log time in its present life, and when it heard of that.
+        self._applied_ms: dict[int, int] = {}
+        self._since_ns: dict[int, int] = {}
+        # By node and term: what was said last, and whether the wall clock was met.
+        self._said: dict[tuple[int, int], Said] = {}
+        self._has_met: set[tuple[int, int]] = set()
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        self._applied_ms.pop(node, None)
+        self._since_ns[node] = self.world.now_ns
+
+    def on_restored(self, node: int, n: int) -> None:
+        self.on_started(node, Image(), n)
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        known = self._applied_ms.get(node)
+        if known != state.log_time_ms:
+            self._applied_ms[node] = state.log_time_ms
+            if known is not None:
+                self._since_ns[node] = self.world.now_ns
+
+    def on_proposed(self, node: int, now_ns: int, wall_ms: int, command: bytes) -> None:
+        header, body = read_command(command)
+        if header.kind != _LOG_TIME:
+            return
+        told = LogTime.decode(body)
+        key, at_ns = (node, told.term), self.world.now_ns
+        before = self._said.get(key)
+        if before is None:
+            self._check_first(node, told.time_ms)
+        else:
+            moved_ms = told.time_ms - before.time_ms
+            fastest = CLOCK_RATE_MAX if key in self._has_met else FASTEST
+            self._check(node, moved_ms, (at_ns - before.at_ns) * fastest)
+            if moved_ms < (now_ns - before.own_ns) // MILLISECOND_NS - _ROUNDING_MS:
+                self.fail(f"node {node} lets log time go on by {moved_ms} ms, less than its own clock shows")
+        self._said[key] = Said(at_ns, now_ns, told.time_ms)
+        if wall_ms <= told.time_ms <= wall_ms + DIFFERENCE_MS_MAX:
+            self._has_met.add(key)
+        if abs(told.time_ms - wall_ms) > DIFFERENCE_MS_MAX:
+            self.world.probe("time.wall_clock_not_followed")
+
+    def _check_first(self, node: int, time_ms: int) -> None:
+        """The first mark of a term goes on from what the node has applied; that of a channel may be any."""
+        applied_ms = self._applied_ms.get(node, 0)
+        if not applied_ms:
+            return
+        if time_ms < applied_ms:
+            self.fail(f"node {node} lets log time go back from {applied_ms} to {time_ms}")
+        self._check(node, time_ms - applied_ms, (self.world.now_ns - self._since_ns[node]) * FASTEST)
+
+    def _check(self, node: int, moved_ms: int, allowed_ns: float) -> None:
+        allowed_ms = allowed_ns / MILLISECOND_NS + self._slack_ms
+        if moved_ms > allowed_ms:
+            self.fail(f"node {node} moves log time by {moved_ms} ms, where {allowed_ms:.0f} ms are allowed")
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A message of a topic: when it came, how much came before it, and the first mark behind it."""
+
+    born_ns: int
+    before_bytes: int
+    told_ms: int = -1
+    told_ns: int = 0
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class _TopicAges:
+    rows: dict[int, _Stored] = field(default_factory=dict)
+    bytes: int = 0
+
+
+class _Lasting(NamedTuple):
+    """Something with a limit: when it was last heard of, how long it lasts from then on, and whether that
+    moment has been told since."""
+
+    heard_ns: int
+    limit_ms: int
+    is_told: bool
+
+
+class Lifetimes(Checker):
+    """What goes, and whether its time had come; what stays, and whether its time has not come."""
+
+    promise = "I28 lifetime"
+
+    def __init__(self, world: World, topics: Topics | None = None) -> None:
+        super().__init__(world)
+        self._model = topics
+        self._folded = 0
+        self._kinds: dict[int, list[int]] = {}
+        # By term and time: when each mark was proposed.
+        self._proposed_ns: dict[tuple[int, int], int] = {}
+        self._topics: dict[int, _TopicAges] = {}
+        self._log_ms = 0
+        self._step_ms_max = 0
+        self._lasting: dict[str, _Lasting] = {}
+
+    def on_proposed(self, node: int, now_ns: int, wall_ms: int, command: bytes) -> None:
+        header, body = read_command(command)
+        if header.kind == _LOG_TIME:
+            told = LogTime.decode(body)
+            self._proposed_ns.setdefault((told.term, told.time_ms), self.world.now_ns)
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        if entry.last <= self._folded:
+            return
+        # Under which numbers there are commands of which kind.
+        self._kinds = {}
+        sequence = entry.first
+        for header, _, _ in iterate_commands(payload) if payload is not None else ():
+            self._kinds.setdefault(header.kind, []).append(sequence)
+            sequence += header.count
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        if entry.last <= self._folded:
+            return
+        self._folded = entry.last
+        told_at = self._kinds.get(_LOG_TIME, []) if state.log_time_ms > self._log_ms else []
+        if told_at:
+            if self._log_ms:
+                self._step_ms_max = max(self._step_ms_max, state.log_time_ms - self._log_ms)
+            self._log_ms = state.log_time_ms
+        if self._model is not None:
+            for topic in state.directory.topics:
+                self._look_at_topic(topic, state, told_at[-1] if told_at else 0)
+        self._look_at_lasting(entry, state)
+
+    # Topics.
+
+    def _look_at_topic(self, topic: Topic, state: ChannelState, told_at: int) -> None:
+        assert self._model is not None, "topics are looked at with a model of them"
+        known = self._topics.setdefault(topic.id, _TopicAges())
+        now_ns = self.world.now_ns
+        for number, size in self._model.sizes[topic.id].items():
+            if number not in known.rows:
+                known.rows[number] = _Stored(now_ns, known.bytes)
+                known.bytes += size
+        proposed_ns = self._proposed_ns.get((state.term, self._log_ms), now_ns)
+        for number, row in known.rows.items():
+            if row.is_gone:
+                continue
+            if row.told_ms < 0 and number < told_at:
+                row.told_ms, row.told_ns = self._log_ms, min(row.born_ns, proposed_ns)
+            if number in topic.live:
+                self._check_kept(topic, state, number, known)
+            else:
+                row.is_gone = True
+                self._check_gone(topic, number, known)
+
+    def _check_gone(self, topic: Topic, number: int, known: _TopicAges) -> None:
+        age_ms, most_bytes = topic.retention
+        row = known.rows[number]
+        if not age_ms:
+            return
+        if known.bytes - row.before_bytes > most_bytes:
+            self.world.probe("time.message_went_by_bytes")
+            return
+        if row.told_ms < 0 or self._log_ms - row.told_ms < age_ms:
+            self.fail(
+                f"{number} of {topic.name} is gone, {self._log_ms - row.told_ms} ms old by log time, with "
+                f"{known.bytes - row.before_bytes} bytes from it on; {topic.settings} keeps it"
+            )
+        self.world.probe("time.message_went_by_age")
+        self._check_true(f"{number} of {topic.name}", row.told_ns, age_ms)
+
+    def _check_true(self, what: str, since_ns: int, limit_ms: int) -> None:
+        passed_ns = self.world.now_ns - since_ns
+        if passed_ns * FASTEST < limit_ms * MILLISECOND_NS:
+            self.fail(f"{what} is gone after {passed_ns / MILLISECOND_NS:.1f} ms; its limit is {limit_ms} ms")
+
+    def _check_kept(self, topic: Topic, state: ChannelState, number: int, known: _TopicAges) -> None:
+        age_ms, most_bytes = topic.retention
+        row = known.rows[number]
+        too_much = known.bytes - row.before_bytes > most_bytes
+        # A mark of a topic may move on with those that follow it, for a while.
+        late_ms = age_ms // MARKS_MAX + self._step_ms_max + _ROUNDING_MS
+        too_old = row.told_ms >= 0 and self._log_ms - row.told_ms > age_ms + late_ms
+        if (too_much or too_old or not age_ms) and not self._is_needed(topic, state, number):
+            self.fail(
+                f"{number} of {topic.name} is kept, {self._log_ms - row.told_ms} ms old by log time, with "
+                f"{known.bytes - row.before_bytes} bytes from it on; {topic.settings} lets it go"
+            )
+
+    def _is_needed(self, topic: Topic, state: ChannelState, number: int) -> bool:
+        assert self._model is not None, "topics are looked at with a model of them"
+        held = (row.position <= number for row in state.holds.rows.values() if row.covers(topic.id))
+        wanted = (
+            number in one.wanted and number not in one.done
+            for one in self._model.subscriptions.values()
+            if one.topic == topic.id
+        )
+        return any(held) or any(wanted)
+
+    # Holds, and parts of transactions.
+
+    def _look_at_lasting(self, entry: Entry, state: ChannelState) -> None:
+        lasting: dict[str, _Lasting] = {}
+        heard_ns = self._proposed_ns.get((state.term, self._log_ms), self.world.now_ns)
+        for name, hold in state.holds.rows.items():
+            self._keep(lasting, f"hold {name}", hold.renewed_ms, hold.limit_ms, heard_ns)
+        for session, part in state.transactions.open.items():
+            what = f"part {part.transaction} of {session:#x}"
+            self._keep(lasting, what, part.since_ms, OPEN_MS_MAX, heard_ns)
+        for id, staged in state.transactions.staged.items():
+            self._keep(lasting, f"staged part {id:#x}", staged.since_ms, staged.seconds * 1_000, heard_ns)
+        # Whatever else is in an entry may have ended something.
+        is_time_alone = entry.kind is EntryKind.DATA and set(self._kinds) == {_LOG_TIME}
+        for what, known in self._lasting.items() if is_time_alone else ():
+            if what not in lasting:
+                self.world.probe(f"time.{what.split()[0]}_expired")
+                self._check_true(what, known.heard_ns, known.limit_ms)
+        self._lasting = lasting
+
+    def _keep(
+        self, lasting: dict[str, _Lasting], what: str, since_ms: int, limit_ms: int, told_ns: int
+    ) -> None:
+        """Note that it is there. Its time begins with the mark that is applied behind the last word of it."""
+        before = self._lasting.get(what)
+        is_told = since_ms >= 0
+        if before is None or (before.is_told and not is_told):
+            lasting[what] = _Lasting(self.world.now_ns, limit_ms, is_told)
+        elif is_told and not before.is_told:
+            lasting[what] = _Lasting(min(before.heard_ns, told_ns), limit_ms, is_told)
+        else:
+            lasting[what] = _Lasting(before.heard_ns, limit_ms, is_told)
