@@ -154,6 +154,18 @@ class HeldDestinations(Destinations):
         is_in_vain = not subscription and (other.session, number) in self._in_vain
         return is_in_vain or super()._may_lose(other, holder, subscription, number)
 
+    def _is_taken_away(self, holder: Holder, number: int) -> bool:
+        """What a consumer had is not its own any more once somebody has the queue alone."""
+        return super()._is_taken_away(holder, number) and not self._was_anothers(number)
+
+    def _was_anothers(self, number: int) -> bool:
+        return any(
+            alone.ended is None or alone.ended > number
+            for id, times in self._alone.items()
+            if number in self.queues[id].live or number in self.queues[id].acknowledged
+            for alone in times
+        )
+
     # What leaves the node.
 
     def on_sent(self, node: int, message: BusMessage) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from antiphon.bus.planted import NONE, OUTDATED_HOLD_TAKEN
 from antiphon.message_manager.destinations.queue import Queue
+from antiphon.ranges import Ranges
 from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import Violation, World
@@ -111,6 +112,19 @@ def test_what_was_acknowledged_in_vain_may_come_to_the_same_consumer_again() -> 
     log.checker.on_handed_out(NODE, holder, log.first, 1, 1)
     with pytest.raises(Violation, match="holds it"):
         log.checker.on_handed_out(NODE, holder, log.first + 1, 1, 1)
+
+
+def test_a_consumer_may_be_told_that_it_lost_what_is_somebody_elses_alone() -> None:
+    log, holder = Log(), Holder(1, 0xA1, 7)
+    log.checker.is_exclusive = True
+    other = log.channel.create("other")
+    number = log.order(log.client.publish(other, [b"x"]))
+    log.checker.subscription_of[0xA1, 7] = 0
+    for one in (log.first, number):
+        log.checker.on_handed_out(NODE, holder, one, 1, 0)
+    log.checker.on_lost_told(NODE, holder, Ranges([(log.first, log.first + 1)]))
+    with pytest.raises(Violation, match="were taken from"):
+        log.checker.on_lost_told(NODE, holder, Ranges([(number, number + 1)]))
 
 
 def test_messages_of_a_queue_that_is_somebody_elses_are_seen_where_they_are_handed_out() -> None:
