@@ -13,6 +13,7 @@ What it promises
         clock is done, and the effects come out in the order in which they arose.
     P3  Everything durable leaves as `Append`, in index order per channel.
     P4  What is said to a machine that this node does not have is not heard, and harms nobody.
+    P5  Of what a step brings, a client manager hears first what primaries say of themselves.
 
 What it leaves to others
     Files, sockets, clocks and threads are the driver's: `runtime` has real ones, `sim` invented ones.
@@ -69,10 +70,6 @@ FOR_CLIENT_MANAGER = frozenset[type[said.BusMessage]](
         said.Unfinished,
     )
 )
-
-SLEEP_NS = 1_000_000_000
-"""A node that took no step for so long may have been taken for dead: half of `silence_ms`, as heartbeats come
-far more often."""
 
 NEVER_NS = 1 << 62
 
@@ -156,11 +153,8 @@ class Node:
 
     def step(self, now_ns: int, wall_ms: int, events: Iterable[NodeEvent]) -> list[NodeEffect]:
         """Take what happened, return what must be done, in order."""
-        slept_ns = now_ns - self._now_ns if self._now_ns else 0
         self._now_ns, self._wall_ms, self._effects = now_ns, wall_ms, []
         self.standing.forget()
-        if slept_ns >= SLEEP_NS:
-            self._tell_client_manager(door.Woke())
         for event in events:
             if isinstance(event, InChannel):
                 self._take(self.channels[event.channel], event.what)
@@ -169,6 +163,7 @@ class Node:
         if now_ns >= self._due_ns:
             self._wake_sleepers(now_ns)
         self._due_ns = 0
+        self._listen_first()
         self._settle()
         return self._effects
 
@@ -232,6 +227,18 @@ class Node:
         if _is_due(self._inquiries.next_deadline_ns(), now_ns):
             self._inquire(*self._inquiries.keep_time(now_ns))
 
+    def _listen_first(self) -> None:
+        """What primaries say of themselves is heard before what they delivered: that may have lain in a
+        socket for long, and the heartbeats behind it tell.
+        """
+        delivered = self._for_client_manager
+        for parts in self.channels.values():
+            if parts.for_listener:
+                self._for_client_manager = []
+                self._run_listener(parts)
+                delivered = self._for_client_manager + delivered
+        self._for_client_manager = delivered
+
     # --- the queues --------------------------------------------------------------------------------
 
     def _settle(self) -> None:
@@ -259,6 +266,8 @@ class Node:
             events, parts.for_replica = parts.for_replica, []
             for effect in parts.replica.step(self._now_ns, events):
                 self._perform_of_bus(parts, effect)
+            if parts.manager is not None and parts.manager.beaten(*parts.replica.beats):
+                parts.manager_heard = True
         if parts.manager_heard:
             parts.manager_heard = False
             assert parts.manager is not None, "nobody heard anything"

@@ -364,6 +364,7 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
     Without a disk there is no number of this life: the random bytes of its run id stand in for it.
     """
     run = int.from_bytes(identity.run_id[2:6], "little")
+    sure_ms = min([group.sure_ms for group in start.groups])
     client_manager = ClientManager(
         node_id=start.node_id,
         node_name=start.name,
@@ -371,7 +372,7 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         servers=start.servers,
         ids=identity.ids(start.node_id, run),
         channels=tuple([group.group for group in start.groups]),
-        settings=start.settings,
+        settings=replace(start.settings, sure_ms=sure_ms, client_sure_ms=max(1, sure_ms // 2)),
         planted=start.planted,
     )
     return Node(

@@ -318,7 +318,7 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (48, m.Unregistered, (_U64, _U64)),
     (49, m.SessionDetachedHeard, (_U128, _U32, _BOOL)),
     (50, m.Credits, (_U64, _U64, _CREDITS, _U64, _BOOL)),
-    (51, m.DeliverHead, (_U64, _U64, _U64, _U64, _U64, _BOOL)),
+    (51, m.DeliverHead, (_U64, _U64, _U64, _U64, _U64, _BOOL, _U64)),
     (52, m.DeliverAck, (_U64, _U64, _RANGES, _U64)),
     (53, m.Lookup, (_U64, _U64, _LONG_TEXT, _BOOL)),
     (54, m.LookupReply, (_U64, _LONG_TEXT)),

@@ -235,6 +235,11 @@ class PrimaryChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeMissed:
+    """By the primary's heartbeats more time has passed than by the clock of this node, which stood still."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadChanged:
     """How much the channel has to keep, as its primary says; told to the machines of this node."""
 

@@ -143,6 +143,16 @@ class GroupConfig:
         return disk_id if any(disk_id) else b""
 
     @property
+    def sure_ms(self) -> int:
+        """For how long a client manager may go by a primary's word that its deliveries are still its own.
+
+        Nobody gives these to others sooner than `suspicion_ms` after a quorum last heard the primary, or than
+        `silence_ms` after the primary last heard the client manager. Half of it is for the client manager, a
+        quarter for how long its word holds for a client (`sure_ms` of Welcome), the rest for the way.
+        """
+        return max(1, min(self.silence_ms, self.suspicion_ms) // 2)
+
+    @property
     def digest(self) -> bytes:
         """Equal for equal groups: nodes that go by different ones are seen."""
         return blake2b(self.encode(), digest_size=16).digest()

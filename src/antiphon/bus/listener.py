@@ -8,6 +8,8 @@ What it promises
         says changes nothing.
     P2  A node that lives is heard (`PresenceKeeper`): who is silent for long is fenced.
     P3  News is told once: another primary, more or less room on its disk, another load.
+    P4  A node whose clock stood still learns of it with the first heartbeats of the primary that it hears
+        then. They come in equal intervals, and have numbers: they are a clock that goes on.
 
 What it leaves to others
     Everything that must be true rests on the order. A listener may be wrong for a while, and whoever goes by
@@ -19,15 +21,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.bus import messages as m
-from antiphon.bus.effects import Event, LoadChanged, Multicast, PrimaryChanged, Received, SpaceChanged
-from antiphon.bus.group import GroupConfig
+from antiphon.bus.effects import (
+    Event,
+    LoadChanged,
+    Multicast,
+    PrimaryChanged,
+    Received,
+    SpaceChanged,
+    TimeMissed,
+)
+from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import SpaceState
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import epoch_node
 
 ROLE = "client-manager"
 
-News = PrimaryChanged | SpaceChanged | LoadChanged | Multicast
+News = PrimaryChanged | SpaceChanged | TimeMissed | LoadChanged | Multicast
+
+
+class BeatClock:
+    """Holds the heartbeats of one primary against the clock of this node.
+
+    How far our clock is ahead of the beats grows when beats are late, and shrinks when the clock stood still.
+    Clocks differ in their rates: so what it was is believed less and less as our own time passes.
+    """
+
+    __slots__ = ("_ahead_ns", "_heard_ns", "_nonce")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Another primary counts anew."""
+        self._nonce = 0
+        self._ahead_ns = 0
+        self._heard_ns = 0
+
+    def has_missed(self, now_ns: int, nonce: int, interval_ns: int, limit_ns: int) -> bool:
+        """A heartbeat came: has as much time passed that our clock did not see? That is told once."""
+        if nonce <= self._nonce:
+            return False
+        ahead_ns = now_ns - nonce * interval_ns
+        before_ns = ahead_ns
+        if self._nonce:
+            before_ns = max(ahead_ns, self._ahead_ns - (now_ns - self._heard_ns) // 2)
+        has_missed = before_ns - ahead_ns >= limit_ns
+        self._nonce, self._heard_ns = nonce, now_ns
+        # What is not enough to be told adds up.
+        self._ahead_ns = ahead_ns if has_missed else before_ns
+        return has_missed
 
 
 class Listener:
@@ -39,6 +82,7 @@ class Listener:
         self.primary = 0
         self._presence = PresenceKeeper(config, node, name, ROLE)
         self._space = SpaceState.AMPLE
+        self._beats = BeatClock()
         # None until the primary has told it, be it that it keeps nothing.
         self._load: int | None = None
 
@@ -56,7 +100,7 @@ class Listener:
         news: list[News] = []
         for event in events:
             if type(event) is Received and type(event.message) is m.Heartbeat:
-                self._on_heartbeat(event.sender, event.message, news)
+                self._on_heartbeat(now_ns, event.sender, event.message, news)
         news += [said for said in self._presence.step(now_ns, events) if isinstance(said, Multicast)]
         seen = self._presence.seen(self.primary)
         # Who has no role has only been heard, and not said yet how it stands.
@@ -65,12 +109,16 @@ class Listener:
             news.append(LoadChanged(seen.load))
         return news
 
-    def _on_heartbeat(self, sender: int, beat: m.Heartbeat, news: list[News]) -> None:
+    def _on_heartbeat(self, now_ns: int, sender: int, beat: m.Heartbeat, news: list[News]) -> None:
         if beat.epoch < self.term or epoch_node(beat.epoch) != sender or not beat.serving:
             return
         if beat.epoch > self.term:
             self.term, self.primary = beat.epoch, sender
+            self._beats.begin()
             news.append(PrimaryChanged(beat.epoch, sender))
+        interval_ns, limit_ns = self.config.heartbeat_ms * MS, self.config.sure_ms * MS // 2
+        if self._beats.has_missed(now_ns, beat.nonce, interval_ns, limit_ns):
+            news.append(TimeMissed())
         if beat.space is not self._space:
             self._space = beat.space
             is_tight = beat.space is SpaceState.TIGHT

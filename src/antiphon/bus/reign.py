@@ -457,15 +457,19 @@ class Reign:
             self._replace_disk(now_ns)
         return True
 
+    @property
+    def beats(self) -> tuple[int, int]:
+        """The last heartbeat, and the last that a quorum has answered: it goes by no later sequencer."""
+        answered = sorted(self._answered.values(), reverse=True)
+        quantity = self._config.commit_quantity
+        return self._nonce, answered[quantity - 1] if len(answered) >= quantity else 0
+
     def on_heartbeat_ack(self, server: int, nonce: int) -> None:
         """A commit server has promised nobody else."""
-        answered = self._answered
-        answered[server] = max(answered.get(server, 0), nonce)
-        quantity = self._config.commit_quantity
-        if len(answered) >= quantity:
-            reached = sorted(answered.values(), reverse=True)[quantity - 1]
-            for old in [sent for sent in self._unanswered if sent <= reached]:
-                del self._unanswered[old]
+        self._answered[server] = max(self._answered.get(server, 0), nonce)
+        _, reached = self.beats
+        for old in [sent for sent in self._unanswered if sent <= reached]:
+            del self._unanswered[old]
 
     def on_no_acknowledgement(self, server: int, status: ServerStatus) -> None:
         """A commit server tells that it takes nothing; what a damaged one held does not count any more."""

@@ -445,6 +445,12 @@ class Replica:
         return reign.epoch if reign is not None else 0
 
     @property
+    def beats(self) -> tuple[int, int]:
+        """The last heartbeat of the reign, and the last one that a quorum has answered."""
+        reign = self._sequencer.reign
+        return reign.beats if reign is not None else (0, 0)
+
+    @property
     def presence(self) -> PresenceKeeper | None:
         """Who else is there; None on a node that is alone."""
         return self._presence

@@ -161,7 +161,8 @@ class DeliverHead:
     """The primary to a client manager: how long its stream is, and which `Credits` were heard of.
 
     Said when its end has not been acknowledged for a while, and in answer to `Credits`. Of a stream that
-    `is_void` nothing comes any more, and the consumers it was for are not attached.
+    `is_void` nothing comes any more, and the consumers it was for are not attached. `sure` is the last of the
+    `Credits` after whose arrival a quorum has said that it goes by no later primary.
     """
 
     term: int
@@ -170,6 +171,7 @@ class DeliverHead:
     stream: int = 0
     acknowledged: int = 0
     is_void: bool = False
+    sure: int = 0
 
 
 @dataclass(frozen=True, slots=True)

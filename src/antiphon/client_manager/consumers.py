@@ -13,7 +13,8 @@ What it promises
     C4  A peer that does not read gets no further credit: what the primary may send it is bounded by
         the credit it has.
     C5  A consumer that the primary has and we do not, because words about it crossed, is detached there.
-    C6  After a long sleep nothing is passed on before the primary has said that we are not dead.
+    C6  Nothing is passed on, and no client is told that what it has buffered is still its own, unless the
+        primary has said so of us a moment ago (`streams`).
     C7  A client hears at once what its consumers hold no more, because others have got it: with the answer to
         a registration, before anything that is delivered behind that. No number is with a consumer twice.
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from antiphon.bus.effects import PrimaryChanged
+from antiphon.bus.effects import PrimaryChanged, TimeMissed
 from antiphon.bus.messages import (
     SESSION_DETACHED,
     ConsumerEnded,
@@ -45,7 +46,7 @@ from antiphon.client_manager.requests import Requests
 from antiphon.client_manager.session import Consumer, ConsumerState, Lane, LaneState, Session
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.client_manager.streams import Numbered, Streams
-from antiphon.errors import ConsumerClosed
+from antiphon.errors import ConsumerClosed, ProtocolError
 from antiphon.ids import U64_MAX, IdSource
 from antiphon.ranges import Ranges
 from antiphon.wire.frames import (
@@ -74,7 +75,7 @@ class Consumers:
         "_reopen",
         "_requests",
         "_settling",
-        "_woke_at",
+        "_unsure",
         "credits",
         "streams",
     )
@@ -100,10 +101,10 @@ class Consumers:
         self._reopen = reopen
         self._refused = refused
         self._by_channel: dict[str, dict[int, Consumer]] = {channel: {} for channel in channels}
-        self.streams = Streams(channels, settings, outbox, self._take, self._stream_begun)
+        self.streams = Streams(channels, settings, outbox, self._take, self._stream_begun, self._ask)
         self.credits = CreditAccounts(self._by_channel, settings, outbox, self.streams)
-        # Which word of ours the primary must have heard since we last slept (C6).
-        self._woke_at = dict.fromkeys(channels, 0)
+        # Clients that asked whether what they have is still theirs, and wait (C6).
+        self._unsure: dict[str, dict[Consumer, int]] = {channel: {} for channel in channels}
         # Those who were attached in an earlier term and have no answer yet in this one.
         self._settling: dict[str, set[int]] = {}
 
@@ -229,25 +230,48 @@ class Consumers:
             self.streams.learn(channel, message.term, message.stream)
         if not self.streams.is_current(channel, message.term, message.stream):
             return
-        self.credits.heard(channel, message)
+        said_ns = self.credits.heard(channel, message)
         if not message.is_void:
             self.streams.head(channel, message)
-            if message.credits_heard >= self._woke_at[channel]:
-                self.streams.release(channel)
+            if said_ns is not None:
+                self.streams.answered(channel, said_ns, self._assure)
         elif message.stream:
             self.streams.void(channel)
             self._attach_again(channel, message.stream)
 
-    def woke(self) -> None:
-        """This node did nothing for so long that it may have been taken for dead (C6).
+    def time_missed(self, channel: str, event: TimeMissed) -> None:
+        """Our clock stood still: what lies in our queues may be with others, and acknowledged by them."""
+        self.streams.doubt(channel)
 
-        What lies in its queues may be with others by now, and acknowledged by them. Only what the primary
-        says after it has heard from us again tells whether the stream is still ours.
-        """
-        for channel in self._by_channel:
-            if self.streams.stream(channel):
-                self.streams.hold(channel)
-                self._woke_at[channel] = self.credits.ask(channel)
+    def _ask(self, channel: str, is_anew: bool) -> None:
+        """Only what the primary says when it has heard from us tells whether the stream is ours (C6)."""
+        self.credits.ask(channel, is_anew=is_anew)
+
+    def check(self, consumer: Consumer, request: int) -> None:
+        """A client asks whether what it has buffered is still its own; it hears of what it lost before."""
+        unsure = self._unsure[consumer.lane.channel]
+        if consumer in unsure:
+            raise ProtocolError(
+                f"consumer {consumer.number} is checked a second time before the first answer"
+            )
+        unsure[consumer] = request
+        self._assure(consumer.lane.channel)
+
+    def _assure(self, channel: str) -> None:
+        """Answer those who wait to hear that what they have is theirs (C6)."""
+        if not self._unsure[channel] or not self.streams.is_sure(channel):
+            return
+        for consumer in list(self._unsure[channel]):
+            if consumer.state not in (ConsumerState.WAITING, ConsumerState.REGISTERING):
+                self._answer_check(consumer)
+
+    def _answer_check(self, consumer: Consumer) -> None:
+        request, connection = (
+            self._unsure[consumer.lane.channel].pop(consumer, None),
+            consumer.session.connection,
+        )
+        if request is not None and connection is not None:
+            self._outbox.answer(connection, request)
 
     def _take(self, channel: str, message: Numbered) -> None:
         """The next message of the stream."""
@@ -285,10 +309,11 @@ class Consumers:
         if request is None or connection is None:
             if LOSS_NOT_TOLD not in self._planted:  # planted: who is connected hears nothing
                 self._tell_lost(consumer, lost)
-            return
-        consumer.request = None
-        resumed = ConsumerResumed(request=request, lost=lost) if consumer.is_resumed else None
-        self._outbox.answer(connection, request, resumed)
+        else:
+            consumer.request = None
+            resumed = ConsumerResumed(request=request, lost=lost) if consumer.is_resumed else None
+            self._outbox.answer(connection, request, resumed)
+        self._assure(channel)
 
     def _tell_lost(self, consumer: Consumer, lost: Ranges) -> None:
         """Its client is not to work on these any more (C7)."""
@@ -480,6 +505,7 @@ class Consumers:
         self.credits.forget(consumer)
         self._requests.registered(channel, consumer.key)
         self._settle(channel, consumer.key)
+        self._answer_check(consumer)
         if consumer.session.consumers.pop(consumer.number, None) is not None and connection is not None:
             connection.consumer_count -= 1
         return self._by_channel[channel].pop(consumer.key, None) is not None

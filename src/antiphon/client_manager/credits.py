@@ -10,7 +10,7 @@ What it promises
     K3  Credit is said of consumers that are attached; until then their registration says it. A word that
         overtook the registration would be heard and lost.
     K4  While there is an attached consumer, the primary is asked now and then whether it knows us: who was
-        taken for dead would wait for ever.
+        taken for dead would wait for ever, and who has not asked for long is not sure (`streams`).
 
 What it leaves to others
     Who is attached, and what to do when the primary does not know us: `consumers`.
@@ -18,6 +18,7 @@ What it leaves to others
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sized
 from typing import Final
 
@@ -34,7 +35,18 @@ _NS_PER_MS: Final = 1_000_000
 class _Account:
     """What is to be said in one channel."""
 
-    __slots__ = ("changed", "check_at_ns", "is_settled", "number", "repeat_at_ns", "said", "settled_number")
+    __slots__ = (
+        *(
+            "changed",
+            "check_at_ns",
+            "is_settled",
+            "number",
+            "repeat_at_ns",
+            "said",
+            "settled_number",
+            "words",
+        ),
+    )
 
     def __init__(self) -> None:
         # The number of the last word. It goes on from term to term.
@@ -48,6 +60,8 @@ class _Account:
         self.said: dict[int, tuple[Consumer, int]] = {}
         self.repeat_at_ns: int | None = None
         self.check_at_ns: int | None = None
+        # Numbers of words and when they were said, of those that the primary may still answer for.
+        self.words: deque[tuple[int, int]] = deque()
         # Is it to be said that everybody is attached again, and in which word was it said?
         self.is_settled = False
         self.settled_number = 0
@@ -60,6 +74,18 @@ class _Account:
             self.settled_number = 0
         if not self.said and not self.is_settled:
             self.repeat_at_ns = None
+
+    def note(self, now_ns: int, apart_ns: int) -> None:
+        """The last word is said now. Those that follow it soon need not be known one by one."""
+        if not self.words or now_ns - self.words[-1][1] >= apart_ns:
+            self.words.append((self.number, now_ns))
+
+    def said_at(self, number: int) -> int | None:
+        """When a word was said that is no later than this one; it is not asked for again."""
+        said_ns = None
+        while self.words and self.words[0][0] <= number:
+            said_ns = self.words.popleft()[1]
+        return said_ns
 
     def take(self) -> tuple[Credit, ...]:
         """What to say now, under the next number.
@@ -85,7 +111,7 @@ class _Account:
 class CreditAccounts:
     """The credit of all consumers of one client manager."""
 
-    __slots__ = ("_accounts", "_check_ns", "_consumers", "_interval_ns", "_outbox", "_streams")
+    __slots__ = ("_accounts", "_apart_ns", "_check_ns", "_consumers", "_interval_ns", "_outbox", "_streams")
 
     def __init__(
         self,
@@ -100,6 +126,9 @@ class CreditAccounts:
         self._streams = streams
         self._interval_ns = settings.request_interval_ms * _NS_PER_MS
         self._check_ns = settings.attachment_check_ms * _NS_PER_MS
+        self._apart_ns = settings.sure_ms * _NS_PER_MS // 16
+        if settings.sure_ms:
+            self._check_ns = min(self._check_ns, settings.sure_ms * _NS_PER_MS // 4)
         self._accounts = {channel: _Account() for channel in consumers}
 
     def changed(self, consumer: Consumer) -> None:
@@ -119,14 +148,18 @@ class CreditAccounts:
     def new_term(self, channel: str) -> None:
         self._accounts[channel].begin()
 
-    def ask(self, channel: str) -> int:
-        """Ask at the end of this step whether the primary knows us (K4); the number of that word."""
+    def ask(self, channel: str, *, is_anew: bool) -> None:
+        """Ask at the end of this step whether the primary knows us (K4); perhaps only that counts."""
         account = self._accounts[channel]
         account.check_at_ns = 0
-        return account.number + 1
+        if is_anew:
+            account.words.clear()
 
-    def heard(self, channel: str, message: DeliverHead) -> None:
-        self._accounts[channel].heard(message.credits_heard)
+    def heard(self, channel: str, message: DeliverHead) -> int | None:
+        """The primary has heard our words; when the last that it answers for was said, if that is news."""
+        account = self._accounts[channel]
+        account.heard(message.credits_heard)
+        return account.said_at(message.sure)
 
     # -- time ------------------------------------------------------------------
 
@@ -153,6 +186,8 @@ class CreditAccounts:
 
     def _say(self, channel: str, account: _Account, now_ns: int, *, is_repeated: bool) -> None:
         items = account.take()
+        if self._apart_ns:
+            account.note(now_ns, self._apart_ns)
         if is_repeated or account.repeat_at_ns is None:
             unheard = account.said or account.is_settled
             account.repeat_at_ns = now_ns + self._interval_ns if unheard else None

@@ -16,6 +16,7 @@ from antiphon.bus.effects import (
     PrimaryChanged,
     Received,
     SpaceChanged,
+    TimeMissed,
 )
 from antiphon.bus.messages import (
     Advertised,
@@ -91,11 +92,6 @@ class Ticked:
     """Time passed: `next_deadline_ns` has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
-    """This node did nothing for a long while: it was stopped, or starved. What comes now may be old."""
-
-
 # --- events of the node --------------------------------------------------------------------------
 
 
@@ -122,6 +118,7 @@ FromChannel = (
     | EnvelopeUncertain
     | PrimaryChanged
     | SpaceChanged
+    | TimeMissed
     | LoadChanged
     | Registered
     | Unregistered
@@ -155,7 +152,6 @@ Event = (
     | WriteBlocked
     | WriteUnblocked
     | Ticked
-    | Woke
     | Answered
     | Proceed
     | ChannelEvent

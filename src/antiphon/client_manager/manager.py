@@ -33,6 +33,7 @@ from antiphon.bus.effects import (
     PrimaryChanged,
     Received,
     SpaceChanged,
+    TimeMissed,
 )
 from antiphon.bus.messages import (
     Advertised,
@@ -68,7 +69,6 @@ from antiphon.client_manager.effects import (
     FramesReceived,
     Proceed,
     Ticked,
-    Woke,
     WriteBlocked,
     WriteUnblocked,
 )
@@ -199,7 +199,6 @@ class ClientManager:
             WriteBlocked: self._on_write_blocked,
             WriteUnblocked: self._on_write_unblocked,
             Ticked: lambda event: None,
-            Woke: lambda event: self._consumers.woke(),
             Answered: self._on_answered,
             Proceed: self._coordination.proceed,
         }
@@ -216,6 +215,7 @@ class ClientManager:
             SessionDetachedHeard: self._requests.detached_heard,
             ConsumerEnded: self._consumers.ended,
             PrimaryChanged: self._on_primary_changed,
+            TimeMissed: self._consumers.time_missed,
             SpaceChanged: self._on_space_changed,
             LoadChanged: self._on_load_changed,
             BrowseReply: self._browsing.answered,
@@ -247,6 +247,7 @@ class ClientManager:
             frames.ConsumerOpen: self._on_consumer_open,
             frames.ConsumerResume: self._on_consumer_open,
             frames.ConsumerClose: self._on_consumer_close,
+            frames.ConsumerCheck: self._on_consumer_check,
             frames.Browse: self._on_browse,
             frames.RangeRead: self._ranges.read,
             frames.RangeAsk: self._ranges.ask,
@@ -287,6 +288,7 @@ class ClientManager:
 
     def step(self, now_ns: int, events: Iterable[Event]) -> list[Effect]:
         """Take what has happened, return what must happen next, in order."""
+        self._consumers.streams.look(now_ns)
         for event in events:
             kind = type(event)
             if kind is not FramesReceived and not (
@@ -375,6 +377,7 @@ class ClientManager:
                 connection=self._ids.next(),
                 frame_limit=self._settings.frame_bytes_max,
                 heartbeat_ms=self._settings.heartbeat_ms,
+                sure_ms=self._settings.client_sure_ms,
             ),
         )
 
@@ -560,6 +563,14 @@ class ClientManager:
             self._outbox.answer(connection, wish.request)
         else:
             self._consumers.close(consumer, wish.seen_through, wish.request)
+
+    def _on_consumer_check(self, connection: Connection, wish: frames.ConsumerCheck) -> None:
+        consumer = self._sessions.of(connection, wish.session).consumers.get(wish.consumer)
+        if consumer is None:
+            # Its client has been told that it is gone, or is about to close it.
+            self._outbox.answer(connection, wish.request)
+        else:
+            self._consumers.check(consumer, wish.request)
 
     def _on_credit(self, connection: Connection, credit: frames.Credit) -> None:
         session = connection.sessions.get(credit.session)

@@ -145,6 +145,13 @@ class ClientManagerSettings:
     attachment_check_ms: int = 1_000
     """How often a primary is asked whether it still knows us, when there is nothing else to say to it."""
 
+    sure_ms: int = 0
+    """For how long a primary's word holds that what it delivered is still ours, see `GroupConfig.sure_ms`. It
+    is asked four times as often. 0: for ever, as the primary is in this process."""
+
+    client_sure_ms: int = 125
+    """For how long a word of ours holds for a client, likewise."""
+
     acknowledge_delay_ms: int = 20
     """How long a primary may wait to hear that a delivery came. Each word about that costs it a step, and it
     needs one only to know what may follow: far below its `stream_probe_ms`."""

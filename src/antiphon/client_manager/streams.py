@@ -11,7 +11,9 @@ What it promises
         once when the primary does not seem to know.
     S4  A gap is named after a short while, because the network reorders; and again until it is closed.
     S5  What is kept because it came too early is bounded. What is not kept counts as missing.
-    S6  Of a stream that is held nothing is taken until it is released: what came may be old.
+    S6  A delivery is taken only while the stream is sure to be ours: a word of ours that was said no longer
+        ago than `sure_ms` has been answered by a primary that led when it heard it. Until then the stream
+        is held: what came may be old. The same goes for a stream that is void.
 
 What it leaves to others
     What the messages mean; and that what is missing comes again is the primary's.
@@ -47,7 +49,7 @@ class Inflow:
 
     __slots__ = (
         *("acknowledge_at_ns", "channel", "early", "early_bytes", "is_held", "is_owed", "is_urgent"),
-        *("name_at_ns", "next", "owed_bytes", "stream", "term", "told"),
+        *("is_void", "name_at_ns", "next", "owed_bytes", "stream", "sure_until_ns", "term", "told"),
     )
 
     def __init__(self, channel: str) -> None:
@@ -63,8 +65,10 @@ class Inflow:
         self.told = 0
         self.early: dict[int, Numbered] = {}
         self.early_bytes = 0
-        # Must what comes wait (S6)?
+        # Must deliveries wait, and until when need they not (S6)?
         self.is_held = False
+        self.is_void = False
+        self.sure_until_ns = 0
         # Is an acknowledgement owed, of how much, can it wait, and until when?
         self.is_owed = False
         self.is_urgent = False
@@ -101,11 +105,16 @@ class Inflow:
 
 
 class Streams:
-    """The streams of all channels. `take` is handed what is in order, `begun` told of another stream."""
+    """The streams of all channels.
+
+    `take` is handed what is in order, `begun` told of another stream, `doubted` of one that is not sure to be
+    ours any more: its owner has the primary asked; and if our clock cannot be trusted, only what is said from
+    now on counts.
+    """
 
     __slots__ = (
         *("_acknowledge_bytes", "_acknowledge_ns", "_begun", "_delay_ns", "_early_bytes_max", "_inflows"),
-        *("_interval_ns", "_outbox", "_take"),
+        *("_doubted", "_interval_ns", "_now_ns", "_outbox", "_sure_ns", "_take"),
     )
 
     def __init__(
@@ -115,10 +124,14 @@ class Streams:
         outbox: Outbox,
         take: Callable[[str, Numbered], None],
         begun: Callable[[str, int], None],
+        doubted: Callable[[str, bool], None],
     ) -> None:
         self._outbox = outbox
         self._take = take
         self._begun = begun
+        self._doubted = doubted
+        self._sure_ns = settings.sure_ms * _NS_PER_MS
+        self._now_ns = 0
         self._acknowledge_ns = settings.acknowledge_delay_ms * _NS_PER_MS
         self._acknowledge_bytes = settings.acknowledge_bytes
         self._delay_ns = settings.missing_delay_ms * _NS_PER_MS
@@ -157,7 +170,7 @@ class Streams:
         if number < inflow.next:
             # It was said again.
             inflow.is_urgent = True
-        if number != inflow.next or inflow.is_held:
+        if number != inflow.next or (inflow.is_held and type(message) is Deliver):
             self._keep(inflow, number, message)
             return
         inflow.next = number + 1
@@ -168,7 +181,10 @@ class Streams:
             self._take_early(inflow)
 
     def _take_early(self, inflow: Inflow) -> None:
-        while not inflow.is_held and (early := inflow.early.pop(inflow.next, None)) is not None:
+        while (early := inflow.early.get(inflow.next)) is not None:
+            if inflow.is_held and type(early) is Deliver:
+                return
+            del inflow.early[inflow.next]
             inflow.next += 1
             inflow.early_bytes -= _weight(early)
             self._take(inflow.channel, early)
@@ -182,6 +198,8 @@ class Streams:
     def _begin(self, inflow: Inflow, stream: int) -> None:
         inflow.begin(stream)
         self._begun(inflow.channel, stream)
+        if self._sure_ns:
+            self._doubt(inflow, is_anew=True)
 
     def _keep(self, inflow: Inflow, number: int, message: Numbered) -> None:
         if number < inflow.next or number in inflow.early:
@@ -192,17 +210,48 @@ class Streams:
             inflow.early[number] = message
             inflow.early_bytes += weight
 
-    def hold(self, channel: str) -> None:
-        """We may have been taken for dead: take nothing more of the stream before it is released (S6)."""
-        self._inflows[channel].is_held = True
+    # -- whose the stream is (S6) ------------------------------------------------
 
-    def release(self, channel: str) -> None:
-        """The stream is still ours."""
+    def is_sure(self, channel: str) -> bool:
+        """Is what came of this stream still ours?"""
+        return not self._inflows[channel].is_held
+
+    def look(self, now_ns: int) -> None:
+        """A step begins: is each stream still sure to be ours?"""
+        self._now_ns = now_ns
+        if self._sure_ns:
+            for inflow in self._inflows.values():
+                if now_ns >= inflow.sure_until_ns and inflow.stream and not inflow.is_held:
+                    self._doubt(inflow, is_anew=False)
+
+    def doubt(self, channel: str) -> None:
+        """We may have been taken for dead, whatever our clock says."""
         inflow = self._inflows[channel]
-        if inflow.is_held:
-            inflow.is_held = False
-            inflow.owe_at_once()
-            self._take_early(inflow)
+        if self._sure_ns and inflow.stream:
+            self._doubt(inflow, is_anew=True)
+
+    def _doubt(self, inflow: Inflow, *, is_anew: bool) -> None:
+        inflow.is_held = True
+        inflow.sure_until_ns = 0
+        self._doubted(inflow.channel, is_anew)
+
+    def answered(self, channel: str, said_ns: int, then: Callable[[str], None]) -> None:
+        """What we said at this time has reached the primary, and the stream was ours; `then` it still is.
+
+        An answer that took long lets what has come by now pass, and nothing else: a primary that is always
+        so slow would never be heard otherwise.
+        """
+        inflow = self._inflows[channel]
+        inflow.sure_until_ns = max(inflow.sure_until_ns, said_ns + self._sure_ns)
+        if not inflow.is_held or inflow.is_void or self._now_ns >= said_ns + 2 * self._sure_ns:
+            return
+        inflow.is_held = False
+        inflow.owe_at_once()
+        self._take_early(inflow)
+        then(channel)
+        inflow.is_held = self._now_ns >= inflow.sure_until_ns
+
+    # -- how long it is --------------------------------------------------------------
 
     def head(self, channel: str, message: DeliverHead) -> None:
         """How long a stream of ours is, and how much of it the primary knows to be here (S3)."""
@@ -215,6 +264,7 @@ class Streams:
     def void(self, channel: str) -> None:
         """The primary has given up the stream: it waits for us to begin another."""
         inflow = self._inflows[channel]
+        inflow.is_held = inflow.is_void = True
         inflow.acknowledged()
         inflow.name_at_ns = None
         inflow.told = inflow.next - 1

@@ -337,6 +337,10 @@ class Delivery:
                 dispatcher.look_at_credit(consumer)
                 self._stir(dispatcher)
 
+    def beaten(self, beat: int, answered: int) -> bool:
+        """How far the heartbeats are, and a quorum's answers; is a client manager to be told?"""
+        return self._streams.beaten(beat, answered)
+
     def acknowledge(self, sender: int, message: DeliverAck) -> None:
         """A client manager has taken what it was sent; those of its consumers that waited go on."""
         stream = self._streams.acknowledge(sender, message)

@@ -260,6 +260,10 @@ class MessageManager:
 
     # -- client managers ---------------------------------------------------------------
 
+    def beaten(self, beat: int, answered: int) -> bool:
+        """How far the heartbeats of this reign are, and a quorum's answers; is there anything to say?"""
+        return self.primary is not None and self.primary.delivery.beaten(beat, answered)
+
     def receive(self, now_ns: int, sender: int, message: BusMessage) -> None:
         """A client manager's word to the primary; if we are not, it will say it again to who is.
 

@@ -12,6 +12,8 @@ What it promises
         consumers and nobody else's.
     S4  Who has not acknowledged the end of its stream is told where it is, more and more rarely.
     S5  `Credits` are answered, at most once for each flush.
+    S6  A client manager learns which of its words came before a heartbeat that a quorum has answered: when
+        that word came no other primary had been elected, and the stream was its own.
 
 What it leaves to others
     What is in the stream, and reading it again, is delivery's. That a client manager is gone the log says.
@@ -66,10 +68,13 @@ class Stream:
     """The stream of one client manager in one of its runs."""
 
     __slots__ = (
+        "_asked",
+        "_asked_later",
         "_probe_at_ns",
         "_probe_wait_ns",
         "_sent",
         "_sent_bytes",
+        "_ticket",
         "_window_bytes",
         "acknowledged",
         "again",
@@ -80,6 +85,7 @@ class Stream:
         "owes_head",
         "run",
         "stopped",
+        "sure",
     )
 
     def __init__(self, node: int, run: int, window_bytes: int) -> None:
@@ -90,6 +96,12 @@ class Stream:
         self.acknowledged = 0
         self.credits_heard = 0
         self.owes_head = False
+        # The last word that is answered for (S6); the one that the heartbeat `_ticket` will answer for, and
+        # the last one that came when that heartbeat had been said.
+        self.sure = 0
+        self._asked = 0
+        self._ticket = 0
+        self._asked_later = 0
         # Numbers to be sent a second time; a dict for its order.
         self.again: dict[int, None] = {}
         # Consumers with credit that wait for room.
@@ -136,9 +148,26 @@ class Stream:
         if self.again:
             self.again = {number: None for number in self.again if number > upto}
 
+    def hear(self, number: int, beat: int) -> None:
+        """A word came after heartbeat `beat`: only a later one can answer for it (S6)."""
+        self.credits_heard = max(self.credits_heard, number)
+        self.owes_head = True
+        if self._asked and self._ticket <= beat:
+            self._asked_later = max(self._asked_later, number)
+        else:
+            self._asked, self._ticket = max(self._asked, number), beat + 1
+
+    def beaten(self, beat: int, answered: int) -> bool:
+        """A quorum has answered a heartbeat; is that news for the client manager?"""
+        if not self._asked or answered < self._ticket:
+            return False
+        self.sure, self.owes_head = max(self.sure, self._asked), True
+        self._asked, self._ticket, self._asked_later = self._asked_later, beat + 1, 0
+        return True
+
     def head(self, term: int) -> DeliverHead:
         self.owes_head = False
-        return DeliverHead(term, self.number, self.credits_heard, self.run, self.acknowledged)
+        return DeliverHead(term, self.number, self.credits_heard, self.run, self.acknowledged, sure=self.sure)
 
     def is_due(self, now_ns: int, wait_min_ns: int, wait_max_ns: int) -> bool:
         """Is its end unacknowledged for so long that it should be told where it is (S4)?"""
@@ -160,7 +189,9 @@ class Stream:
 class Streams:
     """The streams of all client managers in one term."""
 
-    __slots__ = ("_by_node", "_probe_max_ns", "_probe_min_ns", "_term", "_unknown", "_window_bytes")
+    __slots__ = (
+        *("_beat", "_by_node", "_probe_max_ns", "_probe_min_ns", "_term", "_unknown", "_window_bytes"),
+    )
 
     def __init__(self, term: int, settings: MessageManagerSettings) -> None:
         self._term = term
@@ -168,6 +199,8 @@ class Streams:
         self._probe_min_ns = settings.stream_probe_ms * _NS_PER_MS
         self._probe_max_ns = settings.stream_probe_ms_max * _NS_PER_MS
         self._by_node: dict[int, Stream] = {}
+        # The last heartbeat of this term.
+        self._beat = 0
         # Who has to be told that its stream is not known here.
         self._unknown: dict[int, DeliverHead] = {}
 
@@ -202,9 +235,16 @@ class Streams:
         if stream is None or stream.run != message.stream:
             self._tell_unknown(sender, message.stream, message.number)
             return None
-        stream.credits_heard = max(stream.credits_heard, message.number)
-        stream.owes_head = True
+        stream.hear(message.number, self._beat)
         return stream
+
+    def beaten(self, beat: int, answered: int) -> bool:
+        """How far the heartbeats are, and the answers to them; is anybody to be told (S6)?"""
+        self._beat = beat
+        is_news = False
+        for stream in self._by_node.values():
+            is_news = stream.beaten(beat, answered) or is_news
+        return is_news
 
     def acknowledge(self, sender: int, message: DeliverAck) -> Stream | None:
         """Something came, something is missing; the stream, if it has room for who was stopped."""

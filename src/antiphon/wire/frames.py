@@ -27,6 +27,11 @@ from antiphon.ranges import Ranges
 from antiphon.wire.admin_frames import Answer as Answer
 from antiphon.wire.admin_frames import Ask as Ask
 from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
+from antiphon.wire.consumer_frames import ConsumerCheck as ConsumerCheck
+from antiphon.wire.consumer_frames import ConsumerClose as ConsumerClose
+from antiphon.wire.consumer_frames import ConsumerGone as ConsumerGone
+from antiphon.wire.consumer_frames import ConsumerOpen as ConsumerOpen
+from antiphon.wire.consumer_frames import Credit as Credit
 from antiphon.wire.layout import U16, U32, U64, U128, Bool, Field, Layout, Rest, Text, Texts, U32s
 from antiphon.wire.lone import LONE_ITEM, read_lone_confirm
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
@@ -140,7 +145,11 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The answer to Hello. From here on frames of up to `frame_limit` bytes may be sent."""
+    """The answer to Hello. From here on frames of up to `frame_limit` bytes may be sent.
+
+    What was delivered is the consumer's own for `sure_ms`, counted from the last delivery that came within
+    the time of the one before, or from the last ConsumerCheck that was answered. Then it is to ask.
+    """
 
     version: Version = PROTOCOL_VERSION
     node: U16
@@ -149,6 +158,7 @@ class Welcome:
     connection: U128
     frame_limit: U32
     heartbeat_ms: U32
+    sure_ms: U32 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,23 +334,6 @@ class FlowState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOpen:
-    """Ask for deliveries. Credit is absolute: totals since the consumer was opened. Answered by Done.
-
-    A consumer of a topic names its subscription; one of a queue has 0 there.
-    """
-
-    request: U32
-    session: U128
-    consumer: U32
-    channel: Text
-    destination: U64
-    subscription: U64 = 0
-    credit_messages: U64
-    credit_bytes: U64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerResume:
     """Attach a consumer of a resumed session again, on another connection. Answered by ConsumerResumed.
 
@@ -370,26 +363,6 @@ class ConsumerResumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerClose:
-    """End a consumer. What it was sent after delivery number `seen_through`, nobody has seen."""
-
-    request: U32
-    session: U128
-    consumer: U32
-    seen_through: U64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credit:
-    """Deliver up to delivery number `messages`, and up to `bytes` in total."""
-
-    session: U128
-    consumer: U32
-    messages: U64
-    bytes: U64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
     """Messages for a consumer: delivery numbers count on from `first_delivery` over all pieces."""
 
@@ -412,16 +385,6 @@ class ConsumerLost:
     session: U128
     consumer: U32
     lost: SomeRanges
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGone:
-    """The consumer has ended without having asked to, and why."""
-
-    session: U128
-    consumer: U32
-    code: Text
-    text: Text
 
 
 # Looking without consuming.
@@ -460,6 +423,7 @@ ClientFrame: TypeAlias = (
     | ConsumerOpen
     | ConsumerResume
     | ConsumerClose
+    | ConsumerCheck
     | Credit
     | TransactionCommit
     | TransactionAsk
@@ -532,6 +496,7 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     75: (RangeTold, _FROM_SERVER),
     76: (RangeRead, _FROM_CLIENT),
     77: (RangePage, _FROM_SERVER),
+    78: (ConsumerCheck, _FROM_CLIENT),
     80: (Ask, _FROM_CLIENT),
     81: (Answer, _FROM_SERVER),
 }

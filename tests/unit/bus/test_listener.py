@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from antiphon.bus import messages as m
-from antiphon.bus.effects import LoadChanged, Multicast, PrimaryChanged, Received, SpaceChanged, Ticked
+from antiphon.bus.effects import (
+    LoadChanged,
+    Multicast,
+    PrimaryChanged,
+    Received,
+    SpaceChanged,
+    Ticked,
+    TimeMissed,
+)
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.listener import ROLE, Listener
 from antiphon.bus.messages import SpaceState
@@ -24,9 +32,9 @@ GROUP = GroupConfig.of(
 
 
 def heartbeat(
-    counter: int, node: int, *, serving: bool = True, space: SpaceState = SpaceState.AMPLE
+    counter: int, node: int, *, serving: bool = True, space: SpaceState = SpaceState.AMPLE, nonce: int = 1
 ) -> Received:
-    return Received(node, m.Heartbeat(make_epoch(counter, node), 10, 0, 1, 10, serving, space))
+    return Received(node, m.Heartbeat(make_epoch(counter, node), 10, 0, nonce, 10, serving, space))
 
 
 def presence(node: int, *, synchronized: bool = True, load: int = 0) -> Received:
@@ -105,3 +113,55 @@ def test_backups_that_keep_up_are_asked_to_read_first() -> None:
     assert listener.readers() == [1, 2, 3]
     news(listener, heartbeat(1, 1), presence(1), presence(2, synchronized=False), presence(3))
     assert listener.readers() == [3, 1, 2]
+
+
+# -- a clock that stood still ------------------------------------------------------------------------
+
+BEAT_NS = GROUP.heartbeat_ms * MS
+SLEPT = GROUP.sure_ms // GROUP.heartbeat_ms  # in heartbeats
+
+
+def listening(beats: int) -> Listener:
+    """It has heard so many heartbeats, each in its time."""
+    listener = Listener(GROUP, HERE)
+    for nonce in range(1, beats + 1):
+        news(listener, heartbeat(1, 2, nonce=nonce), now_ns=nonce * BEAT_NS)
+    return listener
+
+
+def test_heartbeats_that_come_in_their_time_tell_nothing() -> None:
+    listener = listening(40)
+    # Late ones, and those behind ones that were lost.
+    assert news(listener, heartbeat(1, 2, nonce=41), now_ns=47 * BEAT_NS) == []
+    assert news(listener, heartbeat(1, 2, nonce=61), now_ns=67 * BEAT_NS) == []
+
+
+def test_heartbeats_that_run_ahead_of_our_clock_tell_that_it_stood_still() -> None:
+    listener = listening(40)
+    assert news(listener, heartbeat(1, 2, nonce=40 + 2 * SLEPT), now_ns=41 * BEAT_NS) == [TimeMissed()]
+    # That is told once.
+    assert news(listener, heartbeat(1, 2, nonce=41 + 2 * SLEPT), now_ns=42 * BEAT_NS) == []
+
+
+def test_heartbeats_that_lay_in_a_socket_tell_it_whether_they_are_taken_at_once_or_one_by_one() -> None:
+    slept = [heartbeat(1, 2, nonce=nonce) for nonce in range(41, 42 + 2 * SLEPT)]
+    listener = listening(40)
+    assert TimeMissed() in news(listener, *slept, now_ns=40 * BEAT_NS + 1)
+    listener = listening(40)
+    told = [news(listener, beat, now_ns=40 * BEAT_NS + at) for at, beat in enumerate(slept)]
+    assert [TimeMissed()] in told
+
+
+def test_clocks_of_different_rates_do_not_look_like_a_sleep() -> None:
+    listener = Listener(GROUP, HERE)
+    told = [
+        news(listener, heartbeat(1, 2, nonce=nonce), now_ns=nonce * BEAT_NS * 2 // 3)
+        for nonce in range(1, 400)
+    ]
+    assert [TimeMissed()] not in told
+
+
+def test_another_primary_counts_anew() -> None:
+    listener = listening(40)
+    changed = PrimaryChanged(make_epoch(2, 3), 3)
+    assert news(listener, heartbeat(2, 3, nonce=900), now_ns=41 * BEAT_NS) == [changed]

@@ -35,7 +35,7 @@ class Bench:
         self.taken: list[int] = []
         self.begun: list[int] = []
         self.streams = Streams(
-            [CHANNEL], ClientManagerSettings(**settings), self.outbox, self._take, self._begin
+            [CHANNEL], ClientManagerSettings(**settings), self.outbox, self._take, self._begin, self._doubt
         )
         self.streams.new_term(CHANNEL, 1)
 
@@ -45,6 +45,9 @@ class Bench:
 
     def _begin(self, channel: str, stream: int) -> None:
         self.begun.append(stream)
+
+    def _doubt(self, channel: str, is_anew: bool) -> None:
+        raise AssertionError("a stream of a primary in the same process was doubted")
 
     def arrive(self, *numbers: int, stream: int = RUN, term: int = 1) -> None:
         for number in numbers:

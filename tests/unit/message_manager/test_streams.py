@@ -252,6 +252,32 @@ def test_credit_is_answered_once_for_a_flush_with_what_was_heard_last(
     assert (head.credits_heard, head.number, head.acknowledged) == (5, 1, 0)
 
 
+def sure(channel: Channel, *heartbeats: tuple[int, int]) -> list[int]:
+    """Which words are answered for in the end, after heartbeats that were said and answered so far."""
+    for beat, answered in heartbeats:
+        channel.manager.beaten(beat, answered)
+    return [head.sure for head in heads(channel.flush())]
+
+
+def test_a_word_is_answered_for_when_a_quorum_has_answered_a_heartbeat_that_was_said_after_it(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    channel.register(1, queue, credit=0)
+    assert sure(channel, (7, 6)) == []
+    run, term = channel._runs[CM][0], channel.manager.term
+    channel.say(Credits(term, 3, (), run))
+    # Heartbeat 7 was on its way when the word came: who answered it may have promised another since.
+    assert sure(channel, (7, 7)) == [0]
+    channel.say(Credits(term, 4, (), run))
+    assert sure(channel, (8, 7)) == [0]
+    # Too late for heartbeat 8, and the next one answers for it.
+    channel.say(Credits(term, 5, (), run))
+    assert sure(channel, (8, 8)) == [4]
+    assert sure(channel, (9, 8)) == []
+    assert sure(channel, (9, 9)) == [5]
+    assert sure(channel, (10, 10)) == []
+
+
 def test_credit_in_any_order_comes_to_the_same(channel: Channel, client: Client, queue: int) -> None:
     channel.register(1, queue, credit=0)
     channel.order(client.publish(queue, bodies(9)))

@@ -18,6 +18,7 @@ from antiphon.wire.frames import (
     ClientFrame,
     Command,
     Confirm,
+    ConsumerCheck,
     ConsumerClose,
     ConsumerGone,
     ConsumerLost,
@@ -90,7 +91,13 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     ),
     (
         Welcome(
-            node=1, cluster="c", servers=("a:1", "b:2"), connection=9, frame_limit=65536, heartbeat_ms=5000
+            node=1,
+            cluster="c",
+            servers=("a:1", "b:2"),
+            connection=9,
+            frame_limit=65536,
+            heartbeat_ms=5000,
+            sure_ms=125,
         ),
         2,
         b"ANTI\x05\x00"
@@ -101,7 +108,8 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         + b"\x03\0b:2"
         + u128(9)
         + u32(65536)
-        + u32(5000),
+        + u32(5000)
+        + u32(125),
     ),
     (
         TransactionCommit(
@@ -216,6 +224,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         65,
         u32(3) + u128(9) + u32(4) + u64(5),
     ),
+    (ConsumerCheck(request=3, session=9, consumer=4), 78, u32(3) + u128(9) + u32(4)),
     (Credit(session=9, consumer=4, messages=6, bytes=7), 66, u128(9) + u32(4) + u64(6) + u64(7)),
     (
         Deliver(
