@@ -150,6 +150,9 @@ LATE_WORD_DETACHES: Final = "late-word-detaches"
 EXPIRED_THOUGH_RESUMED: Final = "expired-though-resumed"
 """A primary ends a session that was without an owner for a while, though it has one again."""
 
+STANDING_CLOCK_TRUSTED: Final = "standing-clock-trusted"
+"""A client manager whose clock stood still passes on what lay in its sockets: no heartbeat tells it so."""
+
 NONE: Final[frozenset[str]] = frozenset()
 ALL: Final = (
     ACKNOWLEDGE_BEFORE_FSYNC,
@@ -180,6 +183,7 @@ OF_CLUSTER: Final = (
     ACKNOWLEDGED_TWICE,
     OLD_TERM_ACCEPTED,
     FLOOR_IGNORED,
+    STANDING_CLOCK_TRUSTED,
     COUNT_STUCK,
     RETURNED_LAST,
     REFERENCES_IGNORED,

@@ -28,6 +28,9 @@ from antiphon.wire.frames import AckMode, DestinationOpened, Done
 
 PREFETCH_MAX = 1_000_000
 
+ANSWER_SECONDS = 1.0
+"""How long a receive that has messages waits to hear that they are still its own, though its time is up."""
+
 
 class Attached(NamedTuple):
     """A consumer that the server knows."""
@@ -267,7 +270,7 @@ class Consumer(Block):
         link, session, core, _ = attached = self._opening.result or await self._opening.get()
         deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
         taken: list[Span] = []
-        wanted = count
+        wanted, is_late = count, False
         try:
             while True:
                 if self._scope.hindrance is not None and not await self._with(
@@ -281,19 +284,51 @@ class Consumer(Block):
                     link, session, core, _ = attached = self._attached
                     taken, count = [], wanted
                 self._check(attached)
+                if taken and not self._is_sure(attached):
+                    # What we have taken, and the application has not, may be another's by now.
+                    self._undo_take(attached, taken)
+                    taken, count = [], wanted
+                if core.buffered and not self._is_sure(attached):
+                    if not await self._make_sure(attached, deadline):
+                        break
+                    continue
                 before = core.buffered
                 taken += session.take(core, count)
                 count -= before - core.buffered
-                if not count or not await self._with(taken, core, self._wait(attached, deadline)):
+                if not count or is_late:
                     break
-                if taken:
-                    count = wanted - sum([span.stop - span.start for span in taken])
+                # When time is up we look once more whether what we have is still ours.
+                is_late = not await self._with(taken, core, self._wait(attached, deadline))
+                if is_late and not taken:
+                    break
+                count = wanted - sum([span.stop - span.start for span in taken])
         except asyncio.CancelledError:
             self._undo_take(attached, taken)
             raise
         if core.buffered:
             self.arrived()
         return taken
+
+    def _is_sure(self, attached: Attached) -> bool:
+        """Is what we have still ours? If nobody can say, the server is asked."""
+        link, session, core, _ = attached
+        return link.core.sureness.is_sure(clock.now_ns(), session, core)
+
+    async def _make_sure(self, attached: Attached, deadline: float | None) -> bool:
+        """Wait until the server has said whose the messages are; False when it has not in time.
+
+        There are messages: for those the server's answer is waited for, though the time may be up.
+        """
+        link = attached.link
+        if deadline is not None:
+            deadline = max(deadline, link.loop.time() + ANSWER_SECONDS)
+        while not self._is_sure(attached):
+            if not await self._woken(attached, deadline):
+                return False
+            self._check(attached)
+            if attached is not self._opening.result or not attached.core.buffered:
+                break
+        return True
 
     def _undo_take(self, attached: Attached, taken: Sequence[Span]) -> None:
         if attached is self._opening.result:
@@ -326,17 +361,22 @@ class Consumer(Block):
 
     async def _wait(self, attached: Attached, deadline: float | None) -> bool:
         """Wait until messages have come; False when they have not by the deadline."""
-        link, session, core, _ = attached
+        _, session, core, _ = attached
         if self._scope.ack_mode is not AckMode.DUPS_OK:
             # The application has worked off everything: do not let the server wait for its word.
             session.send_gathered(core)
+        return await self._woken(attached, deadline) or core.buffered > 0
+
+    async def _woken(self, attached: Attached, deadline: float | None) -> bool:
+        """Wait until there is something to look at; False when there was nothing by the deadline."""
+        link = attached.link
         link.flush()
         waiter: asyncio.Future[bool] = link.loop.create_future()
         self._waiters.append(waiter)
         timer = None if deadline is None else link.loop.call_at(deadline, _expire, waiter)
         try:
             with link.waiting():
-                return await waiter or core.buffered > 0
+                return await waiter
         finally:
             if timer is not None:
                 timer.cancel()

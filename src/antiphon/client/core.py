@@ -17,7 +17,7 @@ What it leaves to others
     The face moves `take_output()` to the socket, hands in whole frames, calls `on_time` no
     later than `wake_ns`, and turns events into what the application waits for. Numbers,
     windows and outcomes are core_outbox's, buffers and credit core_consumer's; which server to try,
-    and when, is core_route's.
+    and when, is core_route's; whether what is buffered is still ours, core_sureness's.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from antiphon.client.core_events import (
     Reply,
     SessionEnded,
     Welcomed,
+    parting,
 )
 from antiphon.client.core_gathering import Publication
 from antiphon.client.core_pace import USUAL, Pace
-from antiphon.client.core_requests import Request, RequestFrame, Requests
+from antiphon.client.core_requests import Request, RequestFrame, Requests, question_about
 from antiphon.client.core_session import SessionCore
+from antiphon.client.core_sureness import Sureness
 from antiphon.errors import (
-    AccessDenied,
     AntiphonError,
     NotConnected,
     ProtocolError,
-    RemoteError,
     SessionClosed,
     error_from_code,
 )
@@ -62,6 +62,7 @@ from antiphon.wire.frames import (
     Browsed,
     ClientFrame,
     Confirm,
+    ConsumerCheck,
     ConsumerClose,
     ConsumerGone,
     ConsumerLost,
@@ -127,6 +128,7 @@ class ClientCore:
         self._watched: dict[int, deque[Publication]] = {}
         self._beat_ns = NEVER_NS
         self._silent_beats = 0
+        self.sureness = Sureness(self._ask)
         self.greet()
 
     @property
@@ -194,7 +196,7 @@ class ClientCore:
                 self._attach_again(session, consumer, waiting)
         for request in waiting:
             if isinstance(request.frame, TransactionCommit):
-                request.frame = _question_about(request.frame)
+                request.frame = question_about(request.frame)
             if not isinstance(request.frame, ConsumerResume):
                 self._send(request.frame)
 
@@ -419,7 +421,7 @@ class ClientCore:
             raise ProtocolError(f"the server's first word was {type(frame).__name__}, not Welcome")
         match frame:
             case Deliver():
-                return self._on_deliver(frame)
+                return self._on_deliver(now_ns, frame)
             case Confirm():
                 session = self._session(frame.session)
                 return [] if session is None else list(session.confirm(frame.channel, frame.items))
@@ -441,9 +443,9 @@ class ClientCore:
             case Welcome():
                 return self._on_welcome(now_ns, frame)
             case Goodbye():
-                return [_parting(frame)]
+                return [parting(frame)]
             case _:
-                return self._on_answer(frame)
+                return self._on_answer(now_ns, frame)
         return []
 
     def settle_lone(self, payload: Buffer) -> Publication | None:
@@ -464,6 +466,7 @@ class ClientCore:
         if self.welcome is not None:
             raise ProtocolError("the server said Welcome twice")
         self.welcome = frame
+        self.sureness.sure_ns = frame.sure_ms * 1_000_000
         if frame.heartbeat_ms:
             self._beat_ns = now_ns + self._half_beat_ns
             self._wake(self._beat_ns)
@@ -474,19 +477,24 @@ class ClientCore:
             self._send(request.frame)
         return [Welcomed(welcome=frame)]
 
-    def _on_answer(self, frame: Reply) -> list[Event]:
+    def _on_answer(self, now_ns: int, frame: Reply) -> list[Event]:
         request = self._requests.take(frame.request)
         if not isinstance(frame, request.answer):
             raise ProtocolError(f"request {frame.request} was answered by {type(frame).__name__}")
         session = self.sessions.get(request.session)
+        if isinstance(request.frame, ConsumerCheck):
+            return self.sureness.checked(now_ns, session, request.frame.consumer)
         reply = frame
         match frame:
             case SessionOpened():
                 self._on_session_opened(frame, request)
             case ConsumerResumed() if session is not None:
-                session.drop(session.consumers[request.consumer], frame.lost)
+                consumer = session.consumers[request.consumer]
+                session.drop(consumer, frame.lost)
                 reply = Done(request=frame.request)
                 self._note_done(session, request)
+                if request.is_own:
+                    return self.sureness.told(session, consumer)
             case Done() if session is not None:
                 self._note_done(session, request)
             case DestinationOpened() | SubscriptionFound() if session is not None:
@@ -536,6 +544,8 @@ class ClientCore:
         request = self._requests.take(frame.request)
         error = error_from_code(frame.code, frame.text)
         asked = request.frame
+        if isinstance(asked, ConsumerCheck):
+            return []
         if isinstance(asked, SessionOpen) and request.is_own:
             session = self.sessions.get(asked.session)
             return [] if session is None else self._end_session(session, SessionClosed(error.text))
@@ -546,7 +556,7 @@ class ClientCore:
             session.forget_consumer(asked.consumer)
         return [] if request.is_abandoned else [Refused(request=frame.request, error=error)]
 
-    def _on_deliver(self, frame: Deliver) -> list[Event]:
+    def _on_deliver(self, now_ns: int, frame: Deliver) -> list[Event]:
         session = self._session(frame.session)
         if session is None:
             return []
@@ -554,6 +564,7 @@ class ClientCore:
         if consumer is None or consumer.is_closing:
             return []
         session.arrive(consumer, frame)
+        consumer.heard(now_ns, self.sureness.sure_ns)
         return [Arrived(session=frame.session, consumer=frame.consumer)]
 
     def _on_consumer_lost(self, frame: ConsumerLost) -> None:
@@ -682,19 +693,3 @@ class ClientCore:
         self._watched.clear()
         self._output.clear()
         return tags
-
-
-def _question_about(commit: TransactionCommit) -> TransactionAsk:
-    """What became of it? An application's is decided in the system channel, whose name we do not know."""
-    home = "" if commit.application else min(part.channel for part in commit.parts)
-    return TransactionAsk(
-        request=commit.request, session=commit.session, transaction=commit.transaction, home=home
-    )
-
-
-def _parting(frame: Goodbye) -> Ended:
-    if not frame.code:
-        return Ended(error=NotConnected(frame.text or "the server closed the connection"))
-    error = error_from_code(frame.code, frame.text)
-    # Whoever is told that it broke the protocol, or that it may not be here, would be told so again.
-    return Ended(error=error, is_final=isinstance(error, RemoteError | AccessDenied))

@@ -12,6 +12,9 @@ What it promises
         and is not delivered to us again. What was given to others meanwhile, and the application has
         not taken, it will not get from us; what it has taken, it cannot acknowledge any more.
     C5  No number is here twice: of what comes again only the later copy is kept.
+    C6  Whether what is buffered is still ours is known for a while: from the moment we asked, and from each
+        delivery that came in that time, since a server that passes it on is sure itself. Whoever slept, or
+        heard nothing for long, asks (`core_sureness`).
 """
 
 from __future__ import annotations
@@ -94,6 +97,10 @@ class ConsumerCore:
         self.prefetch_bytes = prefetch_bytes
         self.buffered = 0
         self.is_closing = False
+        # Until when what is buffered is ours; when that was asked, and is not answered yet (C6).
+        self.sure_until_ns = 0
+        self.asked_ns: int | None = None
+        self._was_slow = False
         # Delivered, and no acknowledgement of it confirmed (C4).
         self.unconfirmed = Ranges()
         # Taken, but neither acknowledged nor on the way to be: what the application is to acknowledge,
@@ -164,6 +171,30 @@ class ConsumerCore:
         again = Ranges([span.numbers])
         again.remove_all(self._discard(again))
         self._in_doubt.add_all(again)
+
+    def heard(self, now_ns: int, sure_ns: int) -> None:
+        """A delivery came. One that comes after a long silence may have been on its way all the time (C6)."""
+        if now_ns < self.sure_until_ns:
+            self.sure_until_ns = now_ns + sure_ns
+
+    def lost_server(self) -> None:
+        """The connection is gone: another server will be asked."""
+        self.sure_until_ns = 0
+        self.asked_ns = None
+
+    def answered(self, now_ns: int, sure_ns: int) -> None:
+        """The server said that what is buffered is ours, since we asked.
+
+        If that took long, perhaps because we slept, we ask once more; if it does again, it has to do.
+        """
+        assert self.asked_ns is not None, "nobody asked whose the messages are"
+        took_ns, self.asked_ns = now_ns - self.asked_ns, None
+        is_slow = took_ns >= sure_ns
+        if not is_slow:
+            self.sure_until_ns = now_ns - took_ns + sure_ns
+        elif self._was_slow:
+            self.sure_until_ns = now_ns + sure_ns // 8
+        self._was_slow = is_slow and not self._was_slow
 
     # -- on another connection -------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AccessDenied, AntiphonError, NotConnected, RemoteError, error_from_code
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import (
     Answer,
@@ -13,6 +13,7 @@ from antiphon.wire.frames import (
     ConsumerResumed,
     DestinationOpened,
     Done,
+    Goodbye,
     RangePage,
     RangeTold,
     SessionOpened,
@@ -113,3 +114,12 @@ class Ended:
 Event: TypeAlias = (
     Welcomed | Answered | Refused | Settled | Arrived | ConsumerEnded | SessionEnded | Expired | Ended
 )
+
+
+def parting(frame: Goodbye) -> Ended:
+    """What the server's last word means."""
+    if not frame.code:
+        return Ended(error=NotConnected(frame.text or "the server closed the connection"))
+    error = error_from_code(frame.code, frame.text)
+    # Whoever is told that it broke the protocol, or that it may not be here, would be told so again.
+    return Ended(error=error, is_final=isinstance(error, RemoteError | AccessDenied))

@@ -13,6 +13,7 @@ from antiphon.errors import ProtocolError
 from antiphon.wire.frames import (
     Ask,
     Browse,
+    ConsumerCheck,
     ConsumerClose,
     ConsumerOpen,
     ConsumerResume,
@@ -38,6 +39,7 @@ RequestFrame: TypeAlias = (
     | ConsumerOpen
     | ConsumerResume
     | ConsumerClose
+    | ConsumerCheck
     | TransactionCommit
     | TransactionAsk
     | Browse
@@ -113,3 +115,11 @@ class Requests:
 
     def clear(self) -> None:
         self._waiting.clear()
+
+
+def question_about(commit: TransactionCommit) -> TransactionAsk:
+    """What became of it? An application's is decided in the system channel, whose name we do not know."""
+    home = "" if commit.application else min(part.channel for part in commit.parts)
+    return TransactionAsk(
+        request=commit.request, session=commit.session, transaction=commit.transaction, home=home
+    )

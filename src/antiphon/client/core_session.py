@@ -202,6 +202,8 @@ class SessionCore:
         """The connection is gone; nothing leaves until `resume`."""
         self.is_open = False
         self._blocked.clear()
+        for consumer in self.consumers.values():
+            consumer.lost_server()
         for outbox in self.outboxes.values():
             outbox.suspend()
 

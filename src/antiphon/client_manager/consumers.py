@@ -39,7 +39,7 @@ from antiphon.bus.messages import (
     Taker,
     Unregister,
 )
-from antiphon.bus.planted import LOSS_NOT_TOLD, NONE
+from antiphon.bus.planted import LOSS_NOT_TOLD, NONE, STANDING_CLOCK_TRUSTED
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.credits import CreditAccounts
 from antiphon.client_manager.requests import Requests
@@ -241,7 +241,8 @@ class Consumers:
 
     def time_missed(self, channel: str, event: TimeMissed) -> None:
         """Our clock stood still: what lies in our queues may be with others, and acknowledged by them."""
-        self.streams.doubt(channel)
+        if STANDING_CLOCK_TRUSTED not in self._planted:  # planted: our clock is always right
+            self.streams.doubt(channel)
 
     def _ask(self, channel: str, is_anew: bool) -> None:
         """Only what the primary says when it has heard from us tells whether the stream is ours (C6)."""

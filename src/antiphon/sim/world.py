@@ -135,6 +135,10 @@ class NodeClock:
         """Somebody set the wall clock, to another day."""
         self._wall_offset_ms += days * _DAY_MS
 
+    def stand_still(self, duration_ns: int) -> None:
+        """So much of the world's time has passed, and the monotonic clock did not see it."""
+        self._offset_ns -= int(duration_ns * self.rate)
+
     def leap(self, duration_ns: int) -> None:
         """The monotonic clock goes on as if this had passed: the machine was suspended."""
         self._offset_ns += duration_ns

@@ -21,7 +21,8 @@ from antiphon.bus.planted import OUTDATED_HOLD_TAKEN
 from antiphon.sim.runs import run
 
 
-@pytest.mark.parametrize("seed", [900000574, 900001025, 700071, 700150])
+# 700071 shows it no more since clocks may stand still while somebody sleeps.
+@pytest.mark.parametrize("seed", [900000574, 900001025, 700150])
 def test_what_is_released_stays_released(seed: int) -> None:
     report = run("holds", seed, without=("Waits",))
 

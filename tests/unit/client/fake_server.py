@@ -62,6 +62,8 @@ class FakeServer:
 
     window_bytes: int = 4 * 1024 * 1024
     heartbeat_ms: int = 0
+    sure_ms: int = 0
+    assures: bool = True  # it answers whose the messages are
     is_mute: bool = False  # it hears, and says nothing
     url: str = ""
     heard: list[frames.ClientFrame] = field(default_factory=list)
@@ -169,6 +171,9 @@ class FakeServer:
                 | frames.SubscriptionFind()
             ):
                 peer.say(self._found(frame))
+            case frames.ConsumerCheck():
+                if self.assures:
+                    peer.say(frames.Done(request=frame.request))
             case frames.Browse():
                 peer.say(self._page(frame))
             case frames.RangeAsk() | frames.RangeRead():
@@ -262,6 +267,7 @@ class FakeServer:
             connection=1,
             frame_limit=FRAME_BYTES_MAX,
             heartbeat_ms=self.heartbeat_ms,
+            sure_ms=self.sure_ms,
         )
 
     def _page(self, frame: frames.Browse) -> frames.Browsed:

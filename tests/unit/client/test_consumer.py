@@ -18,10 +18,10 @@ from tests.unit.client.fake_server import SESSION, FakeServer, asynchronous, ser
 
 @asynccontextmanager
 async def consuming(
-    *bodies: bytes, ack: Any = "auto", prefetch: int | None = None
+    *bodies: bytes, ack: Any = "auto", prefetch: int | None = None, **options: Any
 ) -> AsyncIterator[tuple[FakeServer, antiphon.Session, antiphon.Consumer]]:
     """A consumer of a queue that has these bodies, numbered from 1."""
-    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
+    async with serving(**options) as server, antiphon.connect(server.url, reconnect=0) as connection:
         if bodies:
             server.fill("queue:a", list(bodies))
         async with connection.session(ack=ack) as session:
@@ -413,3 +413,40 @@ async def test_an_exception_inside_is_not_hidden_by_the_end_of_the_connection() 
                     await consumer.receive()
                     server.drop()
                     raise KeyError("mine")
+
+
+# -- whose the messages are ----------------------------------------------------------
+
+
+@asynchronous
+async def test_what_is_buffered_waits_until_the_server_has_said_that_it_is_ours() -> None:
+    async with consuming(b"a", b"b", sure_ms=60_000, assures=False) as (server, _, consumer):
+        receiving = asyncio.create_task(consumer.receive_many(2))
+        await server.until(lambda: bool(server.heard_of(frames.ConsumerCheck)))
+        assert not receiving.done()
+        server.say(frames.Done(request=server.heard_of(frames.ConsumerCheck)[0].request))
+        assert [message.body for message in await receiving] == [b"a", b"b"]
+        # The word holds for a minute.
+        server.fill("queue:a", [b"c"])
+        assert (await consumer.receive()) is not None
+        assert len(server.heard_of(frames.ConsumerCheck)) == 1
+
+
+@asynchronous
+async def test_who_polls_gets_what_is_there_though_it_must_be_asked_about_each_time() -> None:
+    async with consuming(b"a", b"b", b"c", sure_ms=1) as (server, _, consumer):
+        await consumer
+        await server.until(lambda: not server.ready.get(server.destination("queue:a")))
+        received = [await consumer.receive(timeout=0) for _ in range(3)]
+        assert [message.body for message in received if message] == [b"a", b"b", b"c"]
+
+
+@asynchronous
+async def test_a_receive_that_cannot_learn_whose_its_messages_are_returns_none_and_they_stay() -> None:
+    async with consuming(b"a", sure_ms=60_000, assures=False) as (server, _, consumer):
+        await consumer
+        await server.until(lambda: not server.ready.get(server.destination("queue:a")))
+        assert await consumer.receive(timeout=0.01) is None
+        server.say(frames.Done(request=server.heard_of(frames.ConsumerCheck)[0].request))
+        message = await consumer.receive()
+        assert message is not None and message.body == b"a"

@@ -3,6 +3,9 @@
 Once a node has told any client that its acknowledgement of a message was accepted, no other
 acknowledgement of that message is accepted, and from a node that is alone the message never leaves again.
 Both are judged by what crosses the client port, in the order in which it crosses, over all lives of the node.
+
+And where several nodes hand out what others keep: once a client was told so, no client library hands the
+message to its application, whatever lay in sockets and buffers, and whoever slept meanwhile.
 """
 
 from __future__ import annotations
@@ -51,3 +54,40 @@ class FinalAcknowledgements(Acknowledgements):
         for message in range(sequence, sequence + count):
             if (0, message) in self._accepted:
                 self.fail(f"{message} leaves for {holder} after its acknowledgement was confirmed")
+
+
+class Finality(Checker):
+    """Holds what client libraries hand to applications against what was confirmed to be acknowledged."""
+
+    promise = "I13 acknowledged for good"
+
+    def __init__(self, world: World, channel: str = "") -> None:
+        """With a channel, its acknowledgements outside of transactions count."""
+        super().__init__(world)
+        self._channel = channel
+        self._asked: dict[tuple[int, int], tuple[int, Ranges]] = {}
+        # By channel and subscription: what is acknowledged, and when that was told.
+        self._settled: dict[tuple[str, int, int], int] = {}
+
+    def on_acknowledged(self, session: int, number: int, subscription: int, ranges: Ranges) -> None:
+        self._asked[session, number] = subscription, ranges
+
+    def on_confirmed(self, session: int, number: int, count: int, code: int, sequence: int) -> None:
+        if code in _ACCEPTED and self._channel:
+            for row in range(count):
+                if (asked := self._asked.get((session, number + row))) is not None:
+                    self.settle(self._channel, *asked)
+
+    def settle(self, channel: str, subscription: int, numbers: Ranges) -> None:
+        """A client was told that it has acknowledged these."""
+        for number in numbers.numbers():
+            self._settled.setdefault((channel, subscription, number), self.world.now_ns)
+
+    def on_given(self, channel: str, subscription: int, number: int, redelivered: int) -> None:
+        if redelivered:
+            # It was another's before. That one's acknowledgement may come late, and is accepted.
+            return
+        settled_ns = self._settled.get((channel, subscription, number))
+        if settled_ns is not None:
+            ago_ms = (self.world.now_ns - settled_ns) / 1e6
+            self.fail(f"{number} of {channel} is handed out {ago_ms:.1f} ms after it was acknowledged")

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from antiphon.sim.checkers.acknowledgement import Finality
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
@@ -83,6 +84,8 @@ class Bank(Checker):
         self._staged: dict[tuple[str, int], list[Money]] = {}
         # By channel: who knows what its consumers were told.
         self.redeliveries: dict[str, Redeliveries] = {}
+        # What clients were told to have taken for good.
+        self.finality = Finality(world)
         self._shown_through: dict[tuple[str, int], int] = {}
         self._done: dict[str, int] = {}
         self._paid_in = 0

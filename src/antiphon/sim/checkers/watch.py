@@ -146,6 +146,9 @@ class Checker:
     def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
         """A message reached an application."""
 
+    def on_given(self, channel: str, subscription: int, number: int, redelivered: int) -> None:
+        """A client library handed a message to its application."""
+
     def on_begun(
         self,
         holder: Holder,
@@ -260,6 +263,7 @@ class Watch:
     on_acknowledged: Callable[[int, int, int, Ranges], None]
     on_confirmed: Callable[[int, int, int, int, int], None]
     on_received: Callable[[Holder, int, bytes, int], None]
+    on_given: Callable[[str, int, int, int], None]
     on_begun: Callable[[Holder, str, int, int, int, Stand | None], None]
     on_has: Callable[[Holder, str, Sequence[int]], None]
     on_look: Callable[[int, int, int, int], None]

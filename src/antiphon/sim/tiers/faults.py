@@ -28,6 +28,11 @@ class Faults:
         self._world = town.world
         self._chance: random.Random = town.world.random("faults")
         self._misreading = Misreading(town, profile)
+        # Of those who sleep, how many have a clock that stands still meanwhile: their machine is paused.
+        self._freezes: random.Random = town.world.random("freezes")
+        self._frozen_share = self._freezes.choice((0.0, 0.0, 0.5, 1.0))
+        if profile.is_made or profile.frozen_share is not None:
+            self._frozen_share = profile.frozen_share or 0.0
         self._is_over = False
 
     def plan(self) -> None:
@@ -97,13 +102,13 @@ class Faults:
 
     def _sleep(self) -> None:
         self._world.probe("faults.slept")
-        self._manager().sleep(self._duration())
+        self._manager().sleep(self._duration(), is_frozen=self._is_frozen())
 
     def _let_door_sleep(self) -> None:
         self._world.probe("faults.door_slept")
         door = self._chance.choice(list(self._town.doors.values()))
         duration = self._duration()
-        door.sleep(duration)
+        door.sleep(duration, is_frozen=self._is_frozen())
         for client in self._clients:
             if client.is_at(door.node_id) and self._chance.random() < self._profile.leave_probability:
                 self._after(self._chance.randrange(duration), self._leave(client))
@@ -126,6 +131,9 @@ class Faults:
                 client.move()
 
         return leave
+
+    def _is_frozen(self) -> bool:
+        return self._freezes.random() < self._frozen_share
 
     def _duration(self) -> int:
         return self._chance.randrange(50 * MILLISECOND_NS, self._profile.sleep_ns_max)

@@ -83,6 +83,10 @@ class ClusterProfile:
     # The settings of all topics; those of the run's seed if there are none.
     topic_settings: str = ""
     sleep_ns_max: int = 1_200 * MILLISECOND_NS
+    # Of those who sleep, how many have a clock that stands still; None: it is drawn when the run begins, and
+    # where a profile is made for something else, there are none.
+    frozen_share: float | None = None
+    is_made: bool = False
 
     disk: DiskHabits = field(default_factory=DiskHabits)
     links: LinkHabits = field(default_factory=LinkHabits)
@@ -120,6 +124,7 @@ def draw(chance: random.Random, made_for: str = "") -> ClusterProfile:
     draw_into(chance, profile)
     if made_for:
         MADE_FOR[made_for](chance, profile)
+        profile.is_made = True
     if profile.is_gentle:
         _be_gentle(profile)
     return profile
@@ -255,6 +260,18 @@ def _for_second_acknowledgements(chance: random.Random, profile: ClusterProfile)
     profile.clients.take_pause_ns = 2 * MILLISECOND_NS
     profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
     profile.clients.acknowledge_pause_ns = 300 * MILLISECOND_NS
+
+
+def _for_sleepers(chance: random.Random, profile: ClusterProfile) -> None:
+    """Client managers sleep until they are taken for dead, and their clocks stand still; their clients have
+    buffered much, and others are quick.
+    """
+    _for_second_acknowledgements(chance, profile)
+    profile.door_sleeps, profile.frozen_share = 4, 1.0
+    profile.messages, profile.library_share = 120, 1.0
+    profile.clients.credit_messages = 20
+    profile.clients.take_pause_ns = 60 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 10 * MILLISECOND_NS
 
 
 def _for_old_terms(chance: random.Random, profile: ClusterProfile) -> None:
@@ -400,6 +417,7 @@ MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
     planted.ACKNOWLEDGED_TWICE: _for_second_acknowledgements,
     planted.OLD_TERM_ACCEPTED: _for_old_terms,
+    planted.STANDING_CLOCK_TRUSTED: _for_sleepers,
     planted.FLOOR_IGNORED: _for_early_pages,
     planted.MISREAD_PUTS_ASIDE: _for_misreading,
     planted.COUNT_STUCK: _for_returns,

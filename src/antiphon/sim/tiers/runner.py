@@ -133,6 +133,8 @@ class TierRunner(Lives):
         self._heads: dict[str, tuple[Any, ...]] = {}
         # What was carried in this step, with how others hear it; and what of it was said to anybody.
         self._carried: dict[int, tuple[BusMessage, Received]] = {}
+        # Since when its clock stands still, if it does.
+        self._frozen_ns: int | None = None
         self._said: set[int] = set()
 
     @property
@@ -156,10 +158,14 @@ class TierRunner(Lives):
             if self._step_timer is None:
                 self._plan_step()
 
-    def sleep(self, duration_ns: int) -> None:
-        """The process is not given the processor for a while, beginning now."""
+    def sleep(self, duration_ns: int, *, is_frozen: bool = False) -> None:
+        """The process is not given the processor for a while, beginning now; its clock may stand still."""
         if self.is_up:
-            self.world.note(self.name, f"sleeps for {duration_ns // MILLISECOND_NS} ms")
+            how = ", and its clock stands still" if is_frozen else ""
+            self.world.note(self.name, f"sleeps for {duration_ns // MILLISECOND_NS} ms{how}")
+            if is_frozen and self._frozen_ns is None:
+                self.world.probe("faults.frozen")
+                self._frozen_ns = self.world.now_ns
             self.pause(duration_ns)
             self._plan_anew()
 
@@ -199,6 +205,7 @@ class TierRunner(Lives):
         self._forget_said()
         self.machines = None
         self._paused_until_ns = 0
+        self._frozen_ns = None
         self._restart_within(self.town.restart_ns)
 
     # What is said.
@@ -241,6 +248,9 @@ class TierRunner(Lives):
     def _act(self, events: list[NodeEvent]) -> None:
         machines, life = self.machines, self.life
         assert machines is not None, "a node that is down took a step"
+        if self._frozen_ns is not None:
+            self.clock.stand_still(self.world.now_ns - self._frozen_ns)
+            self._frozen_ns = None
         self._before_step(events)
         for effect in machines.step(self.clock.now_ns(), self.clock.wall_ms(), events):
             self._carry_out(effect)

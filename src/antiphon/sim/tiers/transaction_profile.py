@@ -80,6 +80,7 @@ def draw(chance: random.Random, made_for: str = "") -> TransactionProfile:
     _draw_tellers(chance, profile.tellers)
     if made_for:
         MADE_FOR[made_for](chance, profile)
+        profile.is_made = True
     return profile
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.message_manager.state import ChannelState
-from antiphon.sim.checkers.acknowledgement import Acknowledgements
+from antiphon.sim.checkers.acknowledgement import Acknowledgements, Finality
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.disks import SameDisks
 from antiphon.sim.checkers.durability import Confirmations
@@ -76,6 +76,7 @@ class ClusterRun(TownRun[ClusterProfile]):
             Checkpoints(self.world),
             Restores(self.world, self._planted),
             Acknowledgements(self.world),
+            Finality(self.world, self._channel),
             Redeliveries(self.world),
             Primaries(self.world),
             Reads(self.world, destinations),

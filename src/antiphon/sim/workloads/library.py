@@ -180,6 +180,8 @@ class LibraryClient(ClientProcess):
                 message.delivery_count - 1,
                 stand,
             )
+            told = message.delivery_count - 1
+            self.watch.on_given(consumer.channel, consumer.subscription, message.sequence, told)
         return messages
 
     def _start(self) -> None:
@@ -282,6 +284,10 @@ class LibraryClient(ClientProcess):
     def _take(self, life: int) -> None:
         session, consumer = self._session, self._consumer
         if self.life != life or session is None or consumer is None or not consumer.buffered:
+            return
+        assert self._core is not None, "a session without a core"
+        if not self._core.sureness.is_sure(self.world.now_ns, session, consumer):
+            self._flush()
             return
         holder = self._holder(consumer)
         spans = session.take(consumer, self.chance.randint(1, consumer.buffered))

@@ -242,7 +242,10 @@ class LibraryTrader(LibraryClient):
     def _begin(self) -> None:
         session, chance = self._session, self.chance
         assert session is not None, "a transfer without a session"
-        rich = [one for one in self._consumers.values() if one.buffered]
+        core, now_ns = self._core, self.world.now_ns
+        assert core is not None, "a transfer without a connection"
+        buffering = [one for one in self._consumers.values() if one.buffered]
+        rich = [one for one in buffering if core.sureness.is_sure(now_ns, session, one)]
         is_closing = self.manners.is_closing
         if self._is_busy or not rich or not (self._transfers or is_closing):
             self._plan()
@@ -372,6 +375,8 @@ class LibraryTrader(LibraryClient):
         if fate is TransactionFate.ROLLED_BACK:
             self._give_back(taken)
         else:
+            for consumer, numbers in taken:
+                self.bank.finality.settle(consumer.channel, consumer.subscription, numbers)
             self._session.release(taken)
             self._next()
 

@@ -55,8 +55,8 @@ class TransactionRun(TownRun[TransactionProfile]):
             draw_waits(self.world.random("waits"), self.profile)
         self._bank = Bank(self.world)
         self._hands = Hands(self.world)
-        one_copy = OneCopy(self.world)
-        self._watch = self._watch_by([self._bank, self._hands, one_copy, self._attachments])
+        one_copy, finality = OneCopy(self.world), self._bank.finality
+        self._watch = self._watch_by([self._bank, finality, self._hands, one_copy, self._attachments])
         self._strikes = Strikes(self.world, self.profile.strikes, self.profile.strike_probability)
         self._build(self._quarters(), self._watch)
         self.clients = self._tellers()
