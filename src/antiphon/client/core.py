@@ -479,6 +479,8 @@ class ClientCore:
 
     def _on_answer(self, now_ns: int, frame: Reply) -> list[Event]:
         request = self._requests.take(frame.request)
+        if request is None:
+            return []
         if not isinstance(frame, request.answer):
             raise ProtocolError(f"request {frame.request} was answered by {type(frame).__name__}")
         session = self.sessions.get(request.session)
@@ -542,6 +544,8 @@ class ClientCore:
 
     def _on_failed(self, frame: Failed) -> list[Event]:
         request = self._requests.take(frame.request)
+        if request is None:
+            return []
         error = error_from_code(frame.code, frame.text)
         asked = request.frame
         if isinstance(asked, ConsumerCheck):
@@ -598,7 +602,8 @@ class ClientCore:
         tags = session.end(error)
         self._forget_session(session)
         for request in self._requests.of_session(session.session):
-            number = self._requests.take(request.frame.request).frame.request
+            self._requests.end(request)
+            number = request.frame.request
             if request.is_own or request.is_abandoned:
                 continue
             if isinstance(request.frame, SessionClose) and not tags:

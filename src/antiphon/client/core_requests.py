@@ -5,6 +5,7 @@ A request that somebody waits for is asked again on another connection, under th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -49,6 +50,10 @@ RequestFrame: TypeAlias = (
 )
 
 
+VOID_REMEMBERED = 1_024
+"""Requests that ended last with their session: the server may still answer them."""
+
+
 @dataclass(slots=True)
 class Request:
     """One question, what kind of answer it expects, and who waits for it."""
@@ -73,6 +78,9 @@ class Requests:
 
     def __init__(self) -> None:
         self._waiting: dict[int, Request] = {}
+        # Those that ended with their session, on this connection: the server may have answered them before it
+        # knew, or afterwards.
+        self._void: deque[int] = deque(maxlen=VOID_REMEMBERED)
         self._last = 0
 
     def add(
@@ -90,9 +98,12 @@ class Requests:
         request = self._waiting[number] = Request(make(number), answer, session, is_own)
         return request
 
-    def take(self, number: int) -> Request:
-        """The request that was answered."""
+    def take(self, number: int) -> Request | None:
+        """The request that was answered; None if nobody waits for it because its session has ended."""
         request = self._waiting.pop(number, None)
+        if request is None and number in self._void:
+            self._void.remove(number)
+            return None
         if request is None:
             raise ProtocolError(f"request {number} was answered, and never asked or answered before")
         return request
@@ -102,18 +113,25 @@ class Requests:
         if number in self._waiting:
             self._waiting[number].is_abandoned = True
 
+    def end(self, request: Request) -> None:
+        """Its session is over: whatever is still answered is nothing to us."""
+        del self._waiting[request.frame.request]
+        self._void.append(request.frame.request)
+
     def of_session(self, session: int) -> list[Request]:
         """Those that are asked within a session; with 0, those that are not asked within any."""
         return [request for request in self._waiting.values() if request.session == session]
 
     def take_unneeded(self) -> list[Request]:
         """Those that need no answer when the connection is gone: our own, and those nobody waits for."""
+        self._void.clear()
         unneeded = [r for r in self._waiting.values() if r.is_own or r.is_abandoned]
         for request in unneeded:
             del self._waiting[request.frame.request]
         return unneeded
 
     def clear(self) -> None:
+        self._void.clear()
         self._waiting.clear()
 
 

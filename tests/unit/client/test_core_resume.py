@@ -620,3 +620,15 @@ def test_an_open_consumer_is_not_asked_for_twice() -> None:
     open_consumer(core, session)
     frames = resume(core)
     assert not any(isinstance(frame, ConsumerOpen) for frame in frames)
+
+
+def test_an_answer_that_comes_behind_the_end_of_its_session_is_nothing() -> None:
+    """Another channel than the one that is asked did not know the session any more."""
+    core = welcome_core()
+    known_session(core)
+    request = core.open_destination("queue:other", create=True, session=SESSION)
+    events = core.receive(0, SessionGone(session=SESSION, code="local.session_closed", text="expired"))
+    assert [event.request for event in events if isinstance(event, Refused)] == [request]
+    assert core.receive(0, Failed(request=request, code="local.session_closed", text="expired")) == []
+    with pytest.raises(ProtocolError, match="never asked or answered before"):
+        core.receive(0, Failed(request=request, code="local.session_closed", text="expired"))
