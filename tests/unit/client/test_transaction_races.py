@@ -223,12 +223,13 @@ async def test_a_session_that_has_expired_commits_nothing_and_says_so_at_once() 
 
 @asynchronous
 async def test_what_was_received_comes_again_however_long_there_was_no_connection() -> None:
-    async with serving() as server, transacted(server, timeout=SOON_S) as session:
+    async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1", b"2"])
         consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
         await producer.send(b"never")
         assert await consumer.receive(timeout=1) is not None
         await server.until(lambda: bool(server.uncommitted))
+        session._scope.timeout = SOON_S
         server.hold()
         rolling_back = asyncio.create_task(session.rollback())
         await server.until(lambda: bool(wishes(server, RollBackTransaction)))
@@ -244,10 +245,11 @@ async def test_what_was_received_comes_again_however_long_there_was_no_connectio
 async def test_a_consumer_begins_anew_however_long_there_was_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving() as server, transacted(server, timeout=SOON_S) as session:
+    async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1", b"2"])
         consumer = await session.consumer("queue:in")
         assert await consumer.receive(timeout=1) is not None
+        session._scope.timeout = SOON_S
         carry_out = server._carry_out
         refused = 0
 
