@@ -1,0 +1,108 @@
+"""Somebody is stopped for seconds while the channel changes its primary; two consumers compete for a queue.
+
+Nobody works on a message that the other has, unless it is told `redelivered`; and nobody works on one when
+the other has been told that it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import antiphon
+from tests.cluster_processes import ClusterProcess
+
+DEADLINE_SECONDS: Final = 60.0
+MESSAGES: Final = 600
+
+
+@dataclass
+class Worker:
+    """What one consumer worked on: when, whether it was told of others, and when its word was accepted."""
+
+    begun: dict[int, list[tuple[float, bool]]] = field(default_factory=dict)
+    accepted: dict[int, float] = field(default_factory=dict)
+
+    async def work(self, session: antiphon.Session) -> None:
+        consumer = await session.consumer("queue:work", prefetch=50)
+        async for message in consumer:
+            self.begun.setdefault(message.sequence, []).append((time.monotonic(), message.redelivered))
+            try:
+                await message.ack()
+            except antiphon.AcknowledgeRefused:
+                continue
+            self.accepted[message.sequence] = time.monotonic()
+
+
+def broken(one: Worker, other: Worker) -> list[str]:
+    """What one of them should not have worked on."""
+    words = []
+    for sequence, begun in one.begun.items():
+        for at, was_told in begun:
+            if sequence in other.accepted and other.accepted[sequence] < at:
+                words.append(f"{sequence} after the other was told that it is acknowledged")
+            if not was_told and any(earlier < at for earlier, _ in other.begun.get(sequence, ())):
+                words.append(f"{sequence} behind the other, and nobody said so")
+    return words
+
+
+async def compete(cluster: ClusterProcess, kind: str, stopped_seconds: float) -> None:
+    addresses = {row["name"]: row["listen"].get("antiphon") for row in cluster.ready["nodes"]}
+    first, second = cluster.client_managers[:2]
+    primary = await cluster.primary()
+    backups = [name for name in cluster.message_managers if name != primary]
+    victim = {"client manager": first, "primary": primary, "backup": backups[0]}[kind]
+    one, other = Worker(), Worker()
+    async with (
+        antiphon.connect(f"antiphon://{addresses[first]}") as first_client,
+        antiphon.connect(f"antiphon://{addresses[second]}") as second_client,
+        first_client.session(ack="individual") as first_session,
+        second_client.session(ack="individual") as second_session,
+        second_client.session() as sending,
+    ):
+        producer = await sending.producer("queue:work")
+        working = [
+            asyncio.create_task(one.work(first_session)),
+            asyncio.create_task(other.work(second_session)),
+        ]
+        numbers: list[int] = []
+
+        async def send() -> None:
+            for number in range(MESSAGES):
+                numbers.append((await producer.send(b"%d" % number)).sequence)
+
+        sent = asyncio.create_task(send())
+        cluster.pause(victim)
+        if kind != "primary":
+            # A primary that is stopped is followed by another, too.
+            cluster.kill(primary)
+        awake = asyncio.Event()
+        asyncio.get_running_loop().call_later(stopped_seconds, awake.set)
+        await awake.wait()
+        cluster.resume(victim)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await sent
+            while len(one.accepted.keys() | other.accepted.keys()) < MESSAGES:
+                await asyncio.wait(working, timeout=0.1)
+                assert not any(task.done() for task in working), [task for task in working if task.done()]
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+    assert one.accepted.keys() | other.accepted.keys() == set(numbers)
+    assert not one.accepted.keys() & other.accepted.keys(), "one acknowledgement of each is accepted"
+    assert broken(one, other) + broken(other, one) == []
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seconds", [3, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["client manager", "primary", "backup"])
+def test_what_one_consumer_has_or_has_acknowledged_the_other_does_not_work_on(
+    tmp_path: Path, kind: str, seconds: int
+) -> None:
+    with ClusterProcess(tmp_path) as cluster:
+        asyncio.run(compete(cluster, kind, seconds))
