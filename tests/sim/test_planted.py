@@ -65,6 +65,8 @@ HUNTS = [
     Hunt("bus", planted.NEGATIVE_AFTER_DAMAGE, 9, ("I18",)),  # 1.4
     Hunt("bus", planted.CONFIG_BEFORE_COMMIT, 9, ("I6",)),  # 1.5
     Hunt("bus", planted.TWO_CHANGES_AT_ONCE, 12, ("I7",)),  # 2
+    Hunt("bus", planted.EXCEPTIONS_OF_OTHERS_KEPT, 6, ("bounded memory",)),  # 1.0
+    Hunt("bus", planted.HEARD_IS_DOUBTED, 60, ("bounded log",)),
     Hunt("cluster", planted.HELD_RANGES_IGNORED, 28, ("holds it",)),  # 4.5
     Hunt("cluster", planted.LOWER_GENERATION_ACCEPTED, 36, ("I13", "I14")),  # 5.7
     Hunt("cluster", planted.ACKNOWLEDGED_TWICE, 24, ("two acknowledgements",)),  # 4

@@ -174,6 +174,8 @@ ALL: Final = (
     NEVER_REREPORT,
     DELIVER_BEFORE_DURABLE,
     REFRESH_TS,
+    EXCEPTIONS_OF_OTHERS_KEPT,
+    HEARD_IS_DOUBTED,
 )
 """Those of the bus."""
 

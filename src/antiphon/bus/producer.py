@@ -515,7 +515,9 @@ class Producer:
             heard = self._heard_upto()
         if applied.floor > heard:
             self._doubt(self._forgotten(heard, applied.floor), out)
-            heard = max(self._heard_upto(), applied.floor)
+            # Beyond the order that is known, a number may turn out to be of what we have sent.
+            passed = min(applied.floor, self._known_upto()) if self._sent else applied.floor
+            heard = max(self._heard_upto(), passed)
         if applied.after <= heard < applied.upto:
             self._applied_upto = applied.upto
             if applied.exceptions:

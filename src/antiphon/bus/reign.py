@@ -446,6 +446,8 @@ class Reign:
             self.space,
         )
         out.append(Multicast(beat))
+        if self._started:
+            self._forget_starts(now_ns - config.heartbeat_ms * MS)
         self._retransmit(now_ns, out)
         self._fetch_lacking(now_ns, out)
         self._laggards.look(now_ns, config, self.log.last, self._match, out)
@@ -589,6 +591,15 @@ class Reign:
             out.append(Send(server, start))
         else:
             self._tell_base(server, out)
+
+    def _forget_starts(self, before_ns: int) -> None:
+        """Of those sent longer ago nobody need know: a reign may be long, and servers come back often."""
+        for server, sent in list(self._started.items()):
+            left = {behind: at for behind, at in sent.items() if at > before_ns}
+            if left:
+                self._started[server] = left
+            else:
+                del self._started[server]
 
     # -- checkpoints -------------------------------------------------------------------------------
 

@@ -229,7 +229,7 @@ class Replica:
         folds = (_Seat(self._checkpoint_server),) if node in config.checkpoint_servers else ()
         # Whoever is alone has nobody to give a checkpoint to, and nobody to take one from.
         holds = (_Seat(self._holder),) if folds and not is_alone else ()
-        self._join_seats = (_Seat(self._joiner),) if not is_alone else ()
+        self._join_seats: _Seats = (_Seat(self._joiner),) if not is_alone else ()
         others = (_Seat(self._presence),) if self._presence is not None else ()
         # In the order in which a message meets them, so that one round takes it as far as it can go. The
         # member comes first: a data server that has heard of a commit has nothing to report again.
@@ -263,6 +263,9 @@ class Replica:
             self._news = ()
             self._events = {kind: self._taken(seats) for kind, seats in self._events.items()}
             self._routes = {kind: self._taken(seats) for kind, seats in self._routes.items()}
+        # A role without a seat is never stepped: what it was told would pile up.
+        self._stores = self._taken((self._data_seat,))
+        self._join_seats = self._taken(self._join_seats)
         # Those that are stepped for every envelope, and those that are not.
         self._busy_seats = self._taken(
             (self._member_seat, self._data_seat, self._sequencer_seat, self._commit_seat)
@@ -605,7 +608,7 @@ class Replica:
                 and event.sender != self.node  # type: ignore[union-attr]
             ):
                 # It need not report what has its number by now.
-                seats += (self._data_seat,)
+                seats += self._stores
         elif kind is Synced:
             self._take_synced(event)
             return
@@ -635,10 +638,11 @@ class Replica:
         """Two of three roles as a rule have nothing to wait for: they are not woken."""
         self._synced = synced.index  # type: ignore[assignment, union-attr]
         if self._data_server.is_writing or self._data_seat.inbox:
-            self._data_seat.inbox.append(synced)
+            for seat in self._stores:
+                seat.inbox.append(synced)
         if self._commit_server.is_writing or self._commit_seat.inbox:
             self._commit_seat.inbox.append(synced)
-        if self._sequencer.is_claiming:
+        if self._sequencer.is_claiming and self._sequencer_seat in self._seats:
             self._sequencer_seat.inbox.append(synced)
         if self._joiner.is_writing:
             for seat in self._join_seats:

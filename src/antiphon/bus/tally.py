@@ -21,6 +21,7 @@ from antiphon.journal.no_records import NoRecords
 from antiphon.journal.ports import Buffer, Location
 
 _STATE = Struct("<QQH16s")
+STATE_BYTES = _STATE.size
 _ENTRY = Struct("<QIBHQQ16s")
 
 
@@ -67,9 +68,10 @@ class Tally(NoRecords):
             for sender, after in asked.items()
             if after < self.applied
         ]
-        if self.is_primary and self._announced < self.applied:
-            effects.append(Multicast(self._applied_after(self._announced)))
-            self._announced = self.applied
+        while self.is_primary and self._announced < self.applied:
+            applied = self._applied_after(self._announced)
+            self._announced = applied.upto
+            effects.append(Multicast(applied))
         return effects
 
     def _applied_after(self, after: int) -> Applied:
@@ -84,17 +86,17 @@ class Tally(NoRecords):
 
     def restore(self, state: Buffer) -> None:
         """Begin with a checkpoint."""
-        self.applied, self.term, self.primary, self.digest = _STATE.unpack(state)
+        self.applied, self.term, self.primary, self.digest = _STATE.unpack_from(state)
 
     def open_state(self, state: Buffer) -> tuple[bytes, tuple[Location, ...]]:
         """Look at the state of another node: its digest, and the records it refers to."""
         self._opened = bytes(state)
-        digest: bytes = _STATE.unpack(self._opened)[3]
+        digest: bytes = _STATE.unpack_from(self._opened)[3]
         return digest, ()
 
     def move_state(self) -> tuple[bytes, bytes]:
         """What `capture` gives, but of the opened state."""
-        digest: bytes = _STATE.unpack(self._opened)[3]
+        digest: bytes = _STATE.unpack_from(self._opened)[3]
         return digest, self._opened
 
     def install_state(self, n: int, term_served: int) -> None:

@@ -17,7 +17,9 @@ from antiphon.wire.holds import HELD_DESTINATIONS_MAX, HOLD_MS_MAX, HOLD_NAME_BY
 
 LIMIT_DEFAULT_S = 86_400.0
 
-_OTHER_SESSION = frozenset((OutcomeCode.STALE, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.GAP))
+_OTHER_SESSION = frozenset(
+    (OutcomeCode.STALE, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.GAP, OutcomeCode.FORGOTTEN)
+)
 _NUMBERED = frozenset((OutcomeCode.APPLIED, OutcomeCode.DUPLICATE, OutcomeCode.OUTDATED))
 _ATTEMPTS = 3
 

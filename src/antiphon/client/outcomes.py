@@ -22,6 +22,7 @@ STORED = frozenset((int(OutcomeCode.APPLIED), int(OutcomeCode.DUPLICATE)))
 _UNCERTAIN = {
     int(OutcomeCode.STALE): "the session goes on elsewhere",
     int(OutcomeCode.SESSION_UNKNOWN): "the session has expired",
+    int(OutcomeCode.FORGOTTEN): "what became of it has been forgotten",
 }
 _REFUSED = {
     int(OutcomeCode.NO_DESTINATION): "the destination does not exist any more",

@@ -60,7 +60,7 @@ ASK_AGAIN_S = 0.5
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 
-_UNKNOWN = frozenset((int(OutcomeCode.STALE), int(OutcomeCode.SESSION_UNKNOWN)))
+_UNKNOWN = frozenset((int(OutcomeCode.STALE), int(OutcomeCode.SESSION_UNKNOWN), int(OutcomeCode.FORGOTTEN)))
 
 
 def look_at(task: asyncio.Task[Any]) -> None:

@@ -10,6 +10,8 @@ What it promises
         asks sees what it wrote.
     B3  A page is bounded in messages and bytes, and so is what one wake-up reads.
     B4  A page ends before a record that is damaged; one that would begin with it waits until it is mended.
+    B5  Whoever asks again before the page could be given is answered once. What waits is bounded: a question
+        too many is refused at once, with words.
 
 What it leaves to others
     Whether a client may look is the client manager's business.
@@ -17,7 +19,6 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from antiphon.bus.effects import Send
@@ -30,46 +31,65 @@ from antiphon.message_manager.state import ChannelState
 PAGE_MESSAGES_MAX: Final = 10_000
 PAGES_AT_ONCE: Final = 8
 
+WAITING_MAX: Final = 4_096
+"""Questions that wait. A client manager asks one for each connection; a client that is refused asks later."""
+
 NO_DESTINATION: Final = "destination.unknown"
+BUSY: Final = "limit"
 
 
 class Browsing:
     """The pages that client managers wait for."""
 
-    __slots__ = ("_held_up", "_page_bytes", "_reader", "_waiting")
+    __slots__ = ("_held_up", "_page_bytes", "_reader", "_refused", "_waiting")
 
     def __init__(self, reader: BatchReader, page_bytes: int) -> None:
         self._reader = reader
         self._page_bytes = page_bytes
-        self._waiting: deque[tuple[int, BrowseRequest]] = deque()
+        # By who asks, and the number of the question.
+        self._waiting: dict[tuple[int, int], BrowseRequest] = {}
         # Those whose page begins with a record that is being mended.
-        self._held_up: list[tuple[int, BrowseRequest]] = []
+        self._held_up: dict[tuple[int, int], BrowseRequest] = {}
+        self._refused: list[Send] = []
 
     def mended(self) -> None:
         """A damaged record can be read again."""
-        self._waiting.extend(self._held_up)
+        self._waiting.update(self._held_up)
         self._held_up.clear()
 
     def ask(self, sender: int, request: BrowseRequest) -> None:
-        self._waiting.append((sender, request))
+        key = (sender, request.request)
+        if key in self._held_up:
+            return
+        if key not in self._waiting and len(self._waiting) + len(self._held_up) >= WAITING_MAX:
+            text = "too many questions wait for a page of this replica: ask again later"
+            refusal = BrowseReply(request.request, request.after, False, code=BUSY, text=text)
+            self._refused.append(Send(sender, refusal))
+            return
+        self._waiting[key] = request
 
     def is_due(self, state: ChannelState) -> bool:
-        """Can a page be given now?"""
-        return bool(self._waiting) and any(request.floor <= state.applied for _, request in self._waiting)
+        """Can a page be given now, or must one be refused?"""
+        if self._refused:
+            return True
+        return bool(self._waiting) and any(one.floor <= state.applied for one in self._waiting.values())
 
     def flush(self, state: ChannelState) -> list[Send]:
         """The pages that can be given now, a few of them; the others wait (B2, B3)."""
-        given: list[Send] = []
-        for _ in range(len(self._waiting)):
-            sender, request = self._waiting.popleft()
-            if request.floor <= state.applied and len(given) < PAGES_AT_ONCE:
-                page = self._page(state, request)
-                if page is None:
-                    self._held_up.append((sender, request))
-                else:
-                    given.append(Send(sender, page))
+        given, self._refused = self._refused, []
+        left = PAGES_AT_ONCE
+        for key, request in list(self._waiting.items()) if self._waiting else ():
+            if not left:
+                break
+            if request.floor > state.applied:
+                continue
+            del self._waiting[key]
+            page = self._page(state, request)
+            if page is None:
+                self._held_up[key] = request
             else:
-                self._waiting.append((sender, request))
+                left -= 1
+                given.append(Send(key[0], page))
         return given
 
     def _page(self, state: ChannelState, request: BrowseRequest) -> BrowseReply | None:

@@ -16,7 +16,7 @@ What it leaves to others
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from antiphon.wire.commands import Outcome, read_outcomes, write_outcomes
@@ -75,6 +75,10 @@ class Outcomes:
         if start + PAGE_MAX < len(self._rows):
             upto = rows[-1].first + rows[-1].count - 1
         return after, upto, tuple(rows)
+
+    def within(self, first: int, last: int) -> list[Outcome]:
+        """All that is known of these numbers."""
+        return self._rows[bisect_left(self._firsts, first) : bisect_right(self._firsts, last)]
 
     def must_be_said(self, after: int) -> bool:
         """Is it time to tell what there is behind `after`, before any of it is forgotten?

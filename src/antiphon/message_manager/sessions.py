@@ -6,7 +6,8 @@ yet confirmed to have heard of.
 
 What it promises
     S1  A number is applied at most once, and never before the one below it.
-    S2  A repeated number is told what became of the first, with the sequence numbers of the first.
+    S2  A repeated number is told what became of the first, with the sequence numbers of the first; or that
+        this is forgotten. It is never told to be stored if it may have been refused.
     S3  A command of a lower generation does nothing: whatever a former client manager still has in its
         queues is void.
     S4  Rows are bounded by living sessions and by what these leave unconfirmed, not by history.
@@ -27,12 +28,14 @@ from antiphon.wire.primitives import Reader, Writer
 
 RECORDS_MAX: Final = 16_384
 """Outcomes kept for one session. A client that confirms nothing for so long has the oldest forgotten;
-repeating those, it is told that they are duplicates, but no longer of what."""
+repeating those, it is told that nobody knows any more what became of them."""
 
 _COUNT_MAX: Final = 0xFFFF_FFFF
 
 _APPLIED: Final = int(OutcomeCode.APPLIED)
 _DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
+_FORGOTTEN: Final = int(OutcomeCode.FORGOTTEN)
+_FORGOTTEN_TEXT: Final = "what became of it was forgotten before its client had heard"
 
 
 # Past the constructor of a tuple with names, which takes longer than all the rest.
@@ -153,9 +156,13 @@ class Session:
             if record is not None and record.number + record.count <= number:
                 at += 1
             elif record is None or number < record.number:
-                # Confirmed long ago; the client cannot need the answer.
                 upto = stop if record is None else min(stop, record.number)
-                yield Outcome(sequence, upto - number, _DUPLICATE)
+                if number <= self.confirmed_through:
+                    # Confirmed long ago; the client cannot need the answer.
+                    upto = min(upto, self.confirmed_through + 1)
+                    yield Outcome(sequence, upto - number, _DUPLICATE)
+                else:
+                    yield Outcome(sequence, upto - number, _FORGOTTEN, 0, _FORGOTTEN_TEXT)
                 sequence += upto - number
                 number = upto
             else:

@@ -8,8 +8,8 @@ of a call of the disk. The next life gets the same disk and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from antiphon.bus import codec
 from antiphon.bus.effects import Event, Received
@@ -18,6 +18,7 @@ from antiphon.bus.messages import BusMessage, Data, Entry, Presence, ProducerOpe
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.ports import Location
+from antiphon.message_manager import outcomes
 from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import ChannelState
@@ -31,6 +32,8 @@ from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, World
 from antiphon.startup import CHANNEL, Identity, StartedNode, StartSettings, start
+
+AnySettings = TypeVar("AnySettings", ClientManagerSettings, MessageManagerSettings)
 
 _RESTART_NS = 50 * MILLISECOND_NS
 
@@ -65,6 +68,8 @@ class NodeHabits:
     primary_waits: dict[str, Any] = field(default_factory=dict)
     segment_bytes: int = 160 * 1024
     order_blocks: int = 8
+    # Other settings by their names, as `limits.sizes` draws them.
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def journal(self) -> JournalSettings:
         """Segments that are full after a few syncs."""
@@ -72,7 +77,9 @@ class NodeHabits:
 
     def client_manager(self) -> ClientManagerSettings:
         """Envelopes that fit those segments, and few of them under way."""
-        return ClientManagerSettings(
+        # As many commands as outcomes are kept of; see ClientManagerSettings.
+        table = outcomes.OUTCOMES_MAX
+        settings = ClientManagerSettings(
             envelope_bytes=self.envelope_bytes,
             envelope_bytes_max=48 * 1024,
             submitted_bytes_max=2 * self.envelope_bytes,
@@ -80,12 +87,20 @@ class NodeHabits:
             connection_bytes_max=self.connection_bytes,
             prepare_wait_ms=self.prepare_wait_ms,
             finish_wait_ms=self.finish_wait_ms,
+            envelope_commands_max=max(1, table // 4),
+            unconfirmed_commands_max=max(1, table // 2),
             **self.door_waits,
         )
+        return self._sized(settings)
+
+    def _sized(self, settings: AnySettings) -> AnySettings:
+        named = {one.name for one in fields(settings)}
+        sizes: dict[str, Any] = {name: size for name, size in self.sizes.items() if name in named}
+        return replace(settings, **sizes)
 
     def message_manager(self) -> MessageManagerSettings:
         """Clocks that run out within a run."""
-        return MessageManagerSettings(
+        settings = MessageManagerSettings(
             session_expiry_ms=self.session_expiry_ms,
             registration_wait_ms=self.registration_wait_ms,
             log_time_interval_ms=self.log_time_interval_ms,
@@ -94,6 +109,7 @@ class NodeHabits:
             in_doubt_again_ms=max(1, self.in_doubt_ms // 4),
             **self.primary_waits,
         )
+        return self._sized(settings)
 
     def group(self, node: int) -> GroupConfig:
         """The channel of this one node."""
@@ -153,6 +169,11 @@ class NodeRunner(Lives):
             for topic in self.state.directory.topics
             for subscription in topic.subscriptions.values()
         }
+
+    def machines(self) -> list[Any]:
+        """All that lives in the present life."""
+        started = self._started
+        return [] if started is None else [started.node, started.journal]
 
     # Living and dying.
 

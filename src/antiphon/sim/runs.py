@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from antiphon.sim import limits
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
 from antiphon.sim.workloads.cluster import ClusterRun
@@ -85,19 +86,22 @@ def run(
     collects = gc.isenabled()
     gc.disable()
     try:
-        acting = _acting(workload, seed, trace, planted, profile, without, nodes)
         violation = ""
-        try:
-            acting.run()
-        except Violation as broken:
-            violation = str(broken)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{where.filename.rpartition('antiphon/')[2]}:{where.lineno}"
-            violation = f"the node stopped: {type(error).__name__} at {place}: {error}"
-            if trace.is_on:
-                for line in traceback.format_exc().splitlines():
-                    acting.world.note("stopped", line)
+        with limits.drawn(seed, profile) as drawn:
+            acting = _acting(workload, seed, trace, planted, profile, without, nodes)
+            try:
+                if trace.is_on:
+                    acting.world.note("limits", str(drawn))
+                acting.run()
+            except Violation as broken:
+                violation = str(broken)
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{where.filename.rpartition('antiphon/')[2]}:{where.lineno}"
+                violation = f"the node stopped: {type(error).__name__} at {place}: {error}"
+                if trace.is_on:
+                    for line in traceback.format_exc().splitlines():
+                        acting.world.note("stopped", line)
         return Report(
             workload=workload,
             seed=seed,

@@ -540,6 +540,7 @@ class OutcomeCode(IntEnum):
     SESSION_UNKNOWN = 8
     EXISTS = 9
     OUTDATED = 10
+    FORGOTTEN = 11
 
 
 class Outcome(NamedTuple):
@@ -548,7 +549,7 @@ class Outcome(NamedTuple):
     `original` is the sequence number of the original for a DUPLICATE, the first number
     that was lost for ACK_LOST, the id of what is there already for EXISTS, and the number that must have been
     heard of for OUTDATED; else 0. What is there already in another channel has no number here: then `text` is
-    that channel.
+    that channel. FORGOTTEN was dealt with before, and nobody can tell any more whether it was done.
     """
 
     first: int

@@ -534,6 +534,18 @@ def test_of_an_envelope_that_was_heard_of_in_part_the_rest_may_be_in_doubt() -> 
     assert uncertain(door.hear(m.Applied(EPOCH, 90, (), after=80, floor=80))) == [1]
 
 
+def test_what_was_forgotten_of_numbers_beyond_the_known_order_may_be_ours() -> None:
+    door = Door()
+    (data,) = door.open(1)
+    entry = door.numbered(data)
+    of_others = door.entry(EntryKind.DATA, mid=Mid(1, 2, 1), count=5)
+    # It was refused; we have not heard yet which number it has, and the table has forgotten it already.
+    door.hear(m.Applied(EPOCH, 10, (), after=8, floor=8))
+    assert confirmed(door.commit(entry, of_others)) == [], "nobody has said that it was done"
+    effects = door.hear(m.Applied(EPOCH, 11, (), after=8, floor=8))
+    assert uncertain(effects) == [1]
+
+
 def exceptions_kept(door: Door) -> int:
     return len(door.producer._exceptions)
 

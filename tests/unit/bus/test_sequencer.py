@@ -196,6 +196,18 @@ def test_a_server_that_was_not_asked_is_started_when_it_needs_it() -> None:
     assert sent(chair.hear(need)) == [], "not again at once"
 
 
+def test_starts_that_were_sent_are_not_remembered_for_the_whole_reign() -> None:
+    chair = lead_three(heartbeat_ms=50)
+    chair.open()
+    reign = chair.sequencer.reign
+    assert reign is not None
+    for have in range(3):
+        chair.hear(m.StartNeed(chair.epoch, have, have, OLD), 3)
+    assert reign._started
+    keep_leading(chair, 150)
+    assert not reign._started
+
+
 def test_a_server_with_a_log_of_the_adopted_epoch_is_sent_only_what_it_lacks() -> None:
     chair = Chair(nodes=(1, 2, 3), entries=ticks(1, 9), committed=2)
     epoch = stand_among_three(chair)

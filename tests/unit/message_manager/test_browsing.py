@@ -6,6 +6,7 @@ import pytest
 
 from antiphon.batch import Batch
 from antiphon.bus.messages import BrowseReply, BrowseRequest
+from antiphon.message_manager import browsing
 from antiphon.message_manager.browsing import PAGES_AT_ONCE
 from antiphon.message_manager.manager import MessageManagerSettings
 from antiphon.wire.commands import CommandKind, Publish
@@ -150,3 +151,25 @@ def test_a_batch_that_cannot_be_read_is_passed_over(channel: Channel, client: Cl
     channel.order(client.raw(CommandKind.PUBLISH, Publish(queue, 1, 0, batch).encode(), count=2))
     two = channel.order(client.publish(queue, bodies(1)))
     assert [number for number, _ in rows(page(channel, queue))] == [one, two]
+
+
+def test_who_asks_again_before_the_page_could_be_given_is_answered_once(channel: Channel, queue: int) -> None:
+    later = channel.manager.applied + 1
+    for _ in range(5):
+        channel.say(BrowseRequest(7, later, queue, 0, 10))
+    assert replies(channel) == []
+    channel.order(Client(session=0xBAD).ack(1, (1, 2)))
+    assert [reply.request for reply in replies(channel)] == [7]
+
+
+def test_a_question_too_many_is_refused_at_once_with_words(
+    channel: Channel, queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "WAITING_MAX", 2)
+    never = channel.manager.applied + 1_000
+    for request in (1, 2, 3):
+        channel.say(BrowseRequest(request, never, queue, 0, 10))
+    assert channel.manager.next_deadline_ns() == channel.now_ns
+    [refused] = replies(channel)
+    assert (refused.request, refused.code) == (3, "limit")
+    assert "ask again later" in refused.text

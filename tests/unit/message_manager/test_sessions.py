@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from antiphon.message_manager import sessions
 from antiphon.message_manager.sessions import NOBODY, RECORDS_MAX, Owner, Session, Sessions
 from antiphon.wire.commands import Outcome, OutcomeCode
 from antiphon.wire.primitives import Reader, Writer
@@ -42,6 +45,24 @@ def test_a_repeated_batch_is_told_of_each_of_its_parts() -> None:
     ]
 
 
+def test_what_was_refused_and_forgotten_is_not_told_to_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "RECORDS_MAX", 4)
+    row = make()
+    row.note(2, APPLIED, 100)
+    row.confirm(1)
+    row.note(1, OutcomeCode.REFUSED, 0, "no")
+    for at in range(3):
+        row.note(1, APPLIED, 200 + 2 * at)
+    told = [(one.first, one.count, one.code) for one in row.recall(1, 6, 900)]
+    assert told == [
+        (900, 1, DUPLICATE),
+        (901, 2, OutcomeCode.FORGOTTEN),
+        (903, 1, DUPLICATE),
+        (904, 1, DUPLICATE),
+        (905, 1, DUPLICATE),
+    ]
+
+
 def test_what_the_client_confirmed_is_forgotten() -> None:
     row = make()
     for at in range(5):
@@ -73,7 +94,8 @@ def test_a_client_that_confirms_nothing_is_remembered_only_so_far() -> None:
     for at in range(RECORDS_MAX + 10):
         row.note(1, APPLIED, 100 + 2 * at)
     assert len(row.records) <= RECORDS_MAX
-    assert list(row.recall(1, 1, 900)) == [Outcome(900, 1, DUPLICATE)]
+    (forgotten,) = row.recall(1, 1, 900)
+    assert (forgotten.first, forgotten.count, forgotten.code) == (900, 1, OutcomeCode.FORGOTTEN)
     assert list(row.recall(row.last, 1, 900)) == [Outcome(900, 1, DUPLICATE, 100 + 2 * (RECORDS_MAX + 9))]
 
 

@@ -154,7 +154,7 @@ class Ledger(Checker):
     def _judge(self, entry: Entry, state: ChannelState) -> None:
         self._look(state)
         self._gone.update(dict.fromkeys(self._went, entry.last))
-        _, _, exceptions = state.outcomes.page(entry.first - 1, entry.last)
+        exceptions = state.outcomes.within(entry.first, entry.last)
         self._codes = {
             number: one.code for one in exceptions for number in range(one.first, one.first + one.count)
         }

@@ -121,7 +121,7 @@ class Redeliveries(Checker):
         self._folded = entry.last
         applied: list[_Returned] = []
         if self._commands:
-            _, _, exceptions = state.outcomes.page(entry.first - 1, entry.last)
+            exceptions = state.outcomes.within(entry.first, entry.last)
             refused = Ranges([(one.first, one.first + one.count) for one in exceptions])
             applied = [one for sequence, one in self._commands if sequence not in refused]
             self._returned[entry.last] = applied

@@ -111,6 +111,10 @@ class BusProfile:
     # How often a clock leaps, so that every time-out of a node strikes at once.
     leaps: int = 0
     checkpoint_entries: int = 100_000
+    # Of profiles made for one bug: which numbers do not do what they ask; none if this is 0.
+    refuses_one_in: int = 0
+    # Does a node submit more than the outcomes of which are kept?
+    is_greedy: bool = False
 
     disk: DiskHabits = field(default_factory=DiskHabits)
     links: LinkHabits = field(default_factory=LinkHabits)
@@ -332,6 +336,29 @@ def _for_checkpoints(chance: random.Random, profile: BusProfile) -> None:
     profile.disk.stall_probability = 0.1
 
 
+def _for_kept_exceptions(chance: random.Random, profile: BusProfile) -> None:
+    """Everything fails, and nodes that submit little hear of it."""
+    _quiet(profile)
+    profile.envelopes = 120
+    profile.commands_max = 10
+    profile.window = 20
+    profile.safety_ns = 2_500 * MILLISECOND_NS
+    profile.refuses_one_in = 1
+
+
+def _for_doubt(chance: random.Random, profile: BusProfile) -> None:
+    """Everything fails, the table of outcomes is small, and much of what is said is lost."""
+    _quiet(profile)
+    profile.producers = 1
+    profile.links.drop_probability = 0.1
+    profile.envelopes = 300
+    profile.commands_max = 4
+    profile.window = 20
+    profile.refuses_one_in = 1
+    profile.is_greedy = True
+    profile.settings.update(producer_window_bytes=1 << 20, window_entries=1_024, lifetime=1 << 40)
+
+
 MADE_FOR: dict[str, Callable[[random.Random, BusProfile], None]] = {
     planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
     planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
@@ -352,4 +379,6 @@ MADE_FOR: dict[str, Callable[[random.Random, BusProfile], None]] = {
     planted.VOTE_AFTER_DAMAGE: _for_damaged_logs,
     planted.NEGATIVE_AFTER_DAMAGE: _for_damaged_logs,
     planted.GARBAGE_BEFORE_STABLE: _for_checkpoints,
+    planted.EXCEPTIONS_OF_OTHERS_KEPT: _for_kept_exceptions,
+    planted.HEARD_IS_DOUBTED: _for_doubt,
 }

@@ -28,10 +28,11 @@ from antiphon.sim.checkers.watch import NodeFacts, Watch
 from antiphon.sim.cluster.carrier import Carrier
 from antiphon.sim.cluster.disks import NodeDisk, Storage, SyncFailed
 from antiphon.sim.cluster.links import LinkHabits, Links
+from antiphon.sim.cluster.refusals import RefusingTally, refusals
 from antiphon.sim.disk import PowerLost
 from antiphon.sim.image import Image
 from antiphon.sim.trace import summary
-from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, World
+from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, Violation, World
 
 
 class Hall:
@@ -55,6 +56,8 @@ class Hall:
         self.committed_in: Callable[[], int] = lambda: config.config_id
         # The highest number that anybody has applied.
         self.applied_upto = 0
+        # Which numbers do not do what they ask; none if this is 0.
+        self.refuses_one_in = 0
 
     def _arrive(self, to: int, event: Received) -> None:
         self.runners[to].take(event)
@@ -145,7 +148,7 @@ class BusRunner:
             image = Image.of(opened.found)
             counter = JournalCounter()
             recovered = recover(opened.found, opened.payloads, group=hall.config)
-            application = Tally(node)
+            application = RefusingTally(node, hall.refuses_one_in)
             if recovered.manager_state is not None:
                 application.restore(recovered.manager_state)
                 assert application.digest == recovered.manager_digest, "the checkpoint gives another state"
@@ -410,7 +413,13 @@ class BusRunner:
         if self.hall.world.trace.is_on:
             self.hall.world.note(self._name, f"is told {summary(confirmed)}")
         self.hall.world.probe("producer.confirmed")
-        self.hall.watch.on_envelope_confirmed(self.node, confirmed.tag, confirmed.first, confirmed.count)
+        tag, first, count, exceptions = confirmed
+        self.hall.watch.on_envelope_confirmed(self.node, tag, first, count)
+        told = refusals(first, count, self.hall.refuses_one_in)
+        if exceptions != told:
+            raise Violation(
+                f"outcomes: node {self.node} is told {exceptions} of {first}..{first + count - 1}"
+            )
         self.open_tags.pop(confirmed.tag)
 
     def _arm(self) -> None:

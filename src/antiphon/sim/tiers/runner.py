@@ -151,6 +151,10 @@ class TierRunner(Lives):
         """The channels that this node has to do with."""
         raise NotImplementedError
 
+    def all_machines(self) -> list[Any]:
+        """All that lives in the present life."""
+        return [] if self.machines is None else [self.machines]
+
     def hear(self, event: InChannel) -> None:
         """Another node said something."""
         if self.machines is not None:
@@ -331,6 +335,10 @@ class ManagerRunner(TierRunner):
     def manager(self) -> MessageManager | None:
         """The message manager of the present life."""
         return self._started.manager if self._started is not None and self.has_messages else None
+
+    def all_machines(self) -> list[Any]:
+        started = self._started
+        return [*super().all_machines(), *(() if started is None else (started.journal,))]
 
     def facts(self) -> NodeFacts | None:
         """How this node stands; None while it is down, or if it keeps no messages."""

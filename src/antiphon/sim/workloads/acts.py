@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from antiphon.bus.planted import NONE
+from antiphon.sim.checkers.bounds import Repetitions, Rest
 from antiphon.sim.checkers.places import Mending, Places
 from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.trace import Trace, summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, Violation, World
+
+_REST_NS = 200 * MILLISECOND_NS
 
 
 class AnyProfile(Protocol):
@@ -51,6 +54,7 @@ class WorkloadRun(Generic[DrawnProfile]):
         self._heal()
         self._run_until_quiet()
         self._judge()
+        self._rest()
 
     # For the kinds of run.
 
@@ -80,11 +84,23 @@ class WorkloadRun(Generic[DrawnProfile]):
         """All is quiet: was everything right?"""
         raise NotImplementedError
 
+    def _machines(self) -> dict[str, list[Any]]:
+        """All machines of this moment, by whose they are."""
+        raise NotImplementedError
+
     # What they share.
 
+    def _rest(self) -> None:
+        """Let what is still under way arrive; then look at what everybody keeps."""
+        self.world.run(self.world.now_ns + _REST_NS)
+        if Rest.__name__ not in self._without:
+            rest = Rest(self.world)
+            for name, machines in self._machines().items():
+                rest.at_rest(name, machines)
+
     def _watch_by(self, checkers: Sequence[Checker]) -> Watch:
-        """Those of the checkers that are to look, and those of the disk, which every run has."""
-        every = [*checkers, Places(self.world), Mending(self.world)]
+        """Those of the checkers that are to look, and those that every run has."""
+        every = [*checkers, Places(self.world), Mending(self.world), Repetitions(self.world)]
         return Watch([one for one in every if type(one).__name__ not in self._without])
 
     def _run_until_quiet(self) -> None:

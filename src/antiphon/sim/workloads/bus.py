@@ -10,7 +10,10 @@ living producer submitted is confirmed, and all members have applied the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from antiphon.message_manager import outcomes
+from antiphon.sim import limits
 from antiphon.sim.checkers.cluster import cluster_checkers
 from antiphon.sim.checkers.committed import Committed
 from antiphon.sim.checkers.copies import Copies
@@ -58,6 +61,7 @@ class BusRun(WorkloadRun[BusProfile]):
         committed = next(one for one in checkers if isinstance(one, Committed))
         self.hall.committed_in = lambda: committed.config_id
         self.hall.planted = self._planted
+        self.hall.refuses_one_in = self._refusals(seed, profile)
         self.hall.tick_ns, self.hall.restart_ns = self.profile.tick_ns, self.profile.restart_ns
         self.runners = self.hall.runners
         for node in self.config.nodes:
@@ -71,6 +75,14 @@ class BusRun(WorkloadRun[BusProfile]):
             if node in self.config.data_servers or node not in self.profile.servers
         ]
         self._has_spoken: set[int] = set()
+
+    def _refusals(self, seed: int, made_for: str) -> int:
+        """One number in how many fails. The table must hold what several nodes have under way: nobody
+        here tells outcomes in time, as a message manager does, or gathers a few commands only.
+        """
+        if made_for:
+            return self.profile.refuses_one_in
+        return limits.refusals(seed) if outcomes.OUTCOMES_MAX >= 64 else 0
 
     def adjust(self, profile: BusProfile) -> None:
         """Nothing; the test of a mistake that was found says here what made its seed special."""
@@ -121,6 +133,12 @@ class BusRun(WorkloadRun[BusProfile]):
         if not runner.is_up or (len(runner.open_tags) >= self.profile.window and not last):
             return
         count = self._chance.randint(1, self.profile.commands_max)
+        if self.hall.refuses_one_in and not last and not self.profile.is_greedy:
+            # No more is under way than outcomes are kept of, as in client managers.
+            tags = 1 + sum(len(one.open_tags) for one in self.runners.values())
+            under_way = tags * self.profile.commands_max
+            if under_way // self.hall.refuses_one_in > outcomes.OUTCOMES_MAX // 2:
+                return
         self._submitted += 1
         runner.submit(b"".join([_command(self._submitted, row) for row in range(count)]), count)
 
@@ -148,6 +166,9 @@ class BusRun(WorkloadRun[BusProfile]):
 
     def _judge(self) -> None:
         self._watch.at_end(self._facts())
+
+    def _machines(self) -> dict[str, list[Any]]:
+        return {f"node {node}": [one.machines] for node, one in self.runners.items() if one.is_up}
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {node: facts for node, one in self.runners.items() if (facts := one.facts()) is not None}

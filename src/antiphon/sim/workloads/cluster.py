@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.message_manager.state import ChannelState
+from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import Acknowledgements, Finality
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.disks import SameDisks
@@ -51,6 +52,7 @@ class ClusterRun(TownRun[ClusterProfile]):
         self.profile = draw(self._chance, profile)
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
+        self.profile.node.sizes = limits.sizes(seed, profile)
         self.adjust(self.profile)
         self._total = TotalDestinations(self.world)
         config = self.profile.group(self._new_disk_id)

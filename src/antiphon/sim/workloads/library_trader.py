@@ -35,7 +35,7 @@ from antiphon.wire.transaction_frames import TransactionFate
 from antiphon.wire.transactions import CommitTransaction, RollBackTransaction
 
 _STORED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
-_UNKNOWN = (OutcomeCode.STALE, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.GAP)
+_UNKNOWN = (OutcomeCode.STALE, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.GAP, OutcomeCode.FORGOTTEN)
 
 Reply = Callable[[object], None]
 Outcomes = Callable[[list[ConfirmItem]], None]

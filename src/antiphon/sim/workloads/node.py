@@ -10,7 +10,9 @@ judged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.checkpoint import Checkpoints
@@ -51,6 +53,7 @@ class NodeRun(WorkloadRun[Profile]):
     ) -> None:
         super().__init__(seed, trace, planted, without)
         self.profile = draw(self._chance, profile)
+        self.profile.node.sizes = limits.sizes(seed, profile)
         self._total = self.total_kind(self.world)
         self._attachments = Attachments(self.world)
         expiry_ms = self.profile.node.session_expiry_ms
@@ -110,6 +113,9 @@ class NodeRun(WorkloadRun[Profile]):
 
     def _judge(self) -> None:
         self._watch.at_quiet(self.node.facts())
+
+    def _machines(self) -> dict[str, list[Any]]:
+        return {"the node": self.node.machines(), **{one.name: one.machines() for one in self._clients}}
 
     # Who acts.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from antiphon.client.core_pace import USUAL, Pace
 from antiphon.sim.checkers.watch import Stand, Watch
@@ -85,6 +86,10 @@ class ClientProcess:
     def waits_for(self) -> str:
         """What it waits for, in words."""
         raise NotImplementedError
+
+    def machines(self) -> list[Any]:
+        """What of it is also part of an application."""
+        return []
 
     def greet(self) -> None:
         """There is a connection: say the first word."""

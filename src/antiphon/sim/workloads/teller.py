@@ -41,7 +41,7 @@ from antiphon.wire.transactions import TRANSACTED_NUMBER
 
 AGAIN_NS = 20 * MILLISECOND_NS
 
-_USELESS = (OutcomeCode.STALE, OutcomeCode.GAP, OutcomeCode.SESSION_UNKNOWN)
+_USELESS = (OutcomeCode.STALE, OutcomeCode.GAP, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.FORGOTTEN)
 """After one of these the session is of no more use."""
 
 Answer = Callable[[ServerFrame], None]

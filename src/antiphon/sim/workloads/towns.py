@@ -7,7 +7,7 @@ ends when every node is up, no client waits, nothing is open in any channel, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.attachments import Attachments, Expiries
@@ -110,6 +110,10 @@ class TownRun(WorkloadRun[TownProfile]):
     def _judge(self) -> None:
         for channel, quarter in self.town.quarters.items():
             quarter.watch.at_end(self._facts(channel))
+
+    def _machines(self) -> dict[str, list[Any]]:
+        nodes = {one.name: one.all_machines() for one in self.town.runners.values()}
+        return {**nodes, **{one.name: one.machines() for one in self.clients}}
 
     def _replicas(self, channel: str) -> list[ManagerRunner]:
         return [one for one in self.town.managers_of(channel) if one.has_messages]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.message_manager.state import ChannelState
+from antiphon.sim import limits
 from antiphon.sim.checkers.bank import Bank
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.disks import SameDisks
@@ -53,6 +54,7 @@ class TransactionRun(TownRun[TransactionProfile]):
         self.profile = draw(self._chance, profile)
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
+        self.profile.node.sizes = limits.sizes(seed, profile)
         self._bank = Bank(self.world)
         self._hands = Hands(self.world)
         one_copy, finality = OneCopy(self.world), self._bank.finality

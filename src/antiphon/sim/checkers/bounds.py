@@ -1,0 +1,159 @@
+"""Bounds: what a run leaves behind is a matter of what lives, not of what has happened.
+
+memory   at rest every container of every machine holds at most a constant, and one for each thing that
+         lives: sessions, connections, destinations, subscriptions. A few hold the log since its base, or the
+         rows of what is stored, or a table of a given length.
+log      what is ordered is a small multiple of what was sent: each break of a connection has a client send
+         again what it has not heard of, but nothing is said for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from antiphon.bus.messages import Entry, EntryKind
+from antiphon.journal import records
+from antiphon.message_manager import outcomes, sessions
+from antiphon.message_manager.destinations import index
+from antiphon.message_manager.destinations.directory import Directory
+from antiphon.sim.checkers.containers import Container, containers
+from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.world import World
+from antiphon.wire.commands import iterate_commands
+
+AT_REST = 24
+"""What any container may hold, whatever lives; more than the largest window of a client in a run."""
+
+IN_CODE = 64
+"""Tables that are part of the code: which handler is for which kind."""
+
+SAID_AGAIN = 4
+"""How often a command may stand in the order, on average over a run."""
+
+SAID_ANYHOW = 64
+
+
+class Living(NamedTuple):
+    """What there is, by the books of one node."""
+
+    things: int
+    entries: int
+    rows: int
+
+
+_THINGS = frozenset(
+    (
+        "Sessions._rows",
+        "ClientManager._connections",
+        "Directory._by_id",
+        "Topic.subscriptions",
+        "Holds.rows",
+    )
+)
+_CODE = frozenset(
+    (
+        "Replica._routes",
+        "Replica._events",
+        "Fold._handlers",
+        "ClientManager._on_channel",
+        "ClientManager._on_request",
+        "ClientManager._on_event",
+    )
+)
+_BY_LOG = frozenset(
+    (
+        "CommitLog._entries",
+        "CommitLog._firsts",
+        "CommitServer._marks",
+        "Journal._tail",
+        "RecordReader._views",
+        "MessageManager._referrers",
+        "PayloadIndex._first",
+        "PayloadIndex._segment",
+        "PayloadIndex._offset",
+        "PayloadIndex._length",
+    )
+)
+_BY_ROWS = frozenset(("Ranges._starts", "Ranges._stops", "SegmentUse._bytes"))
+_TABLES: dict[str, Callable[[], int]] = {
+    "Outcomes._rows": lambda: outcomes.OUTCOMES_MAX,
+    "Outcomes._firsts": lambda: outcomes.OUTCOMES_MAX,
+    "Session._records": lambda: sessions.RECORDS_MAX,
+    "Session._numbers": lambda: sessions.RECORDS_MAX,
+    "RecordReader._verified": lambda: records._REMEMBERED_MAX,
+}
+
+
+class Repetitions(Checker):
+    """Counts the commands of one channel, and how many of them differ."""
+
+    promise = "bounded log"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._applied = 0
+        self._ordered = 0
+        self._sent: Counter[tuple[int, int | bytes, int]] = Counter()
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        if entry.last <= self._applied:
+            return
+        self._applied = entry.last
+        if entry.kind is not EntryKind.DATA or payload is None:
+            return
+        for header, body, _ in iterate_commands(payload):
+            what = (header.session, header.number) if header.number else (0, bytes(body))
+            self._sent[(*what, header.kind)] += 1
+            self._ordered += 1
+        if self._ordered > SAID_AGAIN * len(self._sent) + SAID_ANYHOW:
+            ((_, most, kind), times) = self._sent.most_common(1)[0]
+            self.fail(
+                f"the log has {self._ordered} commands, and {len(self._sent)} were sent; {most!r:.40} of kind"
+                f" {kind} stands there {times} times"
+            )
+
+
+class Rest(Checker):
+    """Looks at all machines when a run is over."""
+
+    promise = "bounded memory"
+
+    def at_rest(self, name: str, machines: Iterable[Any]) -> None:
+        """Nothing is under way any more; these are all the machines of a node, or of a client."""
+        found = list(containers(*machines))
+        living = _living(found)
+        for one in found:
+            most = _most(one, living)
+            if one.size > most:
+                self.fail(f"at rest {one.name} of {name} holds {one.size}, at most {most} for {living}")
+
+
+def _living(found: Sequence[Container]) -> Living:
+    directories = {id(one.owner): one.owner for one in found if isinstance(one.owner, Directory)}
+    return Living(
+        things=sum(one.size for one in found if one.name in _THINGS),
+        entries=max((one.size for one in found if one.name == "CommitLog._entries"), default=0),
+        rows=sum(one.live.count for directory in directories.values() for one in directory),
+    )
+
+
+def _most(container: Container, living: Living) -> int:
+    name = container.name
+    if name in _THINGS or name == "CommitLog._entries":
+        # How many there may be is not told by what a machine keeps.
+        return 1 << 62
+    if name in _CODE:
+        return IN_CODE
+    table = _TABLES.get(name)
+    if table is not None:
+        return table()
+    most = AT_REST + living.things
+    if name in _BY_LOG:
+        return most + living.entries
+    if name in _BY_ROWS:
+        return most + living.rows
+    if name.startswith("BatchIndex."):
+        return index._TIDY_ROWS_MIN + 2 * living.rows + most
+    return most

@@ -1,0 +1,115 @@
+"""Limits: the numbers in the code that no profile names, drawn for each run, tiny ones too.
+
+A table of sixteen thousand rows is never full within a run, and what happens at its end happens once in a
+month of real traffic. So in most runs some of these numbers are small. No promise may depend on them: what
+does not fit is asked for again, told as uncertain, or refused with words.
+
+They are drawn from the seed alone, beside everything else that a run draws.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Final, NamedTuple
+
+from antiphon.bus import planted
+
+
+class Limit(NamedTuple):
+    """A number of a module, and what it may be in a run."""
+
+    module: str
+    name: str
+    choices: tuple[int, ...]
+
+
+LIMITS: Final[dict[str, Limit]] = {
+    "outcomes": Limit("message_manager.outcomes", "OUTCOMES_MAX", (8, 16, 64)),
+    "outcomes in a page": Limit("message_manager.outcomes", "PAGE_MAX", (1, 3)),
+    "outcomes of a session": Limit("message_manager.sessions", "RECORDS_MAX", (2, 4, 16)),
+    "outcomes of before": Limit("message_manager.manager", "_OF_BEFORE_MAX", (0, 2)),
+    "early outcomes": Limit("bus.producer", "EARLY_MAX", (0, 1, 4)),
+    "entries ahead": Limit("bus.prefix", "AHEAD_MAX", (0, 1, 4)),
+    "consumers that went": Limit("message_manager.delivery", "_GONE_REMEMBERED", (1, 4)),
+    "ranges that are ready": Limit("message_manager.dispatcher", "RANGES_READY", (1, 3)),
+    "spare runs": Limit("message_manager.consumers", "_RUNS_SPARE", (0, 1)),
+    "rows to tidy": Limit("message_manager.destinations.index", "_TIDY_ROWS_MIN", (1, 4)),
+    "ranges of a topic": Limit("message_manager.destinations.topic", "RANGES_FEW", (2,)),
+    "marks of a topic": Limit("message_manager.destinations.topic", "MARKS_MAX", (2,)),
+    "marks of time": Limit("message_manager.log_times", "MARKS_MAX", (4, 16)),
+    "pages at once": Limit("message_manager.browsing", "PAGES_AT_ONCE", (1,)),
+    "messages of a page": Limit("message_manager.browsing", "PAGE_MESSAGES_MAX", (1, 5)),
+    "pages that wait": Limit("message_manager.browsing", "WAITING_MAX", (1, 4)),
+    "lookups that wait": Limit("message_manager.lookups", "WAITING_MAX", (1, 4)),
+    "range questions that wait": Limit("message_manager.range_reads", "WAITING_MAX", (1, 4)),
+    "records that are mended": Limit("message_manager.mending", "ASKED_AT_ONCE", (1,)),
+    "records that were read": Limit("journal.records", "_REMEMBERED_MAX", (1,)),
+    "few ranges": Limit("ranges", "_FEW", (1, 2)),
+    "requests that were closed": Limit("client.core", "CLOSED_REMEMBERED", (1,)),
+    "commands that linger": Limit("client.core_outbox", "LINGER_COMMANDS", (1, 2, 4)),
+    "small commands": Limit("client.core_outbox", "SMALL_BYTES", (1, 100)),
+    "gathered acknowledgements": Limit("client.core_consumer", "ACK_BYTES", (1, 200)),
+}
+
+SIZES: Final[dict[str, tuple[int, ...]]] = {
+    "stream_window_bytes": (1, 3_000),
+    "deliver_bytes_max": (1, 500),
+    "batches_kept": (1, 2),
+    "acknowledge_bytes": (1, 1_000),
+    "early_bytes_max": (0, 500),
+    "requests_max": (64,),
+    "placements_kept": (1, 8),
+    "range_pages_max": (1,),
+    "range_asks_max": (1,),
+}
+"""Of the settings of client managers and message managers."""
+
+FOR_PLANTED: Final[dict[str, dict[str, int]]] = {
+    planted.HEARD_IS_DOUBTED: {"outcomes": 32, "outcomes in a page": 16},
+}
+"""Runs that look for one planted bug draw none of these, but for what the bug needs."""
+
+are_drawn = True
+"""Tests of seeds that found something are of a time when nothing of this was drawn."""
+
+
+@contextmanager
+def drawn(seed: int, made_for: str = "") -> Iterator[Mapping[str, int]]:
+    """The limits of a run, while it lasts."""
+    values = _draw(seed, made_for)
+    former: list[tuple[object, str, int]] = []
+    for key, value in values.items():
+        limit = LIMITS[key]
+        module = import_module(f"antiphon.{limit.module}")
+        former.append((module, limit.name, getattr(module, limit.name)))
+        setattr(module, limit.name, value)
+    try:
+        yield values
+    finally:
+        for changed, name, usual in former:
+            setattr(changed, name, usual)
+
+
+def _draw(seed: int, made_for: str) -> dict[str, int]:
+    if made_for:
+        return FOR_PLANTED.get(made_for, {})
+    return _some(random.Random(f"{seed}-limits"), {key: one.choices for key, one in LIMITS.items()})
+
+
+def sizes(seed: int, made_for: str = "") -> dict[str, int]:
+    """Sizes for the settings of a run's nodes."""
+    return {} if made_for else _some(random.Random(f"{seed}-sizes"), SIZES)
+
+
+def refusals(seed: int) -> int:
+    """One command in how many is not done; 0: all are."""
+    return random.Random(f"{seed}-refusals").choice((0, 1, 2, 7)) if are_drawn else 0
+
+
+def _some(chance: random.Random, choices: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Leaving some out finds more than having all of them always."""
+    share = chance.choice((0.0, 0.1, 0.3, 0.7)) if are_drawn else 0.0
+    return {key: chance.choice(some) for key, some in choices.items() if chance.random() < share}

@@ -1,0 +1,59 @@
+"""What machines keep at rest, and how often commands stand in the order."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
+from antiphon.bus.producer import Producer
+from antiphon.ids import Mid
+from antiphon.sim.checkers.bounds import AT_REST, SAID_AGAIN, SAID_ANYHOW, Repetitions, Rest
+from antiphon.sim.checkers.containers import containers
+from antiphon.sim.world import Violation, World
+from antiphon.wire.commands import CommandKind, LogTime, Outcome, OutcomeCode, encode_command
+
+
+def a_producer() -> Producer:
+    return Producer(GroupConfig.of("main", (1, 2, 3)), 2, bytes(16))
+
+
+def test_containers_are_found_wherever_a_machine_keeps_them() -> None:
+    producer = a_producer()
+    producer._exceptions = [Outcome(n, 1, OutcomeCode.REFUSED) for n in range(3)]
+    sizes = {one.name: one.size for one in containers({"a": deque([producer])})}
+    assert sizes["Producer._exceptions"] == 3
+    assert sizes["Producer._sent"] == sizes["Producer._unconfirmed"] == 0
+
+
+def test_what_is_kept_at_rest_is_bounded_by_a_constant() -> None:
+    producer = a_producer()
+    rest = Rest(World(1))
+    producer._exceptions = [Outcome(n, 1, OutcomeCode.REFUSED) for n in range(AT_REST)]
+    rest.at_rest("node 2", [producer])
+    producer._exceptions += [Outcome(99, 1, OutcomeCode.REFUSED)]
+    with pytest.raises(Violation, match=r"at rest Producer\._exceptions of node 2 holds 25, at most 24"):
+        rest.at_rest("node 2", [producer])
+
+
+def said(repetitions: Repetitions, number: int, time_ms: int) -> None:
+    payload = encode_command(CommandKind.LOG_TIME, 0, 0, 0, 0, LogTime(term=1, time_ms=time_ms).encode())
+    entry = Entry(number, 1, EntryKind.DATA, Mid(1, 1, number), 0, NO_DIGEST)
+    for node in (1, 2, 3):
+        repetitions.on_applied(node, entry, memoryview(payload))
+
+
+def test_what_is_said_once_may_be_as_much_as_it_wants() -> None:
+    repetitions = Repetitions(World(1))
+    for number in range(1, 500):
+        said(repetitions, number, number)
+
+
+def test_what_is_said_for_ever_is_seen() -> None:
+    repetitions = Repetitions(World(1))
+    for number in range(1, SAID_AGAIN + SAID_ANYHOW + 1):
+        said(repetitions, number, 7)
+    with pytest.raises(Violation, match="the log has 69 commands, and 1 were sent"):
+        said(repetitions, SAID_AGAIN + SAID_ANYHOW + 1, 7)
