@@ -70,10 +70,6 @@ _BY_LOG = frozenset(
         "Journal._tail",
         "RecordReader._views",
         "MessageManager._referrers",
-        "PayloadIndex._first",
-        "PayloadIndex._segment",
-        "PayloadIndex._offset",
-        "PayloadIndex._length",
     )
 )
 _BY_ROWS = frozenset(("Ranges._starts", "Ranges._stops", "SegmentUse._bytes"))
@@ -150,7 +146,7 @@ def _most(container: Container, living: Living) -> int:
     if table is not None:
         return table()
     most = AT_REST + living.things
-    if name in _BY_LOG:
+    if name in _BY_LOG or name.startswith("PayloadIndex."):
         return most + living.entries
     if name in _BY_ROWS:
         return most + living.rows
