@@ -49,9 +49,6 @@ LIMITS: Final[dict[str, Limit]] = {
     "records that were read": Limit("journal.records", "_REMEMBERED_MAX", (1,)),
     "few ranges": Limit("ranges", "_FEW", (1, 2)),
     "requests that were closed": Limit("client.core", "CLOSED_REMEMBERED", (1,)),
-    "commands that linger": Limit("client.core_outbox", "LINGER_COMMANDS", (1, 2, 4)),
-    "small commands": Limit("client.core_outbox", "SMALL_BYTES", (1, 100)),
-    "gathered acknowledgements": Limit("client.core_consumer", "ACK_BYTES", (1, 200)),
 }
 
 SIZES: Final[dict[str, tuple[int, ...]]] = {

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.journal import records
-from antiphon.message_manager import outcomes, sessions
+from antiphon.message_manager import log_times, outcomes, sessions
 from antiphon.message_manager.destinations import index
 from antiphon.message_manager.destinations.directory import Directory
 from antiphon.sim.checkers.containers import Container, containers
@@ -78,6 +78,8 @@ _TABLES: dict[str, Callable[[], int]] = {
     "Outcomes._firsts": lambda: outcomes.OUTCOMES_MAX,
     "Session._records": lambda: sessions.RECORDS_MAX,
     "Session._numbers": lambda: sessions.RECORDS_MAX,
+    "LogTimes._numbers": lambda: log_times.MARKS_MAX,
+    "LogTimes._times": lambda: log_times.MARKS_MAX,
     "RecordReader._verified": lambda: records._REMEMBERED_MAX,
 }
 
