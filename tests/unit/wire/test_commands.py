@@ -276,7 +276,7 @@ def test_the_same_rows_can_be_told_to_a_client() -> None:
 
 def test_an_outcome_nobody_knows_is_refused() -> None:
     with pytest.raises(ProtocolError, match="not known"):
-        read_outcomes(Reader(altered(encoded([REFUSED]), 4 + 12, b"\x0b")), Outcome)
+        read_outcomes(Reader(altered(encoded([REFUSED]), 4 + 12, bytes([max(OutcomeCode) + 1]))), Outcome)
 
 
 def test_a_text_belongs_to_a_row_once_and_in_order() -> None:
