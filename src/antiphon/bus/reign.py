@@ -123,8 +123,8 @@ class Reign:
         self._waits_since: dict[int, int] = {}
         # What a server that lags was sent last: when it has that, it gets the next piece at once.
         self._catching_up: dict[int, int] = {}
-        # Of each server that was sent a start: when, and behind what.
-        self._started: dict[int, dict[int, int]] = {}
+        # Starts that were sent since the heartbeat before the last: to whom and behind what, and when.
+        self._started: dict[tuple[int, int], int] = {}
         # Heartbeats that no quorum has answered yet: nonce -> when it was sent.
         self._beat_at = now_ns
         self._nonce = 0
@@ -446,8 +446,8 @@ class Reign:
             self.space,
         )
         out.append(Multicast(beat))
-        if self._started:
-            self._forget_starts(now_ns - config.heartbeat_ms * MS)
+        recent_ns = now_ns - config.heartbeat_ms * MS
+        self._started = {start: at for start, at in self._started.items() if at > recent_ns}
         self._retransmit(now_ns, out)
         self._fetch_lacking(now_ns, out)
         self._laggards.look(now_ns, config, self.log.last, self._match, out)
@@ -581,25 +581,15 @@ class Reign:
         """A commit server has a log of another epoch: it gets ours, from where it may be trusted."""
         # Of an epoch before ours only what we adopted is the same.
         kept = kept_through(self._adopted_last, self._adopted_epoch, need)
-        sent = self._started.setdefault(server, {})
-        if now_ns - sent.get(kept, -1 << 62) < self._config.heartbeat_ms * MS:
+        if now_ns - self._started.get((server, kept), -1 << 62) < self._config.heartbeat_ms * MS:
             # A network that doubles messages would otherwise double every question and every answer.
             return
-        sent[kept] = now_ns
+        self._started[server, kept] = now_ns
         start = start_page(self._config, self.log, self._adopted_epoch, self.epoch, kept, self.committed_upto)
         if start is not None:
             out.append(Send(server, start))
         else:
             self._tell_base(server, out)
-
-    def _forget_starts(self, before_ns: int) -> None:
-        """Of those sent longer ago nobody need know: a reign may be long, and servers come back often."""
-        for server, sent in list(self._started.items()):
-            left = {behind: at for behind, at in sent.items() if at > before_ns}
-            if left:
-                self._started[server] = left
-            else:
-                del self._started[server]
 
     # -- checkpoints -------------------------------------------------------------------------------
 

@@ -264,8 +264,7 @@ class Replica:
             self._events = {kind: self._taken(seats) for kind, seats in self._events.items()}
             self._routes = {kind: self._taken(seats) for kind, seats in self._routes.items()}
         # A role without a seat is never stepped: what it was told would pile up.
-        self._stores = self._taken((self._data_seat,))
-        self._join_seats = self._taken(self._join_seats)
+        self._stores, self._join_seats = self._taken((self._data_seat,)), self._taken(self._join_seats)
         # Those that are stepped for every envelope, and those that are not.
         self._busy_seats = self._taken(
             (self._member_seat, self._data_seat, self._sequencer_seat, self._commit_seat)
@@ -637,9 +636,8 @@ class Replica:
     def _take_synced(self, synced: RoleEvent) -> None:
         """Two of three roles as a rule have nothing to wait for: they are not woken."""
         self._synced = synced.index  # type: ignore[assignment, union-attr]
-        if self._data_server.is_writing or self._data_seat.inbox:
-            for seat in self._stores:
-                seat.inbox.append(synced)
+        if self._stores and (self._data_server.is_writing or self._data_seat.inbox):
+            self._data_seat.inbox.append(synced)
         if self._commit_server.is_writing or self._commit_seat.inbox:
             self._commit_seat.inbox.append(synced)
         if self._sequencer.is_claiming and self._sequencer_seat in self._seats:

@@ -331,6 +331,7 @@ def test_the_numbers_of_kinds_and_outcomes_never_change() -> None:
         "SESSION_UNKNOWN": 8,
         "EXISTS": 9,
         "OUTDATED": 10,
+        "FORGOTTEN": 11,
     }
 
 
