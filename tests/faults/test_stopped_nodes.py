@@ -18,7 +18,7 @@ import antiphon
 from tests.cluster_processes import ClusterProcess
 
 DEADLINE_SECONDS: Final = 60.0
-MESSAGES: Final = 600
+MESSAGES: Final = 300
 
 
 @dataclass
@@ -28,8 +28,7 @@ class Worker:
     begun: dict[int, list[tuple[float, bool]]] = field(default_factory=dict)
     accepted: dict[int, float] = field(default_factory=dict)
 
-    async def work(self, session: antiphon.Session) -> None:
-        consumer = await session.consumer("queue:work", prefetch=50)
+    async def work(self, consumer: antiphon.Consumer) -> None:
         async for message in consumer:
             self.begun.setdefault(message.sequence, []).append((time.monotonic(), message.redelivered))
             try:
@@ -66,9 +65,13 @@ async def compete(cluster: ClusterProcess, kind: str, stopped_seconds: float) ->
         second_client.session() as sending,
     ):
         producer = await sending.producer("queue:work")
+        # Both are attached before anything fails.
+        consumers = [
+            await session.consumer("queue:work", prefetch=50) for session in (first_session, second_session)
+        ]
         working = [
-            asyncio.create_task(one.work(first_session)),
-            asyncio.create_task(other.work(second_session)),
+            asyncio.create_task(worker.work(consumer))
+            for worker, consumer in zip((one, other), consumers, strict=True)
         ]
         numbers: list[int] = []
 
