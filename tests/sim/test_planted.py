@@ -63,7 +63,7 @@ HUNTS = [
     Hunt("bus", planted.GARBAGE_BEFORE_STABLE, 6, ("I12",)),  # 1.0
     Hunt("bus", planted.VOTE_AFTER_DAMAGE, 6, ("I18",)),  # 1.0
     Hunt("bus", planted.NEGATIVE_AFTER_DAMAGE, 9, ("I18",)),  # 1.4
-    Hunt("bus", planted.CONFIG_BEFORE_COMMIT, 9, ("I6",)),  # 1.5
+    Hunt("bus", planted.CONFIG_BEFORE_COMMIT, 9, ("I6", "I17")),  # 1.5
     Hunt("bus", planted.TWO_CHANGES_AT_ONCE, 12, ("I7",)),  # 2
     Hunt("bus", planted.EXCEPTIONS_OF_OTHERS_KEPT, 6, ("bounded memory",)),  # 1.0
     Hunt("bus", planted.HEARD_IS_DOUBTED, 60, ("bounded log",)),
