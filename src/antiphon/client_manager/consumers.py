@@ -354,7 +354,7 @@ class Consumers:
 
     def _hand_over(self, channel: str, consumer: Consumer, taker: Taker, message: Deliver) -> None:
         connection = consumer.session.connection
-        if connection is None or consumer.state == ConsumerState.CLOSING or not message.pieces:
+        if connection is None or consumer.state == ConsumerState.CLOSING:
             # Nobody will see it: detaching gives it back, uncounted.
             return
         first = consumer.delivered_messages + 1
@@ -366,6 +366,10 @@ class Consumers:
             # and counts on without a gap; what they took of its credit is given anew.
             consumer.base_messages -= missed
             self.credits.changed(consumer)
+        if not message.pieces:
+            # All of them were gone, and their bytes count no more than they do.
+            consumer.base_bytes = consumer.delivered_bytes - taker.bytes_through
+            return
         consumer.delivered_bytes = consumer.base_bytes + taker.bytes_through
         pieces = []
         for first_sequence, rows, redelivery_count, buffers in message.pieces:

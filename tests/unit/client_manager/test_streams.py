@@ -257,6 +257,17 @@ def test_messages_that_were_gone_leave_no_gap_for_the_client_and_give_back_their
     assert consumer.credit_left == (1003, 1 << 20)
 
 
+def test_what_was_gone_gives_back_its_credit_though_nothing_follows() -> None:
+    """Found by the simulator: all that its credit allowed was taken by another before it came."""
+    stage, _, key = attached()
+    target = Target(1, 2, (Taker(key, 3, 20),), RUN)
+    stage.tell(Deliver(1, 5, (target,), ()))
+    assert stage.heard_of(frames.Deliver) == []
+    consumer = stage.manager._consumers._by_channel[CHANNEL][key]
+    assert (consumer.base_messages, consumer.base_bytes) == (-2, -20)
+    assert consumer.credit_left == (1002, (1 << 20) + 20)
+
+
 def test_a_consumer_that_the_primary_has_and_nobody_here_is_detached_there() -> None:
     stage = Stage()
     stage.connect()
