@@ -123,12 +123,19 @@ class Rest(Checker):
 
     def at_rest(self, name: str, machines: Iterable[Any]) -> None:
         """Nothing is under way any more; these are all the machines of a node, or of a client."""
+        complaint = self.complaint(name, machines)
+        if complaint is not None:
+            self.fail(complaint)
+
+    def complaint(self, name: str, machines: Iterable[Any]) -> str | None:
+        """What these machines hold too much of."""
         found = list(containers(*machines))
         living = _living(found)
         for one in found:
             most = _most(one, living)
             if one.size > most:
-                self.fail(f"at rest {one.name} of {name} holds {one.size}, at most {most} for {living}")
+                return f"at rest {one.name} of {name} holds {one.size}, at most {most} for {living}"
+        return None
 
 
 def _living(found: Sequence[Container]) -> Living:
