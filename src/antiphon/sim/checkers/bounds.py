@@ -26,6 +26,9 @@ from antiphon.wire.commands import CommandKind, iterate_commands
 AT_REST = 24
 """What any container may hold, whatever lives; more than the largest window of a client in a run."""
 
+RANGES_MAX = 100
+"""More than the messages of a run."""
+
 IN_CODE = 64
 """Tables that are part of the code: which handler is for which kind."""
 
@@ -161,7 +164,8 @@ def _most(container: Container, living: Living) -> int:
     if name in _BY_LOG or name.startswith("PayloadIndex."):
         return most + living.entries
     if name in _BY_ROWS:
-        return most + living.rows
+        # What a client has of many messages, here and there, is as many ranges.
+        return most + max(living.rows, RANGES_MAX)
     if name.startswith("BatchIndex."):
         return index._TIDY_ROWS_MIN + 2 * living.rows + most
     return most
