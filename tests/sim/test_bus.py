@@ -15,7 +15,7 @@ from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
 from tests.sim.seeds import Seeds, first_broken, fresh_seeds, verdict
 
-SEEDS = range(1, 601)
+SEEDS = range(1, 1_001)
 LONG_SEEDS = 20_000
 # Seeds that once found a mistake, beyond those of every day: a configuration that nobody could tell the
 # others (2229, 2686), an epoch claimed again with a new disk (3088), a vote after damage (1000124).

@@ -43,7 +43,6 @@ PROBES = (
     "faults.slept",
     "journal.base_moved",
     "journal.record_relocated",
-    "ledger.asked_after_all_was_forgotten",
     "ledger.checkpoint_with.open",
     "ledger.checkpoint_with.prepared",
     "ledger.checkpoint_with.staged",
