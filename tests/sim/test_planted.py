@@ -80,7 +80,7 @@ HUNTS = [
     Hunt("cluster", planted.RETURNED_LAST, 15, ("I21",)),  # 2.1
     Hunt("cluster", planted.MISREAD_PUTS_ASIDE, 8, ("I24",)),  # 1.3
     Hunt("cluster", planted.LOSS_NOT_TOLD, 18, ("I30", "I31")),  # 2.5
-    Hunt("cluster", planted.LOSS_NOT_TOLD, 90, ("I31",), ("Hands",)),  # 15
+    Hunt("cluster", planted.LOSS_NOT_TOLD, 90, ("I31", "acknowledged for good"), ("Hands",)),  # 15
     Hunt("cluster", planted.LOSS_FORGOTTEN, 18, ("I30",)),  # 2.5
     Hunt("cluster", planted.WALL_CLOCK_BELIEVED, 16, ("I27",)),  # 2
     # By what comes of it: what goes too early, and what stays for ever.
