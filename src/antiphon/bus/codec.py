@@ -39,7 +39,7 @@ from antiphon.wire.layout import Field, list_of
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, pack
 
 MAGIC: Final = 0xA971
-VERSION: Final = 4
+VERSION: Final = 5
 
 _HEAD = Struct("<HBBIH16s16s")
 _START: Final = pack(Struct("<HB"), MAGIC, VERSION)

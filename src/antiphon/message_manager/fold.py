@@ -37,7 +37,7 @@ from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.hold_fold import HoldFold
 from antiphon.message_manager.publishing import Envelope, take_plain
 from antiphon.message_manager.reading import looks_like_batch
-from antiphon.message_manager.sessions import Owner, Session
+from antiphon.message_manager.sessions import NOBODY, Owner, Session
 from antiphon.message_manager.turns import (
     ACK_LOST,
     DUPLICATE,
@@ -451,7 +451,9 @@ class Fold(HoldFold):
         row = self.state.sessions.get(expire.session)
         is_current = expire.term == self.state.term
         is_current = is_current or OLD_TERM_ACCEPTED in self._planted  # planted: any primary's word counts
-        if row is not None and is_current and expire.generation == row.generation:
+        # A client manager that was fenced and is back has resumed the session in the same generation.
+        is_same = row is not None and row.owner in (NOBODY, Owner(expire.pid, expire.pe))
+        if row is not None and is_same and is_current and expire.generation == row.generation:
             self._end_session(row)
         else:
             self._deny(turn, STALE)

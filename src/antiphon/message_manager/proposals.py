@@ -61,8 +61,8 @@ class Proposals:
         self._expiry_ns = session_expiry_ms * _NS_PER_MS
         self._interval_ns = log_time_interval_ms * _NS_PER_MS
         self._next_time_ns = now_ns
-        # Session -> (generation, when to propose its end), earliest first: all wait equally long.
-        self._detached: dict[int, tuple[int, int]] = {}
+        # Session -> (row, its generation, when to propose its end), earliest first: all wait equally long.
+        self._detached: dict[int, tuple[Session, int, int]] = {}
         # Something other than time itself was ordered since time was last proposed.
         self.has_traffic = False
         # When a message becomes too old to be kept: then time must move, traffic or not.
@@ -72,9 +72,9 @@ class Proposals:
     def detached(self, now_ns: int, session: Session) -> None:
         """The session is without a client from now on. Said again, it does not begin anew."""
         known = self._detached.get(session.id)
-        if known is None or known[0] != session.generation:
+        if known is None or known[1] != session.generation:
             self._detached.pop(session.id, None)
-            self._detached[session.id] = (session.generation, now_ns + self._expiry_ns)
+            self._detached[session.id] = (session, session.generation, now_ns + self._expiry_ns)
 
     def attached(self, session: int) -> None:
         """The session was resumed, or has ended."""
@@ -82,7 +82,7 @@ class Proposals:
 
     def next_deadline_ns(self) -> int | None:
         earliest = self._next_time_ns if self.has_traffic else self._due_ns
-        for _, deadline_ns in self._detached.values():
+        for _, _, deadline_ns in self._detached.values():
             # The first of them left first.
             return deadline_ns if earliest is None else min(earliest, deadline_ns)
         return earliest
@@ -108,14 +108,16 @@ class Proposals:
 
     def _due(self, now_ns: int) -> list[int]:
         due = []
-        for session, (_, deadline) in self._detached.items():
+        for session, (_, _, deadline) in self._detached.items():
             if deadline > now_ns:
                 break
             due.append(session)
         return due
 
     def _expire(self, now_ns: int, session: int) -> Propose:
-        generation, _ = self._detached.pop(session)
+        row, generation, _ = self._detached.pop(session)
         # Should the proposal be lost, it is made again after the same while.
-        self._detached[session] = (generation, now_ns + self._expiry_ns)
-        return node_command(ExpireSession(session=session, generation=generation, term=self._term))
+        self._detached[session] = (row, generation, now_ns + self._expiry_ns)
+        pid, pe = row.owner
+        expire = ExpireSession(session=session, generation=generation, pid=pid, pe=pe, term=self._term)
+        return node_command(expire)

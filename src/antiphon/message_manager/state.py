@@ -38,7 +38,7 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 
 # What all versions begin with, and this one.
 _FAMILY: Final = b"AMS"
-_MAGIC: Final = b"AMS7"
+_MAGIC: Final = b"AMS8"
 _HEAD = struct.Struct("<4sI")
 
 Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog

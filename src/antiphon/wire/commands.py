@@ -28,7 +28,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.holds import Hold, ReleaseHold
-from antiphon.wire.layout import I64, U8, U32, U64, U128, Bool, Field, Text
+from antiphon.wire.layout import I64, U8, U16, U32, U64, U128, Bool, Field, Text
 from antiphon.wire.payload import AnnotatedPayload
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_u128, pack
 from antiphon.wire.transactions import (
@@ -403,10 +403,16 @@ class DeleteDestination(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireSession(AnnotatedPayload):
-    """Forget a session that has been away too long, unless it has been resumed since."""
+    """Forget a session that has been away too long, unless it has been resumed since.
+
+    `pid` and `pe` are the client manager that had the session when its end was proposed, 0 if none had: a
+    client manager that was taken for dead and comes back resumes it in the same generation.
+    """
 
     session: U128
     generation: U32
+    pid: U16
+    pe: U64
     term: U64
 
 

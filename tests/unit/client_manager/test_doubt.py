@@ -25,7 +25,7 @@ from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.client_manager.repetition import said_again
 from antiphon.ids import make_epoch
 from antiphon.wire import frames
-from antiphon.wire.commands import CreateDestination, ExpireSession, OutcomeCode
+from antiphon.wire.commands import CreateDestination, OutcomeCode
 from tests.unit.client_manager.stage import KNOWN, Stage, publish
 from tests.unit.message_manager.channel import Channel, Client, of_node, show
 
@@ -146,8 +146,7 @@ def test_what_is_ordered_once_more_opens_no_session_that_has_ended() -> None:
     road.send(1, [b"a", b"b"])
     first = road.order()
     assert road.stored == 2
-    expire = ExpireSession(session=road.session, generation=1, term=road.channel.manager.term)
-    road.channel.order(of_node(expire))
+    road.channel.order(road.channel.expiry(road.session))
     assert road.channel.manager.state.sessions.get(road.session) is None
     road.fall_asleep_and_wake()
     assert road.doubted == [1]

@@ -29,6 +29,7 @@ from antiphon.bus.ports import Location, identity_of
 from antiphon.ids import Mid, make_epoch
 from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
+from antiphon.message_manager.sessions import NOBODY
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     NODE_SESSION,
@@ -37,6 +38,7 @@ from antiphon.wire.commands import (
     CommandKind,
     CreateDestination,
     DeleteDestination,
+    ExpireSession,
     LogTime,
     OpenSession,
     Outcome,
@@ -220,6 +222,14 @@ class Channel:
 
     def create_topic(self, name: str, settings: str = "{}") -> int:
         return self.create(name, kind=2, settings=settings)
+
+    def expiry(self, session: int = SESSION, generation: int = 1, term: int | None = None) -> bytes:
+        """The end of a session, as the primary would propose it now."""
+        row = self.manager.state.sessions.get(session)
+        pid, pe = NOBODY if row is None else row.owner
+        term = self.manager.term if term is None else term
+        expire = ExpireSession(session=session, generation=generation, pid=pid, pe=pe, term=term)
+        return of_node(expire)
 
     def pass_time(self, ms: int) -> None:
         """Let the channel's time move on, as its primary would."""

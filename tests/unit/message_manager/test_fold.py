@@ -11,7 +11,6 @@ from antiphon.wire.commands import (
     Acknowledge,
     CommandKind,
     CreateDestination,
-    ExpireSession,
     LogTime,
     Outcome,
     OutcomeCode,
@@ -338,18 +337,17 @@ def test_a_session_expires_only_by_the_word_of_the_current_primary(
     channel: Channel, client: Client, queue: int
 ) -> None:
     term = channel.manager.term
-    expire = ExpireSession(session=SESSION, generation=1, term=term)
-    channel.order(of_node(ExpireSession(session=SESSION, generation=1, term=term - 1)))
-    channel.order(of_node(ExpireSession(session=SESSION, generation=2, term=term)))
+    channel.order(channel.expiry(term=term - 1))
+    channel.order(channel.expiry(generation=2))
     assert [o.code for o in channel.exceptions()] == [C.STALE, C.STALE]
     assert channel.manager.state.sessions.get(SESSION) is not None
-    channel.order(of_node(expire))
+    channel.order(channel.expiry())
     assert channel.exceptions() == []
     assert channel.manager.state.sessions.get(SESSION) is None
 
 
 def test_a_session_that_came_back_does_not_expire(channel: Channel, client: Client, queue: int) -> None:
-    expire = of_node(ExpireSession(session=SESSION, generation=1, term=channel.manager.term))
+    expire = channel.expiry()
     channel.order(client.resume(2))
     channel.order(expire)
     assert channel.manager.state.sessions.get(SESSION) is not None

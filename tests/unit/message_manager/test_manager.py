@@ -16,6 +16,7 @@ from antiphon.message_manager.state import ChannelState
 from antiphon.wire.commands import CommandKind, ExpireSession, LogTime, Outcome, OutcomeCode, read_command
 from tests.unit.message_manager.channel import (
     AT_ONCE,
+    CM,
     SECOND_NS,
     SESSION,
     Channel,
@@ -247,8 +248,10 @@ def test_a_session_without_a_client_expires_after_a_while(
     channel.now_ns = EXPIRY_NS
     effects = channel.flush()
     [payload] = [read_command(p.command)[1] for p in proposals(effects)]
+    row = channel.manager.state.sessions.get(SESSION)
+    assert row is not None and row.owner.pid == CM
     assert ExpireSession.decode(payload) == ExpireSession(
-        session=SESSION, generation=1, term=channel.manager.term
+        session=SESSION, generation=1, pid=CM, pe=row.owner.pe, term=channel.manager.term
     )
     channel.order_proposals(effects)
     assert channel.manager.status()["sessions"] == 0
@@ -268,6 +271,37 @@ def test_a_session_that_comes_back_does_not_expire(channel: Channel, client: Cli
     channel.order(client.resume(2))
     channel.now_ns = 2 * EXPIRY_NS
     assert proposed(channel, CommandKind.SESSION_EXPIRE) == []
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["resume", "command"])
+def test_a_session_does_not_expire_by_a_proposal_made_before_its_client_manager_was_back(
+    channel: Channel, client: Client, queue: int, is_told: bool
+) -> None:
+    channel.fence(CM, channel.manager.term)
+    channel.now_ns = EXPIRY_NS
+    effects = channel.flush()
+    channel.open_producer(CM)
+    channel.order(client.resume(1) if is_told else client.publish(queue, bodies(1)))
+    channel.flush()
+
+    channel.order_proposals(effects)
+    assert [outcome.code for outcome in channel.exceptions()] == [OutcomeCode.STALE]
+    row = channel.manager.state.sessions.get(SESSION)
+    assert row is not None and row.owner.pid == CM
+    channel.now_ns = 3 * EXPIRY_NS
+    assert proposed(channel, CommandKind.SESSION_EXPIRE) == []
+
+
+def test_a_session_without_a_client_expires_though_its_client_manager_is_fenced_meanwhile(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    channel.lose_client()
+    channel.now_ns = EXPIRY_NS
+    effects = channel.flush()
+    channel.fence(CM, channel.manager.term)
+
+    channel.order_proposals(effects)
+    assert channel.manager.state.sessions.get(SESSION) is None
 
 
 def test_to_be_told_again_that_a_client_is_gone_does_not_begin_anew(

@@ -33,7 +33,7 @@ from antiphon.bus.planted import (
 )
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import ExpireSession, OutcomeCode
+from antiphon.wire.commands import OutcomeCode
 from tests.unit.message_manager.channel import (
     AT_ONCE,
     SECOND_NS,
@@ -41,7 +41,6 @@ from tests.unit.message_manager.channel import (
     Channel,
     Client,
     delivered,
-    of_node,
 )
 
 planted_or_not = pytest.mark.parametrize("is_planted", [False, True])
@@ -103,7 +102,7 @@ def test_doing_what_a_former_primary_proposed_is_seen(is_planted: bool) -> None:
     term = channel.manager.term
     channel.claim(2)
 
-    channel.order(of_node(ExpireSession(session=SESSION, generation=1, term=term)))
+    channel.order(channel.expiry(term=term))
     assert (channel.manager.state.sessions.get(SESSION) is None) == is_planted
 
 

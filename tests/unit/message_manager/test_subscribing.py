@@ -10,7 +10,6 @@ from antiphon.message_manager.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     CommandKind,
-    ExpireSession,
     Outcome,
     StartKind,
     Subscribe,
@@ -215,8 +214,7 @@ def test_so_it_does_when_the_session_expires(channel: Channel, client: Client, t
     id = channel.order(client.subscribe(topic, client_id="desk"))
     channel.order(client.resume(2))
     assert channel.manager.state.directory.subscription(id) is not None, "a resumed session keeps it"
-    expire = ExpireSession(session=SESSION, generation=2, term=channel.manager.term)
-    channel.order(of_node(expire))
+    channel.order(channel.expiry(generation=2))
     assert channel.manager.state.directory.subscription(id) is None
 
 

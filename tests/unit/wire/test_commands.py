@@ -84,7 +84,8 @@ def test_the_bytes_of_the_other_payloads() -> None:
         == seven + nine + b"\1" + pair
     )
     assert CreateDestination(kind=1, name="q", settings="{}").encode() == b"\x01\x01\0q\x02\0{}"
-    assert ExpireSession(session=1, generation=2, term=7).encode() == b"\1" + bytes(15) + b"\2\0\0\0" + seven
+    expire = ExpireSession(session=1, generation=2, pid=3, pe=9, term=7)
+    assert expire.encode() == b"\1" + bytes(15) + b"\2\0\0\0" + b"\3\0" + nine + seven
     assert LogTime(time_ms=-1, term=7).encode() == b"\xff" * 8 + seven
     audit = subscribe(start=StartKind.NUMBER, number=9)
     assert audit.encode() == seven + b"\1\0" + b"\5\0audit" + b"\4\0desk" + b"\2" + nine

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
+from antiphon.message_manager.sessions import NOBODY, Owner
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World
@@ -35,6 +37,7 @@ from antiphon.wire.commands import (
 @dataclass(slots=True)
 class _Session:
     generation: int
+    owner: Owner
     last: int = 0
 
 
@@ -59,6 +62,8 @@ class Queues(Checker):
         self.place_of: dict[tuple[int, int], int] = {}
         self._folded = 0
         self._term = 0
+        # Whose commands are being folded.
+        self._owner = NOBODY
         self._names: dict[str, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._holders: dict[int, Holder] = {}
@@ -72,8 +77,15 @@ class Queues(Checker):
         self._folded = entry.last
         if entry.kind is EntryKind.PRIMARY_CLAIM:
             self._term = max(self._term, entry.mid.pe)
+        elif entry.kind is EntryKind.PRODUCER_OPEN:
+            self._detach(OpenDetail.decode(entry.detail).pid, entry.first)
+        elif entry.kind is EntryKind.PRODUCER_FENCE:
+            pid, pe, term = FenceDetail.decode(entry.detail)
+            if term == self._term:
+                self._detach(pid, pe + 1)
         if payload is None:
             return
+        self._owner = Owner(entry.mid.pid, entry.mid.pe)
         sequence = entry.first
         for header, body, _ in iterate_commands(payload):
             self._fold(header, body, sequence)
@@ -112,12 +124,19 @@ class Queues(Checker):
                     self.queues[sequence] = QueueModel()
             case ExpireSession() as expire:
                 session = self._sessions.get(expire.session)
-                if session is not None and (session.generation, self._term) == (
-                    expire.generation,
-                    expire.term,
+                named = (expire.generation, expire.term)
+                if (
+                    session is not None
+                    and (session.generation, self._term) == named
+                    and session.owner in (NOBODY, (expire.pid, expire.pe))
                 ):
                     self.world.probe("model.session_expired")
                     self._end_session(expire.session, sequence)
+
+    def _detach(self, pid: int, before: int) -> None:
+        for session in self._sessions.values():
+            if session.owner.pid == pid and 0 < session.owner.pe < before:
+                session.owner = NOBODY
 
     def _end_session(self, session: int, sequence: int) -> None:
         del self._sessions[session]
@@ -126,19 +145,22 @@ class Queues(Checker):
         """How many of its numbers were applied before; None when it does nothing at all."""
         session = self._sessions.get(header.session)
         if header.kind == CommandKind.SESSION_OPEN and session is None:
-            self._sessions[header.session] = _Session(header.generation)
+            self._sessions[header.session] = _Session(header.generation, self._owner)
             return None
         if session is not None and header.generation < session.generation:
             self.world.probe("model.stale_command")
         if session is None or header.generation < session.generation:
             return None
         if header.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
-            session.generation = header.generation
+            session.generation, session.owner = header.generation, self._owner
             return None
         if header.kind == CommandKind.SESSION_CLOSE and header.generation == session.generation:
             self._end_session(header.session, sequence)
             return None
-        if header.generation > session.generation or header.number > session.last + 1:
+        if header.generation > session.generation:
+            return None
+        session.owner = self._owner
+        if header.number > session.last + 1:
             return None
         skip = session.last + 1 - header.number
         if skip:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.bus.entries import FenceDetail
 from antiphon.bus.messages import (
     NO_DIGEST,
     Deliver,
@@ -134,10 +135,34 @@ def test_a_replica_with_another_count_is_seen_at_the_entry_that_made_it() -> Non
 def test_a_replica_that_ends_a_session_for_a_former_primary_is_seen() -> None:
     log = Log()
     log.add(claim(log.next, NEXT_TERM), None)
-    log.order(ExpireSession(session=SESSION, generation=1, term=TERM), session=0)
+    log.order(ExpireSession(session=SESSION, generation=1, pid=1, pe=1, term=TERM), session=0)
     log.model.on_folded(FIRST, log.last, a_state(NEXT_TERM))
     with pytest.raises(Violation, match="I14"):
         log.model.on_folded(SECOND, log.last, a_state(NEXT_TERM, sessions=0))
+
+
+def fence(first: int, pid: int, pe: int) -> Entry:
+    detail = FenceDetail(pid, pe, TERM).encode()
+    return Entry(first, 1, EntryKind.PRODUCER_FENCE, Mid(FIRST, TERM, first), 0, NO_DIGEST, detail)
+
+
+def test_a_replica_that_ends_a_session_which_a_client_manager_has_again_is_seen() -> None:
+    log = Log()
+    log.add(fence(log.next, 1, 1), None)
+    log.publish(1)
+    log.order(ExpireSession(session=SESSION, generation=1, pid=0, pe=0, term=TERM), session=0)
+    log.model.on_folded(FIRST, log.last, a_state(live=1))
+    with pytest.raises(Violation, match="I14"):
+        log.model.on_folded(SECOND, log.last, a_state(live=1, sessions=0))
+
+
+def test_a_replica_that_keeps_a_session_which_no_client_manager_has_is_seen() -> None:
+    log = Log()
+    log.add(fence(log.next, 1, 1), None)
+    log.order(ExpireSession(session=SESSION, generation=1, pid=0, pe=0, term=TERM), session=0)
+    log.model.on_folded(FIRST, log.last, a_state(sessions=0))
+    with pytest.raises(Violation, match="I14"):
+        log.model.on_folded(SECOND, log.last, a_state())
 
 
 def test_what_a_living_consumer_holds_is_handed_out_again_only_where_nobody_can_promise_otherwise() -> None:

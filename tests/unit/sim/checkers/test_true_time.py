@@ -14,7 +14,7 @@ from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.true_time import FASTEST, Lifetimes, Pace
 from antiphon.sim.image import Image
 from antiphon.sim.world import MILLISECOND_NS, ClockSteps, NodeClock, Violation, World
-from antiphon.wire.commands import ExpireSession, LogTime
+from antiphon.wire.commands import LogTime
 from tests.unit.message_manager.channel import SESSION, Channel, Client, of_node
 
 NODE = 1
@@ -291,8 +291,7 @@ class Sessions:
         self.world.now_ns += ms * MILLISECOND_NS
 
     def expire(self) -> None:
-        term, generation = self.channel.manager.term, self.row.generation
-        self.order(of_node(ExpireSession(session=SESSION, generation=generation, term=term)))
+        self.order(self.channel.expiry(generation=self.row.generation))
 
     def open(self) -> list[str]:
         return self.checker.what_is_open(self.channel.manager.state)
