@@ -8,7 +8,9 @@ What it promises
         refer to any of them: were the file durable first, a crash between the two would leave a checkpoint
         that refers to places where nothing lies, or later another envelope.
     L2  From the moment a checkpoint is asked for, until its file is dropped, the segments that it refers to
-        are needed. A file that is there can be begun with.
+        are needed. A file that is there can be begun with. A node that began with an older file writes the
+        later ones again, with other places perhaps: until the new file of a number is durable, the segments
+        of both are needed.
     L3  Files are dropped below a number, but never the two newest, as `checkpoints.drop_before` does it.
 
 What it leaves to others
@@ -42,19 +44,19 @@ W = TypeVar("W", bound=Wanted)
 class CheckpointLine(Generic[W]):
     """The checkpoints of one journal: those that wait for the disk, and what all of them need."""
 
-    __slots__ = ("_segments", "_waiting", "_written")
+    __slots__ = ("_asked", "_files", "_waiting")
 
     def __init__(self, found: Mapping[int, frozenset[int]]) -> None:
-        # Of each checkpoint that is there or asked for, the segments that it refers to.
-        self._segments = dict(found)
-        # Those that are there, in ascending order.
-        self._written = sorted(found)
+        # Of each file that is there, the segments that it refers to.
+        self._files = dict(found)
+        # The same of each checkpoint that is asked for and whose file is not durable.
+        self._asked: dict[int, frozenset[int]] = {}
         # With the index that must be durable before the file is begun.
         self._waiting: deque[tuple[int, W]] = deque()
 
     def ask(self, wanted: W, depends_on: int) -> None:
         """A checkpoint is to be written; the records up to `depends_on` were gathered before it."""
-        self._segments[wanted.n] = frozenset(wanted.segments)
+        self._asked[wanted.n] = frozenset(wanted.segments)
         self._waiting.append((depends_on, wanted))
 
     def due(self, durable_index: int) -> list[W]:
@@ -65,12 +67,11 @@ class CheckpointLine(Generic[W]):
         return due
 
     def written(self, n: int) -> None:
-        """The file of this checkpoint is durable."""
-        self._written = sorted({*self._written, n})
+        """The file of this checkpoint is durable, in place of the one that was there."""
+        self._files[n] = self._asked.pop(n)
 
     def release(self, before: int) -> set[int]:
         """Files below this number are dropped; returns the segments that the others need (L2, L3)."""
-        for n in [n for n in self._written[:-KEPT_ALWAYS] if n < before]:
-            self._written.remove(n)
-            del self._segments[n]
-        return set().union(*self._segments.values())
+        for n in [n for n in sorted(self._files)[:-KEPT_ALWAYS] if n < before]:
+            del self._files[n]
+        return set().union(*self._files.values(), *self._asked.values())

@@ -42,7 +42,8 @@ class _ForgetfulLine(CheckpointLine[bus.WriteCheckpoint]):
 
     def release(self, before: int) -> set[int]:
         super().release(before)
-        return set(self._segments[max(self._segments)]) if self._segments else set()
+        segments = self._files | self._asked
+        return set(segments[max(segments)]) if segments else set()
 
 
 def _line(planted: frozenset[str]) -> type[CheckpointLine[bus.WriteCheckpoint]]:

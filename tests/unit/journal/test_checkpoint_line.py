@@ -62,3 +62,27 @@ def test_a_released_checkpoint_gives_up_its_segments_but_never_one_of_the_two_ne
 def test_what_is_held_for_another_node_stays() -> None:
     line = line_with({10: {1}, 20: {2}, 30: {3}, 40: {4}})
     assert line.release(20) == {2, 3, 4}
+
+
+def test_a_file_that_is_written_again_needs_its_old_segments_until_the_new_file_is_durable() -> None:
+    line = line_with({10: {1}, 20: {2}})
+    line.ask(Asked(20, (3,)), depends_on=5)
+    assert line.release(10) == {1, 2, 3}, "a crash now leaves the old file"
+    assert line.due(5) == [Asked(20, (3,))]
+    assert line.release(10) == {1, 2, 3}, "it is begun, and not durable"
+    line.written(20)
+    assert line.release(10) == {1, 3}
+
+
+def test_a_file_that_found_no_room_leaves_the_old_file_with_its_segments() -> None:
+    line = line_with({10: {1}, 20: {2}})
+    for depends_on in (5, 6):
+        line.ask(Asked(20, (3,)), depends_on)
+        assert line.due(depends_on) == [Asked(20, (3,))]
+        assert line.release(10) == {1, 2, 3}
+
+
+def test_a_dropped_file_that_is_written_again_keeps_the_segments_that_were_asked_for() -> None:
+    line = line_with({10: {1}, 20: {2}, 30: {3}})
+    line.ask(Asked(10, (4,)), depends_on=5)
+    assert line.release(20) == {2, 3, 4}

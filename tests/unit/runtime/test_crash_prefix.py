@@ -319,7 +319,8 @@ def only_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of the fallback checkpoint are freed early."""
 
     def release(self: CheckpointLine[Any], before: int) -> set[int]:
-        return set(self._segments[max(self._segments)])
+        segments = self._files | self._asked
+        return set(segments[max(segments)])
 
     monkeypatch.setattr(CheckpointLine, "release", release)
 

@@ -17,6 +17,7 @@ from antiphon.errors import Damaged
 from antiphon.journal import checkpoints
 from antiphon.journal.format import (
     PAGE,
+    SEAL_BYTES,
     checkpoint_name,
     checkpoint_numbers,
     record_size,
@@ -38,8 +39,9 @@ class Places(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        # What a file refers to, by node and number: it is read once.
-        self._places: dict[tuple[int, int], tuple[Location, ...]] = {}
+        # What a file refers to, by node and number, with its checksum: it is read once. A node that began
+        # with an older file writes the later ones again, with other places perhaps.
+        self._places: dict[tuple[int, int], tuple[bytes, tuple[Location, ...]]] = {}
 
     def on_files(self, node: int, disk: MemoryDisk, disk_id: bytes) -> None:
         newest = checkpoint_numbers(disk.list_files())[-checkpoints.KEPT_ALWAYS :]
@@ -50,11 +52,13 @@ class Places(Checker):
                     self.fail(f"{checkpoint_name(n)} of node {node} refers to {place}: {text}")
 
     def _places_of(self, node: int, disk: MemoryDisk, disk_id: bytes, n: int) -> tuple[Location, ...]:
-        found = self._places.get((node, n))
-        if found is None:
-            state = CheckpointState.decode(checkpoints.load(disk, disk_id, n).state)
-            found = ChannelState.restore(state.manager_state).records()
-            self._places[node, n] = found
+        seal = disk.read(checkpoint_name(n), 0, SEAL_BYTES)
+        known = self._places.get((node, n))
+        if known is not None and known[0] == seal:
+            return known[1]
+        state = CheckpointState.decode(checkpoints.load(disk, disk_id, n).state)
+        found = ChannelState.restore(state.manager_state).records()
+        self._places[node, n] = (seal, found)
         return found
 
     def on_replaced(self, node: int) -> None:

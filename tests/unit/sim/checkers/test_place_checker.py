@@ -6,8 +6,9 @@ import pytest
 
 from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.messages import BatchGet
-from antiphon.journal.format import payload_digest, segment_name
+from antiphon.journal.format import payload_digest, record_size, segment_name
 from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.journal.ports import Location
 from antiphon.message_manager.manager import MessageManager
 from antiphon.sim.checkers.places import Mending, Places
 from antiphon.sim.trace import Trace
@@ -45,6 +46,19 @@ class Scene:
         whole = CheckpointState(n, b"the ledger", digest, state)
         self.desk.journal.write_checkpoint(n, whole.digest, whole.encode(), segments)
 
+    def move_records(self) -> tuple[Location, ...]:
+        """Copy all records to the end of the journal; where they lay before."""
+        before = tuple(self.manager.state.records())
+        for place in before:
+            self.desk.index += 1
+            self.manager.relocated(place, self.desk.journal.relocate(self.desk.index, place))
+        self.desk.sync(self.desk.flush())
+        return before
+
+    def wipe(self, place: Location) -> None:
+        self.disk.write(segment_name(place.segment), place.offset, [bytes(record_size(place.length))])
+        self.disk.sync([segment_name(place.segment)])
+
     def look(self) -> None:
         self.checker.on_files(1, self.disk, DISK_ID)
 
@@ -74,6 +88,21 @@ def test_a_segment_that_is_gone_or_was_used_again_is_seen() -> None:
     (place, *_) = scene.manager.state.records()
     scene.disk.write(segment_name(1), place.offset, [bytes(200)])
     scene.disk.sync([segment_name(1)])
+    with pytest.raises(Violation, match="does not verify"):
+        scene.look()
+
+
+def test_a_checkpoint_that_is_written_again_is_judged_by_what_it_refers_to_now() -> None:
+    scene = Scene()
+    scene.desk.sync(scene.ticket)
+    scene.write_checkpoint()
+    scene.look()
+    before = scene.move_records()
+    scene.write_checkpoint()
+    for place in before:
+        scene.wipe(place)
+    scene.look()
+    scene.wipe(scene.manager.state.records()[0])
     with pytest.raises(Violation, match="does not verify"):
         scene.look()
 
