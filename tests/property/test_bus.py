@@ -106,7 +106,7 @@ by_name: dict[str, st.SearchStrategy[Any]] = {
     "config_id": u32,
     "config": st.binary(max_size=50),
     "bytes_max": u32,
-    "places": st.lists(st.builds(m.Place, u32, u32, u32), max_size=3).map(tuple),
+    "places": st.lists(st.builds(m.Place, u32, u32, u32, u64), max_size=3).map(tuple),
     "data": st.binary(max_size=50),
     "since": st.lists(u64, max_size=3).map(tuple),
     "page": st.lists(st.binary(max_size=30), max_size=3),
