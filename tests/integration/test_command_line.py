@@ -62,7 +62,12 @@ def test_ctrl_c_ends_following_with_the_exit_code_of_an_interrupt(server: Server
     environment = os.environ | {"ANTIPHON_URL": server.url}
     command = [*ANTIPHON, "receive", "queue:followed", "--follow"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        # Tests that were started in the background ignore Ctrl-C, and their children would, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as following:
         assert following.stdout is not None and following.stderr is not None
         assert following.stdout.readline() == b"first\n"
