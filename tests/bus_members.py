@@ -22,6 +22,7 @@ from typing import Any
 
 from antiphon.bus.codec import NO_DISK
 from antiphon.errors import NodeError
+from antiphon.runtime.cluster_data import free_ports
 from antiphon.transport.interface import Lane
 from antiphon.transport.key_file import generate_key_file
 from antiphon.transport.sockets import open_multicast
@@ -39,12 +40,9 @@ KINDS = {
 }
 
 
-def free_ports(count: int, kind: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(socket.AF_INET, kind)) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((LOOPBACK, 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
+def ports_for(count: int) -> list[int]:
+    with free_ports() as next_port:
+        return [next_port() for _ in range(count)]
 
 
 class MemberProcess:
@@ -168,8 +166,8 @@ class BusCluster:
         self.key_file = folder / "key"
         generate_key_file(self.key_file)
         self._wrappers = wrappers or {}
-        ports = free_ports(len(self.nodes), socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
-        group_ports = free_ports(len(Lane), socket.SOCK_DGRAM)
+        ports = ports_for(len(self.nodes))
+        group_ports = ports_for(len(Lane))
         self.network = {
             "cluster_id": secrets.token_hex(16),
             "peers": {
@@ -299,7 +297,7 @@ def totals(statuses: Iterable[dict[str, Any]]) -> dict[str, int]:
 @functools.cache
 def has_multicast() -> bool:
     """Does this machine carry a multicast from the loopback to the loopback?"""
-    group = ("239.255.71.77", free_ports(1, socket.SOCK_DGRAM)[0])
+    group = ("239.255.71.77", ports_for(1)[0])
     try:
         with open_multicast(group, interface=LOOPBACK, buffer_bytes=4096) as receiver:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

@@ -14,6 +14,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from antiphon.runtime.cluster_data import PORTS, PORTS_VARIABLE
+
+PORT_SHARES = 8
+"""Into how many parts the ports are divided, one for each process that runs tests."""
+
 # No deadlines: on a busy machine they blame whichever example was unlucky.
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True, max_examples=100)
 settings.register_profile("long", deadline=None, print_blob=True, max_examples=500)
@@ -33,6 +38,17 @@ def _own_run_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     os.environ["ANTIPHON_RUN_DIR"] = str(tmp_path_factory.mktemp("run"))
     yield
     del os.environ["ANTIPHON_RUN_DIR"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_ports(worker_id: str) -> Iterator[None]:
+    """Processes that run tests side by side do not give a node's ports away while it is stopped."""
+    number = int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
+    share = len(PORTS) // PORT_SHARES
+    first = PORTS.start + number % PORT_SHARES * share
+    os.environ[PORTS_VARIABLE] = f"{first}-{first + share - 1}"
+    yield
+    del os.environ[PORTS_VARIABLE]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

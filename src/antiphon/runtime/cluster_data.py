@@ -21,6 +21,7 @@ import importlib.util
 import itertools
 import os
 import random
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,10 +43,14 @@ FIRST_STARTS: Final = "first-start"
 _UNFINISHED: Final = "cluster.toml.unfinished"
 _FILE_BYTES_MAX: Final = 16 << 20
 _FILE_MODE: Final = 0o600
+_PORT_MAX: Final = 65_535
 
 PORTS: Final = range(20_000, 32_000)
 """Where free ports are looked for: below those that the kernel gives to whoever calls out, so that nobody
 has taken one by chance when its node comes back."""
+PORTS_VARIABLE: Final = "ANTIPHON_PORTS"
+"""Names other ports to choose from, `FIRST-LAST`: a cluster that is created while a node of another one is
+stopped could get that node's ports."""
 
 
 def load_cluster(path: Path) -> ClusterSpec:
@@ -326,16 +331,28 @@ def remote_sources(host_of: Callable[[str], str], client_port: int, bus_port: in
 @contextlib.contextmanager
 def free_ports() -> Iterator[Callable[[], int]]:
     """Gives ports of the loopback that nobody uses; while this lasts, no other caller gets the same."""
+    ports = _ports_to_choose_from()
     with contextlib.ExitStack() as stack:
-        candidates = iter(random.SystemRandom().sample(PORTS, len(PORTS)))
+        candidates = iter(random.SystemRandom().sample(ports, len(ports)))
 
         def next_port() -> int:
             for port in candidates:
                 if _is_free(stack, port):
                     return port
-            raise NodeError(f"no port between {PORTS.start} and {PORTS.stop} is free")
+            raise NodeError(f"no port between {ports[0]} and {ports[-1]} is free")
 
         yield next_port
+
+
+def _ports_to_choose_from() -> range:
+    chosen = os.environ.get(PORTS_VARIABLE)
+    if not chosen:
+        return PORTS
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", chosen)
+    ports = range(int(found[1]), int(found[2]) + 1) if found else range(0)
+    if not ports or ports[0] < 1 or ports[-1] > _PORT_MAX:
+        raise NodeError(f"{PORTS_VARIABLE} is {chosen!r}, and not FIRST-LAST, as in 20000-21999")
+    return ports
 
 
 def _is_free(stack: contextlib.ExitStack, port: int) -> bool:

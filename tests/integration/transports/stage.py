@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from antiphon.transport.keys import GroupKeys
 from antiphon.transport.memory import MemoryNetwork, MemoryTransport
 from antiphon.transport.tcp import TcpTransport
 from antiphon.transport.udp import UdpTransport
-from tests.bus_members import LOOPBACK, free_ports
+from tests.bus_members import LOOPBACK, ports_for
 
 DEADLINE_SECONDS = 30.0
 CLUSTER = b"the real cluster"
@@ -40,9 +39,9 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 def settings_for(kind: str, members: int, **others: Any) -> list[TransportSettings]:
     """One per member, on ports that nobody has."""
-    ports = free_ports(members, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+    ports = ports_for(members)
     peers = {number: Peer(LOOPBACK, port) for number, port in enumerate(ports, start=1)}
-    group_ports = free_ports(len(Lane), socket.SOCK_DGRAM)
+    group_ports = ports_for(len(Lane))
     groups = {lane: (f"239.255.{os.getpid() % 250}.{lane + 1}", group_ports[lane]) for lane in Lane}
     return [
         TransportSettings(

@@ -19,6 +19,7 @@ from antiphon.runtime import cluster_data
 from antiphon.runtime.cluster_data import (
     CLUSTER_FILE,
     PORTS,
+    PORTS_VARIABLE,
     create_cluster,
     data_path,
     free_ports,
@@ -269,3 +270,16 @@ def test_ports_that_are_looked_for_together_differ() -> None:
     with free_ports() as first, free_ports() as second:
         ports = [give() for _ in range(20) for give in (first, second)]
     assert len(set(ports)) == 40
+
+
+def test_ports_are_chosen_from_those_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PORTS_VARIABLE, "21000-21009")
+    with free_ports() as give:
+        assert give() in range(21_000, 21_010)
+
+
+@pytest.mark.parametrize("chosen", ["x", "21000", "21009-21000", "0-5", "65000-70000"])
+def test_a_bad_choice_of_ports_is_told(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    monkeypatch.setenv(PORTS_VARIABLE, chosen)
+    with pytest.raises(NodeError, match=r"not FIRST-LAST, as in 20000-21999"), free_ports():
+        pass
