@@ -88,7 +88,7 @@ class Connection(Block):
         self._client_id = client_id
         self._timeout = timeout
         self._reconnect = reconnect
-        self._connecting = Once(self._connect)
+        self._connecting = Once(self._connect, undo=self._leave)
         self._link: Link | None = None
         self._sessions: list[Session | Staging | Ranges] = []
 
@@ -182,7 +182,12 @@ class Connection(Block):
         await self._connecting.get()
         return self
 
-    async def _connect(self) -> None:
+    def _leave(self, link: Link) -> None:
+        """Whoever connected was cancelled, and has nothing to close."""
+        self._link = None
+        link.leave()
+
+    async def _connect(self) -> Link:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         failures: dict[str, str] = {}
@@ -199,7 +204,7 @@ class Connection(Block):
             try:
                 await link.reach(server, share)
                 self._link = link
-                return
+                return link
             except AccessDenied:
                 raise
             except TimeoutError:

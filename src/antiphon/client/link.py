@@ -383,13 +383,19 @@ class Link:
             if not future.done():
                 future.set_result(None)
 
-    async def close(self) -> None:
-        """Say goodbye and wait until the socket is closed."""
+    def leave(self) -> Line | None:
+        """Say goodbye; the socket on which that was said."""
         self.flush()
         line, self._line = self._line, None
         self.end(NotConnected("it was closed here"))
         if line is not None:
             line.close(Goodbye(code="", text=""))
+        return line
+
+    async def close(self) -> None:
+        """Say goodbye and wait until the socket is closed."""
+        line = self.leave()
+        if line is not None:
             await line.closed()
 
 

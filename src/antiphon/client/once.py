@@ -13,11 +13,16 @@ class Once(Generic[T]):
     """Runs a coroutine when it is first asked for, and remembers the result.
 
     Whoever is cancelled while waiting does not stop it for the others. A failure is told
-    to all who waited; the next one to ask tries again.
+    to all who waited; the next one to ask tries again. With `undo` it is cancelled when nobody waits
+    for it any more; a result that comes in that instant is undone.
     """
 
-    def __init__(self, start: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(
+        self, start: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None] | None = None
+    ) -> None:
         self._start = start
+        self._undo = undo
+        self._waiting = 0
         self._task: asyncio.Task[T] | None = None
         self.result: T | None = None
 
@@ -29,9 +34,28 @@ class Once(Generic[T]):
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._start())
             self._task.add_done_callback(self._note)
-        return await asyncio.shield(self._task)
+        task = self._task
+        self._waiting += 1
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._undo is not None and self._waiting == 1:
+                self._abandon(task, self._undo)
+            raise
+        finally:
+            self._waiting -= 1
+
+    def _abandon(self, task: asyncio.Task[T], undo: Callable[[T], None]) -> None:
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled() and task.exception() is None:
+            undo(task.result())
+        self._task = None
+        self.result = None
 
     def _note(self, task: asyncio.Task[T]) -> None:
+        if self._task is not task:
+            return
         if task.cancelled() or task.exception() is not None:
             self._task = None
         else:

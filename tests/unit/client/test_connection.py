@@ -238,3 +238,60 @@ def test_the_version_is_known() -> None:
 
 def test_every_public_name_exists() -> None:
     assert [name for name in antiphon.__all__ if not hasattr(antiphon, name)] == []
+
+
+@asynchronous
+async def test_cancelling_connect_leaves_no_socket() -> None:
+    async with serving() as server:
+        before = asyncio.all_tasks()
+        for turns in range(1, 100):  # at every moment
+            connection = antiphon.connect(server.url)
+            connecting = asyncio.ensure_future(_opened(connection))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if connecting.done():
+                await connection.close()
+                break
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+        assert turns > 3
+        await server.until(lambda: all(peer.is_gone for peer in server.peers))
+        # Another client comes after them: by then they have come too, if they were to come at all.
+        async with antiphon.connect(server.url):
+            await server.until(lambda: all(peer.is_gone for peer in server.peers[:-1]))
+        assert asyncio.all_tasks() == before
+
+
+async def _opened(connection: antiphon.Connection) -> antiphon.Connection:
+    return await connection
+
+
+@asynchronous
+async def test_a_connect_that_takes_too_long_leaves_no_socket_and_may_be_tried_again() -> None:
+    async with serving() as server:
+        server.greet = lambda hello: None
+        connection = antiphon.connect(server.url)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_opened(connection), 0.05)
+        with pytest.raises(antiphon.ConnectionFailed):
+            await antiphon.connect(server.url, timeout=0.05)
+        await server.until(lambda: len(server.peers) == 2 and all(peer.is_gone for peer in server.peers))
+        server.greet = None
+        async with connection:
+            assert not connection.closed
+            assert len(server.peers) == 3
+
+
+@asynchronous
+async def test_whoever_waits_for_a_connection_with_others_does_not_take_it_from_them() -> None:
+    async with serving() as server:
+        server.greet = lambda hello: None
+        connection = antiphon.connect(server.url)
+        first, second = (asyncio.ensure_future(_opened(connection)) for _ in range(2))
+        await server.until(lambda: len(server.heard_of(frames.Hello)) == 1)
+        first.cancel()
+        await asyncio.wait([first])
+        server.say(server.welcome())
+        assert await second is connection
+        await connection.close()
