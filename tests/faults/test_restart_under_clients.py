@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
+import antiphon.blocking
 from tests.processes import Server
 
 TOTAL = 3000
@@ -39,8 +40,14 @@ class Nemesis:
             await asyncio.to_thread(self._restart)
 
     def _restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def kill(self) -> None:
         self.server.kill()
         self.stop()
+
+    def start(self) -> None:
         self.server = Server(self._data, "--port", self._port).wait_ready()
 
     def stop(self) -> None:
@@ -111,3 +118,27 @@ def test_clients_go_on_by_themselves(tmp_path: Path, ack: str) -> None:
     first_time = [message.sequence for message in messages if not message.redelivered]
     assert first_time == sorted(set(first_time)), f"seed {seed}: out of order, or doubled without saying so"
     assert left == 0, f"seed {seed}: {left} messages are left"
+
+
+def test_a_server_that_is_gone_is_not_an_empty_queue(tmp_path: Path) -> None:
+    nemesis = Nemesis(tmp_path / "data", 0)
+    told: list[str] = []
+    try:
+        with antiphon.blocking.connect(nemesis.url, timeout=1) as connection:
+            connection.on_lost = lambda: told.append("lost")
+            connection.on_resumed = lambda: told.append("resumed")
+            session = connection.session()
+            consumer = session.consumer(QUEUE)
+            assert consumer.receive(timeout=0.1) is None
+            nemesis.kill()
+            with pytest.raises(antiphon.NotConnected, match="there has been no connection for"):
+                while True:
+                    assert consumer.receive(timeout=0.1) is None
+            assert (connection.state, told) == ("lost", ["lost"])
+            nemesis.start()
+            session.producer(QUEUE).send("back")
+            message = consumer.receive(timeout=30)
+            assert message is not None and message.body == "back"
+            assert (connection.state, told) == ("connected", ["lost", "resumed"])
+    finally:
+        nemesis.stop()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from antiphon.blocking.admin import Admin
 from antiphon.blocking.block import Block
 from antiphon.blocking.loop import LoopThread
@@ -51,6 +54,40 @@ class Connection(Block):
     def closed(self) -> bool:
         """Was it closed, or given up? One that is lost for a while is not."""
         return self._connection.closed
+
+    @property
+    def state(self) -> aio.State:
+        """ "connected"; "lost" while there is no connection and one is looked for; "closed".
+
+        >>> connection.state
+        'connected'
+        """
+        return self._connection.state
+
+    @property
+    def on_lost(self) -> Callable[[], Any] | None:
+        """Called when the connection is lost, in the connection's thread: it may not use the connection.
+
+        >>> lost = threading.Event()
+        >>> connection.on_lost = lost.set
+        """
+        return self._connection.on_lost
+
+    @on_lost.setter
+    def on_lost(self, callback: Callable[[], Any] | None) -> None:
+        self._connection.on_lost = callback
+
+    @property
+    def on_resumed(self) -> Callable[[], Any] | None:
+        """Called when there is a connection again, in the connection's thread: it may not use the connection.
+
+        >>> connection.on_resumed = lost.clear
+        """
+        return self._connection.on_resumed
+
+    @on_resumed.setter
+    def on_resumed(self, callback: Callable[[], Any] | None) -> None:
+        self._connection.on_resumed = callback
 
     def session(self, ack: aio.AckName | None = None, *, transacted: bool = False) -> Session:
         """A session, opened when this returns; see `antiphon.Connection.session`.

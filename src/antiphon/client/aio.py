@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
 
 from antiphon.client.admin import Admin
 from antiphon.client.block import Block
@@ -18,7 +20,11 @@ from antiphon.client.staging import Staging
 from antiphon.errors import AccessDenied, AntiphonError, ConnectionFailed, LocalError, NotConnected
 from antiphon.wire.frames import AckMode
 
+log = logging.getLogger("antiphon")
+
 AckName = Literal["auto", "client", "individual", "dups_ok"]
+
+State = Literal["connected", "lost", "closed"]
 
 RECONNECT_S = 60.0
 
@@ -48,8 +54,9 @@ def connect(
 
     A connection that is lost is made again by itself, to any of the servers, and everything goes on
     where it was: what was sent and not confirmed is sent again and stored once, what a consumer holds
-    stays its own. The application only waits. This is tried for as long as anything waits, and at least
-    for `reconnect` seconds; then, or at once if that is 0, the connection is over (NotConnected).
+    stays its own. The application only waits. This is tried for as long as anything waits or there is a
+    consumer, and at least for `reconnect` seconds; then, or at once if that is 0, the connection is over
+    (NotConnected). `connection.state` says how it is; `on_lost` and `on_resumed` are called when it changes.
 
     >>> async with antiphon.connect("antiphon://127.0.0.1:7420,127.0.0.1:7421") as connection:
     ...     async with connection.session() as session:
@@ -91,6 +98,23 @@ class Connection(Block):
         self._connecting = Once(self._connect, undo=self._leave)
         self._link: Link | None = None
         self._sessions: list[Session | Staging | Ranges] = []
+        self._callbacks: set[asyncio.Task[Any]] = set()
+        self.on_lost: Callable[[], Any] | None = None
+        """Called, or awaited in a task, when the connection is lost; it is looked for meanwhile."""
+        self.on_resumed: Callable[[], Any] | None = None
+        """Called, or awaited in a task, when there is a connection again."""
+
+    @property
+    def state(self) -> State:
+        """ "connected"; "lost" while there is no connection and one is looked for, or was not yet; "closed".
+
+        >>> connection.on_lost = lambda: print("no connection")
+        >>> connection.state
+        'connected'
+        """
+        if self.closed:
+            return "closed"
+        return "connected" if self._link is not None and self._link.is_up else "lost"
 
     @property
     def closed(self) -> bool:
@@ -182,6 +206,18 @@ class Connection(Block):
         await self._connecting.get()
         return self
 
+    def _tell(self, change: Literal["on_lost", "on_resumed"]) -> None:
+        callback = self.on_lost if change == "on_lost" else self.on_resumed
+        try:
+            result = callback() if callback is not None else None
+        except Exception:
+            log.exception("%s of a connection raised", change)
+            return
+        if asyncio.iscoroutine(result):
+            task = asyncio.get_running_loop().create_task(_logged(change, result))
+            self._callbacks.add(task)
+            task.add_done_callback(self._callbacks.discard)
+
     def _leave(self, link: Link) -> None:
         """Whoever connected was cancelled, and has nothing to close."""
         self._link = None
@@ -204,6 +240,7 @@ class Connection(Block):
             try:
                 await link.reach(server, share)
                 self._link = link
+                link.tell = self._tell
                 return link
             except AccessDenied:
                 raise
@@ -213,6 +250,13 @@ class Connection(Block):
                 failures[str(server)] = reason_of(error)
         reasons = "; ".join(f"{server}: {reason}" for server, reason in failures.items())
         raise ConnectionFailed(f"no server could be reached. {reasons}", failures)
+
+
+async def _logged(name: str, callback: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await callback
+    except Exception:
+        log.exception("%s of a connection raised", name)
 
 
 def _checked(what: str, text: str | None) -> str:

@@ -79,6 +79,9 @@ class Consumer(Block):
     async def receive(self, timeout: Duration | None = None) -> Message | None:
         """The next message; None when none came within `timeout`. Without a timeout, wait for it.
 
+        NotConnected instead of None when there has been no connection for longer than connect's `timeout`;
+        it is looked for meanwhile, and the consumer goes on when it is there again.
+
         In an auto session the message is acknowledged, in the background, when this returns.
 
         >>> message = await consumer.receive(timeout=1.0)
@@ -307,6 +310,9 @@ class Consumer(Block):
             raise
         if core.buffered:
             self.arrived()
+        if count and not taken and link.away_s > self._scope.timeout:
+            # An empty queue and a server that is gone are to differ.
+            raise link.away()
         return taken
 
     def _is_sure(self, attached: Attached) -> bool:

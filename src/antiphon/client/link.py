@@ -3,19 +3,20 @@
 Bytes in, events out to whoever waits for them; bytes out at most once a turn of the event
 loop. There is one timer, set to when the core wants to be woken. When a socket is lost the
 link looks for another by itself, and those who wait only wait longer: for as long as somebody
-does, and at least for `reconnect_s`. Then, or when no other socket could help, it is over.
+does or has a consumer, and at least for `reconnect_s`. Then, or when no other socket could help, it is over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 from antiphon import clock
 from antiphon.client.core import NEVER_NS, ClientCore
@@ -41,6 +42,8 @@ from antiphon.wire.frames import CONFIRM, Goodbye, decode_server_frame
 
 ATTEMPT_S = 3.0
 """How long a server may take to let us in again, before the next one is tried."""
+
+log = logging.getLogger("antiphon")
 
 R = TypeVar("R", bound=Reply)
 
@@ -85,6 +88,8 @@ class Link:
         self.error: AntiphonError | None = None
         self.loop = asyncio.get_running_loop()
         self.receivers: dict[tuple[int, int], Receiver] = {}
+        self.tell: Callable[[Literal["on_lost", "on_resumed"]], None] | None = None
+        self._is_lost = False
         self._route = Route(servers, random.random)
         self._reconnect_s = reconnect_s
         self._line: Line | None = None
@@ -110,6 +115,11 @@ class Link:
     def is_up(self) -> bool:
         """Is there a connection at this moment?"""
         return self.core.welcome is not None
+
+    @property
+    def away_s(self) -> float:
+        """How long there has been no connection; 0 if there is one."""
+        return (clock.now_ns() - self._route.lost_ns) / 1e9 if self._is_lost else 0.0
 
     # -- one socket after the other --------------------------------------------
 
@@ -178,10 +188,19 @@ class Link:
             line.welcomed.set_exception(error)
             line.welcomed.exception()
         elif is_final or not self._reconnect_s:
+            log.warning("the connection to %s is over: %s", self.server, error)
             self.end(error)
+            self._tell("on_lost")
         else:
+            self._is_lost = True
+            log.warning("the connection to %s is lost: %s; looking for a server", self.server, error)
             self._route.lost(clock.now_ns(), was_silent=was_silent)
             self._reconnecting = self.loop.create_task(self._reconnect(error))
+            self._tell("on_lost")
+
+    def _tell(self, change: Literal["on_lost", "on_resumed"]) -> None:
+        if self.tell is not None:
+            self.tell(change)
 
     async def find(self) -> None:
         """Try the servers, over and over, until one of them lets us in."""
@@ -213,12 +232,21 @@ class Link:
                 if await self._try_next():
                     return
             except AccessDenied as error:
-                self.end(error)
+                self._give_up(error)
                 return
             tried_s = (clock.now_ns() - route.lost_ns) / 1e9
-            if tried_s >= self._reconnect_s and not self._waiting and not self.core.is_awaited:
+            if tried_s >= self._reconnect_s and not self._is_needed:
                 text = f"{lost}; no server could be reached for {tried_s:.0f} s. {route.reasons}"
-                self.end(NotConnected(text))
+                self._give_up(NotConnected(text))
+
+    @property
+    def _is_needed(self) -> bool:
+        """Does somebody wait, or have a consumer, who will come and ask?"""
+        return bool(self._waiting or self.receivers or self.core.is_awaited)
+
+    def _give_up(self, error: AntiphonError) -> None:
+        log.warning("the connection to %s is given up: %s", self.server, error)
+        self.end(error)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -270,6 +298,10 @@ class Link:
         self._route.refresh(read_servers(event.welcome.servers))
         if not line.welcomed.done():
             line.welcomed.set_result(event.welcome)
+        if self._is_lost:
+            log.info("connected to %s again after %.1f s", self.server, self.away_s)
+            self._is_lost = False
+            self._tell("on_resumed")
 
     # -- what the application's side calls -------------------------------------
 
@@ -301,6 +333,13 @@ class Link:
         if self.is_up or not self._route.failures:
             return Timeout(f"{self.server} did not answer within {timeout:g} s")
         return Timeout(f"there was no connection for {timeout:g} s. {self._route.reasons}")
+
+    def away(self) -> NotConnected:
+        """Why nothing comes: there has been no connection for so long."""
+        return NotConnected(
+            f"there has been no connection for {self.away_s:.1f} s, and it is still looked for. "
+            f"{self._route.reasons}"
+        )
 
     def check(self) -> None:
         """Raise NotConnected if the connection is over. One that was lost and is looked for is not."""

@@ -363,3 +363,107 @@ async def test_outcomes_that_are_repeated_are_ordinary_receipts() -> None:
         )
         receipts = await producer.send_many([b"a", b"b"])
         assert [receipt.sequence for receipt in receipts] == [40, 41]
+
+
+# -- an application that wants to know ------------------------------------------------------
+
+
+@asynchronous
+async def test_an_empty_queue_and_a_server_that_is_gone_differ() -> None:
+    async with serving() as server, antiphon.connect(server.url, timeout=0.2, reconnect=0.01) as connection:
+        session = await connection.session()
+        consumer = await session.consumer(QUEUE)
+        assert await consumer.receive(timeout=0) is None
+        server.greet = lambda hello: frames.Goodbye(code="connection.limit", text="too many")
+        await second_peer(server)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(antiphon.NotConnected, match=r"no connection .* too many"):
+            while True:
+                assert await consumer.receive(timeout=0.01) is None
+        assert asyncio.get_running_loop().time() - began >= 0.15
+        with pytest.raises(antiphon.NotConnected):
+            await consumer.receive_many(5, timeout=0)
+        # Nobody waits now, and reconnect's time has been over for long; but there is a consumer.
+        count = len(server.heard_of(frames.Hello))
+        await server.until(lambda: len(server.heard_of(frames.Hello)) > count + 1)
+        assert connection.state == "lost"
+        server.greet = None
+        server.fill(QUEUE, [b"late"])
+        message = await consumer.receive()
+        assert message is not None and message.body == b"late"
+        assert await consumer.receive(timeout=0) is None
+        assert connection.state == "connected"
+    assert connection.state == "closed"
+
+
+@asynchronous
+async def test_what_was_received_is_given_though_the_server_is_gone() -> None:
+    async with serving() as server, antiphon.connect(server.url, timeout=0.2) as connection:
+        session = await connection.session(ack="client")
+        consumer = await session.consumer(QUEUE)
+        server.fill(QUEUE, [b"a", b"b"])
+        await server.until(lambda: len(server.consumers[SESSION, 1].holds) == 2)
+        assert len(await consumer.receive_many(1)) == 1
+        server.greet = lambda hello: None
+        await second_peer(server)
+        assert [message.body for message in await consumer.receive_many(5, timeout=0.3)] == [b"b"]
+        with pytest.raises(antiphon.NotConnected):
+            await consumer.receive_many(5, timeout=0)
+        server.greet = None
+        server.say(server.welcome())
+
+
+@asynchronous
+async def test_the_application_is_told_of_a_lost_connection_and_of_its_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="antiphon")
+    told: list[str] = []
+
+    async def resumed() -> None:
+        told.append("resumed")
+
+    async with serving() as server:
+        connection = antiphon.connect(server.url)
+        assert connection.state == "lost"
+        connection.on_lost = lambda: told.append(f"lost, and {connection.state}")
+        connection.on_resumed = resumed
+        async with connection:
+            assert (connection.state, told, caplog.messages) == ("connected", [], [])
+            await second_peer(server)
+            while connection.state != "connected" or len(told) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert told == ["lost, and lost", "resumed"]
+        lost, again = caplog.records
+        assert (lost.levelname, lost.name) == ("WARNING", "antiphon")
+        address = server.url.removeprefix("antiphon://")
+        assert lost.message.startswith(f"the connection to {address} is lost: ")
+        assert (again.levelname, again.name) == ("INFO", "antiphon")
+        assert again.message.startswith(f"connected to {address} again after ")
+
+
+@asynchronous
+async def test_a_callback_that_raises_does_not_end_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+
+        def raising() -> None:
+            raise ZeroDivisionError
+
+        connection.on_lost = raising
+        consumer = await (await connection.session()).consumer(QUEUE)
+        await second_peer(server)
+        server.fill(QUEUE, [b"x"])
+        assert await consumer.receive() is not None
+        assert "on_lost" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+@asynchronous
+async def test_a_connection_that_is_given_up_is_told_as_lost_once(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    async with serving() as server, antiphon.connect(server.url, reconnect=0) as connection:
+        connection.on_lost = lambda: told.append(connection.state)
+        server.drop()
+        while connection.state != "closed":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert told == ["closed"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
