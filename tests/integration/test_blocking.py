@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -76,3 +78,50 @@ def test_closing_ends_the_thread(server: Server) -> None:
     assert threading.active_count() == before + 1
     connection.close()
     assert threading.active_count() == before
+
+
+FORKED = """
+import os, sys, traceback
+import antiphon, antiphon.blocking
+
+with antiphon.blocking.connect(sys.argv[1]) as connection, connection.session() as session:
+    producer, consumer = session.producer("queue:forked"), session.consumer("queue:forked")
+    producer.send_many(["one", "two", "three"])
+    assert consumer.receive().body == "one"
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            refused = 0
+            for use in (
+                consumer.receive,
+                lambda: consumer.receive(timeout=1),
+                lambda: next(iter(consumer)),
+                lambda: producer.send("no"),
+                connection.session,
+                lambda: connection.admin().status(),
+            ):
+                try:
+                    use()
+                except antiphon.NotConnected as error:
+                    assert "forked: connect again here" in str(error), error
+                    refused += 1
+            consumer.close(), session.close(), connection.close()  # nothing, and no waiting
+            with antiphon.blocking.connect(sys.argv[1]) as own:
+                own.session().producer("queue:forked").send("four")
+            code = 0 if refused == 6 else 2
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+    print([consumer.receive(timeout=10).body for _ in range(3)])
+"""
+
+
+def test_a_client_used_after_fork_is_refused_and_does_not_hang(server: Server) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, server.url], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("['two', 'three', 'four']\n", 0), done.stderr

@@ -7,6 +7,7 @@ nothing half done: the call is cancelled, and if its result was on the way alrea
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
@@ -110,7 +111,13 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="antiphon-client", daemon=True)
         self._thread.start()
-        self.is_over = False
+        self._process = os.getpid()
+        self._is_ended = False
+
+    @property
+    def is_over(self) -> bool:
+        """Has it ended? In a process made by `fork` there is no such thread, and there never will be."""
+        return self._is_ended or os.getpid() != self._process
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -133,7 +140,7 @@ class LoopThread:
         call = Call(coroutine, undo)
         try:
             self.call(call.begin)
-        except errors.NotConnected:
+        except errors.LocalError:
             coroutine.close()
             raise
         return call
@@ -158,7 +165,13 @@ class LoopThread:
 
     def call(self, action: Callable[..., Any], *args: Any) -> None:
         """Do this soon in the loop's thread, in the order of asking."""
-        assert threading.current_thread() is not self._thread, "the loop would wait for itself"
+        if threading.current_thread() is self._thread:
+            raise errors.LocalError("a callback may not use the connection: have another thread do that")
+        if os.getpid() != self._process:
+            raise errors.NotConnected(
+                f"the connection belongs to process {self._process}, from which this one ({os.getpid()}) was "
+                "forked: connect again here"
+            )
         try:
             if not self.is_over:
                 self._loop.call_soon_threadsafe(action, *args)
@@ -175,14 +188,17 @@ class LoopThread:
         ends and no other thread runs any more: whoever waited then would wait for ever.
         """
         try:
-            self._loop.call_soon_threadsafe(Call(coroutine, None).begin)
+            if os.getpid() == self._process:
+                self._loop.call_soon_threadsafe(Call(coroutine, None).begin)
+                return
         except RuntimeError:
             # The loop is closed, and what was open in it, too.
-            coroutine.close()
+            pass
+        coroutine.close()
 
     def end(self) -> None:
         """Stop the loop and wait for the thread. Once more does nothing."""
         if not self.is_over:
-            self.is_over = True
+            self._is_ended = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -451,3 +451,22 @@ def test_what_an_interruption_left_behind_ends_with_the_loop() -> None:
     loop.end()
     loop.end()
     assert ended.is_set()
+
+
+def test_a_callback_that_uses_the_connection_is_refused(server: ServerThread) -> None:
+    told: list[object] = []
+    ended = threading.Event()
+    with blocking.connect(server.url) as connection:
+
+        def lost() -> None:
+            try:
+                connection.session()
+            except antiphon.LocalError as error:
+                told.append(str(error))
+            told.append(connection.state)
+            ended.set()
+
+        connection.on_lost = lost
+        server.do(FakeServer.drop)
+        assert ended.wait(5)
+    assert told == ["a callback may not use the connection: have another thread do that", "lost"]
