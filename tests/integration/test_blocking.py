@@ -125,3 +125,31 @@ def test_a_client_used_after_fork_is_refused_and_does_not_hang(server: Server) -
         [sys.executable, "-c", FORKED, server.url], capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.returncode) == ("['two', 'three', 'four']\n", 0), done.stderr
+
+
+def test_consumers_written_on_the_fly_keep_nothing_from_others(server: Server) -> None:
+    bodies = [f"{number}" for number in range(20)]
+    with antiphon.blocking.connect(server.url) as connection, antiphon.blocking.connect(server.url) as other:
+        session, another = connection.session(), other.session()
+        session.producer("queue:on-the-fly").send_many(bodies)
+        taken = [session.consumer("queue:on-the-fly").receive(timeout=10) for _ in range(5)]
+        assert [message.body for message in taken if message] == bodies[:5]
+        # The first session stays open, and has had all of them.
+        rest = another.consumer("queue:on-the-fly").receive_many(15, timeout=30)
+        assert [message.body for message in rest] == bodies[5:]
+        assert not any(message.redelivered for message in rest)
+        assert another.consumer("queue:on-the-fly").receive(timeout=0) is None
+
+
+def test_a_transaction_that_writes_its_consumer_on_the_fly_may_go_on(server: Server) -> None:
+    bodies = [f"{number}" for number in range(20)]
+    with antiphon.blocking.connect(server.url) as connection, antiphon.blocking.connect(server.url) as other:
+        connection.session().producer("queue:transacted").send_many(bodies)
+        session, another = connection.session(transacted=True), other.session()
+        with session.transaction():
+            taken = [session.consumer("queue:transacted").receive(timeout=10) for _ in range(5)]
+            assert [message.body for message in taken if message] == bodies[:5]
+            session.producer("queue:invoices").send("for five")
+        rest = another.consumer("queue:transacted").receive_many(15, timeout=30)
+        assert [message.body for message in rest] == bodies[5:]
+        assert [message.body for message in another.browse("queue:invoices")] == ["for five"]

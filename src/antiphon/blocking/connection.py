@@ -32,7 +32,7 @@ def connect(
     connection = aio.connect(url, user, password, client_id, timeout, reconnect)
     loop = LoopThread()
     try:
-        loop.run(connection.opened())
+        loop.run(connection._opened())
     except BaseException:
         loop.end()
         raise
@@ -96,7 +96,7 @@ class Connection(Block):
         ...     consumer = session.consumer("queue:orders")
         """
         session = self._connection.session(ack, transacted=transacted)
-        self._loop.run(session.opened())
+        self._loop.run(session._opened())
         return Session(self._loop, session)
 
     def staging(self, app_id: str) -> Staging:

@@ -29,7 +29,7 @@ class Message(MessageView):
     _loop: LoopThread
 
     @classmethod
-    def of(cls, message: MessageView, loop: LoopThread) -> Message:
+    def _of(cls, message: MessageView, loop: LoopThread) -> Message:
         blocking = cls(message._batch, message._row, message._delivery)
         blocking._loop = loop
         return blocking
@@ -52,6 +52,7 @@ class Consumer(Block):
     def __init__(self, loop: LoopThread, consumer: asynchronous.Consumer) -> None:
         self._loop = loop
         self._consumer = consumer
+        self._intake = consumer._intake
 
     @property
     def destination(self) -> str:
@@ -81,9 +82,9 @@ class Consumer(Block):
         """
         if not (isinstance(n, int) and n >= 0):
             raise LocalError(f"receive_many takes a number of messages; it was {n!r}")
-        spans = self.take(n, timeout)
-        self._loop.call(self._consumer.given, spans)
-        return [Message.of(message, self._loop) for span in spans for message in span.messages()]
+        spans = self._take(n, timeout)
+        self._loop.call(self._intake.given, spans)
+        return [Message._of(message, self._loop) for span in spans for message in span.messages()]
 
     def __iter__(self) -> Iteration:
         """The messages as they come, until the consumer is closed.
@@ -112,20 +113,20 @@ class Consumer(Block):
     # -- for iterations --------------------------------------------------------
 
     @property
-    def was_closed_here(self) -> bool:
-        return self._consumer.was_closed_here
+    def _was_closed_here(self) -> bool:
+        return self._intake.was_closed_here
 
-    def take(self, n: int, timeout: Duration | None) -> Sequence[Span]:
+    def _take(self, n: int, timeout: Duration | None) -> Sequence[Span]:
         """Messages that are not yet the application's: who is interrupted here has taken none."""
-        return self._loop.run(self._consumer.take(n, timeout), self._consumer.put_back)
+        return self._loop.run(self._intake.take(n, timeout), self._intake.put_back)
 
-    def given_in_turn(self, span: Span) -> Message:
-        self._loop.call(self._consumer.given_in_turn, span)
-        return Message.of(span.message(), self._loop)
+    def _given_in_turn(self, span: Span) -> Message:
+        self._loop.call(self._intake.given_in_turn, span)
+        return Message._of(span.message(), self._loop)
 
-    def done_with(self, span: Span) -> None:
+    def _done_with(self, span: Span) -> None:
         if not self._loop.is_over:
-            self._loop.call(self._consumer.done_with, span)
+            self._loop.call(self._intake.done_with, span)
 
 
 class Iteration:
@@ -144,19 +145,19 @@ class Iteration:
     def __next__(self) -> Message:
         self._finish()
         try:
-            spans = self._consumer.take(1, None)
+            spans = self._consumer._take(1, None)
         except ConsumerClosed:
-            if self._consumer.was_closed_here:
+            if self._consumer._was_closed_here:
                 raise StopIteration from None
             raise
         self._last = spans[0]
-        return self._consumer.given_in_turn(spans[0])
+        return self._consumer._given_in_turn(spans[0])
 
     def _finish(self) -> None:
         """The application is done with the last message."""
         if self._last is not None:
             last, self._last = self._last, None
-            self._consumer.done_with(last)
+            self._consumer._done_with(last)
 
     def __del__(self) -> None:
         if self._last is not None and is_left_normally(self._function):

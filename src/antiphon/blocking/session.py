@@ -11,6 +11,7 @@ from antiphon.blocking.block import Block
 from antiphon.blocking.consumer import Consumer, Message
 from antiphon.blocking.loop import LoopThread
 from antiphon.blocking.producer import Producer
+from antiphon.client import consumer as asynchronous_consumer
 from antiphon.client import session as asynchronous
 from antiphon.client.durations import Duration
 from antiphon.client.subscribing import Start
@@ -48,7 +49,7 @@ class Session(Block):
         >>> producer = session.producer("queue:orders")
         """
         producer = self._session.producer(destination)
-        self._loop.run(producer.opened())
+        self._loop.run(producer._opened())
         return Producer(self._loop, producer)
 
     def consumer(
@@ -67,9 +68,14 @@ class Session(Block):
         >>> with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = consumer.receive(timeout=1.0)
         """
-        consumer = self._session.consumer(destination, prefetch, durable=durable, start=start, create=create)
-        self._loop.run(consumer.opened())
-        return Consumer(self._loop, consumer)
+
+        async def opened() -> asynchronous_consumer.Consumer:
+            # In the loop, which knows of consumers that were dropped.
+            return await self._session.consumer(
+                destination, prefetch, durable=durable, start=start, create=create
+            )
+
+        return Consumer(self._loop, self._loop.run(opened()))
 
     def browse(self, destination: str, *, create: bool = True) -> Iterator[Message]:
         """The messages of a queue, or what a topic keeps, without consuming them.
@@ -84,7 +90,7 @@ class Session(Block):
             return await anext(messages, None)
 
         while (message := self._loop.run(following())) is not None:
-            yield Message.of(message, self._loop)
+            yield Message._of(message, self._loop)
 
     def unsubscribe(self, name: str) -> None:
         """End a durable subscription; what waits in it is lost to it.
@@ -128,12 +134,12 @@ class Session(Block):
         >>> with session.transaction():
         ...     producer.send(b"...")
         """
-        self._session.check_transacted("committed")
+        self._session._check_transacted("committed")
         try:
             yield
         except BaseException:
             if not self._loop.is_over:
-                self._loop.run(self._session.give_up(timeout))
+                self._loop.run(self._session._give_up(timeout))
             raise
         self.commit(timeout)
 

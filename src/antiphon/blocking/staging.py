@@ -76,7 +76,7 @@ class Staging(Block):
         ...     part = writer.seal()
         """
         writer = self._staging.writer(part=part, time_limit=time_limit, timeout=timeout)
-        self._loop.run(writer.opened())
+        self._loop.run(writer._opened())
         return PartWriter(self._loop, writer)
 
     def commit(

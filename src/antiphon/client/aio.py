@@ -201,8 +201,7 @@ class Connection(Block):
         self._link.check()
         return self._link
 
-    async def opened(self) -> Connection:
-        """What awaiting it does."""
+    async def _opened(self) -> Connection:
         await self._connecting.get()
         return self
 

@@ -12,7 +12,7 @@ from antiphon.errors import AntiphonError
 class Block:
     """What an application opens, uses for a while, and closes."""
 
-    async def opened(self) -> Self:
+    async def _opened(self) -> Self:
         """What awaiting it does."""
         raise NotImplementedError
 
@@ -21,10 +21,10 @@ class Block:
         raise NotImplementedError
 
     def __await__(self) -> Generator[Any, None, Self]:
-        return self.opened().__await__()
+        return self._opened().__await__()
 
     async def __aenter__(self) -> Self:
-        return await self.opened()
+        return await self._opened()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

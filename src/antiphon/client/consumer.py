@@ -23,10 +23,14 @@ from antiphon.client.subscribing import Start, Wish
 from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected, SessionClosed
 from antiphon.message import Message, MessageView
 from antiphon.names import parse_destination
+from antiphon.ranges import Ranges
 from antiphon.wire.commands import Unsubscribe
 from antiphon.wire.frames import AckMode, DestinationOpened, Done
 
 PREFETCH_MAX = 1_000_000
+
+DROPPED_SECONDS = 0.2
+"""How long a consumer that the application dropped may be taken over, before it gives back its messages."""
 
 ANSWER_SECONDS = 1.0
 """How long a receive that has messages waits to hear that they are still its own, though its time is up."""
@@ -44,37 +48,25 @@ class Attached(NamedTuple):
 class Consumer(Block):
     """Receives the messages of one destination; `session.consumer` makes them.
 
+    One that the application drops gives back what it has not handed out, unless the session is asked for the
+    same consumer again at once: then that goes on where this one was.
+
     >>> async for message in session.consumer("queue:orders"):
     ...     print(message.body, message.properties)
     """
 
-    def __init__(
-        self,
-        scope: SessionScope,
-        destination: str,
-        prefetch: int | None,
-        durable: str | None = None,
-        start: Start | None = None,
-        *,
-        create: bool = True,
-    ) -> None:
-        self._wish = Wish(parse_destination(destination), durable, start)
-        if prefetch is not None and not (isinstance(prefetch, int) and 1 <= prefetch <= PREFETCH_MAX):
-            raise LocalError(f"prefetch is 1 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
-        self.destination = destination
-        self._is_created = create
-        self._scope = scope
-        self._prefetch = prefetch or PREFETCH_MESSAGES
-        self._opening = Once(self._open)
-        self._closing = Once(self._close)
-        self._error: AntiphonError | None = None
-        self.was_closed_here = False
-        self._waiters: deque[asyncio.Future[bool]] = deque()
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    @property
+    def destination(self) -> str:
+        """The name it was asked for by."""
+        return self._intake.destination
 
     @property
     def closed(self) -> bool:
         """Was it closed, here or by the server?"""
-        return self._error is not None
+        return self._intake.error is not None
 
     async def receive(self, timeout: Duration | None = None) -> Message | None:
         """The next message; None when none came within `timeout`. Without a timeout, wait for it.
@@ -86,10 +78,10 @@ class Consumer(Block):
 
         >>> message = await consumer.receive(timeout=1.0)
         """
-        spans = await self.take(1, timeout)
+        spans = await self._intake.take(1, timeout)
         if not spans:
             return None
-        self.given(spans)
+        self._intake.given(spans)
         return spans[0].message()
 
     async def receive_many(self, n: int, timeout: Duration | None = None) -> list[Message]:
@@ -101,8 +93,8 @@ class Consumer(Block):
         """
         if not (isinstance(n, int) and n >= 0):
             raise LocalError(f"receive_many takes a number of messages; it was {n!r}")
-        spans = await self.take(n, timeout)
-        self.given(spans)
+        spans = await self._intake.take(n, timeout)
+        self._intake.given(spans)
         messages: list[Message] = []
         for span in spans:
             if span.stop - span.start == 1:
@@ -120,7 +112,7 @@ class Consumer(Block):
         >>> async for message in consumer:
         ...     print(message.body)
         """
-        return Iteration(self, sys._getframe(1).f_code)
+        return Iteration(self, self._intake, sys._getframe(1).f_code)
 
     async def close(self) -> None:
         """Wait until the acknowledgements are confirmed, then receive nothing more.
@@ -129,19 +121,62 @@ class Consumer(Block):
 
         >>> await consumer.close()
         """
-        await self._closing.get()
+        await self._intake.close()
 
     def __repr__(self) -> str:
         return f"<Consumer of {self.destination}{' closed' if self.closed else ''}>"
 
-    # -- opening and closing ---------------------------------------------------
+    def __del__(self) -> None:
+        self._intake.dropped()
 
-    async def opened(self) -> Consumer:
-        """What awaiting it does."""
-        self._check(await self._opening.get())
+    async def _opened(self) -> Consumer:
+        await self._intake.opened()
         return self
 
+
+class Intake:
+    """What a consumer does with its session and the server. Applications see it through a `Consumer`."""
+
+    def __init__(
+        self,
+        scope: SessionScope,
+        destination: str,
+        prefetch: int | None,
+        durable: str | None = None,
+        start: Start | None = None,
+        *,
+        create: bool = True,
+    ) -> None:
+        self._wish = Wish(parse_destination(destination), durable, start)
+        if prefetch is not None and not (isinstance(prefetch, int) and 1 <= prefetch <= PREFETCH_MAX):
+            raise LocalError(f"prefetch is 1 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
+        self.destination = destination
+        self.options = (destination, prefetch, durable, start, create)
+        """What it was asked for with: whoever asks for the same may take it over when it was dropped."""
+        self._is_created = create
+        self._scope = scope
+        self._prefetch = prefetch or PREFETCH_MESSAGES
+        self._opening = Once(self._open)
+        self._closing = Once(self._close)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.error: AntiphonError | None = None
+        """Why there will be no more messages."""
+        self.was_closed_here = False
+        self._is_used = True
+        self._is_looked_after = False
+        self._dropped_ns = 0
+        # What the application held of it when another consumer took it over.
+        self._held_before = Ranges()
+        self._waiters: deque[asyncio.Future[bool]] = deque()
+
+    # -- opening and closing ---------------------------------------------------
+
+    async def opened(self) -> None:
+        """What awaiting a consumer does."""
+        self._check(await self._opening.get())
+
     async def _open(self) -> Attached:
+        self._loop = asyncio.get_running_loop()
         scope = self._scope
         session = await scope.core()
         opened = await scope.open_destination(self.destination, create=self._is_created)
@@ -195,28 +230,32 @@ class Consumer(Block):
         session.send_gathered(core)
         try:
             await link.call(link.core.close_consumer(session, core), Done, None)
-            if self._error is not None:
+            if self.error is not None:
                 return
             anew = self._opening.result = await self._attach(link, session, opened, core.subscription, None)
         except AntiphonError as error:
             self.ended(error)
             raise
-        if self._error is not None:
+        if self.error is not None:
             # It was closed meanwhile.
             self._scope.consumers.pop(self, None)
             link.receivers.pop((session.session, anew.core.consumer), None)
             await self._detach(anew)
 
     def _check(self, attached: Attached) -> None:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         attached.link.check()
+
+    async def close(self) -> None:
+        """Give back what it has, and wait until its acknowledgements are confirmed."""
+        await self._closing.get()
 
     async def _close(self) -> None:
         if self._opening.has_begun:
             await self._opening.get()
         attached = self._opening.result  # as it is since it last began anew
-        self.was_closed_here = self._error is None
+        self.was_closed_here = self.error is None
         self.ended(ConsumerClosed("the consumer is closed"))
         if attached is None:
             return
@@ -227,8 +266,20 @@ class Consumer(Block):
         if transactions is not None and core.held and not self._scope.is_closed:
             # Until the transaction has acknowledged what it gave, it has to stay: else others would get it.
             transactions.close_later(partial(self._detach, attached))
+        elif self._held_before.intersection(core.held) and not self._scope.is_closed:
+            link.loop.call_later(DROPPED_SECONDS, self._detach_later, attached)
         else:
             await self._detach(attached)
+
+    def _detach_later(self, attached: Attached) -> None:
+        """The application still has messages of a consumer that was there before: until it has acknowledged
+        those this has to stay, else others would get them."""
+        if self._scope.is_over:
+            return
+        if self._held_before.intersection(attached.core.held):
+            attached.link.loop.call_later(DROPPED_SECONDS, self._detach_later, attached)
+        else:
+            self._scope.leave(self._detach(attached))
 
     async def _detach(self, attached: Attached) -> None:
         link, session, core, _ = attached
@@ -249,6 +300,63 @@ class Consumer(Block):
             if session.owes_word():
                 raise
 
+    # -- dropped, and taken over -----------------------------------------------
+
+    def dropped(self) -> None:
+        """The application has no consumer any more: it may have been garbage in any thread, at any moment."""
+        loop = self._loop
+        if loop is None or self.error is not None:
+            return
+        self._is_used = False
+        if asyncio._get_running_loop() is loop:
+            # The next call for the same is to find it.
+            self._scope.dropped[self] = None
+        try:
+            loop.call_soon_threadsafe(self._on_dropped)
+        except RuntimeError:
+            # The loop is closed, and what was open in it, too.
+            pass
+
+    def _on_dropped(self) -> None:
+        if not self._is_used:
+            self._scope.dropped[self] = None
+            self._dropped_ns = clock.now_ns()
+            if not self._is_looked_after:
+                self._look_after()
+
+    def _look_after(self) -> None:
+        assert self._loop is not None, "only what was opened is dropped"
+        self._is_looked_after = True
+        self._loop.call_later(DROPPED_SECONDS, self._give_back)
+
+    def _give_back(self) -> None:
+        """If nobody took it over, others are to have what was sent ahead."""
+        scope, attached = self._scope, self._opening.result
+        self._is_looked_after = False
+        if self not in scope.dropped:
+            return
+        if scope.is_over or self.error is not None or not self._opening.has_begun:
+            del scope.dropped[self]
+        elif (
+            clock.now_ns() - self._dropped_ns < DROPPED_SECONDS * 0.5e9
+            # With it would go what the application still works on.
+            or attached is None
+            or attached.core.held
+            or scope.hindrance is not None
+        ):
+            self._look_after()
+        else:
+            del scope.dropped[self]
+            scope.leave(self.close())
+
+    def taken_over(self) -> Intake:
+        """Another consumer goes on with it."""
+        del self._scope.dropped[self]
+        self._is_used = True
+        if self._opening.result is not None:
+            self._held_before = self._opening.result.core.held.copy()
+        return self
+
     # -- the link says ---------------------------------------------------------
 
     def arrived(self) -> None:
@@ -261,7 +369,7 @@ class Consumer(Block):
 
     def ended(self, error: AntiphonError) -> None:
         """There will be no more messages, for this reason. The first reason counts."""
-        self._error = self._error or error
+        self.error = self.error or error
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(True)

@@ -23,7 +23,7 @@ from antiphon.errors import ConsumerClosed
 from antiphon.message import Message
 
 if TYPE_CHECKING:
-    from antiphon.client.consumer import Consumer
+    from antiphon.client.consumer import Consumer, Intake
 
 _LEAVING = frozenset(dis.opmap[name] for name in ("POP_TOP", "POP_ITER") if name in dis.opmap)
 
@@ -31,10 +31,11 @@ _LEAVING = frozenset(dis.opmap[name] for name in ("POP_TOP", "POP_ITER") if name
 class Iteration:
     """The messages of a consumer, one by one; `async for` makes it."""
 
-    __slots__ = ("_consumer", "_function", "_last")
+    __slots__ = ("_consumer", "_function", "_intake", "_last")
 
-    def __init__(self, consumer: Consumer, function: CodeType) -> None:
-        self._consumer = consumer
+    def __init__(self, consumer: Consumer, intake: Intake, function: CodeType) -> None:
+        self._consumer = consumer  # so that it is not dropped before the loop is
+        self._intake = intake
         self._function = function
         self._last: Span | None = None
 
@@ -42,23 +43,23 @@ class Iteration:
         return self
 
     async def __anext__(self) -> Message:
-        consumer = self._consumer
+        intake = self._intake
         self._finish()
         try:
-            spans = await consumer.take(1, None)
+            spans = await intake.take(1, None)
         except ConsumerClosed:
-            if consumer.was_closed_here:
+            if intake.was_closed_here:
                 raise StopAsyncIteration from None
             raise
         self._last = spans[0]
-        consumer.given_in_turn(spans[0])
+        intake.given_in_turn(spans[0])
         return spans[0].message()
 
     def _finish(self) -> None:
         """The application is done with the last message."""
         if self._last is not None:
             last, self._last = self._last, None
-            self._consumer.done_with(last)
+            self._intake.done_with(last)
 
     def __del__(self) -> None:
         if self._last is not None and is_left_normally(self._function):

@@ -221,8 +221,7 @@ class Producer(Block):
 
     # -- opening ---------------------------------------------------------------
 
-    async def opened(self) -> Producer:
-        """What awaiting it does."""
+    async def _opened(self) -> Producer:
         await self._open()
         return self
 

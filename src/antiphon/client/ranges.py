@@ -489,8 +489,7 @@ class Ranges(Block):
         """Was it closed, or can it not go on?"""
         return self._is_closed
 
-    async def opened(self) -> Ranges:
-        """What awaiting it does."""
+    async def _opened(self) -> Ranges:
         self._scope.link.check()
         return self
 

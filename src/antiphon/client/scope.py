@@ -26,6 +26,8 @@ CLOSE_TIMEOUT_S = 60.0
 class Receiving(Protocol):
     """A consumer, as its session knows it."""
 
+    options: tuple[Any, ...]
+
     def is_fed_by(self, core: ConsumerCore) -> bool:
         """Is this where its messages come from?"""
 
@@ -61,12 +63,15 @@ class SessionScope:
         self.timeout = timeout
         self.is_closed = False
         self.consumers: dict[Receiving, None] = {}  # a dict for its order
+        # Those that the application dropped, and nobody has taken over yet.
+        self.dropped: dict[Receiving, None] = {}
         self.transactions = Transactions(self) if ack_mode is AckMode.TRANSACTED else None
         # While it is set, whoever takes messages waits for it first.
         self.hindrance: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._lanes: dict[tuple[str, int], Lane] = {}  # ids are a channel's own
         self._link = link
         self._opening = Once(self._open)
+        self._left: set[asyncio.Task[None]] = set()
 
     @property
     def link(self) -> Link:
@@ -109,6 +114,19 @@ class SessionScope:
                 return await self.outcome(fate)
         except TimeoutError:
             raise self.link.late(self.timeout) from None
+
+    def leave(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Have this done without anybody waiting for it. What goes wrong with it ends with the session."""
+
+        async def ended() -> None:
+            try:
+                await ending
+            except AntiphonError:
+                pass
+
+        task = asyncio.get_running_loop().create_task(ended())
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
 
     def new_fate(self) -> Fate:
         return Fate(self.link.loop)

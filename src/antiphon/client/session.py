@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from antiphon.client.block import Block
 from antiphon.client.browsing import browse
-from antiphon.client.consumer import Consumer
+from antiphon.client.consumer import Consumer, Intake
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.once import Once
 from antiphon.client.producer import TIMEOUT_DEFAULT_S, Producer
@@ -75,11 +75,19 @@ class Session(Block):
 
         A destination that does not exist is made, unless `create` is False: then DestinationError.
 
+        A consumer that is dropped without being closed gives back what it has not handed out, after a moment.
+        Whoever asks for the same in that moment goes on where it was, so that calls like
+        `session.consumer("queue:orders").receive()` may follow each other.
+
         >>> async with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = await consumer.receive(timeout=1.0)
         >>> consumer = await session.consumer("topic:prices", durable="audit", start="earliest")
         """
-        return Consumer(self._scope, destination, prefetch, durable, start, create=create)
+        intake = Intake(self._scope, destination, prefetch, durable, start, create=create)
+        for dropped in list(self._scope.dropped):
+            if isinstance(dropped, Intake) and dropped.options == intake.options and dropped.error is None:
+                return Consumer(dropped.taken_over())
+        return Consumer(intake)
 
     def browse(self, destination: str, *, create: bool = True) -> AsyncIterator[Message]:
         """The messages of a queue, or what a topic keeps, without consuming them.
@@ -170,11 +178,11 @@ class Session(Block):
         transactions = self._transactions("committed")
         return await run(transactions, lambda: function(self), attempts, _limit_s(timeout))
 
-    async def give_up(self, timeout: Duration | None = None) -> None:
+    async def _give_up(self, timeout: Duration | None = None) -> None:
         """What `transaction` does when an exception leaves its block."""
         await self._transactions("rolled back").give_up(_limit_s(timeout))
 
-    def check_transacted(self, done: str) -> None:
+    def _check_transacted(self, done: str) -> None:
         """Raise LocalError unless it is a transacted session."""
         self._transactions(done)
 
@@ -200,8 +208,7 @@ class Session(Block):
     def __repr__(self) -> str:
         return f"<Session ack={self.ack}{' closed' if self.closed else ''}>"
 
-    async def opened(self) -> Session:
-        """What awaiting it does."""
+    async def _opened(self) -> Session:
         await self._scope.core()
         return self
 

@@ -163,8 +163,7 @@ class PartWriter(Block):
                 core.outbox(name).order(DropStaged(parts=(self.part.id,)), self._scope.new_fate())
                 link.flush_soon()
 
-    async def opened(self) -> PartWriter:
-        """What awaiting it does."""
+    async def _opened(self) -> PartWriter:
         await self._scope.core()
         return self
 

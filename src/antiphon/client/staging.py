@@ -234,8 +234,7 @@ class Staging(Block):
         """Was it closed, or can it not go on?"""
         return self._scope.is_over
 
-    async def opened(self) -> Staging:
-        """What awaiting it does."""
+    async def _opened(self) -> Staging:
         await self._scope.core()
         return self
 

@@ -69,24 +69,9 @@ PAIRS = [
     (antiphon.Consumer, blocking.Consumer),
     (antiphon.Staging, blocking.Staging),
     (antiphon.Admin, blocking.Admin),
+    (antiphon.Ranges, blocking.ranges.Ranges),
     (antiphon.Message, blocking.Message),
 ]
-
-# Of the asyncio face alone: what awaiting does, and what consumers do for iterations and the link.
-BETWEEN_OURSELVES = {
-    "opened",
-    "arrived",
-    "ended",
-    "put_back",
-    "take",
-    "given",
-    "given_in_turn",
-    "done_with",
-    "check_transacted",
-    "give_up",
-    "is_fed_by",
-    "restart",
-}
 
 
 def words(cls: type[Any]) -> dict[str, list[tuple[Any, ...]]]:
@@ -96,7 +81,7 @@ def words(cls: type[Any]) -> dict[str, list[tuple[Any, ...]]]:
         if inspect.isfunction(member)
         else []
         for name, member in inspect.getmembers(cls)
-        if not name.startswith("_") and name not in BETWEEN_OURSELVES
+        if not name.startswith("_")
     }
 
 

@@ -450,3 +450,78 @@ async def test_a_receive_that_cannot_learn_whose_its_messages_are_returns_none_a
         server.say(frames.Done(request=server.heard_of(frames.ConsumerCheck)[0].request))
         message = await consumer.receive()
         assert message is not None and message.body == b"a"
+
+
+# -- consumers that are dropped --------------------------------------------------------
+
+
+@pytest.mark.parametrize("ack", ["auto", "client", "individual", "dups_ok"])
+@asynchronous
+async def test_a_consumer_written_twice_goes_on_where_the_first_was(ack: str) -> None:
+    async with consuming(b"a", b"b", b"c", ack=ack) as (server, session, _):
+        received = [await session.consumer("queue:a").receive(timeout=5) for _ in range(3)]
+        assert [message.body for message in received if message] == [b"a", b"b", b"c"]
+        assert len(server.heard_of(frames.ConsumerOpen)) == 1
+        await session.consumer("queue:a", prefetch=7)  # not the same
+        assert len(server.heard_of(frames.ConsumerOpen)) == 2
+
+
+@asynchronous
+async def test_a_consumer_that_is_dropped_gives_back_what_it_has_not_handed_out() -> None:
+    async with consuming(*[b"%d" % number for number in range(5)]) as (server, session, _):
+        first = await session.consumer("queue:a").receive(timeout=5)
+        assert first is not None and first.body == b"0"
+        async with antiphon.connect(server.url) as other, other.session() as another:
+            messages = await another.consumer("queue:a").receive_many(4, timeout=5)
+            assert [message.body for message in messages] == [b"1", b"2", b"3", b"4"]
+            assert not any(message.redelivered for message in messages)
+        assert await session.consumer("queue:a").receive(timeout=0.05) is None
+
+
+@pytest.mark.parametrize("ack", ["client", "individual"])
+@asynchronous
+async def test_what_the_application_holds_of_a_dropped_consumer_stays_its_own(ack: str) -> None:
+    async with consuming(b"a", b"b", ack=ack) as (server, session, _):
+        message = await session.consumer("queue:a").receive(timeout=5)
+        assert message is not None
+        async with antiphon.connect(server.url) as other, other.session() as another:
+            consumer = await another.consumer("queue:a")
+            assert await consumer.receive(timeout=0.5) is None
+            await message.ack()
+            rest = await consumer.receive(timeout=5)
+            assert rest is not None and rest.body == b"b"
+            assert await consumer.receive(timeout=0) is None
+
+
+@asynchronous
+async def test_closing_a_consumer_that_took_over_another_leaves_what_is_held_of_that() -> None:
+    async with consuming(b"a", b"b", b"c", ack="individual") as (server, session, _):
+        held = await session.consumer("queue:a").receive(timeout=5)
+        async with session.consumer("queue:a") as consumer:
+            second = await consumer.receive(timeout=5)
+            assert held is not None and second is not None and second.body == b"b"
+        with pytest.raises(antiphon.ConsumerClosed):
+            await consumer.receive(timeout=0)
+        assert server.heard_of(frames.ConsumerClose) == []
+        await held.ack()
+        await server.until(lambda: len(server.heard_of(frames.ConsumerClose)) == 1)
+        rest = await session.consumer("queue:a").receive_many(2, timeout=5)
+        assert [message.body for message in rest] == [b"b", b"c"]
+
+
+@asynchronous
+async def test_two_consumers_that_are_both_in_use_are_two() -> None:
+    async with consuming(b"a", b"b") as (server, session, _):
+        first, second = await session.consumer("queue:a"), await session.consumer("queue:a")
+        assert len(server.heard_of(frames.ConsumerOpen)) == 2
+        await first.close()
+        assert not second.closed
+        assert len(await second.receive_many(2, timeout=5)) == 2
+
+
+@asynchronous
+async def test_a_consumer_that_was_never_used_costs_nothing() -> None:
+    async with consuming() as (server, session, _):
+        session.consumer("queue:a")
+        await session.producer("queue:a")
+        assert server.heard_of(frames.ConsumerOpen) == []

@@ -133,7 +133,7 @@ async def test_opening_and_asking_are_repeated() -> None:
         server.answers = {"status": "{}"}
         server.peers[0].transport.pause_reading()
         asking = asyncio.create_task(connection.admin().status())
-        opening = asyncio.create_task(connection.session().producer(QUEUE).opened())
+        opening = asyncio.create_task(connection.session().producer(QUEUE)._opened())
         await asyncio.sleep(0)
         await second_peer(server)
         assert await asking == {}
@@ -296,7 +296,7 @@ async def test_a_session_that_has_expired_is_closed_and_the_connection_is_not() 
         with pytest.raises(antiphon.PublishUncertain, match="expired") as uncertain:
             await sending
         assert uncertain.value.message_ids == (f"ID:{SESSION:032x}-1@a",)
-        for refused in (waiting, producer.send(b"x"), message.ack(), session.producer("queue:c").opened()):
+        for refused in (waiting, producer.send(b"x"), message.ack(), session.producer("queue:c")._opened()):
             with pytest.raises(antiphon.SessionClosed, match="expired"):
                 await refused
         assert session.closed and consumer.closed
