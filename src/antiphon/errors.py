@@ -187,8 +187,8 @@ class PublishUncertain(PublishError):
 
     code = "publish.uncertain"
     message_ids: tuple[str, ...] = ()
-    again: Callable[[Any], Awaitable[Any]] | None = None
-    """How the library sends them again; not to be called by anybody else."""
+    _again: Callable[[Any], Awaitable[Any]] | None = None
+    """How the library sends them again."""
 
     def __init__(self, text: str = "", *, message_ids: Iterable[str] = (), confirmed: int = 0) -> None:
         super().__init__(text, confirmed=confirmed)
@@ -212,14 +212,14 @@ class PublishUncertain(PublishError):
         ... except antiphon.PublishUncertain as error:
         ...     receipt = await error.resend(timeout=300)
         """
-        if self.again is None:
+        if self._again is None:
             raise LocalError("these messages can only be sent again with message_id=, where they were made")
-        return await self.again(timeout)
+        return await self._again(timeout)
 
     def __reduce__(self) -> tuple[Callable[..., AntiphonError], tuple[Any, ...], dict[str, Any]]:
         # What it takes to send them again stays in this process.
         make, arguments, state = super().__reduce__()
-        return make, arguments, {name: value for name, value in state.items() if name != "again"}
+        return make, arguments, {name: value for name, value in state.items() if name != "_again"}
 
 
 class AcknowledgeRefused(AntiphonError):

@@ -159,7 +159,7 @@ class LoopThread:
     def with_loop(self, error: errors.PublishUncertain) -> PublishUncertain:
         """The same error, to be sent again without `await`."""
         blocking = PublishUncertain(error.text, message_ids=error.message_ids, confirmed=error.confirmed)
-        blocking.again = error.again
+        blocking._again = error._again
         blocking._loop = self
         return blocking
 

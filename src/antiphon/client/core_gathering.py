@@ -53,7 +53,7 @@ class Row(NamedTuple):
     type: str | None = None
     persistent: bool = True
 
-    def add_to(self, builder: BatchBuilder, timestamp_ms: int) -> None:
+    def _add_to(self, builder: BatchBuilder, timestamp_ms: int) -> None:
         """Check the message and put it in."""
         builder.add(
             self.body,
@@ -211,7 +211,7 @@ class Gathering(Publication):
             builder = BatchBuilder()
             for body in self._plain:
                 builder.add(body, timestamp_ms=self.timestamp_ms)
-        row.add_to(builder, self.timestamp_ms)
+        row._add_to(builder, self.timestamp_ms)
         self._builder, self._plain = builder, []
         self.tickets.append(ticket)
 

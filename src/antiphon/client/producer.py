@@ -85,7 +85,7 @@ class Producer(Block):
             row = Row(body, properties, priority, key, correlation_id, reply_to, type, persistent)
         if self._opening.result is None:
             # What may not be sent should not bring a destination into being either.
-            (row or Row(body)).add_to(BatchBuilder(), timestamp_ms=0)
+            (row or Row(body))._add_to(BatchBuilder(), timestamp_ms=0)
         lane = self._ready_lane or await self._open()
         if isinstance(lane, TransactedLane):
             if message_id is not None:

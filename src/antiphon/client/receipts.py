@@ -76,7 +76,7 @@ class Receipts(Sequence[Receipt]):
         self._spans: list[Span] = []
         self._length = 0
 
-    def add(self, number: int, sequence: int | None, count: int) -> None:
+    def _add(self, number: int, sequence: int | None, count: int) -> None:
         """The next `count` messages are stored from `sequence` on; or it is None, in a transaction."""
         last = self._spans[-1] if self._spans else None
         if (

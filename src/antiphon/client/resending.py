@@ -62,7 +62,7 @@ class Uncertain:
 
     def explain(self, error: PublishUncertain, place: int | None = None) -> PublishUncertain:
         """Let the application send them again: all of them, or the one message at `place` of the first."""
-        error.again = partial(self._send_again, place)
+        error._again = partial(self._send_again, place)
         return error
 
     async def _send_again(self, place: int | None, timeout: Duration | None) -> Receipt | Receipts:
@@ -121,7 +121,7 @@ class Uncertain:
         for item in outcomes:
             if item.code not in STORED:
                 raise publish_error(item, self._core.session, self._channel)
-            receipts.add(item.number, item.sequence, item.count)
+            receipts._add(item.number, item.sequence, item.count)
         return receipts
 
     def _receipt(self, outcomes: list[ConfirmItem], place: int) -> Receipt:
@@ -155,7 +155,7 @@ async def send_under_id(
     if known is not None and not known.is_adopted:
         raise LocalError(f"the session of {message_id} is open here; send it again with error.resend()")
     builder = BatchBuilder()
-    row.add_to(builder, link.wall_ms())
+    row._add_to(builder, link.wall_ms())
     batch = builder.build(id.session, id.number)
     command = publish_buffers(
         id.session, 1, id.number, 0, target.destination, target.settings_version, batch.buffers(), batch.count

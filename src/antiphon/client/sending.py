@@ -205,7 +205,7 @@ class Sending:
             if item.code not in STORED:
                 self._fail(publish_error(item, self._lane.core.session, self._lane.channel))
             elif self.failure is None:
-                self.receipts.add(item.number, item.sequence, item.count)
+                self.receipts._add(item.number, item.sequence, item.count)
 
     def _fail(self, error: AntiphonError) -> None:
         """Something was not stored, or may not have been. The first such error is the one that is told."""
@@ -275,7 +275,7 @@ def _build(bodies: Iterable[Any], size_max: int) -> list[BatchBuilder]:
         if builders[-1].count and (builders[-1].is_full or builders[-1].byte_size >= size_max):
             builders.append(BatchBuilder())
         if isinstance(body, Row):
-            body.add_to(builders[-1], timestamp_ms)
+            body._add_to(builders[-1], timestamp_ms)
         else:
             builders[-1].add(body, timestamp_ms=timestamp_ms)
     return builders

@@ -53,10 +53,10 @@ class StagedPart:
     def messages(self) -> int:
         return sum(piece.messages for piece in self.pieces)
 
-    def piece(self, channel: str) -> StagedPiece | None:
+    def _piece(self, channel: str) -> StagedPiece | None:
         return next((piece for piece in self.pieces if piece.channel == channel), None)
 
-    def with_piece(self, piece: StagedPiece) -> StagedPart:
+    def _with_piece(self, piece: StagedPiece) -> StagedPart:
         """The same part with more in one channel."""
         others = [known for known in self.pieces if known.channel != piece.channel]
         return StagedPart(self.id, self.application, tuple(sorted((*others, piece))))
@@ -90,7 +90,7 @@ class PartWriter(Block):
     def __init__(
         self, scope: SessionScope, rows: RowNumbers, part: StagedPart, limit_s: int, timeout_s: float
     ) -> None:
-        self.part = part
+        self._part = part
         self._scope = scope
         self._rows = rows
         self._limit_s = limit_s
@@ -107,10 +107,10 @@ class PartWriter(Block):
 
         >>> await writer.write("queue:alerts", batch)
         """
-        sending = self._sendings.get(destination) or await self.open(destination)
+        sending = self._sendings.get(destination) or await self._open(destination)
         await sending.send_batch(batch)
 
-    async def open(self, destination: str) -> UncommittedSending:
+    async def _open(self, destination: str) -> UncommittedSending:
         """The way to a destination."""
         if self._is_sealed:
             raise LocalError("the part is sealed")
@@ -123,9 +123,9 @@ class PartWriter(Block):
         return sending
 
     def _begin(self, lane: Lane, destination: str) -> _Channel:
-        before = self.part.piece(lane.channel) or StagedPiece(lane.channel, destination, 0, 0)
+        before = self._part._piece(lane.channel) or StagedPiece(lane.channel, destination, 0, 0)
         core = StagedPartCore(
-            lane.channel, self.part.application, self.part.id, self._limit_s, before.batches
+            lane.channel, self._part.application, self._part.id, self._limit_s, before.batches
         )
         core.rows = before.messages
         writing = Writing(lane.link, lane.core.session, self._rows, core)
@@ -141,9 +141,9 @@ class PartWriter(Block):
             await channel.writing.stored(self._timeout_s)
         for channel in self._channels.values():
             if channel.core.messages:
-                self.part = self.part.with_piece(channel.piece)
+                self._part = self._part._with_piece(channel.piece)
         self._is_sealed = True
-        return self.part
+        return self._part
 
     async def close(self) -> None:
         """Drop what was not sealed; it is not waited for.
@@ -151,16 +151,16 @@ class PartWriter(Block):
         >>> await writer.close()
         """
         if not self._is_sealed:
-            self.drop()
+            self._drop()
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         """Give up everything. What nobody hears of goes when its time is over."""
         self._is_sealed = True
         for name, channel in self._channels.items():
             channel.core.is_over = True
             core, link = self._scope.opened_core, channel.writing.link
             if channel.core.batches and link.error is None and core is not None and core.error is None:
-                core.outbox(name).order(DropStaged(parts=(self.part.id,)), self._scope.new_fate())
+                core.outbox(name).order(DropStaged(parts=(self._part.id,)), self._scope.new_fate())
                 link.flush_soon()
 
     async def _opened(self) -> PartWriter:
@@ -168,7 +168,7 @@ class PartWriter(Block):
         return self
 
     def __repr__(self) -> str:
-        return f"<PartWriter of {self.part.application}>"
+        return f"<PartWriter of {self._part.application}>"
 
 
 class Writing:

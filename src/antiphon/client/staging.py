@@ -60,7 +60,7 @@ class Staging(Block):
         if not (isinstance(application, str) and 0 < len(application.encode()) <= APPLICATION_BYTES_MAX):
             raise InvalidName(f"an application is named by 1 to {APPLICATION_BYTES_MAX} bytes of text")
         self.application = application
-        self.rows = RowNumbers()
+        self._rows = RowNumbers()
         self._scope = scope
         self._commits = 0
         self._deciding: asyncio.Task[Committed] | None = None
@@ -86,12 +86,12 @@ class Staging(Block):
         if isinstance(bodies, bytes | bytearray | memoryview | str | Mapping):
             raise InvalidMessage("stage takes an iterable of bodies")
         writer = self.writer(part=part, time_limit=time_limit, timeout=timeout)
-        sending = await writer.open(destination)
+        sending = await writer._open(destination)
         try:
             await sending.send(bodies)
             return await writer.seal()
         except BaseException:
-            writer.drop()
+            writer._drop()
             raise
 
     def writer(
@@ -117,7 +117,7 @@ class Staging(Block):
             raise LocalError(f"time_limit is 1 to {STAGED_SECONDS_MAX:,} s; it was {limit_s:g}")
         part = part or StagedPart(secrets.randbits(128) or 1, self.application)
         timeout_s = TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")
-        return PartWriter(self._scope, self.rows, part, int(limit_s), timeout_s)
+        return PartWriter(self._scope, self._rows, part, int(limit_s), timeout_s)
 
     async def commit(
         self, version: int, parts: Iterable[StagedPart], *, timeout: Duration | None = None

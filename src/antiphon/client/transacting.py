@@ -267,7 +267,7 @@ class UncommittedSending(Sending):
         except AntiphonError as error:
             self._owner.doom(self._part, error)
             raise
-        self.receipts.add(chunk.first_row, None, chunk.count)
+        self.receipts._add(chunk.first_row, None, chunk.count)
         lane.submit(chunk)
         # Not at once: a commit may leave with it.
         lane.link.flush_soon()

@@ -19,9 +19,9 @@ def test_a_receipt_tells_the_id_and_the_place() -> None:
 
 def test_what_continues_is_one_span() -> None:
     receipts = Receipts(1, "a")
-    receipts.add(1, 100, 5)
-    receipts.add(6, 105, 5)
-    receipts.add(11, 300, 1)
+    receipts._add(1, 100, 5)
+    receipts._add(6, 105, 5)
+    receipts._add(11, 300, 1)
     assert len(receipts._spans) == 2
     assert len(receipts) == 11
     assert [receipt.sequence for receipt in receipts] == [*range(100, 110), 300]
@@ -34,7 +34,7 @@ def test_they_are_the_list_they_stand_for(parts: list[tuple[int, int]]) -> None:
     number, sequence = 1, 10
     for gap, count in parts:
         sequence += gap
-        receipts.add(number, sequence, count)
+        receipts._add(number, sequence, count)
         expected += [Receipt(1, "a", number + past, sequence + past) for past in range(count)]
         number, sequence = number + count, sequence + count
     assert list(receipts) == expected

@@ -140,9 +140,9 @@ async def test_an_error_that_is_carried_elsewhere_leaves_behind_what_is_of_this_
     async with serving() as server, antiphon.connect(server.url) as connection:
         session = await connection.session()
         error = await uncertain_send(server, await session.producer(QUEUE))
-        assert error.again is not None
+        assert error._again is not None
         copy = pickle.loads(pickle.dumps(error))
-        assert (copy.message_ids, copy.again) == ((ID,), None)
+        assert (copy.message_ids, copy._again) == ((ID,), None)
         server.release()
 
 

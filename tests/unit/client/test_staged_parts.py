@@ -62,7 +62,7 @@ async def test_what_is_not_sealed_is_dropped_where_its_block_ends() -> None:
                 await server.until(lambda: bool(wishes(server, StagedPublish)))
                 raise RuntimeError("the source broke")
         await server.until(lambda: bool(wishes(server, DropStaged)))
-        assert wishes(server, DropStaged) == [DropStaged(parts=(writer.part.id,))]
+        assert wishes(server, DropStaged) == [DropStaged(parts=(writer._part.id,))]
 
 
 @asynchronous
@@ -118,7 +118,7 @@ async def test_what_is_refused_says_why_and_leaves_nothing_staged() -> None:
 @asynchronous
 async def test_a_part_has_room_for_what_a_spark_batch_brings() -> None:
     async with serving() as server, staging_at(server) as staging, staging.writer() as writer:
-        sending = await writer.open("queue:a")
+        sending = await writer._open("queue:a")
         core = sending._part
         assert core.has_room(STAGED_MESSAGES_MAX, STAGED_BYTES_MAX)
         core.rows = STAGED_MESSAGES_MAX
