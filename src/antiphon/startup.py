@@ -326,6 +326,8 @@ def _client_manager(found: Recovered, identity: Identity, settings: StartSetting
         channels=(settings.group.group,),
         settings=settings.client_manager,
         planted=settings.planted,
+        # An embedded system is its one disk, which was given its id when it was formatted.
+        cluster_id=found.disk_id.hex(),
     )
 
 
@@ -356,6 +358,8 @@ class ClientManagerStart:
     members: tuple[Member, ...] = ()
     settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
     planted: frozenset[str] = NONE
+    # In hex: clients tell one cluster from another by it, whatever its name is.
+    cluster_id: str = ""
 
 
 def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
@@ -374,6 +378,7 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         channels=tuple([group.group for group in start.groups]),
         settings=replace(start.settings, sure_ms=sure_ms, client_sure_ms=max(1, sure_ms // 2)),
         planted=start.planted,
+        cluster_id=start.cluster_id,
     )
     return Node(
         node_id=start.node_id,

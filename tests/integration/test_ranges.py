@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_what_is_stored_is_read_by_numbers_and_stays(server: Server) -> None:
             assert len(await session.consumer("queue:orders").receive_many(1_000, timeout=10)) == 1_000
 
     run(test())
+
+
+def test_an_embedded_system_has_an_id_that_stays_and_that_no_other_has(server: Server, tmp_path: Path) -> None:
+    def cluster_of(url: str) -> str:
+        with antiphon.blocking.connect(url) as connection, connection.ranges() as ranges:
+            return ranges.cluster()
+
+    seen = []
+    for _ in range(2):
+        with Server(tmp_path / "data") as other:
+            seen.append(cluster_of(other.url))
+    assert len(seen[0]) == 32 and seen[0] == seen[1] != cluster_of(server.url)
 
 
 def test_the_blocking_face_reads_the_same(server: Server) -> None:
@@ -288,6 +301,12 @@ def test_a_range_that_was_read_never_gains_rows(cluster: ClusterProcess) -> None
             assert await rows(ranges, wanted, 1, later.next) == before + rest
 
     run(test())
+
+
+def test_the_id_of_a_cluster_is_that_of_its_configuration(cluster: ClusterProcess) -> None:
+    with antiphon.blocking.connect(cluster.url) as connection, connection.ranges() as ranges:
+        laid_out = tomllib.loads((cluster.data / "cluster.toml").read_text())
+        assert ranges.cluster() == laid_out["cluster_id"]
 
 
 def test_when_the_backup_that_serves_is_killed_the_read_goes_on_elsewhere(cluster: ClusterProcess) -> None:

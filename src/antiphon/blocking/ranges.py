@@ -54,6 +54,14 @@ class Ranges(Block):
         """
         return self._loop.run(self._ranges.channels())
 
+    def cluster(self) -> str:
+        """The id of the cluster that answers: numbers mean something only together with it.
+
+        >>> ranges.cluster()
+        '7c41f09a5b0e4d2e8a1f6c3d9b507e12'
+        """
+        return self._loop.run(self._ranges.cluster())
+
     def heads(
         self,
         destinations: Iterable[RangeDestination],

@@ -180,6 +180,16 @@ class Ranges(Block):
         """
         return tuple((await self._ask("", {"question": "channels"}))["channels"])
 
+    async def cluster(self) -> str:
+        """The id of the cluster that answers: numbers mean something only together with it.
+
+        A cluster is given one when it is laid out, an embedded system when its data directory is formatted.
+
+        >>> await ranges.cluster()
+        '7c41f09a5b0e4d2e8a1f6c3d9b507e12'
+        """
+        return str((await self._ask("", {"question": "channels"}))["cluster"])
+
     async def _list(self, channel: str) -> list[tuple[int, str]]:
         """All destinations of a channel, as they are at one number: if one is made meanwhile, anew."""
         while True:

@@ -120,6 +120,7 @@ class ClientManager:
         channels: Sequence[str],
         settings: ClientManagerSettings,
         planted: frozenset[str] = NONE,
+        cluster_id: str = "",
     ) -> None:
         assert channels, "a client manager without a channel can order nothing"
         self.node_id = node_id
@@ -147,7 +148,7 @@ class ClientManager:
         self._flow = Flow(self._outbox)
         self._ordering = Ordering(channels, settings, self._outbox, self._on_own_settled, self._retire)
         self._ranges = RangeService(
-            channels, settings, self._outbox, self._ordering.confirmed_through, ids.first_number
+            channels, settings, self._outbox, self._ordering.confirmed_through, ids.first_number, cluster_id
         )
         self._lookups = Lookups(settings, self._outbox, self._ordering.confirmed_through, ids.first_number)
         self._destinations = DestinationService(

@@ -57,7 +57,7 @@ class _Line:
 class RangeService:
     """Who reads ranges. `floors` are the highest numbers confirmed in each channel."""
 
-    __slots__ = ("_asking", "_channels", "_floors", "_lines", "_outbox", "_settings")
+    __slots__ = ("_asking", "_channels", "_cluster_id", "_floors", "_lines", "_outbox", "_settings")
 
     def __init__(
         self,
@@ -66,8 +66,10 @@ class RangeService:
         outbox: Outbox,
         floors: Mapping[str, int],
         first_number: int,
+        cluster_id: str = "",
     ) -> None:
         self._channels = tuple(channels)
+        self._cluster_id = cluster_id
         self._settings = settings
         self._outbox = outbox
         self._floors = floors
@@ -83,7 +85,7 @@ class RangeService:
         if len(ask.question) > self._settings.range_question_length_max:
             raise Refusal(LIMIT, f"a question of {len(ask.question)} characters is too long")
         if not ask.channel:
-            answer = json.dumps({"channels": sorted(self._channels)})
+            answer = json.dumps({"channels": sorted(self._channels), "cluster": self._cluster_id})
             told = frames.RangeTold(request=ask.request, answer=answer)
             self._outbox.answer(connection, ask.request, told)
             return

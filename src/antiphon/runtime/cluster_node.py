@@ -326,6 +326,7 @@ async def _serve_clients(life: _Life) -> int:
                 Member(one.name, one.number, one.role, one.channel, one.rank) for one in life.spec.nodes
             ),
             settings=ClientManagerSettings(failpoints=frozenset(failpoints)),
+            cluster_id=life.spec.cluster_id.hex(),
         ),
     )
     runner = NodeRunner(node)

@@ -52,6 +52,7 @@ from antiphon.wire.commands import (
 )
 
 CHANNEL = "a"
+CLUSTER_ID = "c1"
 KNOWN = 5  # a destination that the node knows
 RUN = 7  # the number of our PRODUCER_OPEN, after which our stream is named
 
@@ -86,6 +87,7 @@ class Stage:
             channels,
             ClientManagerSettings(**settings),
             planted,
+            CLUSTER_ID,
         )
         self.now_ns = 0
         self.effects: list[Effect] = []

@@ -13,7 +13,7 @@ from antiphon.client_manager.effects import SendFrames, SendToReplica, WriteBloc
 from antiphon.ids import IdSource
 from antiphon.wire import frames
 from antiphon.wire.range_frames import RangeWanted
-from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, publish
+from tests.unit.client_manager.stage import CHANNEL, CLUSTER_ID, KNOWN, Stage, publish
 
 
 def staged(**settings: Any) -> Stage:
@@ -69,12 +69,12 @@ def test_a_question_goes_to_a_replica_and_its_answer_to_the_client() -> None:
     assert stage.heard_of(frames.RangeTold) == [frames.RangeTold(request=5, answer='{"next": 4}')]
 
 
-def test_which_channels_there_are_nobody_has_to_be_asked() -> None:
+def test_which_channels_there_are_and_which_cluster_this_is_nobody_has_to_be_asked() -> None:
     stage = Stage(("b", CHANNEL))
     stage.connect()
     stage.say(1, ask(5, channel="", question='{"question": "channels"}'))
     (told,) = stage.heard_of(frames.RangeTold)
-    assert json.loads(told.answer) == {"channels": sorted(("b", CHANNEL))}
+    assert json.loads(told.answer) == {"channels": sorted(("b", CHANNEL)), "cluster": CLUSTER_ID}
     assert stage.to_replica(RangeAsk) == []
 
 
