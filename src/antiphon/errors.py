@@ -24,6 +24,7 @@
     +-- RangeError              a range of stored messages cannot be read
     |   +-- RangeLost           a part of it is not kept any more
     |   +-- RangeUnavailable    it does not exist yet, or its channel does not answer
+    |   +-- OtherCluster        the numbers that were given are those of another cluster
     +-- SubscriptionError       a subscription cannot be found, made or removed
     |   +-- SubscriptionInUse   somebody else consumes it at this moment
     +-- TransactionRolledBack
@@ -279,6 +280,12 @@ class RangeUnavailable(RangeError):
     """
 
     code = "range.unavailable"
+
+
+class OtherCluster(RangeError):
+    """The numbers that a reader goes on from were given by another cluster than the one that answers."""
+
+    code = "range.other_cluster"
 
 
 class SubscriptionError(AntiphonError):

@@ -52,7 +52,7 @@ def test_what_is_stored_is_read_by_numbers_and_stays(server: Server) -> None:
     run(test())
 
 
-def test_an_embedded_system_has_an_id_that_stays_and_that_no_other_has(server: Server, tmp_path: Path) -> None:
+def test_an_embedded_system_has_an_id_that_stays_and_no_other_has(server: Server, tmp_path: Path) -> None:
     def cluster_of(url: str) -> str:
         with antiphon.blocking.connect(url) as connection, connection.ranges() as ranges:
             return ranges.cluster()

@@ -53,11 +53,11 @@ def topic_with(
         return topic, [receipt.sequence for receipt in producer.send_many(bodies)]
 
 
-def checkpoint(folder: Path, number: int) -> Path:
+def checkpoint(folder: Path, number: int, **more: Any) -> Path:
     """As Spark writes it: two lines of its own, and one for each source."""
-    (folder / "offsets").mkdir()
+    (folder / "offsets").mkdir(parents=True)
     for batch in (9, 10):
-        said = json.dumps({"v": 1, "channels": {"a": number + batch - 10}})
+        said = json.dumps({"v": 2, "channels": {"a": number + batch - 10}, **more})
         (folder / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{said}\n')
     return folder
 
@@ -122,6 +122,10 @@ def test_a_checkpoint_that_cannot_go_on_is_a_problem(
     code, _, err = run(capsys, "--url", server.url, topic, "--checkpoint", str(lost))
     assert code == 1
     assert "another cluster" in err
+    foreign = checkpoint(tmp_path / "foreign", numbers[-1], cluster="c0ffee")
+    code, _, err = run(capsys, "--url", server.url, topic, "--checkpoint", str(foreign))
+    assert code == 1
+    assert "the checkpoint belongs to cluster c0ffee, and this is cluster" in err
     code, _, err = run(capsys, "--url", server.url, topic, "--checkpoint", str(tmp_path / "none"))
     assert (code, err.count("\n")) == (1, 1)
     assert "no checkpoint of a query can be read in" in err

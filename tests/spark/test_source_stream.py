@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import antiphon.blocking
+from tests.processes import Server
 from tests.spark.messages import consume
 from tests.spark.proxy import CountingProxy
 
@@ -101,7 +102,10 @@ def test_limited_batches_in_several_runs_read_every_number_once(
     assert [len(rows) for _, rows in sorted(stream.batches.items())] == [100, 100, 50]
     assert stream.seen == numbers
     (said,) = stream.offsets(0)
-    assert said == {"v": 1, "channels": {"a": said["channels"]["a"]}}
+    with connection.ranges() as ranges:
+        cluster = ranges.cluster()
+    channels = {"a": said["channels"]["a"]}
+    assert said == {"v": 2, "cluster": cluster, "channels": channels, "subscribed": topic}
     assert numbers[99] < said["channels"]["a"] <= numbers[100]
     assert json.loads(query.lastProgress["sources"][0]["latestOffset"])["channels"]["a"] >= numbers[-1] + 1
     # Another run goes on where this one ended, in another number of parts.
@@ -237,22 +241,42 @@ def test_a_loss_fails_the_query_with_its_numbers_or_is_skipped_and_counted(
     assert stream.seen == first + quiet + kept
 
 
-def test_a_checkpoint_of_another_cluster_is_refused(
+def test_forty_rows_of_a_topic_added_to_a_checkpoint_were_never_read(
+    spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
+) -> None:
+    one, added = name("topic"), name("topic")
+    for topic in (one, added):
+        connection.admin().create(topic, retention=3600)
+    retained = send(connection, added, [b"y"] * 40)
+    numbers = send(connection, one, [b"x"] * 10)
+    stream = Stream(spark, tmp_path, servers=servers, subscribe=one, startingOffsets="earliest")
+    stream.run()
+    assert stream.seen == numbers
+    stream.run(subscribe=f"{one},{added}", maxOffsetsPerTrigger=30)
+    assert stream.seen == numbers + retained
+    more = send(connection, added, [b"y"]) + send(connection, one, [b"x"])
+    stream.run(subscribe=f"{one},{added}")
+    assert stream.seen == numbers + retained + more
+
+
+def test_a_checkpoint_used_against_another_cluster_read_its_rows(
     spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
 ) -> None:
     topic = name("topic")
     connection.admin().create(topic, retention=3600)
-    stream = Stream(
-        spark,
-        tmp_path,
-        servers=servers,
-        subscribe=topic,
-        startingOffsets='{"v": 1, "channels": {"a": 999999999}}',
-    )
-    with pytest.raises(
-        Exception, match=r"number 999999999 of channel a, which ends at [0-9]+: this is another"
-    ):
-        stream.run()
+    stream = Stream(spark, tmp_path, servers=servers, subscribe=topic, startingOffsets="earliest")
+    stream.run()
+    with Server(tmp_path / "data") as other, antiphon.blocking.connect(other.url) as elsewhere:
+        elsewhere.admin().create(topic, retention=3600)
+        for _ in range(40):
+            send(elsewhere, topic, [b"x"] * 50)
+        address = other.url.removeprefix("antiphon://")
+        with pytest.raises(Exception, match=f"the checkpoint belongs to cluster .* and {address} is cluster"):
+            stream.run(servers=address)
+    assert stream.seen == []
+    beyond = {"startingOffsets": '{"channels": {"a": 999999999}}'}
+    with pytest.raises(Exception, match=r"number 999999999 of channel a, which ends at [0-9]+"):
+        Stream(spark, tmp_path / "beyond", servers=servers, subscribe=topic, **beyond).run()
 
 
 def test_an_idle_stream_asks_at_most_twenty_times_a_second(

@@ -183,8 +183,6 @@ class Ranges(Block):
     async def cluster(self) -> str:
         """The id of the cluster that answers: numbers mean something only together with it.
 
-        A cluster is given one when it is laid out, an embedded system when its data directory is formatted.
-
         >>> await ranges.cluster()
         '7c41f09a5b0e4d2e8a1f6c3d9b507e12'
         """

@@ -68,7 +68,7 @@ def check(
     report = Report(options.connection.url, packages={name: _version(name) for name in PACKAGES})
     report.problems += _machine_problems(report.packages)
     ranges = connections.ranges(options.connection)
-    subscribed = Subscribed(ranges, options)
+    subscribed = Subscribed(ranges, options.choice, has_acks=options.has_acks)
     start = Offset() if checkpoint is None else _checkpoint_offset(checkpoint)
     heads = subscribed.heads(start.channels)
     _tell_heads(report, subscribed, heads)
@@ -78,6 +78,10 @@ def check(
     ]
     if checkpoint is not None:
         report.checkpoint = _lag(report, start, heads)
+        if start.cluster not in ("", cluster := ranges.cluster()):
+            report.problems.append(
+                f"the checkpoint belongs to cluster {start.cluster}, and this is cluster {cluster}"
+            )
     if sample_rows and report.packages["pyarrow"]:
         if master is None:
             report.sample = _sample(ranges, subscribed, heads, options, sample_rows)
@@ -158,7 +162,7 @@ def _lag(report: Report, start: Offset, heads: Mapping[str, ChannelHead]) -> dic
                 f" {head.applied}: it is of another cluster, or the cluster has lost data"
             )
         for one in report.destinations:
-            first = max(number, start.since.get(one["name"], 1))
+            first = max(start.next_of(one["name"], channel), start.since.get(one["name"], 1))
             if one["channel"] == channel and one["lost_through"] >= first:
                 report.problems.append(
                     f"messages of {one['name']} from number {first} to {one['lost_through']} of channel"

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, TypeAlias
 from antiphon.client.servers import SCHEME, parse_url
 from antiphon.errors import AntiphonError, InvalidOption
 from antiphon.names import parse_destination
-from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
+from antiphon.pipeline.offsets import BadOffset, Choice, Offset, parse_offset
 
 log = logging.getLogger("antiphon.pipeline")
 
@@ -174,6 +174,11 @@ class SourceOptions:
     subscription_limit_s: float = SUBSCRIPTION_LIMIT_S
     mode: Mode = "read"
 
+    @property
+    def choice(self) -> Choice:
+        """What is subscribed to."""
+        return Choice(self.names, self.pattern, self.match)
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Read and check everything that can be checked without asking the cluster."""
@@ -298,7 +303,7 @@ def _offset(name: str, text: str, words: str) -> Offset:
     try:
         return parse_offset(json.loads(text))
     except (BadOffset, ValueError, RecursionError):
-        example = '{"v": 1, "channels": {"a": 5000}}'
+        example = '{"channels": {"a": 5000}}'
         raise InvalidOption(f"{name} is {words} or an offset such as {example}; it was {text!r}") from None
 
 

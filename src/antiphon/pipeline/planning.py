@@ -9,7 +9,11 @@ What it promises
         are missing, and only then: what other destinations of the channel lost does not matter.
     P3  A trigger gets at most as many rows and bytes as were allowed, shared among channels by what waits
         there; every channel with something gets on by a row at least.
-    P4  A start behind the end of a channel is refused: that is another cluster, or one that lost data.
+    P4  A start of another cluster is refused, and so is one behind the end of a channel: that cluster lost
+        data.
+    P5  A destination that is new to a query is read from the earliest of its messages that is kept,
+        wherever it lives. While it is behind its channel it is read beside it.
+    P6  A batch that was planned under another subscription is read as it was planned (P1).
 
 What it leaves to others
     When it is called, and that offsets are kept, is Spark's. Rows are read by `reading`, and whether a
@@ -21,18 +25,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from antiphon.errors import InvalidOption, RangeLost, RangeUnavailable
+from antiphon.errors import InvalidOption, OtherCluster, RangeLost, RangeUnavailable
 from antiphon.pipeline.holding import Holding
-from antiphon.pipeline.offsets import EARLIEST, FIRST, LATEST, Offset
+from antiphon.pipeline.offsets import EARLIEST, FIRST, LATEST, Offset, parse_choice
 from antiphon.pipeline.options import SourceOptions, Starting
 from antiphon.pipeline.subscribed import Subscribed
 
 if TYPE_CHECKING:
     from antiphon.blocking.ranges import Ranges
-    from antiphon.client.ranges import ChannelHead, RangeDestination
+    from antiphon.client.ranges import ChannelHead, DestinationHead, RangeDestination
 
 log = logging.getLogger("antiphon.pipeline")
 
@@ -64,6 +68,15 @@ class Span:
     is_live: bool = False  # without what others have consumed
 
 
+class Lane(NamedTuple):
+    """Destinations of a channel that are read from one number to another, all together."""
+
+    channel: str
+    start: int
+    stop: int
+    destinations: tuple[RangeDestination, ...]
+
+
 class Limit(NamedTuple):
     """How much a trigger may have; None: as much as there is."""
 
@@ -84,12 +97,15 @@ class Planner:
         *,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        is_former: bool = False,
     ) -> None:
+        """`is_former`: for a batch that was planned under another subscription."""
         self._ranges = ranges
         self._options = options
         self._now_s = now_s
         self._sleep = sleep
-        self._subscribed = Subscribed(ranges, options)
+        self._subscribed = Subscribed(ranges, options.choice, has_acks=options.has_acks, is_former=is_former)
+        self._cluster = ""
         self._heads: dict[str, ChannelHead] = {}
         self._cap: Offset | None = None
         # By channel and name: through which number a loss was told.
@@ -127,11 +143,19 @@ class Planner:
             # What went while nothing was held yet is no loss: the query begins with its hold.
             self._heads = self._subscribed.heads(start.channels)
             start = self._not_before(start.channels)
-        return start
+        return self._signed(start)
+
+    def _signed(self, offset: Offset) -> Offset:
+        """With what was subscribed, and where."""
+        if not self._cluster:
+            self._cluster = self._ranges.cluster()
+        return replace(offset, cluster=self._cluster, subscribed=self._options.choice.text)
 
     def _given_start(self, given: Offset) -> Offset:
         """A start that the user wrote down, where -2 is the earliest and -1 the latest."""
-        self._check_channels(given, "startingOffsets")
+        self._check_cluster(given, "startingOffsets")
+        if not given.subscribed:
+            self._check_channels(given, "startingOffsets")
         numbers: dict[str, int] = {}
         earliest: dict[str, int] = {}
         for channel, number in given.channels.items():
@@ -142,9 +166,64 @@ class Planner:
                 numbers[channel] = head.next
             else:
                 numbers[channel] = max(FIRST, number)
-        start = Offset(numbers, {**self._not_before(earliest).since, **given.since})
+        start = replace(given, channels=numbers, since={**self._not_before(earliest).since, **given.since})
         self._check_start(start)
-        return start
+        return self._adopted(start)
+
+    # -- a checkpoint of another run ---------------------------------------------
+
+    def _check_cluster(self, offset: Offset, what: str = "the checkpoint") -> None:
+        """P4: numbers of another cluster mean nothing here."""
+        if not self._cluster:
+            self._cluster = self._ranges.cluster()
+        if offset.cluster and offset.cluster != self._cluster:
+            raise OtherCluster(
+                f"{what} belongs to cluster {offset.cluster}, and {self._options.connection.servers} is"
+                f" cluster {self._cluster}: give the query the servers of its cluster, or a new checkpoint"
+            )
+
+    def _adopted(self, start: Offset) -> Offset:
+        """The same place under what is subscribed now (P5)."""
+        if start.subscribed == self._options.choice.text and start.cluster == self._cluster:
+            return start
+        if not start.subscribed:
+            return self._signed(start)
+        former = parse_choice(start.subscribed)
+        before = set(former.names)
+        if former.pattern is not None:
+            listed = self._ranges.destinations(pattern=former.pattern, match=former.match)
+            before = {destination.name for destination in listed}
+        self._subscribed.look()
+        self._heads = self._subscribed.heads(start.channels)
+        return self._signed(self._with_new(start, before))
+
+    def _with_new(self, start: Offset, before: set[str]) -> Offset:
+        """With all that is subscribed, where `before` names what was."""
+        names = {destination.name for destination in self._subscribed.destinations}
+        channels = dict(start.channels)
+        behind = {name: number for name, number in start.behind.items() if name in names}
+        since = {name: number for name, number in start.since.items() if name in names}
+        for channel, head in self._heads.items():
+            present = [(self._subscribed.name_of(channel, one.id), one) for one in head.destinations]
+            new = [(name, one) for name, one in present if name not in before]
+            if not new:
+                continue
+            if len(new) == len(present):
+                # Nothing else is read here, whatever number the channel had come to.
+                channels[channel] = head.first
+            for name, one in new:
+                number = self._begin_with(name, one, channels.setdefault(channel, FIRST), behind)
+                if one.lost_through >= number:
+                    since[name] = one.lost_through + 1
+                log.info("%s is new to the query and is read from number %d on", name, one.first)
+        return Offset(channels, since, behind)
+
+    def _begin_with(self, name: str, one: DestinationHead, number: int, behind: dict[str, int]) -> int:
+        """Where a new destination begins, of whose channel this is the next number."""
+        if one.first >= number:
+            return number
+        behind[name] = one.first
+        return one.first
 
     def _check_channels(self, given: Offset, option: str) -> None:
         """A pattern may find something on a channel later; of names we know where they live."""
@@ -169,33 +248,52 @@ class Planner:
 
     def latest(self, start: Offset, limit: Limit = NO_LIMIT) -> Offset:
         """How far the next batch goes. If nothing is new it takes a moment, and the start comes back."""
-        wait_s = 0.0 if self._cap is not None else self._poll_s()
+        self._check_cluster(start)
+        if not start.subscribed:
+            log.warning(
+                "the checkpoint does not say what the query had subscribed to, nor in which cluster, as an"
+                " older version wrote it: what is subscribed now is taken for that"
+            )
+        former, start = start, self._adopted(start)
+        if former.subscribed not in ("", start.subscribed):
+            # A batch of its own, without rows: from here on the offset says where new destinations begin.
+            self._hold(start)
+            return start
+        wait_s = 0.0 if self._cap is not None or start.behind else self._poll_s()
         began_s = self._now_s()
         self._heads = heads = self._subscribed.heads(start.channels, wait_s)
         self._check_start(start)
         self._check_loss(start)
-        ends = {channel: start.next(channel) for channel in {*start.channels, *heads}}
         if self._cap is not None:
             stops = {channel: min(head.next, self._cap.next(channel)) for channel, head in heads.items()}
         else:
             stops = {channel: head.next for channel, head in heads.items()}
-        for channel, stop in self._within(start, stops, limit).items():
-            ends[channel] = max(ends[channel], stop)
-        end = Offset(
-            ends, {name: number for name, number in start.since.items() if self._is_ahead(name, number, ends)}
-        )
+        end = self._ahead(start, self._within(start, stops, limit))
         if end == start and not heads:
             # Nothing matches the pattern, so nobody made us wait.
             self._sleep(max(0.0, wait_s - (self._now_s() - began_s)))
         self._hold(start)
         return end
 
-    def _is_ahead(self, name: str, number: int, ends: Mapping[str, int]) -> bool:
-        """Is the number from which a destination is wanted still to come?"""
-        for destination in self._subscribed.destinations:
-            if destination.name == name:
-                return number > ends.get(destination.channel, FIRST)
-        return False
+    def _ahead(self, start: Offset, lanes: list[Lane]) -> Offset:
+        """Where a query stands that has read these lanes from `start` on."""
+        ends = {channel: start.next(channel) for channel in {*start.channels, *self._heads}}
+        channel_of = {one.name: one.channel for one in self._subscribed.destinations}
+        behind = {name: number for name, number in start.behind.items() if name in channel_of}
+        for lane in lanes:
+            names = [one.name for one in lane.destinations if one.name in behind]
+            if names:
+                behind.update(dict.fromkeys(names, lane.stop))
+            else:
+                ends[lane.channel] = max(ends[lane.channel], lane.stop)
+        behind = {name: number for name, number in behind.items() if number < ends[channel_of[name]]}
+        end = replace(start, channels=ends, behind=behind)
+        since = {
+            name: number
+            for name, number in start.since.items()
+            if name in channel_of and number > end.next_of(name, channel_of[name])
+        }
+        return replace(end, since=since)
 
     def _poll_s(self) -> float:
         """The more channels there are to be asked, the longer each question waits, if there is no news.
@@ -206,32 +304,56 @@ class Planner:
         questions = 2 * len(self._subscribed.watched) - 1
         return min(POLL_S_MAX, POLL_S * max(1, questions))
 
-    def _within(self, start: Offset, stops: Mapping[str, int], limit: Limit) -> dict[str, int]:
-        """The stops, pulled in where more waits than is allowed (P3)."""
-        waiting = {channel: self._heads[channel] for channel in stops if stops[channel] > start.next(channel)}
-        rows = sum(head.rows for head in waiting.values())
-        size = sum(head.bytes for head in waiting.values())
+    def _within(self, start: Offset, stops: Mapping[str, int], limit: Limit) -> list[Lane]:
+        """Everything up to the stops, pulled in where more waits than is allowed (P3)."""
+        waiting: list[tuple[Lane, int, int]] = []
+        for channel, stop in stops.items():
+            stop = max(stop, start.next(channel))
+            destinations = self._subscribed.on(channel)
+            late = tuple([one for one in destinations if one.name in start.behind])
+            head = self._heads[channel] if not late else None
+            others = tuple([one for one in destinations if one.name not in start.behind])
+            # What is behind stays behind its channel, so that comes first.
+            waiting.append(self._weighed(Lane(channel, start.next(channel), stop, others), head))
+            waiting += [
+                self._weighed(Lane(channel, start.behind[one.name], stop, (one,)), None) for one in late
+            ]
+        rows = sum(own for _, own, _ in waiting)
+        size = sum(own for _, _, own in waiting)
         if (limit.rows is None or rows <= limit.rows) and (limit.bytes is None or size <= limit.bytes):
-            return dict(stops)
-        pulled = dict(stops)
-        for channel, head in waiting.items():
-            if head.rows:
-                bound = self._ranges.bound(
+            return [lane for lane, _, _ in waiting]
+        pulled: list[Lane] = []
+        ends: dict[str, int] = {}
+        for lane, own_rows, own_size in waiting:
+            channel, first, _, destinations = lane
+            stop = min(lane.stop, ends.get(channel, lane.stop))
+            if own_rows and first < stop:
+                stop = self._ranges.bound(
                     channel,
-                    self._subscribed.on(channel),
-                    start.next(channel),
-                    stops[channel],
-                    rows=_share(limit.rows, head.rows, rows),
-                    bytes=_share(limit.bytes, head.bytes, size),
-                )
-                pulled[channel] = bound.stop
+                    destinations,
+                    first,
+                    stop,
+                    rows=_share(limit.rows, own_rows, rows),
+                    bytes=_share(limit.bytes, own_size, size),
+                ).stop
+            ends.setdefault(channel, stop)
+            pulled.append(lane._replace(stop=stop))
         return pulled
+
+    def _weighed(self, lane: Lane, head: ChannelHead | None) -> tuple[Lane, int, int]:
+        """How many rows and bytes wait in a lane; the head says it, if the lane is all of the channel."""
+        if lane.start >= lane.stop or not lane.destinations:
+            return lane, 0, 0
+        if head is not None:
+            return lane, head.rows, head.bytes
+        bound = self._ranges.bound(lane.channel, lane.destinations, lane.start, lane.stop)
+        return lane, bound.rows, bound.bytes
 
     def newest(self) -> Offset | None:
         """Where the channels ended when they were asked last; nobody is asked for it."""
         if not self._heads:
             return None
-        return Offset({channel: head.next for channel, head in self._heads.items()})
+        return self._signed(Offset({channel: head.next for channel, head in self._heads.items()}))
 
     def cap(self) -> None:
         """From now on nothing is given that came later: `AvailableNow`."""
@@ -250,6 +372,7 @@ class Planner:
         elif options.ending == "latest":
             stops = {channel: head.next for channel, head in heads.items()}
         else:
+            self._check_cluster(options.ending, "endingOffsets")
             self._check_channels(options.ending, "endingOffsets")
             stops = {}
             for channel, number in options.ending.channels.items():
@@ -261,80 +384,98 @@ class Planner:
                             f"endingOffsets is {number} for channel {channel},"
                             f" which ends at {head.applied + 1}"
                         )
-        return Offset({channel: max(start.next(channel), stop) for channel, stop in stops.items()})
+        behind = {} if options.ending == "latest" else options.ending.behind
+        ends = {channel: max(start.next(channel), stop) for channel, stop in stops.items()}
+        return self._signed(Offset(ends, behind=behind))
 
     # -- parts -----------------------------------------------------------------
 
     def spans(self, start: Offset, end: Offset) -> list[Span]:
         """Everything from start to end, in parts that may be read in any order, anywhere."""
-        wanted = {
-            channel: (start.next(channel), stop)
-            for channel, stop in sorted(end.channels.items())
-            if stop > start.next(channel)
-        }
-        if not wanted:
+        if start == end:
             return []
+        self._check_cluster(start)
+        if start.subscribed not in ("", end.subscribed):
+            return []
+        if end.subscribed not in ("", self._options.choice.text):
+            return self._former_spans(start, end)
         if not self._heads:
             # After a restart the first thing may be to read again what was planned in the last life.
             self._heads = self._subscribed.heads(start.channels)
         self._check_start(start)
         self._check_loss(start)
         self._hold(start)
-        gone = sorted(channel for channel in wanted if channel not in self._heads)
-        for channel in gone:
-            log.warning(
-                "nothing that is subscribed is left on channel %s; its numbers are passed over", channel
-            )
-            del wanted[channel]
+        for channel, stop in sorted(end.channels.items()):
+            if stop > start.next(channel) and channel not in self._heads:
+                log.warning(
+                    "nothing that is subscribed is left on channel %s; its numbers are passed over", channel
+                )
         return [
             Span(
-                channel,
-                first,
-                stop,
-                self._demanded(channel, start),
+                lane.channel,
+                lane.start,
+                lane.stop,
+                # From which number on nothing may be missing.
+                tuple([one._replace(since=start.since.get(one.name, 0)) for one in lane.destinations]),
                 not self._options.fails_on_loss,
                 self._options.has_acks,
                 self._options.mode == "consume",
             )
-            for channel, first, stop in self._parts(wanted)
+            for lane in self._parts(self._lanes(start, end))
         ]
 
-    def _demanded(self, channel: str, start: Offset) -> tuple[RangeDestination, ...]:
-        """The destinations of a channel, each with the number from which nothing may be missing."""
-        return tuple(
-            destination._replace(since=start.since.get(destination.name, 0))
-            for destination in self._subscribed.on(channel)
+    def _former_spans(self, start: Offset, end: Offset) -> list[Span]:
+        """Parts of a batch that another run has planned, which subscribed to something else (P6)."""
+        choice = parse_choice(end.subscribed)
+        options = replace(
+            self._options,
+            names=choice.names,
+            pattern=choice.pattern,
+            match=choice.match,
+            subscription=None,
         )
+        planner = Planner(self._ranges, options, now_s=self._now_s, sleep=self._sleep, is_former=True)
+        spans = planner.spans(start, end)
+        self._subscribed.forget()
+        self._heads = {}
+        return spans
 
-    def _parts(self, wanted: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, int, int]]:
+    def _lanes(self, start: Offset, end: Offset) -> list[Lane]:
+        """What lies between two offsets, of each channel first what keeps up with it."""
+        lanes: list[Lane] = []
+        for channel in sorted(self._heads):
+            together: dict[tuple[int, int], list[RangeDestination]] = {}
+            for one in self._subscribed.on(channel):
+                first, stop = start.next_of(one.name, channel), end.next_of(one.name, channel)
+                if channel in end.channels and first < stop:
+                    together.setdefault((first, stop), []).append(one)
+            lanes += [Lane(channel, *ends, tuple(ones)) for ends, ones in sorted(together.items())]
+        return lanes
+
+    def _parts(self, lanes: list[Lane]) -> Iterator[Lane]:
         fewest = self._options.partitions_min or 1
-        most_bytes = sum(self._heads[channel].bytes for channel in wanted)
-        if fewest <= len(wanted) and most_bytes <= SPAN_BYTES:
-            yield from ((channel, first, stop) for channel, (first, stop) in wanted.items())
+        most_bytes = sum(self._heads[channel].bytes for channel in {lane.channel for lane in lanes})
+        is_caught_up = len({lane.channel for lane in lanes}) == len(lanes)
+        if fewest <= len(lanes) and most_bytes <= SPAN_BYTES and is_caught_up:
+            yield from lanes
             return
-        sizes = {
-            channel: self._ranges.bound(channel, self._subscribed.on(channel), first, stop)
-            for channel, (first, stop) in wanted.items()
-        }
-        rows = sum(size.rows for size in sizes.values())
-        by_bytes = -(-sum(size.bytes for size in sizes.values()) // SPAN_BYTES)
+        sizes = [self._ranges.bound(lane.channel, lane.destinations, lane.start, lane.stop) for lane in lanes]
+        rows = sum(size.rows for size in sizes)
+        by_bytes = -(-sum(size.bytes for size in sizes) // SPAN_BYTES)
         parts = max(fewest, min(SPANS_MAX, by_bytes))
-        for channel, (first, stop) in wanted.items():
-            own = sizes[channel].rows
-            yield from self._split(channel, first, stop, own, -(-parts * own // max(1, rows)))
+        for lane, size in zip(lanes, sizes, strict=True):
+            yield from self._split(lane, size.rows, -(-parts * size.rows // max(1, rows)))
 
-    def _split(
-        self, channel: str, first: int, stop: int, rows: int, parts: int
-    ) -> Iterator[tuple[str, int, int]]:
-        """Cut a range into so many parts of about as many rows; there are no parts without any."""
-        destinations = self._subscribed.on(channel)
+    def _split(self, lane: Lane, rows: int, parts: int) -> Iterator[Lane]:
+        """Cut a lane into so many parts of about as many rows; there are no parts without any."""
+        channel, first, stop, destinations = lane
         while parts > 1 and rows > 1:
             cut = self._ranges.bound(channel, destinations, first, stop, rows=-(-rows // parts))
             if not first < cut.stop < stop:
                 break
-            yield channel, first, cut.stop
+            yield lane._replace(start=first, stop=cut.stop)
             first, rows, parts = cut.stop, rows - cut.rows, parts - 1
-        yield channel, first, stop
+        yield lane._replace(start=first)
 
     # -- what may have gone wrong ----------------------------------------------
 
@@ -360,7 +501,7 @@ class Planner:
         for channel, head in sorted(self._heads.items()):
             for destination in head.destinations:
                 name = self._subscribed.name_of(channel, destination.id)
-                first = max(start.next(channel), start.since.get(name, FIRST))
+                first = max(start.next_of(name, channel), start.since.get(name, FIRST))
                 if destination.lost_through < first:
                     continue
                 if self._options.fails_on_loss:

@@ -6,6 +6,8 @@ Where it sits
 What it promises
     S1  A destination that a pattern matches is known before any of its messages lies below a channel's
         `next`: what was listed is at least as new as the heads that are given.
+    S2  A destination that was named and does not exist is an error, unless whoever asks wants to know only
+        what there is of a former subscription.
 
 What it leaves to others
     What is done with the heads is planning's.
@@ -17,8 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import DestinationError, DestinationUnavailable
-from antiphon.pipeline.offsets import FIRST
-from antiphon.pipeline.options import SourceOptions
+from antiphon.pipeline.offsets import FIRST, Choice
 
 if TYPE_CHECKING:
     from antiphon.blocking.ranges import Ranges
@@ -31,9 +32,13 @@ LISTINGS_MAX: Final = 50
 class Subscribed:
     """The destinations of `subscribe`, or those that match `subscribePattern` now."""
 
-    def __init__(self, ranges: Ranges, options: SourceOptions) -> None:
+    def __init__(
+        self, ranges: Ranges, choice: Choice, *, has_acks: bool = False, is_former: bool = False
+    ) -> None:
         self._ranges = ranges
-        self._options = options
+        self._choice = choice
+        self._has_acks = has_acks
+        self._is_former = is_former
         self._is_listed = False
         self.destinations: tuple[RangeDestination, ...] = ()
 
@@ -45,7 +50,7 @@ class Subscribed:
     @property
     def watched(self) -> tuple[str, ...]:
         """The channels that are asked for news: for a pattern all, since it may match on any of them."""
-        if self._options.pattern is None:
+        if self._choice.pattern is None:
             return self.channels
         return tuple(sorted(self._ranges.versions))
 
@@ -66,7 +71,7 @@ class Subscribed:
         A channel that `above` does not name is looked at from its beginning.
         """
         if not self._is_listed:
-            self._list()
+            self.look()
         for _ in range(LISTINGS_MAX):
             wanted = {channel: above.get(channel, FIRST) for channel in self.channels}
             try:
@@ -75,34 +80,53 @@ class Subscribed:
                     above=wanted,
                     wait=wait_s,
                     channels=self.watched,
-                    acks=self._options.has_acks,
+                    acks=self._has_acks,
                 )
             except DestinationUnavailable:
                 raise
             except DestinationError:
                 # One was deleted. That ends a query that named it, and is nothing to one with a pattern.
-                if self._options.pattern is None:
+                if self._choice.pattern is None and not self._is_former:
                     raise
-                self._list()
+                self.look()
                 continue
             if self._is_current(heads):
                 return {channel: head for channel, head in heads.items() if channel in wanted}
-            self._list()
+            self.look()
             wait_s = 0.0
         raise DestinationUnavailable(
             "destinations are made and deleted faster than a query can list them; try again later"
         )
 
     def _is_current(self, heads: Mapping[str, ChannelHead]) -> bool:
-        if self._options.pattern is None:
+        if self._choice.pattern is None:
             return True
         versions = self._ranges.versions
         return all(head.version <= versions.get(channel, -1) for channel, head in heads.items())
 
-    def _list(self) -> None:
-        options = self._options
-        if options.pattern is None:
-            self.destinations = self._ranges.destinations(names=list(options.names))
+    def look(self) -> None:
+        """See anew which destinations there are.
+
+        Versions are those of the last listing, whoever wanted it: after another one, this must be done
+        before heads are asked for (S1).
+        """
+        choice = self._choice
+        if choice.pattern is not None:
+            self.destinations = self._ranges.destinations(pattern=choice.pattern, match=choice.match)
+        elif self._is_former:
+            self.destinations = tuple(found for name in choice.names for found in self._if_any(name))
         else:
-            self.destinations = self._ranges.destinations(pattern=options.pattern, match=options.match)
+            self.destinations = self._ranges.destinations(names=list(choice.names))
         self._is_listed = True
+
+    def _if_any(self, name: str) -> tuple[RangeDestination, ...]:
+        try:
+            return self._ranges.destinations(names=[name])
+        except DestinationUnavailable:
+            raise
+        except DestinationError:
+            return ()
+
+    def forget(self) -> None:
+        """Somebody else has listed: list anew before heads are asked for."""
+        self._is_listed = False

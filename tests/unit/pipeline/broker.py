@@ -51,6 +51,7 @@ class Broker:
         self.held: dict[str, tuple[dict[str, int], tuple[str, ...], float, bool]] = {}
         self.acknowledged: set[int] = set()  # and kept because of a hold
         self.closed = False
+        self.id = "c1"
 
     # -- what others do --------------------------------------------------------
 
@@ -94,6 +95,10 @@ class Broker:
         log.marks.append((log.last, log_time_ms))
 
     # -- what the client library asks ------------------------------------------
+
+    def cluster(self) -> str:
+        self.asked.append("cluster")
+        return self.id
 
     def destinations(
         self, names: Sequence[str] | None = None, pattern: str | None = None, match: str = "glob"

@@ -245,13 +245,13 @@ def test_a_deleted_destination_ends_who_named_it_and_not_who_matched_it() -> Non
     broker.create("topic:o.2")
     named = plan(broker, subscribe="topic:o.1,topic:o.2")
     matched = plan(broker, subscribePattern="topic:o.*")
-    start = named.initial("latest")
-    assert matched.initial("latest") == start
+    start, matched_start = named.initial("latest"), matched.initial("latest")
+    assert matched_start == start
     broker.delete("topic:o.1")
     new = broker.publish("topic:o.2", 1)
     with pytest.raises(DestinationError, match=r"topic:o\.1 was deleted"):
         named.latest(start)
-    assert matched.latest(start) == Offset({"a": new[-1] + 1})
+    assert matched.latest(matched_start) == Offset({"a": new[-1] + 1})
 
 
 # -- loss ----------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_without_fail_on_data_loss_it_goes_on_and_counts_what_it_skipped(caplog:
     broker.publish("topic:orders", 10)
     planner = plan(broker, failOnDataLoss="false")
     broker.trim("topic:orders", 6)
-    start = Offset({"a": 4})
+    start = Offset({"a": 4}, cluster="c1", subscribed="topic:orders")
     with caplog.at_level(logging.WARNING):
         end = planner.latest(start)
         planner.latest(start)
