@@ -30,7 +30,9 @@ PUBLIC = {
     "Admin": "create destinations digests holds status",
     "Staging": "abort application close closed commit stage writer",
     "StagedPart": "application channels id messages pieces",
-    "Ranges": "at_time bound channels close closed destinations heads hold holds read release versions",
+    "Ranges": (
+        "at_time bound channels cluster close closed destinations heads hold holds read release versions"
+    ),
     "PublishUncertain": "add_note args code confirmed message_id message_ids resend with_traceback",
 }
 
