@@ -121,7 +121,7 @@ items_of = {
     m.FetchRangeReply: st.lists(datas, max_size=3),
     m.StoredReply: st.lists(datas, max_size=3),
     m.BatchReply: st.lists(datas, max_size=3),
-    m.Credits: st.lists(st.builds(m.Credit, u64, u64, u64), max_size=3),
+    m.Credits: st.lists(st.builds(m.ConsumerCredit, u64, u64, u64), max_size=3),
 }
 
 

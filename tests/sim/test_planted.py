@@ -84,7 +84,7 @@ HUNTS = [
     Hunt("cluster", planted.LOSS_FORGOTTEN, 18, ("I30",)),  # 2.5
     Hunt("cluster", planted.WALL_CLOCK_BELIEVED, 16, ("I27",)),  # 2
     # By what comes of it: what goes too early, and what stays for ever.
-    Hunt("cluster", planted.WALL_CLOCK_BELIEVED, 50, ("I28", "I17"), ("Pace",)),  # 8
+    Hunt("cluster", planted.WALL_CLOCK_BELIEVED, 50, ("I28", "I17"), ("LogTimePace",)),  # 8
     Hunt("cluster", planted.AGED_ONE_TOO_MANY, 8, ("I28",)),  # 1.2
     Hunt("cluster", planted.SHED_ONE_TOO_MANY, 8, ("I28",)),  # 1.1
     Hunt("cluster", planted.LATE_WORD_DETACHES, 22, ("I29",)),  # 3.6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -23,6 +23,17 @@ MACHINE_PATH = re.compile(
 # Bytes from a peer or a disk must never be able to run as code.
 CODE_FROM_BYTES_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 CODE_FROM_BYTES_CALLS = {"eval", "exec"}
+
+# Names of before this was looked at. Where two of them meet, one gets another name, and leaves this list.
+TWICE = """
+Acknowledgement Answered Arrived Attempt BatchReader Block Browsing ChannelStorage ClientPort Connection
+Consumer ConsumerEnded Deliver Delivery Envelopes Fate Faults Hall Holder Holding Kept Lane Ledger Line
+Link Lookups Member Message NodeRunner Outbox Owner Part Piece Producer PublishUncertain RangeAsk
+RangePage RangeTold Ranges Record Report Requests Row Run Session Span StagedPart Stored Streams
+Subscription Superblock Taken Ticked Ticket Transactions Uncommitted Wish _Asked
+"""
+# Two faces of one thing: the blocking client's, and the asynchronous one's.
+FACES = ("src/antiphon/blocking/", "src/antiphon/client/")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -49,6 +60,20 @@ def long_functions(module: Module) -> Iterator[str]:
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
                 yield f"{module.path}:{node.lineno}: {node.name} has {lines} lines, over {FUNCTION_LINES_MAX}"
+
+
+def classes_of_one_name(some: Iterable[Module]) -> dict[str, list[str]]:
+    """The class names that stand for several things, with the places of each."""
+    places: dict[str, list[str]] = {}
+    for module in some:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{module.path}:{node.lineno}")
+    return {name: found for name, found in places.items() if len(found) > 1 and not _are_faces(found)}
+
+
+def _are_faces(places: list[str]) -> bool:
+    return len(places) == 2 and all(any(place.startswith(face) for place in places) for face in FACES)
 
 
 def sleeps(module: Module) -> Iterator[str]:
@@ -99,6 +124,13 @@ def test_every_module_says_what_it_is() -> None:
     assert_none([m.path for m in modules("src") if not ast.get_docstring(m.tree)])
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    found = classes_of_one_name(modules("src"))
+    known = set(TWICE.split())
+    assert_none([f"{name}: {' and '.join(found[name])}" for name in sorted(set(found) - known)])
+    assert known <= set(found), "these stand for one thing by now: take them off the list"
+
+
 def test_tests_do_not_sleep() -> None:
     assert_none([c for module in modules("tests") for c in sleeps(module)])
 
@@ -147,6 +179,19 @@ def test_a_sleep_is_seen(text: str) -> None:
 )
 def test_letting_others_run_is_no_sleep(text: str) -> None:
     assert list(sleeps(Module.parse("tests/test_a.py", text))) == []
+
+
+def test_a_class_name_that_is_taken_is_seen() -> None:
+    here = Module.parse("src/antiphon/bus/a.py", "class A:\n    class B: ...")
+    there = Module.parse("src/antiphon/client/b.py", "class C: ...\nclass B: ...")
+    assert classes_of_one_name([here, there]) == {
+        "B": ["src/antiphon/bus/a.py:2", "src/antiphon/client/b.py:2"]
+    }
+
+
+def test_both_faces_of_the_client_use_the_same_names() -> None:
+    faces = [Module.parse(f"{face}a.py", "class A: ...") for face in FACES]
+    assert classes_of_one_name(faces) == {}
 
 
 def test_a_giant_is_seen() -> None:

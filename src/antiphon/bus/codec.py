@@ -207,12 +207,12 @@ def _read_place(reader: Reader) -> m.Place:
     return m.Place(*_PLACE.unpack(reader.raw(_PLACE.size)))
 
 
-def _write_credit(writer: Writer, credit: m.Credit) -> None:
+def _write_credit(writer: Writer, credit: m.ConsumerCredit) -> None:
     writer.raw(pack(_CREDIT, *credit))
 
 
-def _read_credit(reader: Reader) -> m.Credit:
-    return m.Credit(*_CREDIT.unpack(reader.raw(_CREDIT.size)))
+def _read_credit(reader: Reader) -> m.ConsumerCredit:
+    return m.ConsumerCredit(*_CREDIT.unpack(reader.raw(_CREDIT.size)))
 
 
 def _write_target(writer: Writer, target: m.Target) -> None:

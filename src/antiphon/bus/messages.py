@@ -30,10 +30,10 @@ from antiphon.bus.tier_messages import (
     BrowseRequest as BrowseRequest,
 )
 from antiphon.bus.tier_messages import (
-    ConsumerEnded as ConsumerEnded,
+    ConsumerCredit as ConsumerCredit,
 )
 from antiphon.bus.tier_messages import (
-    Credit as Credit,
+    ConsumerEnded as ConsumerEnded,
 )
 from antiphon.bus.tier_messages import (
     Credits as Credits,

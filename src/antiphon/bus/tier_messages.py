@@ -89,7 +89,7 @@ class SessionDetachedHeard:
     is_over: bool = False
 
 
-class Credit(NamedTuple):
+class ConsumerCredit(NamedTuple):
     """How far the primary may deliver to a consumer, absolutely: deliveries and body bytes from its start."""
 
     consumer: int
@@ -107,7 +107,7 @@ class Credits:
 
     term: int
     number: int
-    items: tuple[Credit, ...]
+    items: tuple[ConsumerCredit, ...]
     stream: int = 0
     is_settled: bool = False
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sized
 from typing import Final
 
-from antiphon.bus.messages import Credit, Credits, DeliverHead
+from antiphon.bus.messages import ConsumerCredit, Credits, DeliverHead
 from antiphon.client_manager.connection import Outbox
 from antiphon.client_manager.effects import SendToPrimary
 from antiphon.client_manager.session import Consumer, ConsumerState
@@ -87,7 +87,7 @@ class _Account:
             said_ns = self.words.popleft()[1]
         return said_ns
 
-    def take(self) -> tuple[Credit, ...]:
+    def take(self) -> tuple[ConsumerCredit, ...]:
         """What to say now, under the next number.
 
         Whatever the primary has not heard of is in it: that it heard a word says nothing about earlier ones.
@@ -98,7 +98,7 @@ class _Account:
         items = []
         for key, consumer in self.changed.items():
             if consumer.state == ConsumerState.ATTACHED:
-                items.append(Credit(key, *consumer.credit_left))
+                items.append(ConsumerCredit(key, *consumer.credit_left))
                 self.said[key] = (consumer, self.number)
             else:
                 self.said.pop(key, None)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from antiphon.bus import planted
 
 
-class Limit(NamedTuple):
+class DrawnLimit(NamedTuple):
     """A number of a module, and what it may be in a run."""
 
     module: str
@@ -26,29 +26,29 @@ class Limit(NamedTuple):
     choices: tuple[int, ...]
 
 
-LIMITS: Final[dict[str, Limit]] = {
-    "outcomes": Limit("message_manager.outcomes", "OUTCOMES_MAX", (8, 16, 64)),
-    "outcomes in a page": Limit("message_manager.outcomes", "PAGE_MAX", (1, 3)),
-    "outcomes of a session": Limit("message_manager.sessions", "RECORDS_MAX", (2, 4, 16)),
-    "outcomes of before": Limit("message_manager.manager", "_OF_BEFORE_MAX", (0, 2)),
-    "early outcomes": Limit("bus.producer", "EARLY_MAX", (0, 1, 4)),
-    "entries ahead": Limit("bus.prefix", "AHEAD_MAX", (0, 1, 4)),
-    "consumers that went": Limit("message_manager.delivery", "_GONE_REMEMBERED", (1, 4)),
-    "ranges that are ready": Limit("message_manager.dispatcher", "RANGES_READY", (1, 3)),
-    "spare runs": Limit("message_manager.consumers", "_RUNS_SPARE", (0, 1)),
-    "rows to tidy": Limit("message_manager.destinations.index", "_TIDY_ROWS_MIN", (1, 4)),
-    "ranges of a topic": Limit("message_manager.destinations.topic", "RANGES_FEW", (2,)),
-    "marks of a topic": Limit("message_manager.destinations.topic", "MARKS_MAX", (2,)),
-    "marks of time": Limit("message_manager.log_times", "MARKS_MAX", (4, 16)),
-    "pages at once": Limit("message_manager.browsing", "PAGES_AT_ONCE", (1,)),
-    "messages of a page": Limit("message_manager.browsing", "PAGE_MESSAGES_MAX", (1, 5)),
-    "pages that wait": Limit("message_manager.browsing", "WAITING_MAX", (1, 4)),
-    "lookups that wait": Limit("message_manager.lookups", "WAITING_MAX", (1, 4)),
-    "range questions that wait": Limit("message_manager.range_reads", "WAITING_MAX", (1, 4)),
-    "records that are mended": Limit("message_manager.mending", "ASKED_AT_ONCE", (1,)),
-    "records that were read": Limit("journal.records", "_REMEMBERED_MAX", (1,)),
-    "few ranges": Limit("ranges", "_FEW", (1, 2)),
-    "requests that were closed": Limit("client.core", "CLOSED_REMEMBERED", (1,)),
+LIMITS: Final[dict[str, DrawnLimit]] = {
+    "outcomes": DrawnLimit("message_manager.outcomes", "OUTCOMES_MAX", (8, 16, 64)),
+    "outcomes in a page": DrawnLimit("message_manager.outcomes", "PAGE_MAX", (1, 3)),
+    "outcomes of a session": DrawnLimit("message_manager.sessions", "RECORDS_MAX", (2, 4, 16)),
+    "outcomes of before": DrawnLimit("message_manager.manager", "_OF_BEFORE_MAX", (0, 2)),
+    "early outcomes": DrawnLimit("bus.producer", "EARLY_MAX", (0, 1, 4)),
+    "entries ahead": DrawnLimit("bus.prefix", "AHEAD_MAX", (0, 1, 4)),
+    "consumers that went": DrawnLimit("message_manager.delivery", "_GONE_REMEMBERED", (1, 4)),
+    "ranges that are ready": DrawnLimit("message_manager.dispatcher", "RANGES_READY", (1, 3)),
+    "spare runs": DrawnLimit("message_manager.consumers", "_RUNS_SPARE", (0, 1)),
+    "rows to tidy": DrawnLimit("message_manager.destinations.index", "_TIDY_ROWS_MIN", (1, 4)),
+    "ranges of a topic": DrawnLimit("message_manager.destinations.topic", "RANGES_FEW", (2,)),
+    "marks of a topic": DrawnLimit("message_manager.destinations.topic", "MARKS_MAX", (2,)),
+    "marks of time": DrawnLimit("message_manager.log_times", "MARKS_MAX", (4, 16)),
+    "pages at once": DrawnLimit("message_manager.browsing", "PAGES_AT_ONCE", (1,)),
+    "messages of a page": DrawnLimit("message_manager.browsing", "PAGE_MESSAGES_MAX", (1, 5)),
+    "pages that wait": DrawnLimit("message_manager.browsing", "WAITING_MAX", (1, 4)),
+    "lookups that wait": DrawnLimit("message_manager.lookups", "WAITING_MAX", (1, 4)),
+    "range questions that wait": DrawnLimit("message_manager.range_reads", "WAITING_MAX", (1, 4)),
+    "records that are mended": DrawnLimit("message_manager.mending", "ASKED_AT_ONCE", (1,)),
+    "records that were read": DrawnLimit("journal.records", "_REMEMBERED_MAX", (1,)),
+    "few ranges": DrawnLimit("ranges", "_FEW", (1, 2)),
+    "requests that were closed": DrawnLimit("client.core", "CLOSED_REMEMBERED", (1,)),
 }
 
 SIZES: Final[dict[str, tuple[int, ...]]] = {

@@ -8,8 +8,8 @@ from typing import Any
 from antiphon.batch import Batch
 from antiphon.bus.effects import Received
 from antiphon.bus.messages import (
+    ConsumerCredit,
     ConsumerEnded,
-    Credit,
     Credits,
     Deliver,
     Piece,
@@ -186,7 +186,7 @@ def test_a_consumer_ended_by_the_primary_is_told_so() -> None:
     assert stage.to_primary(Unregister) == []
 
 
-def credits_told(stage: Stage) -> list[Credit]:
+def credits_told(stage: Stage) -> list[ConsumerCredit]:
     return [item for credits in stage.to_primary(Credits) for item in credits.items]
 
 
@@ -196,7 +196,7 @@ def credits_told(stage: Stage) -> list[Credit]:
 def test_credit_is_passed_on_once_a_step() -> None:
     stage, session, key = attached()
     stage.say(1, credit(session, 1100), credit(session, 1300), credit(session, 1200))
-    assert credits_told(stage) == [Credit(key, 1300, 1300 * 1000)]
+    assert credits_told(stage) == [ConsumerCredit(key, 1300, 1300 * 1000)]
 
 
 def test_credit_of_nobody_is_dropped() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.bus.messages import (
     SESSION_DETACHED,
-    Credit,
+    ConsumerCredit,
     Credits,
     DeliverHead,
     Register,
@@ -217,7 +217,7 @@ def test_credit_is_repeated_under_a_new_number_until_it_is_heard_of() -> None:
     stage, session, key = attached()
     stage.say(1, credit(session, 1_500))
     [said] = stage.to_primary(Credits)
-    assert said == Credits(1, 1, (Credit(key, 1_500, 1_500_000),), RUN)
+    assert said == Credits(1, 1, (ConsumerCredit(key, 1_500, 1_500_000),), RUN)
     stage.tell(head(0))
     stage.wait(200)
     assert stage.to_primary(Credits) == [said, Credits(1, 2, said.items, RUN)]
@@ -247,7 +247,7 @@ def test_credit_is_repeated_as_it_stands_by_then() -> None:
     assert [said.items[0].messages for said in stage.to_primary(Credits)] == [1_500, 1_800]
     stage.wait(200)
     again = stage.to_primary(Credits)[-1]
-    assert again.items == (Credit(key, 1_800, 1_800_000),)
+    assert again.items == (ConsumerCredit(key, 1_800, 1_800_000),)
 
 
 def test_credit_of_one_who_is_not_attached_yet_waits_for_the_answer() -> None:
@@ -256,7 +256,9 @@ def test_credit_of_one_who_is_not_attached_yet_waits_for_the_answer() -> None:
     stage.wait(100)
     assert stage.to_primary(Credits) == []
     stage.tell(Registered(consumer=register.consumer, term=1))
-    assert stage.to_primary(Credits) == [Credits(1, 1, (Credit(register.consumer, 1_500, 1_500_000),), RUN)]
+    assert stage.to_primary(Credits) == [
+        Credits(1, 1, (ConsumerCredit(register.consumer, 1_500, 1_500_000),), RUN)
+    ]
 
 
 def test_credit_of_one_who_left_is_not_repeated() -> None:

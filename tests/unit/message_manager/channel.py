@@ -11,8 +11,8 @@ from antiphon.bus.messages import (
     NO_DIGEST,
     Applied,
     BusMessage,
+    ConsumerCredit,
     ConsumerEnded,
-    Credit,
     Credits,
     Deliver,
     DeliverAck,
@@ -288,7 +288,7 @@ class Channel:
     def credit(self, consumer: int, messages: int, bytes: int = 1 << 40, sender: int = CM) -> None:
         run, _ = self._runs[sender]
         self._credits += 1
-        items = (Credit(consumer, messages, bytes),)
+        items = (ConsumerCredit(consumer, messages, bytes),)
         self.say(Credits(self.manager.term, self._credits, items, run), sender)
 
     def acknowledge(self, upto: int, *missing: tuple[int, int], sender: int = CM) -> None:

@@ -42,7 +42,7 @@ class Said(NamedTuple):
     time_ms: int
 
 
-class Pace(Checker):
+class LogTimePace(Checker):
     """How fast primaries move log time."""
 
     promise = "I27 log time"

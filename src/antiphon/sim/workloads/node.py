@@ -24,7 +24,7 @@ from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.total_queue import TotalQueue
-from antiphon.sim.checkers.true_time import Lifetimes, Pace
+from antiphon.sim.checkers.true_time import Lifetimes, LogTimePace
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.disk import SimDisk
@@ -98,7 +98,7 @@ class NodeRun(WorkloadRun[Profile]):
 
     def _of_time(self, topics: Topics | None) -> list[Checker]:
         """Those who know the time of the world."""
-        pace = Pace(self.world, self.profile.node.log_time_interval_ms)
+        pace = LogTimePace(self.world, self.profile.node.log_time_interval_ms)
         return [pace, Lifetimes(self.world, topics), self._attachments, self._expiries]
 
     def figures(self) -> dict[str, int]:

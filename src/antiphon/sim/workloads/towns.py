@@ -13,7 +13,7 @@ from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.tiers import Convergence
 from antiphon.sim.checkers.topic import Topics
-from antiphon.sim.checkers.true_time import Lifetimes, Pace
+from antiphon.sim.checkers.true_time import Lifetimes, LogTimePace
 from antiphon.sim.checkers.watch import Checker, NodeFacts, Watch
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import ClientPort, Network
@@ -86,7 +86,7 @@ class TownRun(WorkloadRun[TownProfile]):
 
     def _of_time(self, topics: Topics | None = None) -> list[Checker]:
         """Those who know the time of the world, for one channel."""
-        pace = Pace(self.world, self.profile.node.log_time_interval_ms)
+        pace = LogTimePace(self.world, self.profile.node.log_time_interval_ms)
         return [pace, Lifetimes(self.world, topics)]
 
     def _begin(self) -> None:

@@ -11,7 +11,7 @@ from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.sessions import NOBODY, Session
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.topic import Topics
-from antiphon.sim.checkers.true_time import FASTEST, Lifetimes, Pace
+from antiphon.sim.checkers.true_time import FASTEST, Lifetimes, LogTimePace
 from antiphon.sim.image import Image
 from antiphon.sim.world import MILLISECOND_NS, ClockSteps, NodeClock, Violation, World
 from antiphon.wire.commands import LogTime
@@ -32,7 +32,7 @@ class Telling:
 
     def __init__(self) -> None:
         self.world = World(1)
-        self.checker = Pace(self.world, interval_ms=50)
+        self.checker = LogTimePace(self.world, interval_ms=50)
         self.checker.on_started(NODE, Image(), 0)
         self.told_ms = START_MS
 
