@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from antiphon.runtime.cluster_data import PORTS, PORTS_VARIABLE
+from antiphon.runtime.cluster_data import PORTS_VARIABLE, ports_to_choose_from
 
 PORT_SHARES = 8
 """Into how many parts the ports are divided, one for each process that runs tests."""
@@ -42,13 +42,21 @@ def _own_run_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_ports(worker_id: str) -> Iterator[None]:
-    """Processes that run tests side by side do not give a node's ports away while it is stopped."""
+    """Processes that run tests side by side do not give a node's ports away while it is stopped.
+
+    Several runs on one machine are kept apart by ANTIPHON_PORTS, which is divided in the same way.
+    """
+    given = os.environ.get(PORTS_VARIABLE)
     number = int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
-    share = len(PORTS) // PORT_SHARES
-    first = PORTS.start + number % PORT_SHARES * share
+    ports = ports_to_choose_from()
+    share = len(ports) // PORT_SHARES
+    first = ports[number % PORT_SHARES * share]
     os.environ[PORTS_VARIABLE] = f"{first}-{first + share - 1}"
     yield
-    del os.environ[PORTS_VARIABLE]
+    if given is None:
+        del os.environ[PORTS_VARIABLE]
+    else:
+        os.environ[PORTS_VARIABLE] = given
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -331,7 +331,7 @@ def remote_sources(host_of: Callable[[str], str], client_port: int, bus_port: in
 @contextlib.contextmanager
 def free_ports() -> Iterator[Callable[[], int]]:
     """Gives ports of the loopback that nobody uses; while this lasts, no other caller gets the same."""
-    ports = _ports_to_choose_from()
+    ports = ports_to_choose_from()
     with contextlib.ExitStack() as stack:
         candidates = iter(random.SystemRandom().sample(ports, len(ports)))
 
@@ -344,7 +344,8 @@ def free_ports() -> Iterator[Callable[[], int]]:
         yield next_port
 
 
-def _ports_to_choose_from() -> range:
+def ports_to_choose_from() -> range:
+    """The ports that new clusters choose from."""
     chosen = os.environ.get(PORTS_VARIABLE)
     if not chosen:
         return PORTS
