@@ -49,6 +49,7 @@ LIMITS: Final[dict[str, DrawnLimit]] = {
     "records that were read": DrawnLimit("journal.records", "_REMEMBERED_MAX", (1,)),
     "few ranges": DrawnLimit("ranges", "_FEW", (1, 2)),
     "requests that were closed": DrawnLimit("client.core", "CLOSED_REMEMBERED", (1,)),
+    "marks of transactions": DrawnLimit("message_manager.transactions", "MARKS_MAX", (2, 8)),
 }
 
 SIZES: Final[dict[str, tuple[int, ...]]] = {
