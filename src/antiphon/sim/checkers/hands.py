@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.bus.messages import BusMessage, Deliver, Register, Registered
-from antiphon.sim.checkers.watch import Checker, Holder, Stand
+from antiphon.sim.checkers.watch import Begun, Checker, Holder, Stand
 from antiphon.sim.world import World
 
 Owner = tuple[int, int]
@@ -46,15 +46,8 @@ class Hands(Checker):
         self._clock += 1
         self._registered.setdefault((channel, stand), self._clock)
 
-    def on_begun(
-        self,
-        holder: Holder,
-        channel: str,
-        subscription: int,
-        number: int,
-        redelivered: int,
-        stand: Stand | None,
-    ) -> None:
+    def on_begun(self, begun: Begun) -> None:
+        holder, channel, subscription, number, redelivered, stand = begun
         if subscription:
             return
         owner = holder.session, holder.consumer

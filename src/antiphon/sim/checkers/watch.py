@@ -149,19 +149,8 @@ class Checker:
     def on_given(self, channel: str, subscription: int, number: int, redelivered: int) -> None:
         """A client library handed a message to its application."""
 
-    def on_begun(
-        self,
-        holder: Holder,
-        channel: str,
-        subscription: int,
-        number: int,
-        redelivered: int,
-        stand: Stand | None,
-    ) -> None:
-        """An application begins to work on a message.
-
-        `stand` is how its client manager stood when it said the last thing that the client heard.
-        """
+    def on_begun(self, begun: Begun) -> None:
+        """An application begins to work on a message."""
 
     def on_has(self, holder: Holder, channel: str, numbers: Sequence[int]) -> None:
         """Something came to a consumer: all it has and has neither acknowledged nor given back, each copy."""
@@ -209,6 +198,18 @@ class Stand(NamedTuple):
     key: int
     term: int
     stream: int
+
+
+class Begun(NamedTuple):
+    """A message that an application begins to work on, as it came to its consumer."""
+
+    holder: Holder
+    channel: str
+    subscription: int
+    number: int
+    redelivered: int
+    # How the client manager stood when it said the last thing that the client heard.
+    stand: Stand | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +265,7 @@ class Watch:
     on_confirmed: Callable[[int, int, int, int, int], None]
     on_received: Callable[[Holder, int, bytes, int], None]
     on_given: Callable[[str, int, int, int], None]
-    on_begun: Callable[[Holder, str, int, int, int, Stand | None], None]
+    on_begun: Callable[[Begun], None]
     on_has: Callable[[Holder, str, Sequence[int]], None]
     on_look: Callable[[int, int, int, int], None]
     on_looked: Callable[[int, int, Sequence[int]], None]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from antiphon.batch import Batch
 from antiphon.ids import U64_MAX
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import Begun, Holder
 from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, Hall
 from antiphon.sim.workloads.speaker import Kept, Numbers, Speaker
 from antiphon.sim.world import MILLISECOND_NS
@@ -345,13 +345,9 @@ class ConsumerSession(SimSession):
         for _ in range(chance.randint(1, len(self._arrived))):
             taken = self._arrived.popleft()
             client.watch.on_received(self.holder, taken.sequence, taken.body, taken.redelivered)
+            stand = client.stand(self.id, self.consumer)
             client.watch.on_begun(
-                self.holder,
-                self.channel,
-                self.subscription,
-                taken.sequence,
-                taken.redelivered,
-                client.stand(self.id, self.consumer),
+                Begun(self.holder, self.channel, self.subscription, taken.sequence, taken.redelivered, stand)
             )
             self._seen_through = taken.delivery
             self._to_acknowledge.add(taken.sequence, taken.sequence + 1)

@@ -21,7 +21,7 @@ from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
 from antiphon.client.core_gathering import Chunk
 from antiphon.client.core_session import SessionCore
 from antiphon.message import Message
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import Begun, Holder
 from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, ClientProcess, Hall
 from antiphon.sim.world import MILLISECOND_NS, Timer
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
@@ -176,15 +176,10 @@ class LibraryClient(ClientProcess):
         stand = self.stand(holder.session, holder.consumer)
         messages = [message for span in spans for message in span.messages()]
         for message in messages:
-            self.watch.on_begun(
-                holder,
-                consumer.channel,
-                consumer.subscription,
-                message.sequence,
-                message.delivery_count - 1,
-                stand,
-            )
             told = message.delivery_count - 1
+            self.watch.on_begun(
+                Begun(holder, consumer.channel, consumer.subscription, message.sequence, told, stand)
+            )
             self.watch.on_given(consumer.channel, consumer.subscription, message.sequence, told)
         return messages
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from antiphon.batch import Batch
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.bank import Money, amount_of
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import Begun, Holder
 from antiphon.sim.workloads.committer import Committer, Undertaking
 from antiphon.sim.workloads.teller import Account, Branch
 from antiphon.sim.world import MILLISECOND_NS
@@ -306,15 +306,10 @@ class Trader(Committer[Transfer]):
             )
             coins = [counter.arrived.popleft() for _ in range(self.chance.randint(1, most))]
             transfer.taken[counter.account.name] = coins
+            holder, channel = self._holder(counter), counter.account.channel
+            stand = self.stand(self.session, counter.consumer)
             for coin in coins:
-                self.watch.on_begun(
-                    self._holder(counter),
-                    counter.account.channel,
-                    0,
-                    coin.sequence,
-                    coin.redelivered,
-                    self.stand(self.session, counter.consumer),
-                )
+                self.watch.on_begun(Begun(holder, channel, 0, coin.sequence, coin.redelivered, stand))
             total += sum(amount_of(coin.body) for coin in coins)
             self._see(counter, coins[-1].delivery)
         if not is_closing:
