@@ -13,6 +13,7 @@ from antiphon.client.core_consumer import ConsumerCore
 from antiphon.client.core_events import Answered, Refused
 from antiphon.client.core_gathering import Chunk, Departure
 from antiphon.client.core_outbox import Outbox
+from antiphon.client.core_session import SessionCore
 from antiphon.client.core_transaction import (
     PartCore,
     RowNumbers,
@@ -301,14 +302,20 @@ def test_one_that_is_refused_or_whose_session_ends_has_an_answer_too() -> None:
     assert isinstance(refusals[0].error, SessionClosed)
 
 
-def test_what_was_given_to_others_and_came_back_cannot_be_committed_as_if_it_had_been_taken_once() -> None:
+def taken_and_lost() -> tuple[ClientCore, SessionCore, ConsumerCore]:
+    """The application works on message 40, and another consumer got it."""
     core = welcome_core()
     session = known_session(core)
     consumer = open_consumer(core, session)
     core.receive(0, deliver(1, 40))
     consumer.hold(session.take(consumer, 1))
-
     core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(40, 41)])))
+    return core, session, consumer
+
+
+def test_what_was_given_to_others_and_came_back_cannot_be_committed_as_if_it_had_been_taken_once() -> None:
+    core, session, consumer = taken_and_lost()
+
     core.receive(0, deliver(2, 40))
     consumer.hold(session.take(consumer, 1))
 
@@ -321,12 +328,8 @@ def test_what_was_given_to_others_and_came_back_cannot_be_committed_as_if_it_had
 
 
 def test_a_transaction_that_took_nothing_but_what_others_got_is_rolled_back() -> None:
-    core = welcome_core()
-    session = known_session(core)
-    consumer = open_consumer(core, session)
-    core.receive(0, deliver(1, 40))
-    consumer.hold(session.take(consumer, 1))
-    core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(40, 41)])))
+    _, session, consumer = taken_and_lost()
+
     taken = session.take_consumed()
     assert [(one.consumer, one.numbers) for one in taken] == [(consumer, Ranges())]
     assert session.give_back(taken) == []
