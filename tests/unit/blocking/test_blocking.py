@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
@@ -193,7 +195,7 @@ def test_an_uncertain_message_is_sent_again_without_await(
         producer.send(b"x", timeout=0.05)
     assert isinstance(uncertain.value, blocking.PublishUncertain)
     server.do(FakeServer.release)
-    assert uncertain.value.resend().sequence == 1
+    assert uncertain.value.resend(timeout=60).sequence == 1
 
 
 def test_an_uncertain_message_is_sent_again_after_the_connection_was_closed(server: ServerThread) -> None:
@@ -207,7 +209,7 @@ def test_an_uncertain_message_is_sent_again_after_the_connection_was_closed(serv
         server.until(lambda s: s.peers[0].is_gone)
     server.do(FakeServer.release)
     server.do(lambda s: s.answers.update(session='{"generation": 1}'))
-    assert uncertain.value.resend().sequence == 1
+    assert uncertain.value.resend(timeout=60).sequence == 1
     assert set(threading.enumerate()) <= threads, "none of its own is left"
 
 
@@ -227,9 +229,9 @@ def test_messages_are_acknowledged_when_they_are_returned(
 ) -> None:
     fill(server, b"a", b"b", b"c")
     consumer = session.consumer(QUEUE)
-    message = consumer.receive(timeout=1)
+    message = consumer.receive(timeout=60)
     assert message is not None and message.body == b"a"
-    assert [message.body for message in consumer.receive_many(2, timeout=1)] == [b"b", b"c"]
+    assert [message.body for message in consumer.receive_many(2, timeout=60)] == [b"b", b"c"]
     assert consumer.receive(timeout=0) is None
     acknowledged(server, (1, 4))
 
@@ -237,7 +239,7 @@ def test_messages_are_acknowledged_when_they_are_returned(
 def test_a_message_is_acknowledged_by_its_own_word(server: ServerThread) -> None:
     fill(server, b"a", b"b")
     with blocking.connect(server.url) as connection, connection.session(ack="individual") as session:
-        first, second = session.consumer(QUEUE).receive_many(2, timeout=1)
+        first, second = session.consumer(QUEUE).receive_many(2, timeout=60)
         second.ack()
         acknowledged(server, (2, 3))
         first.ack()
@@ -372,22 +374,39 @@ def test_several_threads_may_use_one_session(server: ServerThread, session: bloc
     assert server.do(lambda s: s.sequence) == 200
 
 
-def interrupt_soon(seconds: float = 0.05) -> None:
-    """Ctrl-C, while the main thread waits."""
+def interrupt_inside() -> None:
+    """Ctrl-C, once the main thread is inside a call of the library."""
     main = threading.main_thread().ident
     assert main is not None
-    threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+    def strike() -> None:
+        pause = threading.Event()
+        while not is_inside(sys._current_frames()[main]):
+            pause.wait(0.001)
+        # By now it waits, most of the time.
+        pause.wait(0.05)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=strike).start()
+
+
+def is_inside(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals["__name__"].startswith("antiphon.blocking"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def test_whoever_is_interrupted_while_waiting_for_a_message_has_taken_none(
     server: ServerThread, session: blocking.Session
 ) -> None:
     consumer = session.consumer(QUEUE)
-    interrupt_soon()
+    interrupt_inside()
     with pytest.raises(KeyboardInterrupt):
         consumer.receive()
     fill(server, b"a")
-    message = consumer.receive(timeout=1)
+    message = consumer.receive(timeout=60)
     assert message is not None and message.body == b"a"
 
 
@@ -396,10 +415,10 @@ def test_many_that_were_taken_before_an_interruption_are_still_there(
 ) -> None:
     fill(server, b"a", b"b")
     consumer = session.consumer(QUEUE)
-    interrupt_soon()
+    interrupt_inside()
     with pytest.raises(KeyboardInterrupt):
         consumer.receive_many(5)
-    assert [message.body for message in consumer.receive_many(2, timeout=1)] == [b"a", b"b"]
+    assert [message.body for message in consumer.receive_many(2, timeout=60)] == [b"a", b"b"]
 
 
 def test_a_result_that_nobody_waits_for_any_more_is_undone() -> None:

@@ -94,7 +94,7 @@ class FakeServer:
         if not condition():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._watchers.append((condition, future))
-            await asyncio.wait_for(future, 5)
+            await asyncio.wait_for(future, 60)
 
     def heard_of(self, kind: type[Any]) -> list[Any]:
         return [frame for frame in self.heard if isinstance(frame, kind)]

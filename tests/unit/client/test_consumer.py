@@ -38,7 +38,7 @@ def ranges(*pairs: tuple[int, int]) -> Ranges:
 @asynchronous
 async def test_messages_are_received_in_order() -> None:
     async with consuming(b"a", b"b", b"c") as (_, _, consumer):
-        received = [await consumer.receive(timeout=5) for _ in range(3)]
+        received = [await consumer.receive(timeout=60) for _ in range(3)]
         assert [message.body for message in received if message] == [b"a", b"b", b"c"]
         assert [message.sequence for message in received if message] == [1, 2, 3]
         assert [message.destination for message in received if message] == ["queue:a"] * 3
@@ -74,7 +74,7 @@ async def test_many_are_received_at_once_and_fewer_when_time_is_over() -> None:
 @asynchronous
 async def test_more_than_the_prefetch_can_be_received_at_once() -> None:
     async with consuming(*[b"x"] * 100, prefetch=7) as (_, _, consumer):
-        messages = await consumer.receive_many(100, timeout=5)
+        messages = await consumer.receive_many(100, timeout=60)
         assert [message.sequence for message in messages] == list(range(1, 101))
 
 
@@ -96,7 +96,7 @@ async def test_large_messages_do_not_stall_the_credit() -> None:
     async with consuming() as (server, _, consumer):
         for size in [600_000] * 9 + [1 << 20] * 2:
             server.fill("queue:a", [bytes(size)])
-        messages = await consumer.receive_many(11, timeout=5)
+        messages = await consumer.receive_many(11, timeout=60)
         assert len(messages) == 11
 
 
@@ -219,7 +219,7 @@ async def test_an_explicit_acknowledgement_in_an_auto_session_waits_for_the_auto
 async def test_in_a_client_session_everything_given_so_far_is_acknowledged() -> None:
     async with consuming(*[b"x"] * 5, ack="client") as (server, session, consumer):
         server.fill("queue:b", [b"y"])
-        other = await session.consumer("queue:b").receive(timeout=5)
+        other = await session.consumer("queue:b").receive(timeout=60)
         messages = await consumer.receive_many(3)
         assert other is not None and other.sequence == 6
         await messages[1].ack()
@@ -304,7 +304,7 @@ async def test_what_was_not_seen_goes_to_others_and_what_was_seen_comes_again_ma
         await consumer.close()
         (close,) = server.heard_of(frames.ConsumerClose)
         assert close.seen_through == 3
-        again = await session.consumer("queue:a").receive_many(4, timeout=5)
+        again = await session.consumer("queue:a").receive_many(4, timeout=60)
         assert [(message.sequence, message.redelivered, message.delivery_count) for message in again] == [
             (2, True, 2),
             (3, True, 2),
@@ -369,7 +369,7 @@ async def test_a_consumer_that_is_refused_says_so_when_it_opens() -> None:
             await consumer
         server.refusals.clear()
         server.fill("queue:a", [b"x"])
-        assert await consumer.receive(timeout=5) is not None
+        assert await consumer.receive(timeout=60) is not None
 
 
 @asynchronous

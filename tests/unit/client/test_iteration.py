@@ -179,7 +179,7 @@ async def test_an_exception_that_leaves_the_session_leaves_the_message_to_the_ne
                 async for _ in session.consumer("queue:a"):
                     raise Mine
         async with connection.session() as session:
-            messages = await session.consumer("queue:a").receive_many(2, timeout=5)
+            messages = await session.consumer("queue:a").receive_many(2, timeout=60)
         assert [(message.sequence, message.redelivered) for message in messages] == [(1, True), (2, False)]
         assert server.acknowledged == Ranges([(1, 3)])
 

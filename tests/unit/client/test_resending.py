@@ -30,7 +30,7 @@ async def test_a_message_on_its_way_is_only_waited_for() -> None:
     async with serving() as server, antiphon.connect(server.url) as connection:
         session = await connection.session()
         error = await uncertain_send(server, await session.producer(QUEUE))
-        again = asyncio.create_task(error.resend())
+        again = asyncio.create_task(error.resend(timeout=60))
         await asyncio.sleep(0)
         server.release()
         receipt = await again
@@ -46,8 +46,8 @@ async def test_an_outcome_that_came_late_is_told_at_once() -> None:
         error = await uncertain_send(server, producer)
         server.release()
         await producer.send(b"y")
-        assert (await error.resend()).sequence == 1
-        assert (await error.resend()).sequence == 1
+        assert (await error.resend(timeout=60)).sequence == 1
+        assert (await error.resend(timeout=60)).sequence == 1
 
 
 @asynchronous
@@ -59,7 +59,7 @@ async def test_a_message_that_stays_uncertain_may_be_sent_again_once_more() -> N
             await error.resend()
         assert still.value.message_ids == (ID,)
         server.release()
-        assert (await still.value.resend(timeout=5)).message_id == ID
+        assert (await still.value.resend(timeout=60)).message_id == ID
 
 
 @asynchronous
@@ -72,7 +72,7 @@ async def test_a_refused_message_is_refused_again() -> None:
         error = await uncertain_send(server, await session.producer(QUEUE))
         server.release()
         with pytest.raises(antiphon.PublishRefused, match="full"):
-            await error.resend()
+            await error.resend(timeout=60)
 
 
 @asynchronous
@@ -86,7 +86,7 @@ async def test_a_connection_that_is_over_is_replaced_and_the_session_adopted() -
         assert connection.closed
         server.release()
         server.answers = {"session": json.dumps({"generation": 4, "last": 1})}
-        receipt = await error.resend()
+        receipt = await error.resend(timeout=60)
         assert (receipt.message_id, receipt.sequence) == (ID, 1)
         adopted = server.heard_of(frames.SessionOpen)[-1]
         assert (adopted.session, adopted.generation, adopted.channels) == (SESSION, 5, ("a",))
@@ -106,7 +106,7 @@ async def test_a_message_of_a_session_that_expired_stays_uncertain() -> None:
             await server.until(lambda: server.peers[0].is_gone)
         server.answers = {"session": "{}"}
         with pytest.raises(antiphon.PublishUncertain, match="expired") as still:
-            await error.resend()
+            await error.resend(timeout=60)
         assert still.value.message_ids == (ID,)
 
 
@@ -123,7 +123,7 @@ async def test_many_messages_are_sent_again_together() -> None:
         left = len(error.message_ids)
         assert error.confirmed == 0 and 1 < left < 50
         server.release()
-        receipts = await error.resend()
+        receipts = await error.resend(timeout=60)
         assert [receipt.message_id for receipt in receipts] == list(error.message_ids)
         assert [receipt.sequence for receipt in receipts] == list(range(2, left + 2))
 

@@ -97,7 +97,7 @@ async def test_acknowledgements_name_the_subscription() -> None:
     async with in_session() as (server, session):
         consumer = await session.consumer("topic:prices")
         server.fill("topic:prices", [b"a", b"b"])
-        message = await consumer.receive(timeout=5)
+        message = await consumer.receive(timeout=60)
         assert message is not None and message.destination == "topic:prices"
         await consumer.close()
         assert ordered(server, Acknowledge) == [

@@ -210,7 +210,7 @@ async def test_a_session_that_has_expired_commits_nothing_and_says_so_at_once() 
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"x"])
         consumer = await session.consumer("queue:in")
-        await consumer.receive(timeout=1)
+        await consumer.receive(timeout=60)
         await session.producer("queue:a").send(b"1")
         await server.until(lambda: bool(server.uncommitted))
         server.expired.add(SESSION)
@@ -227,7 +227,7 @@ async def test_what_was_received_comes_again_however_long_there_was_no_connectio
         server.fill("queue:in", [b"1", b"2"])
         consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
         await producer.send(b"never")
-        assert await consumer.receive(timeout=1) is not None
+        assert await consumer.receive(timeout=60) is not None
         await server.until(lambda: bool(server.uncommitted))
         session._scope.timeout = SOON_S
         server.hold()
@@ -237,7 +237,7 @@ async def test_what_was_received_comes_again_however_long_there_was_no_connectio
         server.release()
         await rolling_back
         assert len(wishes(server, Return)) == 1
-        again = await consumer.receive_many(2, timeout=1)
+        again = await consumer.receive_many(2, timeout=60)
         assert [(message.body, message.delivery_count) for message in again] == [(b"1", 2), (b"2", 1)]
 
 
@@ -248,7 +248,7 @@ async def test_a_consumer_begins_anew_however_long_there_was_no_connection(
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1", b"2"])
         consumer = await session.consumer("queue:in")
-        assert await consumer.receive(timeout=1) is not None
+        assert await consumer.receive(timeout=60) is not None
         session._scope.timeout = SOON_S
         carry_out = server._carry_out
         refused = 0
@@ -267,5 +267,5 @@ async def test_a_consumer_begins_anew_however_long_there_was_no_connection(
         assert not await goes_on(rolling_back)
         monkeypatch.undo()
         await rolling_back
-        again = await consumer.receive_many(2, timeout=1)
+        again = await consumer.receive_many(2, timeout=60)
         assert [(message.body, message.delivery_count) for message in again] == [(b"1", 2), (b"2", 1)]

@@ -230,7 +230,7 @@ async def test_whoever_does_not_know_the_outcome_in_time_asks_again() -> None:
             await session.commit(timeout=SOON_S)
         assert caught.value.transaction_id == f"{SESSION:032x}:1:a"
         assert isinstance(caught.value, TimeoutError)
-        for wrong in (producer.send(b"2"), consumer.receive(timeout=1), producer.send_many([b"2"])):
+        for wrong in (producer.send(b"2"), consumer.receive(timeout=60), producer.send_many([b"2"])):
             with pytest.raises(antiphon.LocalError, match="`commit\\(\\)` again"):
                 await wrong
         with pytest.raises(antiphon.CommitUncertain):
@@ -277,7 +277,7 @@ async def test_one_that_could_not_leave_in_time_is_still_open() -> None:
     async with serving(window_bytes=1_000) as server, transacted(server) as session:
         server.fill("queue:in", [b"x"])
         consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
-        assert await consumer.receive(timeout=1) is not None
+        assert await consumer.receive(timeout=60) is not None
         server.hold()
         await producer.send(bytes(900))
         await server.until(lambda: bool(server.commands))
@@ -313,11 +313,11 @@ async def test_whoever_sends_or_receives_during_a_commit_waits_for_the_next_tran
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"x", b"y"])
         producer, consumer = await session.producer("queue:a"), await session.consumer("queue:in")
-        assert await consumer.receive(timeout=1) is not None
+        assert await consumer.receive(timeout=60) is not None
         server.hold()
         committing = await begin_commit(server, session)
         sending = asyncio.create_task(producer.send(b"1"))
-        receiving = asyncio.create_task(consumer.receive(timeout=5))
+        receiving = asyncio.create_task(consumer.receive(timeout=60))
         assert await consumer.receive(timeout=SOON_S) is None
         assert not await goes_on(sending) and not await goes_on(receiving)
         server.release()
@@ -367,12 +367,12 @@ async def test_a_rollback_returns_what_was_taken_and_begins_the_consumer_anew() 
         untouched = await session.consumer("queue:other")
         consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
         await producer.send(b"never")
-        await consumer.receive_many(2, timeout=1)
+        await consumer.receive_many(2, timeout=60)
         await session.rollback()
         assert [(wish.counted, list(wish.ranges)) for wish in wishes(server, Return)] == [(True, [(1, 3)])]
         assert [frame.consumer for frame in server.heard_of(frames.ConsumerClose)] == [2]
         assert [frame.consumer for frame in server.heard_of(frames.ConsumerOpen)] == [1, 2, 3]
-        again = await consumer.receive_many(3, timeout=1)
+        again = await consumer.receive_many(3, timeout=60)
         assert [(message.body, message.delivery_count) for message in again] == [
             (b"1", 2),
             (b"2", 2),
@@ -386,8 +386,8 @@ async def test_whoever_has_half_of_what_it_asked_for_during_a_rollback_gets_it_o
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1", b"2", b"3"])
         consumer = await session.consumer("queue:in")
-        await consumer.receive(timeout=1)
-        receiving = asyncio.create_task(consumer.receive_many(4, timeout=5))
+        await consumer.receive(timeout=60)
+        receiving = asyncio.create_task(consumer.receive_many(4, timeout=60))
         assert not await goes_on(receiving)
         await session.rollback()
         server.fill("queue:in", [b"4"])
@@ -401,7 +401,7 @@ async def test_a_consumer_that_began_anew_can_be_closed() -> None:
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1"])
         consumer = await session.consumer("queue:in")
-        await consumer.receive(timeout=1)
+        await consumer.receive(timeout=60)
         await session.rollback()
         await consumer.close()
         assert [frame.consumer for frame in server.heard_of(frames.ConsumerClose)] == [1, 2]
@@ -413,7 +413,7 @@ async def test_a_consumer_that_is_closed_while_it_begins_anew_is_closed() -> Non
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1"])
         consumer = await session.consumer("queue:in")
-        await consumer.receive(timeout=1)
+        await consumer.receive(timeout=60)
         rolling_back = asyncio.create_task(session.rollback())
         await server.until(lambda: bool(server.heard_of(frames.ConsumerClose)))
         await consumer.close()
@@ -426,8 +426,8 @@ async def test_whoever_stops_waiting_during_a_rollback_has_taken_nothing() -> No
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1", b"2", b"3"])
         consumer = await session.consumer("queue:in")
-        await consumer.receive(timeout=1)
-        receiving = asyncio.create_task(consumer.receive_many(4, timeout=5))
+        await consumer.receive(timeout=60)
+        receiving = asyncio.create_task(consumer.receive_many(4, timeout=60))
         assert not await goes_on(receiving)
         server.hold()
         rolling_back = asyncio.create_task(session.rollback())
@@ -436,7 +436,7 @@ async def test_whoever_stops_waiting_during_a_rollback_has_taken_nothing() -> No
         assert await consumer.receive_many(1, timeout=0) == []
         server.release()
         await rolling_back
-        again = await consumer.receive_many(3, timeout=1)
+        again = await consumer.receive_many(3, timeout=60)
         assert [message.body for message in again] == [b"1", b"2", b"3"]
         assert await consumer.receive(timeout=0) is None
 
@@ -482,10 +482,10 @@ async def test_a_commit_that_fails_gives_back_what_was_taken() -> None:
         server.fill("queue:in", [b"1"])
         server.judge = refusing(CommitTransaction, OutcomeCode.TX_ROLLED_BACK, "it was no longer there")
         consumer = await session.consumer("queue:in")
-        await consumer.receive(timeout=1)
+        await consumer.receive(timeout=60)
         with pytest.raises(antiphon.TransactionRolledBack, match="no longer there"):
             await session.commit()
-        again = await consumer.receive(timeout=1)
+        again = await consumer.receive(timeout=60)
         assert again is not None and (again.body, again.delivery_count) == (b"1", 2)
         await session.commit()
         assert server.acknowledged.count == 1
@@ -505,7 +505,7 @@ async def test_a_transaction_that_took_what_others_got_is_rolled_back() -> None:
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1", b"2", b"3"])
         consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
-        await consumer.receive_many(2, timeout=1)
+        await consumer.receive_many(2, timeout=60)
         await producer.send(b"never")
         give_to_another(server, 1, 3)
         await session.producer("queue:b")  # its answer comes behind that
@@ -514,7 +514,7 @@ async def test_a_transaction_that_took_what_others_got_is_rolled_back() -> None:
             await session.commit()
         assert not wishes(server, CommitTransaction) and not server.uncommitted
         # What is still its own comes again.
-        again = await consumer.receive_many(1, timeout=1)
+        again = await consumer.receive_many(1, timeout=60)
         assert [(message.body, message.delivery_count) for message in again] == [(b"2", 2)]
         await session.commit()
         assert server.acknowledged == Ranges([(2, 3)])
@@ -525,7 +525,7 @@ async def test_a_transaction_that_waits_to_be_sent_hears_of_what_others_got() ->
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1"])
         consumer, producer = await session.consumer("queue:in"), await session.producer("queue:a")
-        await consumer.receive(timeout=1)
+        await consumer.receive(timeout=60)
         server.say(frames.FlowState(channel="a", blocked=True, reason="full"))
         await send_what_gets_stuck(session, producer)
         committing = asyncio.create_task(session.commit())
@@ -543,7 +543,7 @@ async def test_whoever_waits_for_more_does_not_get_what_others_got_meanwhile() -
     async with serving() as server, transacted(server) as session:
         server.fill("queue:in", [b"1", b"2"])
         consumer = await session.consumer("queue:in")
-        receiving = asyncio.create_task(consumer.receive_many(3, timeout=5))
+        receiving = asyncio.create_task(consumer.receive_many(3, timeout=60))
         assert not await goes_on(receiving)
         give_to_another(server, 1)
         server.fill("queue:in", [b"3"])
