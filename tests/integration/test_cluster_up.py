@@ -18,7 +18,8 @@ from tests.bus_members import has_multicast
 from tests.clusters import SMALL_JOURNAL, Cluster, NodeProcess, Watch, make_cluster
 from tests.processes import antiphon
 
-TRANSPORTS = ["udp", "tcp"]
+# The nodes and the commands are the same with both; the transports have tests of their own.
+TRANSPORTS = ["udp", pytest.param("tcp", marks=pytest.mark.long)]
 
 
 def send(url: str, *bodies: str) -> None:

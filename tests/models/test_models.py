@@ -126,7 +126,7 @@ def search(folder: Path, model: str, *flags: str, seconds: float = SEARCH_SECOND
         return output
 
     run("spin", "-a", *(f"-D{flag}" for flag in flags), str(MODELS / f"{model}.pml"))
-    run("gcc", "-O2", "-DSAFETY", "-DNOREDUCE", f"-DMEMLIM={MEMORY_MIB_MAX}", "-o", "pan", "pan.c")
+    run("gcc", "-O1", "-DSAFETY", "-DNOREDUCE", f"-DMEMLIM={MEMORY_MIB_MAX}", "-o", "pan", "pan.c")
     return Search(output=run("./pan", "-m10000", "-w24"))
 
 

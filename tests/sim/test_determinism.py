@@ -11,7 +11,7 @@ import pytest
 from antiphon.sim.runs import run
 from antiphon.sim.trace import Trace
 
-SEEDS = (3, 7, 11)
+SEEDS = (3, 7)
 WORKLOADS = ("bus", "cluster", "holds", "node", "transactions")
 SCRIPT = """
 import sys
@@ -46,12 +46,11 @@ def test_a_seed_gives_one_trace_under_two_hash_seeds(workload: str) -> None:
 
 @for_each
 def test_a_seed_gives_one_trace_whatever_ran_before_it(workload: str) -> None:
-    first = run(workload, SEEDS[0], trace=Trace(is_on=True))
-    run(workload, SEEDS[1])
+    first, other = (run(workload, seed, trace=Trace(is_on=True)) for seed in SEEDS)
     again = run(workload, SEEDS[0], trace=Trace(is_on=True))
 
-    assert first.digest == again.digest
     assert first == again
+    assert first.digest != other.digest, "another seed, another run"
 
 
 @for_each
@@ -59,9 +58,3 @@ def test_tracing_does_not_change_a_run(workload: str) -> None:
     traced, plain = run(workload, SEEDS[0], trace=Trace(is_on=True)), run(workload, SEEDS[0])
 
     assert (traced.events, traced.probes, traced.figures) == (plain.events, plain.probes, plain.figures)
-
-
-@for_each
-def test_different_seeds_give_different_traces(workload: str) -> None:
-    digests = {run(workload, seed, trace=Trace(is_on=True)).digest for seed in SEEDS}
-    assert len(digests) == len(SEEDS)

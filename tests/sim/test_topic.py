@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.seeds import Seeds, first_broken
 
-SEEDS = range(1, 201)
+SEEDS = range(1, 101)
 
 # What must have happened somewhere in these seeds, or they prove less than they seem to.
 PROBES = (
@@ -41,7 +41,7 @@ def seeds() -> Seeds:
 
 
 @pytest.mark.timeout(600)
-def test_no_promise_is_broken_in_200_seeds(seeds: Seeds) -> None:
+def test_no_promise_is_broken(seeds: Seeds) -> None:
     assert not seeds.broken, seeds.broken
 
 

@@ -292,8 +292,8 @@ def chance(request: pytest.FixtureRequest) -> Iterator[random.Random]:
 
 @pytest.mark.timeout(900)
 def test_whoever_is_killed_every_row_arrives_once(java: None, tmp_path: Path, chance: random.Random) -> None:
-    victims = chance.sample(["worker", "primary", "client manager"], 2)
-    asyncio.run(run_rounds(tmp_path, [*victims, "driver"], chance, channels="a"))
+    victim = chance.choice(["worker", "primary", "client manager"])
+    asyncio.run(run_rounds(tmp_path, [victim, "driver"], chance, channels="a"))
 
 
 @pytest.mark.long
