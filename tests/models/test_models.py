@@ -18,8 +18,8 @@ from tests.tidy.source import ROOT
 
 MODELS = ROOT / "models"
 
-# The largest search of `make test` takes about a tenth of this on an idle core.
-SEARCH_SECONDS = 100
+# The largest search of `make test` takes ten seconds on an idle core.
+SEARCH_SECONDS = 300
 LONG_SEARCH_SECONDS = 900
 MEMORY_MIB_MAX = 8_192
 
@@ -27,24 +27,27 @@ FROM_ONE_TO_THREE = "OLD=1 NEW=7 SERVERS=3"
 TURN_BY_TURN = "EPOCHS=4 EPOCHS_OF_NEW=20"
 ONE_MESSAGE = "MESSAGES=1 OTHERS=3"
 
+# On a busy machine a search waits for the processor.
+pytestmark = pytest.mark.timeout(4 * SEARCH_SECONDS)
+
 # Model and bounds.
 SAFE = [
     ("sequencer_change", "EPOCHS=2 SLOTS=2"),
     ("sequencer_change", "EPOCHS=3 SLOTS=1"),
-    ("sequencer_change", "EPOCHS=3 SLOTS=3"),
     ("sequencer_change", "EPOCHS=4 SLOTS=1"),
     ("suffixes", "EPOCHS=2 SLOTS=2"),
     ("suffixes", "EPOCHS=3 SLOTS=1"),
     ("reports", ONE_MESSAGE),
     ("reports", f"{ONE_MESSAGE} CHANGES=2"),
-    ("reports", "MESSAGES=2 OTHERS=1 CRASHES=0"),
     ("configuration", "EPOCHS=3 SLOTS=2"),
     ("configuration", f"{TURN_BY_TURN} SLOTS=2"),
     ("configuration", f"EPOCHS=4 SLOTS=2 {FROM_ONE_TO_THREE}"),
 ]
 SAFE_LONG = [
+    ("sequencer_change", "EPOCHS=3 SLOTS=3"),
     ("sequencer_change", "EPOCHS=4 SLOTS=2"),
     ("suffixes", "EPOCHS=3 SLOTS=2 CRASHES=0"),
+    ("reports", "MESSAGES=2 OTHERS=1 CRASHES=0"),
     ("reports", "MESSAGES=2 OTHERS=1 CRASHES=2"),
 ]
 

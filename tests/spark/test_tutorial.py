@@ -1,4 +1,4 @@
-"""The tutorial from top to bottom: on this machine, after a restart, and on a master with two workers."""
+"""The tutorial: on this machine, after a restart, and, from top to bottom, on a master with two workers."""
 
 from __future__ import annotations
 
@@ -36,9 +36,20 @@ def environment(java: None, tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {**os.environ, **spark_environment(), "PATH": path, "PWD": str(tmp_path)}
 
 
+def halves() -> list[str]:
+    """What is done on one machine, and on a cluster."""
+    return PAGE.split("## On a cluster")
+
+
+@pytest.mark.timeout(900)
+def test_the_tutorial_works_on_one_machine(environment: dict[str, str]) -> None:
+    run_blocks(halves()[0], environment)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_tutorial_works_from_top_to_bottom(environment: dict[str, str], tmp_path: Path) -> None:
-    before, after = PAGE.split("## On a cluster")
+    before, after = halves()
     run_blocks(before, environment)
     folder = tmp_path / "spark"
     folder.mkdir()
