@@ -154,7 +154,8 @@ class ClusterSpec:
     def peers(self, channel: str) -> dict[int, Peer]:
         """Where the members of a channel hear each other."""
         return {
-            one.number: Peer(one.host, one.bus[channel], LANES[one.role]) for one in self.members(channel)
+            one.number: Peer(one.host, one.bus[channel], LANES[one.role], one.name)
+            for one in self.members(channel)
         }
 
     def bus_id(self, channel: str) -> bytes:

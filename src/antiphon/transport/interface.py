@@ -63,6 +63,7 @@ class Peer(NamedTuple):
     host: str
     port: int
     lanes: frozenset[Lane] = ALL_LANES
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,11 @@ class TransportSettings:
     def others(self) -> list[int]:
         """The members but this one."""
         return [node for node in sorted(self.peers) if node != self.node]
+
+    @property
+    def names(self) -> dict[int, str]:
+        """What the members are called, for those who read the log."""
+        return {node: peer.name or f"member {node}" for node, peer in self.peers.items()}
 
 
 @dataclass(slots=True)

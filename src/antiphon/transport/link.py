@@ -130,7 +130,7 @@ class Link:
         self._secret = secret
         self._is_repairing = is_repairing
         self._give_up_ns = settings.give_up_ms * MS
-        self._odd = Oddities(self.counters, log)
+        self._odd = Oddities(self.counters, settings.names, log)
         self._chance = Chance.of(b"link", settings.run_id)
         self._members = {node: Member(node) for node in settings.others}
         self._sealer = Sealer(settings.keys, settings.cluster_id, settings.node, settings.run_id)
@@ -246,11 +246,12 @@ class Link:
             return None
         run = member.current
         if run is None or run.run_id != run_id:
-            run = self._other_run(member, run_id)
+            run = self._other_run(now_ns, member, run_id)
             if run is None:
                 return None
         incoming = run.streams.get(stream)
         if incoming is not None and not incoming.window.is_fresh(counter):
+            # What is repaired for one member comes to all that had it already.
             self._odd.note(odd.REPLAYS, sender, is_usual=self._is_repairing)
             return None
         if not run.is_proven and run.is_full and stream in self._frame_streams:
@@ -291,11 +292,12 @@ class Link:
             self._odd.note(odd.GARBAGE, NOBODY, "somebody else speaks as this member; are there two of us?")
         # Else it is the echo of our own multicast.
 
-    def _other_run(self, member: Member, run_id: bytes) -> Run | None:
+    def _other_run(self, now_ns: int, member: Member, run_id: bytes) -> Run | None:
         """A run that is not the member's current one; None if it is over."""
         run = member.unproven.get(run_id)
         if run is None and member.is_retired(run_id):
-            self._odd.note(odd.REPLAYS, member.node, is_usual=self._is_repairing)
+            is_usual = self._is_repairing and member.may_be_late(now_ns, run_id)
+            self._odd.note(odd.REPLAYS, member.node, is_usual=is_usual)
             return None
         return run or Run(
             member.node,
@@ -313,8 +315,9 @@ class Link:
         if stream not in self._frame_streams and stream not in self._talk_streams:
             return None
         if not run.is_proven and run.run_id not in member.unproven:
-            if member.met(run):
-                self._odd.note(odd.UNPROVEN, member.node, is_usual=True)
+            gone = member.met(run)
+            if gone is not None:
+                self._odd.note(odd.UNPROVEN, member.node, is_usual=member.was_life(gone))
             self._challenge(now_ns, run)
         if stream in self._talk_streams:
             incoming = run.streams[stream] = Incoming(ReplayWindow(counter), None)
@@ -388,7 +391,7 @@ class Link:
     def _on_echo(self, now_ns: int, run: Run, nonce: bytes) -> None:
         if run.is_proven or nonce != challenge_for(self._secret, run.sender, run.run_id):
             return
-        self._members[run.sender].proved(run)
+        self._members[run.sender].proved(now_ns, run)
         self.counters[run.sender].frames += len(run.held)
         self.arrived += run.held
         run.held, run.held_bytes = [], 0
@@ -492,8 +495,8 @@ class Link:
             out.heads_at_ns = None
 
     def _look_at_member(self, now_ns: int, member: Member) -> None:
-        for _ in range(member.forget_silent(now_ns)):
-            self._odd.note(odd.UNPROVEN, member.node, is_usual=True)
+        for run in member.forget_silent(now_ns):
+            self._odd.note(odd.UNPROVEN, member.node, is_usual=member.was_life(run))
         for run in member.unproven.values():
             if run.challenge_at_ns <= now_ns:
                 self._challenge(now_ns, run)

@@ -31,6 +31,8 @@ UNPROVEN_NS_MAX: Final = 5_000 * MS
 UNPROVEN_MAX: Final = 2
 HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 RETIRED_MAX: Final = 1_024
+LATE_NS: Final = 10_000 * MS
+"""So long after its end a datagram of a run may still have been on its way, or in a socket of ours."""
 
 
 class Incoming:
@@ -48,7 +50,7 @@ class Run:
 
     __slots__ = (
         *("assembler", "challenge_at_ns", "challenge_interval_ns", "heard_ns", "held", "held_bytes"),
-        *("is_proven", "opener", "run_id", "sender", "streams"),
+        *("is_proven", "met_beside", "opener", "run_id", "sender", "streams"),
     )
 
     def __init__(self, sender: int, run_id: bytes, opener: Opener, assembler: Assembler) -> None:
@@ -61,6 +63,8 @@ class Run:
         self.held: list[Arrived] = []
         self.held_bytes = 0
         self.heard_ns = 0
+        self.met_beside: Run | None = None
+        """The run that counted when this one was met."""
         self.challenge_at_ns = 0
         self.challenge_interval_ns = CHALLENGE_NS
 
@@ -92,7 +96,8 @@ class Member:
         self.unproven: dict[bytes, Run] = {}
         self.gave_up_before = 0
         """What its runs that are over never got through."""
-        self._retired: dict[bytes, None] = {}
+        # The runs that are over, and when they were found to be.
+        self._retired: dict[bytes, int] = {}
 
     def runs(self) -> list[Run]:
         return [*([self.current] if self.current else []), *self.unproven.values()]
@@ -100,31 +105,43 @@ class Member:
     def is_retired(self, run_id: bytes) -> bool:
         return run_id in self._retired
 
-    def met(self, run: Run) -> bool:
-        """A run of which nothing was known has sealed a datagram; says whether another had to go for it."""
-        self.unproven[run.run_id] = run
-        is_too_much = len(self.unproven) > UNPROVEN_MAX
-        if is_too_much:
-            del self.unproven[next(iter(self.unproven))]
-        return is_too_much
+    def may_be_late(self, now_ns: int, run_id: bytes) -> bool:
+        """Was this run, which is over, alive so short a time ago that what comes of it is only late?"""
+        return now_ns - self._retired[run_id] < LATE_NS
 
-    def proved(self, run: Run) -> None:
+    def met(self, run: Run) -> Run | None:
+        """A run of which nothing was known has sealed a datagram; the one that had to go for it, if any."""
+        self.unproven[run.run_id] = run
+        run.met_beside = self.current
+        if len(self.unproven) <= UNPROVEN_MAX:
+            return None
+        return self.unproven.pop(next(iter(self.unproven)))
+
+    def proved(self, now_ns: int, run: Run) -> None:
         """This run is alive; there is no other (P2)."""
         self.unproven.pop(run.run_id, None)
         if self.current is not None:
             self.gave_up_before += self.current.given_up
-            self._retired[self.current.run_id] = None
+            self._retired[self.current.run_id] = now_ns
             if len(self._retired) > RETIRED_MAX:
                 del self._retired[next(iter(self._retired))]
         self.current = run
         run.is_proven = True
 
-    def forget_silent(self, now_ns: int) -> int:
-        """Let go of runs that never proved anything and say nothing any more; says how many there were."""
+    def forget_silent(self, now_ns: int) -> list[Run]:
+        """Let go of runs that never proved anything and say nothing any more; says which."""
         silent = [run for run in self.unproven.values() if now_ns - run.heard_ns >= UNPROVEN_NS_MAX]
         for run in silent:
             del self.unproven[run.run_id]
-        return len(silent)
+        return silent
+
+    def was_life(self, run: Run) -> bool:
+        """Can a run that proved nothing have been a life of this member that has ended?
+
+        Not if the run that counted when it came has lived on: a member has one process at a time.
+        """
+        current = self.current
+        return current is None or current is not run.met_beside or current.heard_ns <= run.heard_ns
 
 
 def challenge_for(secret: bytes, sender: int, run_id: bytes) -> bytes:

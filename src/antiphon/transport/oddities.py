@@ -1,4 +1,5 @@
-"""Oddities: what should not arrive is counted each time and logged once for each kind and member."""
+"""Oddities: what should not arrive is counted each time; what an operator can act upon is logged, once for
+each kind and member."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _WORDS: Final = {
     WRONG_KEY: "a datagram was not sealed with a key of this group",
     OTHER_CLUSTER: "a datagram of another cluster arrived; do the two share a multicast group?",
     GARBAGE: "something arrived that is no datagram of ours",
-    REPLAYS: "a datagram came again, or of a run that is over: a repair for others, or a recording",
-    UNPROVEN: "a run never proved to be alive: it has ended, or was a recording",
+    REPLAYS: "a datagram came again, or of a run that is over: perhaps somebody plays back a recording",
+    UNPROVEN: "a second run beside one that is alive proved nothing: perhaps somebody plays back a recording",
 }
 
 _logger = logging.getLogger("antiphon.transport")
@@ -29,24 +30,26 @@ class Oddities:
     """The counters of all members, and who was complained about."""
 
     def __init__(
-        self, counters: Mapping[int | None, Counters], log: Callable[[str], None] | None = None
+        self,
+        counters: Mapping[int | None, Counters],
+        names: Mapping[int, str],
+        log: Callable[[str], None] | None = None,
     ) -> None:
         self._counters = counters
-        self._warn = log or _logger.warning
-        self._inform = log or _logger.info
+        self._names = names
+        self._log = log or _logger.warning
         self._logged: dict[tuple[str, int | None], None] = {}
 
     def note(self, kind: str, claimed: int | None, words: str = "", *, is_usual: bool = False) -> None:
         """Something of this kind came, and says that it comes from this member.
 
-        What is usual, where datagrams are repaired and processes end, is logged without alarm.
+        What is usual, where datagrams are repaired for others and processes end, is counted and not logged.
         """
         counters = self._counters.get(claimed) or self._counters[NOBODY]
         setattr(counters, kind, getattr(counters, kind) + 1)
-        words = words or _WORDS.get(kind, "")
+        words = "" if is_usual else words or _WORDS.get(kind, "")
         who = claimed if claimed in self._counters else NOBODY
         if words and (words, who) not in self._logged:
             self._logged[words, who] = None
-            source = "from nobody we know" if who is NOBODY else f"in the name of member {who}"
-            log = self._inform if is_usual else self._warn
-            log(f"{words} ({source}; said once, counted from now on)")
+            source = "from nobody we know" if who is NOBODY else f"in the name of {self._names[who]}"
+            self._log(f"{words} ({source}; said once, counted from now on)")

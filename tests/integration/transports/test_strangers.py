@@ -26,8 +26,8 @@ from tests.integration.transports.stage import CLUSTER, KEYS, MIB, SOCKETS, UDP,
 GARBAGE = "something arrived that is no datagram of ours"
 OTHER_CLUSTER = "a datagram of another cluster arrived; do the two share a multicast group?"
 WRONG_KEY = "a datagram was not sealed with a key of this group"
-AGAIN = "a datagram came again, or of a run that is over: a repair for others, or a recording"
-UNPROVEN = "a run never proved to be alive: it has ended, or was a recording"
+AGAIN = "a datagram came again, or of a run that is over: perhaps somebody plays back a recording"
+UNPROVEN = "a second run beside one that is alive proved nothing: perhaps somebody plays back a recording"
 SAID_ONCE = "said once, counted from now on"
 
 
@@ -87,7 +87,8 @@ def test_hostile_datagrams_change_nothing_but_counters(kind: str, caplog: pytest
             assert counters[1].wrong_key == 2 * 3 * 4
             assert counters[1].replays >= 3 * 4
             said = complaints(caplog)
-            assert said[complaint(WRONG_KEY, 1)] == said[complaint(AGAIN, 1)] == 1
+            assert said[complaint(WRONG_KEY, 1)] == 1
+            assert not said[complaint(AGAIN, 1)], "what is repaired for others comes again, too"
             # Member 1 listens to the groups too; what is said in its own name it takes for its echo.
             assert said[complaint(GARBAGE)] in (1, 2) and said[complaint(OTHER_CLUSTER)] in (1, 2)
 
