@@ -101,6 +101,7 @@ class Delivery:
         "_consumers",
         "_directory",
         "_dispatchers",
+        "_done_with",
         "_gone",
         "_locks",
         "_planted",
@@ -146,6 +147,8 @@ class Delivery:
         self._by_session: dict[int, dict[ConsumerKey, Consumer]] = {}
         # By the session and what the client calls it there: the one that was attached last.
         self._by_number: dict[tuple[int, int], Consumer] = {}
+        # What sessions have let go of before their consumers were attached here, by session and source.
+        self._done_with: dict[int, dict[int, Ranges]] = {}
         # By the id of the source; and those of one destination together.
         self._dispatchers: dict[int, Dispatcher] = {}
         self._by_destination: dict[int, dict[int, Dispatcher]] = {}
@@ -290,11 +293,12 @@ class Delivery:
                 stream=stream,
             )
             consumer.grant(message.credit_messages, message.credit_bytes)
+            held = self._still_held(message, source)
             if former is not None and former.source == source.id:
                 self._forget(former)
-                dispatcher.come_back(former, consumer, message.held)
+                dispatcher.come_back(former, consumer, held)
             else:
-                dispatcher.attach(consumer, message.held)
+                dispatcher.attach(consumer, held)
             self._consumers[key] = consumer
             self._by_session.setdefault(message.session, {})[key] = consumer
             self._by_number[message.session, message.number] = consumer
@@ -307,6 +311,15 @@ class Delivery:
             answer = replace(answer, lost=self._lost(message, consumer))
             self.answer(key.node, answer)
         self._stir(dispatcher)
+
+    def _still_held(self, message: Register, source: Source) -> Ranges:
+        """What a consumer holds, less what its session has let go of meanwhile: that is said once."""
+        done_with = self._done_with.get(message.session, {}).get(source.id)
+        if not done_with:
+            return message.held
+        gone = message.held.intersection(done_with)
+        done_with.remove_all(gone)
+        return message.held.difference(gone)
 
     def _lost(self, message: Register, consumer: Consumer) -> Ranges:
         """What its client takes for its own, and is gone or another's."""
@@ -398,10 +411,14 @@ class Delivery:
             self._stir(dispatcher)
 
     def let_go(self, source: int, numbers: Ranges, session: int) -> None:
-        """A session has acknowledged what a transaction has locked, and so does not hold it any more."""
-        dispatcher = self._dispatchers.get(source)
-        if dispatcher is not None:
-            dispatcher.let_go(numbers, self._holders(source, session))
+        """A session has acknowledged what a transaction or a hold has locked, and so does not hold it any
+        more. Its client manager may say that it does when it attaches its consumers: it has not heard yet.
+        """
+        dispatcher, holders = self._dispatchers.get(source), self._holders(source, session)
+        if dispatcher is not None and holders:
+            dispatcher.let_go(numbers, holders)
+        else:
+            self._done_with.setdefault(session, {}).setdefault(source, Ranges()).add_all(numbers)
 
     def locked(self, source: int, numbers: Ranges) -> None:
         """A transaction is about to acknowledge these, and may still be rolled back."""
@@ -436,6 +453,7 @@ class Delivery:
     def session_ended(self, session: int) -> None:
         """The session was closed or has expired: its consumers are void."""
         self.awaited.pop(session, None)
+        self._done_with.pop(session, None)
         for consumer in list(self._by_session.get(session, {}).values()):
             self._drop(consumer, None)
             if not consumer.is_away:

@@ -317,6 +317,23 @@ def test_in_a_new_term_whoever_held_what_is_locked_holds_it_again() -> None:
     assert sorted(number for _, number, _, _ in delivered(two.channel.flush())) == [two.got, two.got + 1]
 
 
+def test_what_a_session_let_go_of_before_its_consumer_was_attached_again_is_not_kept_for_it() -> None:
+    """Its client manager has not heard of the refusal when it says what the consumer holds.
+
+    Found by: antiphon sim holds --seed 700150, without the waits that are drawn.
+    """
+    two = Two()
+    two.channel.outcome(two.other.prepare(0, 0, consumed(two.orders, two.received)))
+    two.channel.claim(1)
+    refused = two.channel.outcome(two.client.ack(two.orders, two.received))
+    assert code_of(refused) == OutcomeCode.ACK_LOST
+    two.channel.register(7, two.orders, held=Ranges([two.received]), credit=0)
+    two.channel.register(8, two.orders, session=two.other.session)
+    two.channel.flush()
+    two.channel.order(finish(two.other.session, 1, commits=False))
+    assert numbers_to(two.channel.flush(), 8) == [two.got, two.got + 1]
+
+
 def test_the_locks_of_a_subscription_are_its_own() -> None:
     two = Two()
     topic = two.channel.create_topic("news")
