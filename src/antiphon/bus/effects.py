@@ -240,6 +240,13 @@ class TimeMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceChanged:
+    """Nobody has served the channel for longer than a change of primary takes, or somebody does again."""
+
+    is_served: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LoadChanged:
     """How much the channel has to keep, as its primary says; told to the machines of this node."""
 

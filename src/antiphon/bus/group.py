@@ -143,6 +143,14 @@ class GroupConfig:
         return disk_id if any(disk_id) else b""
 
     @property
+    def unserved_ms(self) -> int:
+        """After how long without a word of a primary a channel is taken for one that nobody serves.
+
+        A change of primary takes `suspicion_ms`, the delay of the ranks and a few rounds of messages.
+        """
+        return 2 * self.suspicion_ms
+
+    @property
     def sure_ms(self) -> int:
         """For how long a client manager may go by a primary's word that its deliveries are still its own.
 

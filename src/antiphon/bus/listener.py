@@ -7,7 +7,8 @@ What it promises
     P1  The primary is who leads the highest epoch heard of, once it says that it serves. What an older one
         says changes nothing.
     P2  A node that lives is heard (`PresenceKeeper`): who is silent for long is fenced.
-    P3  News is told once: another primary, more or less room on its disk, another load.
+    P3  News is told once: another primary, more or less room on its disk, another load; that nobody serves
+        the channel, for longer than a change of primary takes, and that somebody does again.
     P4  A node whose clock stood still learns of it with the first heartbeats of the primary that it hears
         then. They come in equal intervals, and have numbers: they are a clock that goes on.
 
@@ -27,6 +28,7 @@ from antiphon.bus.effects import (
     Multicast,
     PrimaryChanged,
     Received,
+    ServiceChanged,
     SpaceChanged,
     TimeMissed,
 )
@@ -37,7 +39,7 @@ from antiphon.ids import epoch_node
 
 ROLE = "client-manager"
 
-News = PrimaryChanged | SpaceChanged | TimeMissed | LoadChanged | Multicast
+News = PrimaryChanged | ServiceChanged | SpaceChanged | TimeMissed | LoadChanged | Multicast
 
 
 class BeatClock:
@@ -83,6 +85,9 @@ class Listener:
         self._presence = PresenceKeeper(config, node, name, ROLE)
         self._space = SpaceState.AMPLE
         self._beats = BeatClock()
+        # When somebody last said to serve; before that, when we began to listen.
+        self._served_ns: int | None = None
+        self.is_served = True
         # None until the primary has told it, be it that it keeps nothing.
         self._load: int | None = None
 
@@ -101,6 +106,7 @@ class Listener:
         for event in events:
             if type(event) is Received and type(event.message) is m.Heartbeat:
                 self._on_heartbeat(now_ns, event.sender, event.message, news)
+        self._note_service(now_ns, news)
         news += [said for said in self._presence.step(now_ns, events) if isinstance(said, Multicast)]
         seen = self._presence.seen(self.primary)
         # Who has no role has only been heard, and not said yet how it stands.
@@ -117,12 +123,21 @@ class Listener:
             self._beats.begin()
             news.append(PrimaryChanged(beat.epoch, sender))
         interval_ns, limit_ns = self.config.heartbeat_ms * MS, self.config.sure_ms * MS // 2
+        self._served_ns = now_ns
         if self._beats.has_missed(now_ns, beat.nonce, interval_ns, limit_ns):
             news.append(TimeMissed())
         if beat.space is not self._space:
             self._space = beat.space
             is_tight = beat.space is SpaceState.TIGHT
             news.append(SpaceChanged(beat.space is not SpaceState.AMPLE, is_tight, _low(sender)))
+
+    def _note_service(self, now_ns: int, news: list[News]) -> None:
+        if self._served_ns is None:
+            self._served_ns = now_ns
+        is_served = now_ns - self._served_ns < self.config.unserved_ms * MS
+        if is_served is not self.is_served:
+            self.is_served = is_served
+            news.append(ServiceChanged(is_served))
 
     def is_silent(self, node: int, now_ns: int) -> bool:
         """Has this node not been heard of for so long that it is taken for gone?"""

@@ -435,7 +435,7 @@ class ClientCore:
                 return self._on_session_gone(frame)
             case FlowState():
                 for session in self.sessions.values():
-                    session.set_blocked(frame.channel, frame.blocked)
+                    session.set_blocked(frame.channel, frame.blocked, frame.reason)
             case Ping():
                 self._send(Pong(nonce=frame.nonce))
             case Pong():

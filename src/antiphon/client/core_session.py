@@ -100,7 +100,8 @@ class SessionCore:
         # The channels that know it, see DestinationOpen, and under which generation they were first heard to.
         # No opening of the session that comes late to a channel is of that generation or a higher one.
         self.channels: dict[str, int] = {}
-        self._blocked: dict[str, None] = {}
+        # Why, as the server says, a channel takes nothing at the moment.
+        self._blocked: dict[str, str] = {}
         self._pace = pace
         self._ack_delay_ns = pace.ack_delay_lazy_ns if ack_mode is AckMode.DUPS_OK else pace.ack_delay_ns
         self.outboxes: dict[str, Outbox] = {}
@@ -226,10 +227,15 @@ class SessionCore:
             tags += outbox.abandon()
         return tags
 
-    def set_blocked(self, channel: str, is_blocked: bool) -> None:
+    def why_blocked(self, channel: str = "") -> str:
+        """Behind a colon why the channel, or any, takes nothing; empty if the server did not say so."""
+        reasons = list(self._blocked.values()) if not channel else [self._blocked.get(channel, "")]
+        return f": {'; '.join(reasons)}" if any(reasons) else ""
+
+    def set_blocked(self, channel: str, is_blocked: bool, reason: str = "") -> None:
         """May publications to this channel leave?"""
         if is_blocked:
-            self._blocked[channel] = None
+            self._blocked[channel] = reason
         else:
             self._blocked.pop(channel, None)
         outbox = self.outboxes.get(channel)

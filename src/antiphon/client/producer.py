@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterable, Iterable, Mapping
 
 from antiphon.batch import Batch, BatchBuilder
@@ -86,7 +87,9 @@ class Producer(Block):
         if self._opening.result is None:
             # What may not be sent should not bring a destination into being either.
             (row or Row(body))._add_to(BatchBuilder(), timestamp_ms=0)
-        lane = self._ready_lane or await self._open()
+        lane = self._ready_lane
+        if lane is None:
+            lane, timeout = await self._open_within(_timeout_s(timeout))
         if isinstance(lane, TransactedLane):
             if message_id is not None:
                 raise LocalError("in a transaction nothing is sent under an id that it had before")
@@ -165,7 +168,8 @@ class Producer(Block):
                     lane.link.check()
                     lane.core.check()
         except TimeoutError:
-            raise Timeout(f"{self.destination} has been blocked for {limit:g} s") from None
+            why = lane.core.why_blocked(lane.channel)
+            raise Timeout(f"{self.destination} has been blocked for {limit:g} s{why}") from None
 
     async def send_many(
         self,
@@ -187,7 +191,7 @@ class Producer(Block):
         if isinstance(bodies, bytes | bytearray | memoryview | str | Mapping):
             raise InvalidMessage("send_many takes an iterable of bodies; one message is sent with send")
         check_plain(bodies)
-        lane = await self._open()
+        lane = self._ready_lane or (await self._open_within(_timeout_s(timeout)))[0]
         if isinstance(lane, TransactedLane):
             return await lane.send_many(bodies, _timeout_s(timeout))
         lane.submit_gathered()  # what was sent before comes before
@@ -235,6 +239,18 @@ class Producer(Block):
         if lane is None or self._is_closed or self._scope.is_closed:
             return None
         return lane if lane.link.error is None and lane.core.error is None else None
+
+    async def _open_within(self, timeout_s: float) -> tuple[Lane, float]:
+        """The lane, and what is left of the time that a send has; an error if nothing is."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                lane = await self._open()
+                return lane, max(0.0, timeout_s - (time.monotonic() - began_s))
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise self._scope.unopened(self.destination, timeout_s) from None
 
     async def _open(self) -> Lane:
         """The lane, if sending is possible at all."""

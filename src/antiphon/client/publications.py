@@ -87,6 +87,11 @@ class Lane:
         """The means to send these again."""
         return Uncertain(self.link, self.core, self.channel, publications, timeout_s)
 
+    def too_late(self, publication: Publication, timeout_s: float) -> Timeout:
+        """Why the outcome of a publication is not known in time, as far as that is known."""
+        what = "its outcome was not known" if publication.has_left else "it could not leave"
+        return Timeout(f"{what} within {timeout_s:g} s{self.core.why_blocked(self.channel)}")
+
     def submit(self, publication: Publication) -> None:
         """Hand a publication over. It leaves when there is room, and when the link is flushed."""
         self.core.submit(self.channel, publication)
@@ -148,7 +153,7 @@ class Sends(Gathering):
                 ticket.set_exception(lost)
 
     def expire(self) -> None:
-        self.lose(Timeout(f"its outcome was not known within {self.timeout_s:g} s"))
+        self.lose(self._lane.too_late(self, self.timeout_s))
 
 
 Fate: TypeAlias = list[ConfirmItem] | AntiphonError
@@ -196,4 +201,4 @@ class ManySends(Chunk):
             self.fate.set_result(lost_error(error, core.session, channel, self.first_number, self.count))
 
     def expire(self) -> None:
-        self.lose(Timeout(f"its outcome was not known within {self.timeout_s:g} s"))
+        self.lose(self._lane.too_late(self, self.timeout_s))

@@ -22,6 +22,9 @@ from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
 CLOSE_TIMEOUT_S = 60.0
 """How long closing waits for the outcomes of what was sent: as long as a send would."""
 
+CLOSE_BLOCKED_S = 1.0
+"""How long closing waits for a channel of which the server has said that it takes nothing."""
+
 
 class Receiving(Protocol):
     """A consumer, as its session knows it."""
@@ -102,7 +105,17 @@ class SessionScope:
         core = await self.core()
         link = self.link
         request = link.core.open_destination(name, create=create, session=core.session)
-        return await link.call(request, DestinationOpened, self.timeout)
+        try:
+            return await link.call(request, DestinationOpened, self.timeout)
+        except Timeout:
+            raise self.unopened(name, self.timeout) from None
+
+    def unopened(self, name: str, timeout: float) -> Timeout:
+        """Why a destination could not be opened in this time, as far as that is known."""
+        core = self.opened_core
+        if core is not None and (why := core.why_blocked()):
+            return Timeout(f"{name} could not be opened within {timeout:g} s{why}")
+        return self.link.late(timeout)
 
     async def order(self, channel: str, payload: Order) -> ConfirmItem:
         """Have a command ordered; its outcome."""
@@ -209,10 +222,20 @@ class SessionScope:
             core.check()
             if link.is_up:
                 # Without a connection there is nothing left to say: the server will see that we are gone.
-                await link.call(link.core.close_session(core.session), Done, self.timeout)
+                await self._say_closed(link, core)
         except (NotConnected, SessionClosed):
             # Whoever waited for a send was told its fate. Of acknowledgements only we know.
             if core.owes_word():
+                raise
+
+    async def _say_closed(self, link: Link, core: SessionCore) -> None:
+        """Have the session end. A channel that nobody serves hears of it later, and is not waited for."""
+        request = link.core.close_session(core.session)
+        limit = min(self.timeout, CLOSE_BLOCKED_S) if core.why_blocked() else self.timeout
+        try:
+            await link.call(request, Done, limit)
+        except Timeout:
+            if not core.why_blocked():
                 raise
 
     async def _settle(self, core: SessionCore) -> None:

@@ -122,9 +122,8 @@ class TransactedLane(Lane):
                 # Since it was let in, somebody may have begun to commit.
                 await self.transactions.quiet()
         except TimeoutError:
-            raise Timeout(
-                f"the message was not sent: for {timeout_s:g} s there was no room, or a commit under way"
-            ) from None
+            why = self.core.why_blocked(self.channel) or ", or a commit under way"
+            raise Timeout(f"the message was not sent: for {timeout_s:g} s there was no room{why}") from None
         finally:
             # Whoever is let in and cancelled in the same turn of the loop is not in the queue any more.
             if (not mine.done() or mine.cancelled()) and mine in self._queue:

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from antiphon.bus.messages import Advertised
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
+from antiphon.client_manager.flow import orders_nothing
 from antiphon.client_manager.loads import Loads
 from antiphon.client_manager.lookups import Answer, Lookups
 from antiphon.client_manager.ordering import Ordering
@@ -361,7 +362,5 @@ def _silent(channel: str, name: str) -> str:
 
 
 def _no_quorum(search: _Search) -> str:
-    return (
-        f"{search.creation.name} could not be made in time: channel {search.ordered_in} orders nothing at "
-        "the moment, most likely because too few of its nodes can be reached. What exists can still be used"
-    )
+    why = orders_nothing(search.ordered_in)
+    return f"{search.creation.name} could not be made in time: {why}. What exists can still be used"

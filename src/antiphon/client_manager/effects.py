@@ -15,6 +15,7 @@ from antiphon.bus.effects import (
     LoadChanged,
     PrimaryChanged,
     Received,
+    ServiceChanged,
     SpaceChanged,
     TimeMissed,
 )
@@ -117,6 +118,7 @@ FromChannel = (
     | EnvelopeConfirmed
     | EnvelopeUncertain
     | PrimaryChanged
+    | ServiceChanged
     | SpaceChanged
     | TimeMissed
     | LoadChanged

@@ -32,6 +32,7 @@ from antiphon.bus.effects import (
     LoadChanged,
     PrimaryChanged,
     Received,
+    ServiceChanged,
     SpaceChanged,
     TimeMissed,
 )
@@ -217,6 +218,7 @@ class ClientManager:
             ConsumerEnded: self._consumers.ended,
             PrimaryChanged: self._on_primary_changed,
             TimeMissed: self._consumers.time_missed,
+            ServiceChanged: self._on_service_changed,
             SpaceChanged: self._on_space_changed,
             LoadChanged: self._on_load_changed,
             BrowseReply: self._browsing.answered,
@@ -588,8 +590,11 @@ class ClientManager:
     def _on_load_changed(self, channel: str, event: LoadChanged) -> None:
         self._destinations.loads.changed(channel, event.load)
 
+    def _on_service_changed(self, channel: str, event: ServiceChanged) -> None:
+        self._flow.served(channel, event, self._connections.values())
+
     def _on_space_changed(self, channel: str, event: SpaceChanged) -> None:
-        self._flow.changed(channel, event, self._connections.values())
+        self._flow.space_changed(channel, event, self._connections.values())
         # What clients sent before they heard of it may still go on, as long as there is room for that.
         self._ordering.set_blocked(channel, event.is_tight)
 

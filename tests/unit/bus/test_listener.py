@@ -8,6 +8,7 @@ from antiphon.bus.effects import (
     Multicast,
     PrimaryChanged,
     Received,
+    ServiceChanged,
     SpaceChanged,
     Ticked,
     TimeMissed,
@@ -78,6 +79,26 @@ def test_room_on_the_disk_of_the_primary_is_told_once() -> None:
     assert isinstance(tight, SpaceChanged) and tight.is_low and tight.is_tight
     (ample,) = news(listener, heartbeat(1, 2))
     assert isinstance(ample, SpaceChanged) and not ample.is_low
+
+
+def test_that_nobody_serves_is_told_once_and_so_is_that_somebody_does_again() -> None:
+    listener, late_ns = Listener(GROUP, HERE), GROUP.unserved_ms * MS
+    assert late_ns > GROUP.suspicion_ms * MS, "a change of primary is no news of this kind"
+    news(listener, heartbeat(1, 2), now_ns=1)
+    assert news(listener, now_ns=late_ns) == []
+    assert news(listener, heartbeat(2, 1, serving=False), now_ns=1 + late_ns) == [ServiceChanged(False)]
+    assert news(listener, now_ns=2 * late_ns) == [] and not listener.is_served
+    again = news(listener, heartbeat(2, 1), now_ns=3 * late_ns)
+    assert again == [PrimaryChanged(make_epoch(2, 1), 1), ServiceChanged(True)]
+    assert news(listener, heartbeat(2, 1, nonce=2), now_ns=3 * late_ns + 1) == []
+
+
+def test_one_that_was_not_heard_for_a_while_serves_on_in_its_term() -> None:
+    listener, late_ns = Listener(GROUP, HERE), GROUP.unserved_ms * MS
+    news(listener, heartbeat(1, 2))
+    assert news(listener, now_ns=1 + late_ns) == [ServiceChanged(False)]
+    beats = late_ns // (GROUP.heartbeat_ms * MS)
+    assert news(listener, heartbeat(1, 2, nonce=beats), now_ns=2 + late_ns) == [ServiceChanged(True)]
 
 
 def test_the_load_is_that_of_the_primary() -> None:

@@ -56,17 +56,52 @@ async def test_a_producer_is_blocked_when_the_server_says_so() -> None:
         session = await connection.session()
         producer = await session.producer(QUEUE)
         await block(server, connection)
-        with pytest.raises(antiphon.PublishRefused, match="never sent"):
+        with pytest.raises(antiphon.PublishRefused, match=r"never sent: .* within 0\.05 s: the disk is full"):
             await producer.send(b"x", timeout=0.05)
         assert producer.is_blocked
         assert await producer.try_send(b"x") is None
-        with pytest.raises(antiphon.Timeout, match=r"blocked for 0\.01 s"):
+        with pytest.raises(antiphon.Timeout, match=r"blocked for 0\.01 s: the disk is full"):
             await producer.unblocked(timeout=0.01)
         sending = asyncio.create_task(producer.send(b"y"))
         await asyncio.sleep(0)
         say_blocked(server, False)
         await producer.unblocked(timeout=5)
         assert (await sending).sequence == 1
+
+
+@asynchronous
+async def test_what_had_left_before_the_channel_was_blocked_is_uncertain_and_says_why() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        producer = await session.producer(QUEUE)
+        server.hold()
+        sending = asyncio.create_task(producer.send(b"x", timeout=0.3))
+        await server.until(lambda: len(server.commands) == 1)
+        say_blocked(server, True)
+        with pytest.raises(antiphon.PublishUncertain, match=r"within 0\.3 s: the disk is full"):
+            await sending
+
+
+@asynchronous
+async def test_opening_is_a_part_of_the_time_that_a_send_has() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        server.is_mute = True
+        sending = asyncio.create_task(session.producer(QUEUE).send(b"x", timeout=0.3))
+        say_blocked(server, True)
+        with pytest.raises(antiphon.Timeout, match=r"queue:a could not be opened within 0\.3 s: the disk"):
+            await sending
+
+
+@asynchronous
+async def test_closing_does_not_wait_for_a_channel_that_takes_nothing() -> None:
+    async with serving() as server, antiphon.connect(server.url) as connection:
+        session = await connection.session()
+        await session.producer(QUEUE)
+        await block(server, connection)
+        server.is_mute = True
+        async with asyncio.timeout(8):
+            await session.close()
 
 
 @asynchronous

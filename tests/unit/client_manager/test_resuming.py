@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.effects import SpaceChanged
+from antiphon.bus.effects import ServiceChanged, SpaceChanged
 from antiphon.bus.messages import Register, Registered, SessionDetached, Unregister
 from antiphon.client_manager.effects import SubmitEnvelope
+from antiphon.client_manager.flow import orders_nothing
 from antiphon.errors import SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
@@ -386,6 +387,19 @@ def test_clients_of_a_channel_hear_when_it_is_blocked_and_newcomers_that_it_is()
     stage.tell(SpaceChanged(False))
     assert blocked_frames(stage, 1) == [True, False]
     assert blocked_frames(stage, 2) == [True, False]
+
+
+def test_clients_hear_that_nobody_serves_a_channel_and_why_they_have_to_wait() -> None:
+    stage = Stage()
+    stage.connect()
+    stage.say(1, frames.DestinationOpen(request=9, name="queue:known", create=True))
+    stage.tell(SpaceChanged(True, text="full"))
+    stage.tell(ServiceChanged(False))
+    stage.tell(ServiceChanged(True))
+    stage.tell(SpaceChanged(False))
+    told = [(frame.blocked, frame.reason) for frame in stage.heard_of(frames.FlowState, 1)]
+    unserved = orders_nothing(CHANNEL)
+    assert told == [(True, "full"), (True, unserved), (True, "full"), (False, "")]
 
 
 def test_a_client_that_comes_back_hears_it_before_its_session_goes_on() -> None:
