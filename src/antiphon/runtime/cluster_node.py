@@ -42,6 +42,7 @@ from antiphon.cluster.topology import ClusterSpec, NodeSpec
 from antiphon.errors import AntiphonError, NodeError
 from antiphon.inquiries import Member
 from antiphon.node import Node
+from antiphon.notices import ChannelNotices
 from antiphon.runtime.asking import Line, ask_members
 from antiphon.runtime.bus_port import BusPort
 from antiphon.runtime.cluster_data import (
@@ -284,6 +285,7 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
         collect_seldom()
         life.announce(_ready(life, {}))
         _look_whether_spare(line, started.node)
+        _look_for_notices(life, started.node)
         await _until_stop(life, runner)
         log.info("stopping")
     if _has_failed(runner):
@@ -299,6 +301,23 @@ def _look_whether_spare(line: Line, node: Node) -> None:
         is_spare = parts.replica is not None and parts.replica.is_spare(clock.now_ns())
         line.transport.gather_seconds = SPARE_SECONDS if is_spare else 0.0
     asyncio.get_running_loop().call_later(LOOK_SECONDS, _look_whether_spare, line, node)
+
+
+def _look_for_notices(life: _Life, node: Node) -> None:
+    """Several times a second: what an operator should read of the channels is logged."""
+    names = {one.number: one.name for one in life.spec.nodes}
+    notices = {channel: ChannelNotices(channel, life.node.number, names) for channel in node.channels}
+
+    def look() -> None:
+        if life.stop.done():
+            # Whoever stops is left by the others one by one, and that is no news.
+            return
+        for channel, parts in node.channels.items():
+            for is_warning, text in notices[channel].look(clock.now_ns(), parts):
+                log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+        asyncio.get_running_loop().call_later(LOOK_SECONDS, look)
+
+    look()
 
 
 class _NoClients:
@@ -342,6 +361,7 @@ async def _serve_clients(life: _Life) -> int:
     with _until_failure(runner, lambda: None):
         runner.begin_in(carry_out, flushes, before(client_port, failpoints, runner.take))
         node.standing.is_established = True
+        _look_for_notices(life, node)
         await _wait_for_channels(life, runner, node)
         if not life.stop.done():
             await _listen(life, client_port)

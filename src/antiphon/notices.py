@@ -1,0 +1,149 @@
+"""Notices: what an operator reads of a channel in the log of a node.
+
+Where it sits
+    the machines of a channel  ->  NOTICES  ->  runtime, which writes a line for each
+
+What it promises
+    N1  A change is told once by each node that can know it: who serves the channel, that the channel has no
+        majority or is served by nobody, that a member has fallen silent or is heard again, and that this
+        node has caught up after a start.
+    N2  Members have names in it. What calls for an operator is a warning, what became well is not.
+    N3  A node whose own clock or process stood still does not call others silent for that time.
+
+What it leaves to others
+    Nothing depends on it. How a channel stands at this moment is `standing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.presence import PresenceKeeper
+from antiphon.channel_parts import ChannelParts
+
+_NS_PER_S: Final = 1_000_000_000
+
+
+class Notice(NamedTuple):
+    """A line for the log."""
+
+    is_warning: bool
+    text: str
+
+
+class ChannelNotices:
+    """One channel, as one node sees it; `look` is called several times a second."""
+
+    def __init__(self, channel: str, node: int, names: Mapping[int, str]) -> None:
+        self._channel = channel
+        self._node = node
+        self._names = names
+        self._began_ns: int | None = None
+        # Since when this node has looked without a pause.
+        self._awake_ns = 0
+        self._looked_ns = 0
+        self._term = 0
+        self._primary = 0
+        self._is_served = True
+        self._has_majority = True
+        # Members that are silent, and when they were last heard.
+        self._silent: dict[int, int] = {}
+        # How far the order on the disk went when this life began; 0 once that has been told.
+        self._found = 0
+
+    def look(self, now_ns: int, parts: ChannelParts) -> list[Notice]:
+        """What has changed since the last look."""
+        replica, listener = parts.replica, parts.listener
+        if self._began_ns is None:
+            self._began_ns = self._awake_ns = self._looked_ns = now_ns
+            self._found = replica.last if replica is not None else 0
+        config = replica.config if replica is not None else parts.producer.config
+        if now_ns - self._looked_ns >= config.suspicion_ms * MS:
+            self._awake_ns = now_ns
+        self._looked_ns = now_ns
+        out: list[Notice] = []
+        if replica is not None:
+            if replica.presence is not None:
+                self._look_for_silent(now_ns, config, replica.presence, out)
+            if parts.is_ready:
+                self._note_primary(replica.term, replica.primary, out)
+                self._note_caught_up(replica.applied, out)
+        elif listener is not None:
+            self._note_primary(listener.term, listener.primary, out)
+            self._note_service(listener.is_served, config, out)
+        return out
+
+    # -- who serves ----------------------------------------------------------------------------------
+
+    def _note_primary(self, term: int, primary: int, out: list[Notice]) -> None:
+        if not primary or term <= self._term:
+            return
+        former, self._primary, self._term = self._primary, primary, term
+        words = f"channel {self._channel} is served by {self._names[primary]}"
+        if former == primary:
+            words += " again"
+        elif former:
+            words += f" now, before by {self._names[former]}"
+        out.append(Notice(False, words))
+
+    def _note_service(self, is_served: bool, config: GroupConfig, out: list[Notice]) -> None:
+        """A client manager hears no primary any more; at the start it has not heard one yet."""
+        if is_served is self._is_served or not self._primary:
+            return
+        self._is_served = is_served
+        if not is_served:
+            words = f"nobody has served channel {self._channel} for {config.unserved_ms / 1000:g} s"
+            former = self._names[self._primary]
+            out.append(Notice(True, f"{words}, {former} did before: messages for it wait"))
+        elif not out:
+            # The same primary, in the same term: it was not heard for a while.
+            words = f"channel {self._channel} is served by {self._names[self._primary]} again"
+            out.append(Notice(False, words))
+
+    def _note_caught_up(self, applied: int, out: list[Notice]) -> None:
+        """The first time that this node serves or keeps up (not told of a disk that was empty)."""
+        found, self._found = self._found, 0
+        if found:
+            words = f"its disk had the order through {found:,}, it has applied {applied:,}"
+            out.append(Notice(False, f"this node has recovered channel {self._channel}: {words}"))
+
+    # -- who is silent -------------------------------------------------------------------------------
+
+    def _look_for_silent(
+        self, now_ns: int, config: GroupConfig, presence: PresenceKeeper, out: list[Notice]
+    ) -> None:
+        assert self._began_ns is not None, "a look begins with noting the time"
+        for node in config.nodes:
+            if node == self._node:
+                continue
+            seen = presence.seen(node)
+            if seen is None:
+                # The others may be started after this node, and take their time.
+                wait_ms = max(config.silence_ms, config.leaderless_ms)
+                is_silent = now_ns - max(self._began_ns, self._awake_ns) >= wait_ms * MS
+            else:
+                is_silent = presence.is_silent(node, self._awake_ns, now_ns)
+            if is_silent and node not in self._silent:
+                self._silent[node] = self._began_ns if seen is None else seen.heard_at
+                seconds = (now_ns - self._silent[node]) / _NS_PER_S
+                out.append(Notice(True, f"nothing has been heard of {self._names[node]} for {seconds:.0f} s"))
+            elif not is_silent and node in self._silent:
+                seconds = (now_ns - self._silent.pop(node)) / _NS_PER_S
+                out.append(Notice(False, f"{self._names[node]} is heard again, after {seconds:.0f} s"))
+        for node in [node for node in self._silent if node not in config.nodes]:
+            del self._silent[node]
+        silent = [node for node in config.commit_servers if node in self._silent]
+        has_majority = len(config.commit_servers) - len(silent) >= config.commit_quantity
+        if self._has_majority and not has_majority:
+            needed = f"{config.commit_quantity} of its {len(config.commit_servers)} nodes"
+            words = f"channel {self._channel} has lost its majority: nothing is heard of {self._join(silent)}"
+            out.append(Notice(True, f"{words}. Nothing is stored until {needed} are there"))
+        elif has_majority and not self._has_majority:
+            out.append(Notice(False, f"channel {self._channel} has its majority again"))
+        self._has_majority = has_majority
+
+    def _join(self, nodes: Iterable[int]) -> str:
+        *first, last = [self._names[node] for node in nodes]
+        return f"{', '.join(first)} and {last}" if first else last
