@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import blocking
 import bus
 import cluster
 import compare
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--against", metavar="REF", help="compare what messages cost with a commit")
     parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
+    parser.add_argument("--blocking", action="store_true", help="measure programs without an event loop")
     parser.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
     parser.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
@@ -49,6 +51,9 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
     parser.add_argument("--transport", choices=("udp", "tcp"), default="udp", help="of the cluster")
     arguments = parser.parse_args()
+    if arguments.blocking:
+        blocking.measure(arguments)
+        return 0
     if arguments.cluster:
         cluster.measure(arguments)
         return 0
@@ -79,6 +84,7 @@ def main() -> int:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
             runs = [measure(url, arguments) for _ in range(arguments.runs)]
+            blocking.report(url, arguments.size)
         finally:
             server.terminate()
             server.wait(timeout=30)

@@ -12,6 +12,7 @@ from antiphon.client import consumer as asynchronous
 from antiphon.client.core_consumer import Span
 from antiphon.client.durations import Duration
 from antiphon.client.iteration import is_left_normally
+from antiphon.client.lots import Lot
 from antiphon.errors import ConsumerClosed, LocalError
 from antiphon.message import MessageView
 
@@ -53,6 +54,7 @@ class Consumer(Block):
         self._loop = loop
         self._consumer = consumer
         self._intake = consumer._intake
+        self._lot: Lot | None = None
 
     @property
     def destination(self) -> str:
@@ -70,8 +72,15 @@ class Consumer(Block):
 
         >>> message = consumer.receive(timeout=1.0)
         """
-        messages = self.receive_many(1, timeout)
-        return messages[0] if messages else None
+        lot = self._lot
+        if lot is not None and not self._loop.is_over and (place := lot.hand_out()) >= 0:
+            message: Message = lot.messages[place]
+            return message
+        span = self._take_next(timeout)
+        if span is None:
+            return None
+        self._loop.call(self._intake.given, [span])
+        return Message._of(span.message(), self._loop)
 
     def receive_many(self, n: int, timeout: Duration | None = None) -> list[Message]:
         """The next `n` messages; fewer, perhaps none, when no more came within `timeout`.
@@ -82,9 +91,9 @@ class Consumer(Block):
         """
         if not (isinstance(n, int) and n >= 0):
             raise LocalError(f"receive_many takes a number of messages; it was {n!r}")
-        spans = self._take(n, timeout)
+        spans = self._loop.run(self._intake.take(n, timeout), self._intake.put_back)
         self._loop.call(self._intake.given, spans)
-        return [Message._of(message, self._loop) for span in spans for message in span.messages()]
+        return self._messages(spans)
 
     def __iter__(self) -> Iteration:
         """The messages as they come, until the consumer is closed.
@@ -110,54 +119,88 @@ class Consumer(Block):
     def __repr__(self) -> str:
         return repr(self._consumer)
 
-    # -- for iterations --------------------------------------------------------
+    # -- taking ----------------------------------------------------------------
 
-    @property
-    def _was_closed_here(self) -> bool:
-        return self._intake.was_closed_here
+    def _take_next(self, timeout: Duration | None) -> Span | None:
+        """The next message, which is not yet the application's: who is interrupted here has taken none.
 
-    def _take(self, n: int, timeout: Duration | None) -> Sequence[Span]:
-        """Messages that are not yet the application's: who is interrupted here has taken none."""
-        return self._loop.run(self._intake.take(n, timeout), self._intake.put_back)
+        What lies behind it the application may then hand out by itself.
+        """
+        self._lot = None
+        span, lot = self._loop.run(self._next(timeout), self._undo)
+        if lot is not None:
+            lot.messages = self._messages(lot.spans)
+            self._lot = lot
+        return span
 
-    def _given_in_turn(self, span: Span) -> Message:
-        self._loop.call(self._intake.given_in_turn, span)
-        return Message._of(span.message(), self._loop)
+    async def _next(self, timeout: Duration | None) -> tuple[Span | None, Lot | None]:
+        # In the loop.
+        spans = await self._intake.take(1, timeout)
+        if not spans:
+            return None, None
+        lot = self._intake.lend()
+        if lot is not None:
+            self._loop.lending[self._intake] = None
+        return spans[0], lot
 
-    def _done_with(self, span: Span) -> None:
-        if not self._loop.is_over:
-            self._loop.call(self._intake.done_with, span)
+    def _undo(self, taken: tuple[Span | None, Lot | None]) -> None:
+        span, _ = taken
+        if span is not None:
+            self._intake.put_back([span])
+
+    def _messages(self, spans: Sequence[Span]) -> list[Message]:
+        return [Message._of(message, self._loop) for span in spans for message in span.messages()]
 
 
 class Iteration:
     """The messages of a consumer, one by one; `for` makes it. See `antiphon.client.iteration`."""
 
-    __slots__ = ("_consumer", "_function", "_last")
+    __slots__ = ("_consumer", "_function", "_intake", "_last", "_loop", "_lot")
 
     def __init__(self, consumer: Consumer, function: CodeType) -> None:
         self._consumer = consumer
         self._function = function
-        self._last: Span | None = None
+        self._intake = consumer._intake
+        self._loop = consumer._loop
+        # What the application works on, if anything: a place in the lot, or messages of none.
+        self._last: int | Span | None = None
+        self._lot: Lot | None = None
 
     def __iter__(self) -> Iteration:
         return self
 
     def __next__(self) -> Message:
+        lot = self._consumer._lot
+        if lot is not None and not self._loop.is_over:
+            last = self._last
+            if lot is not self._lot or not isinstance(last, int):
+                self._finish()
+                last = -1
+            if (place := lot.hand_out_in_turn(last)) >= 0:
+                self._lot, self._last = lot, place
+                message: Message = lot.messages[place]
+                return message
         self._finish()
         try:
-            spans = self._consumer._take(1, None)
+            span = self._consumer._take_next(None)
         except ConsumerClosed:
-            if self._consumer._was_closed_here:
+            if self._intake.was_closed_here:
                 raise StopIteration from None
             raise
-        self._last = spans[0]
-        return self._consumer._given_in_turn(spans[0])
+        assert span is not None, "whoever waits for ever gets a message"
+        self._last = span
+        self._loop.call(self._intake.given_in_turn, span)
+        return Message._of(span.message(), self._loop)
 
     def _finish(self) -> None:
         """The application is done with the last message."""
-        if self._last is not None:
-            last, self._last = self._last, None
-            self._consumer._done_with(last)
+        last, self._last = self._last, None
+        if last is None or self._loop.is_over:
+            return
+        if isinstance(last, Span):
+            self._loop.call(self._intake.done_with, last)
+        elif self._lot is not None and not self._lot.finish(last):
+            self._loop.call(self._intake.finished, self._lot, last)
 
     def __del__(self) -> None:
         if self._last is not None and is_left_normally(self._function):

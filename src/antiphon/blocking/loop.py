@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from antiphon import errors
 
@@ -42,6 +42,13 @@ class PublishUncertain(errors.PublishUncertain):
             return loop.run(super().resend(timeout))
         finally:
             loop.end()
+
+
+class Lender(Protocol):
+    """Lets the application do something in its own thread, without asking the loop for each message."""
+
+    def recall(self) -> None:
+        """Take note of what it did; from now on it asks."""
 
 
 class Call(Generic[T]):
@@ -113,6 +120,8 @@ class LoopThread:
         self._thread.start()
         self._process = os.getpid()
         self._is_ended = False
+        self.lending: dict[Lender, None] = {}
+        """In the loop's thread alone: where the application may go on by itself."""
 
     @property
     def is_over(self) -> bool:
@@ -139,11 +148,18 @@ class LoopThread:
         """Start a coroutine in the loop's thread. `undo` takes back a result that nobody waits for."""
         call = Call(coroutine, undo)
         try:
-            self.call(call.begin)
+            self.call(self._begin, call)
         except errors.LocalError:
             coroutine.close()
             raise
         return call
+
+    def _begin(self, call: Call[Any]) -> None:
+        # What the application has done by itself comes before what it asks for now.
+        lending, self.lending = self.lending, {}
+        for lender in lending:
+            lender.recall()
+        call.begin()
 
     def run(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
         """Run a coroutine in the loop's thread, and wait for its result."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
 
 from antiphon.batch import Batch
 from antiphon.batch.bodies import Sendable
@@ -14,6 +15,7 @@ from antiphon.client import producer as asynchronous
 from antiphon.client.core_gathering import Row
 from antiphon.client.durations import Duration
 from antiphon.client.receipts import Receipt, Receipts
+from antiphon.client.transacting import Pack
 from antiphon.values import PropertyValue
 
 
@@ -27,6 +29,7 @@ class Producer(Block):
     def __init__(self, loop: LoopThread, producer: asynchronous.Producer) -> None:
         self._loop = loop
         self._producer = producer
+        self._pack: Pack | None = None
 
     @property
     def destination(self) -> str:
@@ -51,6 +54,19 @@ class Producer(Block):
         >>> producer.send({"total": 12.5}, properties={"region": "EU"}, priority=7)
         <Receipt 12 on a, ID:00000000000000000000000000000007-1@a>
         """
+        pack = self._pack
+        if (
+            pack is not None
+            and isinstance(body, bytes)
+            and not properties
+            and key is correlation_id is reply_to is type is message_id is None
+            and priority == PRIORITY_DEFAULT
+            and persistent
+            and not self._loop.is_over
+            and (receipt := pack.add(body)) is not None
+        ):
+            return receipt
+        self._pack = None
         sending = self._producer.send(
             body,
             properties=properties,
@@ -63,7 +79,19 @@ class Producer(Block):
             timeout=timeout,
             message_id=message_id,
         )
-        return self._loop.run(sending)
+        if self._producer._transacted_lane is None:
+            return self._loop.run(sending)
+        receipt, self._pack = self._loop.run(self._send(sending))
+        return receipt
+
+    async def _send(self, sending: Coroutine[Any, Any, Receipt]) -> tuple[Receipt, Pack | None]:
+        """In the loop: send this, and let the application gather what it sends next by itself."""
+        receipt = await sending
+        lane = self._producer._transacted_lane
+        pack = lane.lend() if lane is not None else None
+        if lane is not None and pack is not None:
+            self._loop.lending[lane] = None
+        return receipt, pack
 
     @property
     def is_blocked(self) -> bool:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from antiphon import clock
 from antiphon.client.block import Block
+from antiphon.client.core import NEVER_NS
 from antiphon.client.core_consumer import PREFETCH_MESSAGES, ConsumerCore, Span
 from antiphon.client.core_session import QUEUE, Acknowledgement, SessionCore
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.iteration import Iteration
 from antiphon.client.link import Link
+from antiphon.client.lots import Lot
 from antiphon.client.once import Once
 from antiphon.client.outcomes import acknowledge_error
 from antiphon.client.scope import Fate, SessionScope
@@ -31,6 +33,13 @@ PREFETCH_MAX = 1_000_000
 
 DROPPED_SECONDS = 0.2
 """How long a consumer that the application dropped may be taken over, before it gives back its messages."""
+
+LOT_MESSAGES = 256
+"""At most so many messages are lent to a thread at once, and a quarter of what may be sent ahead: so that the
+server hears in time that there is room for more."""
+
+LOT_SECONDS = 0.01
+"""How often the loop looks how far a thread came. From one that came no further, the lot is recalled."""
 
 ANSWER_SECONDS = 1.0
 """How long a receive that has messages waits to hear that they are still its own, though its time is up."""
@@ -168,6 +177,7 @@ class Intake:
         # What the application held of it when another consumer took it over.
         self._held_before = Ranges()
         self._waiters: deque[asyncio.Future[bool]] = deque()
+        self._lot: Lot | None = None
 
     # -- opening and closing ---------------------------------------------------
 
@@ -199,6 +209,7 @@ class Intake:
             prefetch_messages=self._prefetch,
             acknowledge=self._acknowledge,
         )
+        core.recall = self.recall
         request = link.core.open_consumer(session, core)
         link.receivers[session.session, core.consumer] = self
         scope.consumers[self] = None
@@ -223,6 +234,7 @@ class Intake:
 
         Nobody may take messages meanwhile, however long there is no connection.
         """
+        self.recall()
         link, session, core, opened = self._attached
         if core.is_closing:
             return
@@ -256,6 +268,7 @@ class Intake:
             await self._opening.get()
         attached = self._opening.result  # as it is since it last began anew
         self.was_closed_here = self.error is None
+        self.recall()
         self.ended(ConsumerClosed("the consumer is closed"))
         if attached is None:
             return
@@ -335,6 +348,7 @@ class Intake:
         self._is_looked_after = False
         if self not in scope.dropped:
             return
+        self.recall()
         if scope.is_over or self.error is not None or not self._opening.has_begun:
             del scope.dropped[self]
         elif (
@@ -369,6 +383,7 @@ class Intake:
 
     def ended(self, error: AntiphonError) -> None:
         """There will be no more messages, for this reason. The first reason counts."""
+        self.recall()
         self.error = self.error or error
         for waiter in self._waiters:
             if not waiter.done():
@@ -403,6 +418,7 @@ class Intake:
                     if not await self._make_sure(attached, deadline):
                         break
                     continue
+                self.recall()
                 before = core.buffered
                 taken += session.take(core, count)
                 count -= before - core.buffered
@@ -460,6 +476,7 @@ class Intake:
 
     def put_back(self, taken: Sequence[Span]) -> None:
         """Undo a take that did not reach the application."""
+        self.recall()
         self._attached.core.put_back(taken)
         self.arrived()
 
@@ -536,6 +553,59 @@ class Intake:
         if spans and link.error is None and session.error is None:
             session.gather(clock.now_ns(), core, spans)
             link.flush_soon()
+
+    # -- lending ---------------------------------------------------------------
+
+    def lend(self) -> Lot | None:
+        """Let a thread hand out what is buffered without asking for each; None if that is not worthwhile."""
+        attached = link, _, core, _ = self._attached
+        count_max = min(LOT_MESSAGES, core.prefetch_messages // 4)
+        if core.buffered < 2 or count_max < 2 or self._scope.hindrance is not None or self.error is not None:
+            return None
+        if not self._is_sure(attached):
+            return None
+        spans, count = core.first(count_max, core.prefetch_bytes // 4)
+        until_ns = core.sure_until_ns if link.core.sureness.sure_ns else NEVER_NS
+        lot = self._lot = Lot(spans, count, until_ns)
+        link.loop.call_later(LOT_SECONDS, self._look_at, lot)
+        return lot
+
+    def recall(self) -> None:
+        """From now on no thread hands out what is buffered."""
+        lot, self._lot = self._lot, None
+        if lot is not None:
+            self._settle(lot, is_last=True)
+
+    def _look_at(self, lot: Lot) -> None:
+        if lot is not self._lot:
+            return
+        if self._settle(lot, is_last=False):
+            self._attached.link.loop.call_later(LOT_SECONDS, self._look_at, lot)
+        else:
+            self.recall()
+
+    def _settle(self, lot: Lot, *, is_last: bool) -> bool:
+        """What a thread has handed out is taken; has it come further?"""
+        _, session, core, _ = self._attached
+        progress = lot.look(is_last=is_last)
+        place = progress.start
+        for count, is_in_turn in progress.runs():
+            spans = session.take(core, count)
+            if is_in_turn:
+                lot.in_hand[place] = spans[0]
+                self.given_in_turn(spans[0])
+            else:
+                self.given(spans)
+            place += count
+        for done in lot.in_hand.keys() - progress.in_turn:
+            self.done_with(lot.in_hand.pop(done))
+        return progress.stop > progress.start
+
+    def finished(self, lot: Lot, place: int) -> None:
+        """An iteration is done with a message of a lot that was recalled meanwhile."""
+        span = lot.in_hand.pop(place, None)
+        if span is not None:
+            self.done_with(span)
 
     # -- acknowledging ---------------------------------------------------------
 

@@ -97,6 +97,8 @@ class ConsumerCore:
         self.prefetch_bytes = prefetch_bytes
         self.buffered = 0
         self.is_closing = False
+        self.recall: Callable[[], None] | None = None
+        """Called before anything happens to what is buffered: a thread may be handing it out."""
         # Until when what is buffered is ours; when that was asked, and is not answered yet (C6).
         self.sure_until_ns = 0
         self.asked_ns: int | None = None
@@ -168,6 +170,7 @@ class ConsumerCore:
 
     def _came_again(self, span: Span) -> None:
         """Some of this was here: others had it meanwhile, and the word about that was lost (C5)."""
+        self._recall()
         again = Ranges([span.numbers])
         again.remove_all(self._discard(again))
         self._in_doubt.add_all(again)
@@ -220,6 +223,7 @@ class ConsumerCore:
 
     def drop(self, lost: Ranges) -> None:
         """These are not ours any more: those the application has not taken, it will not see (C4)."""
+        self._recall()
         doubtful = self.unconfirmed.intersection(lost)
         self.unconfirmed.remove_all(lost)
         doubtful.remove_all(self._discard(lost))
@@ -230,7 +234,12 @@ class ConsumerCore:
         self.unconfirmed.remove_all(numbers)
         if self._in_doubt and (done := self._in_doubt.intersection(numbers)):
             self._in_doubt.remove_all(done)
+            self._recall()
             self._discard(done)
+
+    def _recall(self) -> None:
+        if self.recall is not None:
+            self.recall()
 
     def _discard(self, lost: Ranges) -> Ranges:
         """Nobody is to work on these copies, nor to acknowledge them; which of them were here."""
@@ -291,6 +300,20 @@ class ConsumerCore:
             self.buffered -= stop - start
             self._taken_bytes += offsets[stop] - offsets[start]
         return taken
+
+    def first(self, count: int, size: int) -> tuple[list[Span], int]:
+        """The first of what is buffered, at most so many and of about that size: rows, and how many."""
+        spans: list[Span] = []
+        found = 0
+        for span in self.spans:
+            rows = span.stop - span.start
+            wanted = min(rows, count - found, 1 + size * rows // max(1, span.body_bytes))
+            spans.append(span._replace(stop=span.start + wanted))
+            found += wanted
+            size -= spans[-1].body_bytes
+            if wanted < rows or found == count or size <= 0:
+                break
+        return spans, found
 
     def put_back(self, taken: Sequence[Span]) -> None:
         """Undo a take that did not reach the application."""

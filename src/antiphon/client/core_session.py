@@ -199,6 +199,12 @@ class SessionCore:
 
     # -- another connection ----------------------------------------------------
 
+    def recall(self) -> None:
+        """From now on no thread hands out what consumers have buffered."""
+        for consumer in self.consumers.values():
+            if consumer.recall is not None:
+                consumer.recall()
+
     def suspend(self) -> None:
         """The connection is gone; nothing leaves until `resume`."""
         self.is_open = False

@@ -139,7 +139,13 @@ class Link:
     def _leave(self, line: Line) -> None:
         if self._line is line:
             self._line = None
+            self._recall()
             self.core.lose()
+
+    def _recall(self) -> None:
+        """From now on no thread hands out what consumers have buffered."""
+        for session in self.core.sessions.values():
+            session.recall()
 
     def line_up(self, line: Line) -> None:
         self.flush()
@@ -406,6 +412,7 @@ class Link:
         """The connection is over, for this reason. The first reason counts."""
         if self.error is not None:
             return
+        self._recall()
         self.error = error
         if self._reconnecting is not None and self._reconnecting is not asyncio.current_task(self.loop):
             self._reconnecting.cancel()

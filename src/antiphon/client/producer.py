@@ -233,6 +233,12 @@ class Producer(Block):
         return await self._scope.open_lane(self.destination)
 
     @property
+    def _transacted_lane(self) -> TransactedLane | None:
+        """The lane, if what is sent over it waits for a commit, and nothing is in the way."""
+        lane = self._ready_lane
+        return lane if isinstance(lane, TransactedLane) else None
+
+    @property
     def _ready_lane(self) -> Lane | None:
         """The lane, if nothing at all is in the way; if not, `_open` sees to it or says what is."""
         lane = self._opening.result

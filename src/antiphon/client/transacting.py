@@ -7,12 +7,13 @@ is refused its transaction is doomed, and `commit` says so.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.batch import ROWS_MAX, Batch
-from antiphon.client.core_gathering import HEAD_BYTES, Bodies, Chunk, Departure, Publication, Row
+from antiphon.client.core_gathering import HEAD_BYTES, ROW_BYTES, Bodies, Chunk, Departure, Publication, Row
 from antiphon.client.core_session import SessionCore
 from antiphon.client.core_transaction import PartCore, RowNumbers, TransactedPart
 from antiphon.client.link import Link
@@ -35,6 +36,14 @@ ADMITTED_AT_ONCE = 256
 """Sends that may go on when there is room again: about what then fits a batch of small messages."""
 
 
+PACK_MESSAGES = 256
+PACK_BYTES = 64 * 1024
+"""What a thread may gather by itself before it asks the loop again."""
+
+PACK_SECONDS = 0.01
+"""After this time what a thread has gathered leaves, however little it is."""
+
+
 class Unwatched:
     """The ticket of a message that nobody waits for."""
 
@@ -43,6 +52,54 @@ class Unwatched:
 
 
 _UNWATCHED = Unwatched()
+
+
+class Pack:
+    """Messages of a transaction that a thread gathers without asking the loop for each.
+
+    They have their numbers, and there is room for them. The loop sends them on before it does anything else
+    that this thread asks for.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_bytes_max",
+        "_channel",
+        "_guard",
+        "_is_over",
+        "_session",
+        "_size",
+        "first_row",
+        "part",
+    )
+
+    def __init__(self, session: int, channel: str, part: PartCore, first_row: int, bytes_max: int) -> None:
+        self.part = part
+        self.first_row = first_row
+        self._session = session
+        self._channel = channel
+        self._bytes_max = bytes_max
+        self._bodies: list[bytes] = []
+        self._size = 0
+        self._is_over = False
+        self._guard = threading.Lock()
+
+    def add(self, body: bytes) -> Receipt | None:
+        """Gather one message; None: ask the loop."""
+        with self._guard:
+            bodies, size = self._bodies, self._size + len(body) + ROW_BYTES
+            if self._is_over or size > self._bytes_max or len(bodies) == PACK_MESSAGES:
+                return None
+            bodies.append(body)
+            self._size = size
+            number = self.first_row + len(bodies) - 1
+        return Receipt(self._session, self._channel, number, None)
+
+    def end(self) -> tuple[list[bytes], int]:
+        """What was gathered; there will be no more."""
+        with self._guard:
+            self._is_over = True
+        return self._bodies, self._size
 
 
 class TransactedLane(Lane):
@@ -55,6 +112,7 @@ class TransactedLane(Lane):
         self.transactions = transactions
         self._queue: deque[asyncio.Future[None]] = deque()
         self._admitting: asyncio.Task[None] | None = None
+        self._pack: Pack | None = None
 
     def join(self, body: bytes) -> Receipt | None:
         """Add a plain body to what was gathered in this turn of the loop; None if it is not that simple."""
@@ -104,6 +162,46 @@ class TransactedLane(Lane):
         sends = self._sends = TransactedSends(self, part, self.transactions)
         self.link.at_tick(self.submit_gathered)
         return sends
+
+    # -- what a thread gathers -------------------------------------------------
+
+    def lend(self) -> Pack | None:
+        """Let a thread gather messages by itself; None if there is no room for many."""
+        if self._pack is not None or self._queue or self.is_blocked or self.transactions.is_ending:
+            return None
+        part = self.transactions.part(self.channel)
+        gathered = self._sends.size if self._sends is not None and not self._sends.is_submitted else 0
+        size = min(PACK_BYTES, self.core.outbox(self.channel).room - gathered)
+        if size <= 0 or not part.has_room(PACK_MESSAGES, gathered + HEAD_BYTES + size):
+            return None
+        part.rows += PACK_MESSAGES
+        first_row = self.transactions.rows.take(self.channel, PACK_MESSAGES)
+        pack = self._pack = Pack(self.core.session, self.channel, part, first_row, size)
+        self.link.loop.call_later(PACK_SECONDS, self._end, pack)
+        return pack
+
+    def _end(self, pack: Pack) -> None:
+        if pack is self._pack:
+            self.recall()
+
+    def recall(self) -> None:
+        """Send on what a thread has gathered by itself; from now on it gathers no more."""
+        pack, self._pack = self._pack, None
+        if pack is None:
+            return
+        bodies, size = pack.end()
+        self.transactions.rows.give_back(self.channel, pack.first_row, PACK_MESSAGES, len(bodies))
+        pack.part.rows -= PACK_MESSAGES - len(bodies)
+        if not bodies or pack.part.is_over:
+            return
+        self.submit_gathered()  # what was sent before comes before
+        chunk = UncommittedChunk(self, pack.part, self.transactions, bodies, size, pack.first_row)
+        error = self.link.error or self.core.error
+        if error is not None:
+            chunk.lose(error)
+        else:
+            self.submit(chunk)
+            self.link.flush_soon()
 
     # -- room ------------------------------------------------------------------
 
@@ -215,7 +313,15 @@ class UncommittedChunk(Uncommitted, Chunk):
 
     __slots__ = ("_owner", "first_row", "part")
 
-    def __init__(self, lane: Lane, part: PartCore, owner: Owner, bodies: Bodies, size: int) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        part: PartCore,
+        owner: Owner,
+        bodies: Bodies,
+        size: int,
+        first_row: int | None = None,
+    ) -> None:
         super().__init__(
             bodies,
             HEAD_BYTES + size,
@@ -227,7 +333,7 @@ class UncommittedChunk(Uncommitted, Chunk):
         )
         self.part = part
         self._owner = owner
-        self.first_row = owner.rows.take(part.channel, self.count)
+        self.first_row = owner.rows.take(part.channel, self.count) if first_row is None else first_row
 
 
 class UncommittedSending(Sending):

@@ -15,6 +15,7 @@ import pytest
 
 import antiphon
 from antiphon import blocking
+from antiphon.batch import Batch
 from antiphon.blocking.loop import LoopThread
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
@@ -474,3 +475,212 @@ def test_a_callback_that_uses_the_connection_is_refused(server: ServerThread) ->
         server.do(FakeServer.drop)
         assert ended.wait(5)
     assert told == ["a callback may not use the connection: have another thread do that", "lost"]
+
+
+# -- what the application's thread does by itself -------------------------------------------
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(1, count + 1)]
+
+
+def open_lot(consumer: blocking.Consumer, taken: int) -> list[Any]:
+    """Receive some of what is there; the next ones lie ready in the thread."""
+    messages = [consumer.receive(timeout=5) for _ in range(taken)]
+    assert consumer._lot is not None
+    return messages
+
+
+@pytest.fixture
+def consumer(server: ServerThread, session: blocking.Session) -> blocking.Consumer:
+    """A consumer to which ten messages were sent ahead."""
+    consumer = session.consumer(QUEUE)
+    fill(server, *numbered(10))
+    server.until(lambda s: len(next(iter(s.consumers.values())).holds) == 10)
+    return consumer
+
+
+def test_a_loop_asks_the_other_thread_for_few_of_its_messages(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, *numbered(1_000))
+    consumer = session.consumer(QUEUE)
+    server.until(lambda s: len(next(iter(s.consumers.values())).holds) == 1_000)
+    calls = 0
+    begin = LoopThread.begin
+
+    def counting(loop: LoopThread, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return begin(loop, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoopThread, "begin", counting)
+        received = [consumer.receive(timeout=5) for _ in range(500)]
+        for message in consumer:
+            received.append(message)
+            if len(received) == 1_000:
+                break
+    assert [message.body for message in received if message] == numbered(1_000)
+    assert calls < 100
+    acknowledged(server, (1, 1_001))
+
+
+def test_what_was_handed_out_is_acknowledged_though_nothing_more_is_asked_for(
+    server: ServerThread, consumer: blocking.Consumer
+) -> None:
+    open_lot(consumer, 3)
+    acknowledged(server, (1, 4))
+    assert [message.body for message in consumer.receive_many(7)] == numbered(10)[3:]
+
+
+def test_what_was_not_handed_out_is_given_back(server: ServerThread, consumer: blocking.Consumer) -> None:
+    open_lot(consumer, 3)
+    consumer.close()
+    acknowledged(server, (1, 4))
+    assert server.do(lambda s: [row.sequence for row in s.ready[1]]) == list(range(4, 11))
+    with pytest.raises(antiphon.ConsumerClosed):
+        consumer.receive(timeout=0)
+
+
+def test_a_message_is_acknowledged_in_a_loop_when_the_next_one_is_asked_for(
+    server: ServerThread, consumer: blocking.Consumer
+) -> None:
+    iteration = iter(consumer)
+    for number in range(1, 6):
+        assert next(iteration).sequence == number
+    acknowledged(server, (1, 5))
+    assert next(iteration).sequence == 6
+    acknowledged(server, (1, 6))
+
+
+@pytest.mark.parametrize("leave", ["break", "raise"])
+def test_leaving_a_loop_among_many_messages(
+    server: ServerThread, consumer: blocking.Consumer, leave: str
+) -> None:
+    def loop() -> None:
+        for message in consumer:
+            if message.sequence == 5 and leave == "raise":
+                raise ZeroDivisionError
+            if message.sequence == 5:
+                break
+
+    try:
+        loop()
+    except ZeroDivisionError:
+        pass
+    consumer.close()
+    assert server.do(lambda s: s.acknowledged) == Ranges([(1, 6 if leave == "break" else 5)])
+
+
+def test_a_message_of_many_is_acknowledged_by_its_own_word(server: ServerThread) -> None:
+    with blocking.connect(server.url) as connection, connection.session(ack="individual") as session:
+        consumer = session.consumer(QUEUE)
+        fill(server, *numbered(10))
+        server.until(lambda s: len(next(iter(s.consumers.values())).holds) == 10)
+        messages = open_lot(consumer, 4)
+        messages[2].ack()
+        assert server.do(lambda s: s.acknowledged) == Ranges([(3, 4)])
+        session.recover()
+        assert [message.sequence for message in consumer.receive_many(9, timeout=5)] == [1, 2, *range(4, 11)]
+
+
+def test_a_commit_covers_what_was_just_handed_out(server: ServerThread) -> None:
+    with blocking.connect(server.url) as connection, connection.session(transacted=True) as session:
+        consumer = session.consumer(QUEUE)
+        fill(server, *numbered(10))
+        server.until(lambda s: len(next(iter(s.consumers.values())).holds) == 10)
+        open_lot(consumer, 4)
+        session.commit()
+        assert server.do(lambda s: s.acknowledged) == Ranges([(1, 5)])
+        open_lot(consumer, 2)
+        session.rollback()
+        message = consumer.receive(timeout=5)
+        assert message is not None and (message.sequence, message.delivery_count) == (5, 2)
+        session.rollback()
+
+
+def test_what_others_got_while_there_was_no_connection_is_not_handed_out(server: ServerThread) -> None:
+    server.do(lambda s: setattr(s, "sure_ms", 60_000))
+    with blocking.connect(server.url) as connection, connection.session() as session:
+        consumer = session.consumer(QUEUE)
+        fill(server, *numbered(10))
+        server.until(lambda s: len(next(iter(s.consumers.values())).holds) == 10)
+        open_lot(consumer, 3)
+
+        def give_to_others(fake: FakeServer) -> None:
+            (known,) = fake.consumers.values()
+            known.holds = {number: row for number, row in known.holds.items() if number not in range(5, 9)}
+            fake.drop()
+
+        server.do(give_to_others)
+        server.until(lambda s: bool(s.heard_of(frames.ConsumerResume)))
+        rest = [consumer.receive(timeout=5) for _ in range(3)]
+        assert [message.sequence for message in rest if message] == [4, 9, 10]
+
+
+def test_threads_that_share_a_consumer_get_each_message_once(
+    server: ServerThread, session: blocking.Session
+) -> None:
+    fill(server, *numbered(2_000))
+    consumer = session.consumer(QUEUE)
+    received: list[int] = []
+
+    def receive() -> None:
+        while (message := consumer.receive(timeout=0.2)) is not None:
+            received.append(message.sequence)
+
+    def iterate() -> None:
+        for message in consumer:
+            received.append(message.sequence)
+
+    threads = [threading.Thread(target=target) for target in (receive, receive, iterate)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[:2]:
+        thread.join()
+    # All but what the loop works on.
+    server.until(lambda s: sum(stop - start for start, stop in s.acknowledged) >= 1_999)
+    consumer.close()
+    threads[2].join()
+    assert sorted(received) == list(range(1, 2_001))
+
+
+def test_sends_of_a_transaction_keep_their_order_however_they_are_sent(server: ServerThread) -> None:
+    bodies = numbered(1_000)
+    with blocking.connect(server.url) as connection, connection.session(transacted=True) as session:
+        producer, other = session.producer(QUEUE), session.producer(QUEUE)
+        receipts = [producer.send(body) for body in bodies[:300]]
+        assert producer._pack is not None
+        receipts += [other.send(body) for body in bodies[300:600]]
+        receipts.append(producer.send(bodies[600], properties={"n": 1}))
+        receipts += producer.send_many(bodies[601:700])
+        receipts += [producer.send(body) for body in bodies[700:]]
+        session.commit()
+        assert len({receipt.message_id for receipt in receipts}) == 1_000
+        assert len(server.do(lambda s: s.commands)) < 100
+        producer.send(b"never")
+        producer.send(b"never either")
+        session.rollback()
+        assert server.do(stored) == bodies
+        producer.send(b"too late", timeout=1)
+        producer.close()
+        with pytest.raises(antiphon.LocalError, match="closed"):
+            producer.send(b"never")
+
+
+def uncommitted(server: FakeServer) -> list[list[bytes]]:
+    """The bodies of each batch that waits for a commit."""
+    return [list(Batch.decode(one.batch).bodies()) for parts in server.uncommitted.values() for one in parts]
+
+
+def test_what_is_sent_in_a_transaction_leaves_though_nothing_more_is_asked_for(server: ServerThread) -> None:
+    with blocking.connect(server.url) as connection, connection.session(transacted=True) as session:
+        producer = session.producer(QUEUE)
+        for body in numbered(10):
+            producer.send(body)
+        server.until(lambda s: [body for one in uncommitted(s) for body in one] == numbered(10))
+        with pytest.raises(antiphon.MessageTooLarge):
+            producer.send(bytes(2 << 20))
+        session.commit()
+    assert server.do(stored) == numbered(10)
