@@ -13,7 +13,8 @@ import pytest
 
 import antiphon
 import antiphon.blocking
-from antiphon.pipeline.columns import spark_schema
+from antiphon.pipeline import decode_body
+from antiphon.pipeline.columns import ALL, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,9 +65,8 @@ def test_every_message_is_a_row_with_all_that_its_sender_said(
         )
         empty = producer.send(None)
     frame = read(spark, servers, subscribe=topic)
-    assert [field.simpleString().replace(":", " ", 1) for field in frame.schema] == spark_schema(True).split(
-        ", "
-    )
+    columns = [field.simpleString().replace(":", " ", 1) for field in frame.schema]
+    assert columns == spark_schema(ALL.names).split(", ")
     rows = {row.sequence: row.asDict() for row in frame.collect()}
     assert sorted(rows) == [plain.sequence, full.sequence, empty.sequence]
     row = rows[full.sequence]
@@ -210,11 +210,37 @@ def test_reads_by_time_fit_together(
     assert set(numbers[5:]) <= after
 
 
-def test_a_schema_of_ones_own_is_refused(spark: SparkSession, servers: str) -> None:
-    frame = spark.read.format("antiphon").schema("body string").options(servers=servers, subscribe="topic:x")
-    assert "the columns of Antiphon's source are destination, channel" in refusal(
-        lambda: frame.load().count()
-    )
+def test_only_the_columns_that_were_chosen_are_there(
+    spark: SparkSession, connection: Connection, servers: str, name: Name
+) -> None:
+    topic = name("topic")
+    (number,) = send(connection, topic, [{"total": 12.5, "raw": b"x"}])
+    frame = read(spark, servers, subscribe=topic, columns="body_kind, body,sequence")
+    assert frame.collect() == [("map", b'{"total":12.5,"raw":{"base64":"eA=="}}', number)]
+    reader = spark.read.format("antiphon").options(servers=servers, subscribe=topic, bodyFormat="binary")
+    ((body,),) = reader.schema("body binary").load().collect()
+    assert decode_body(body, "map") == {"total": 12.5, "raw": b"x"}
+    assert "has body as string; it is binary" in refusal(lambda: reader.schema("body string").load().count())
+
+
+def test_a_filter_that_spark_hands_over_reads_only_what_it_asks_for(
+    spark: SparkSession, connection: Connection, servers: str, name: Name
+) -> None:
+    topic, other = name("topic"), name("topic")
+    numbers = send(connection, topic, [b"x"] * 20)
+    send(connection, other, [b"y"] * 20)
+    frame = read(spark, servers, subscribe=f"{topic},{other}")
+    wanted = frame.where(frame.sequence >= numbers[5]).where(frame.sequence < numbers[9])
+    by_name = frame.where(frame.destination == topic)
+    by_time = frame.where(frame.timestamp < "2020-01-01")
+    counts = []
+    for is_pushed in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", is_pushed)
+        try:
+            counts.append([one.count() for one in (wanted, by_name, by_time)])
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert counts == [[4, 20, 0]] * 2
 
 
 def test_credentials_show_up_nowhere(

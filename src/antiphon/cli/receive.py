@@ -25,6 +25,7 @@ from antiphon.cli.options import (
     seconds_option,
     start_option,
 )
+from antiphon.json_values import json_value
 
 CHUNK = 1000
 TIMED_OUT = 3
@@ -110,7 +111,7 @@ def show(message: antiphon.Message, arguments: argparse.Namespace) -> None:
     elif isinstance(message.body, bytes | str):
         _write(message.body)
     else:
-        _write(json.dumps(_plain(message.body), ensure_ascii=False))
+        _write(json.dumps(json_value(message.body), ensure_ascii=False))
 
 
 def _write(line: bytes | str) -> None:
@@ -127,7 +128,7 @@ def as_json(message: antiphon.Message) -> dict[str, Any]:
         case bytes():
             body, encoding = base64.b64encode(message.body).decode(), "base64"
         case _:
-            body, encoding = _plain(message.body), "json"
+            body, encoding = json_value(message.body), "json"
     return {
         "destination": message.destination,
         "message_id": message.message_id,
@@ -135,7 +136,7 @@ def as_json(message: antiphon.Message) -> dict[str, Any]:
         "channel": message.channel,
         "timestamp": message.timestamp,
         "priority": message.priority,
-        "properties": _plain(message.properties),
+        "properties": json_value(message.properties),
         "correlation_id": message.correlation_id,
         "reply_to": message.reply_to,
         "type": message.type,
@@ -145,17 +146,3 @@ def as_json(message: antiphon.Message) -> dict[str, Any]:
         "body": body,
         "encoding": encoding,
     }
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can say: bytes become {"base64": …}, numbers that JSON lacks become text."""
-    match value:
-        case dict():
-            return {key: _plain(item) for key, item in value.items()}
-        case list():
-            return [_plain(item) for item in value]
-        case bytes():
-            return {"base64": base64.b64encode(value).decode()}
-        case float() if not math.isfinite(value):
-            return str(value)
-    return value

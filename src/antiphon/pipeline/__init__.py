@@ -5,4 +5,10 @@ Where it sits
 
 Foreign names stop here: what Spark calls `latestOffset` is called so in `source.py` and nowhere else. Nothing
 in this package is imported before Spark, or `antiphon pipeline`, asks for it.
+
+Applications call `decode_body` on the columns `body` and `body_kind`.
 """
+
+from antiphon.pipeline.bodies import decode_body
+
+__all__ = ["decode_body"]

@@ -194,7 +194,7 @@ def _sample(
         if head.first < head.next and len(found) < rows:
             stop = ranges.bound(channel, destinations, head.first, head.next, rows=rows - len(found)).stop
             span = Span(channel, head.first, stop, destinations, allows_loss=True)
-            for batch in read_span(ranges, span, options.has_body):
+            for batch in read_span(ranges, span, options.wanted):
                 found += batch.to_pylist()
     return [shown(row) for row in islice(found, rows)]
 

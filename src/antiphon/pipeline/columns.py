@@ -5,7 +5,8 @@ They stand apart from `rows`, which fills them, because Spark asks for them in p
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from antiphon.batch import ColumnId
 
@@ -49,15 +50,29 @@ ACKNOWLEDGEMENT: Final = "acknowledgement"
 """The `body_kind` of a row that is no message but an acknowledgement."""
 
 
-def columns(has_body: bool, has_acks: bool = False) -> dict[str, str]:
-    """The columns with their types, in their order."""
-    return {**COLUMNS, **(BODY if has_body else {}), **(ACKNOWLEDGED if has_acks else {})}
+EVERY_COLUMN: Final = {**COLUMNS, **BODY, **ACKNOWLEDGED}
 
 
-def spark_schema(has_body: bool, has_acks: bool = False) -> str:
-    """The same as one text.
+class Wanted(NamedTuple):
+    """The columns that a query reads, in its order, and how maps and lists stand in the column `body`."""
 
-    >>> spark_schema(True)[:42]
-    'destination string, channel string, sequen'
+    names: tuple[str, ...] = (*COLUMNS, *BODY)
+    is_json: bool = True  # or as they are stored
+
+
+ALL: Final = Wanted()
+"""What a query reads that does not choose."""
+
+
+def names_of(has_body: bool, has_acks: bool = False) -> tuple[str, ...]:
+    """The columns of those who do not choose."""
+    return (*COLUMNS, *(BODY if has_body else ()), *(ACKNOWLEDGED if has_acks else ()))
+
+
+def spark_schema(names: Iterable[str]) -> str:
+    """Columns with their types, as one text.
+
+    >>> spark_schema(["destination", "sequence"])
+    'destination string, sequence bigint'
     """
-    return ", ".join(f"{name} {kind}" for name, kind in columns(has_body, has_acks).items())
+    return ", ".join(f"{name} {EVERY_COLUMN[name]}" for name in names)

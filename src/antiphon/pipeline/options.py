@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, TypeAlias
 from antiphon.client.servers import SCHEME, parse_url
 from antiphon.errors import AntiphonError, InvalidOption
 from antiphon.names import parse_destination
+from antiphon.pipeline.columns import ALL, Wanted, names_of
 from antiphon.pipeline.offsets import BadOffset, Choice, Offset, parse_offset
 
 log = logging.getLogger("antiphon.pipeline")
@@ -44,6 +45,8 @@ SOURCE_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "columns",
+    "bodyFormat",
     "includeBody",
     "includeAcks",
     "subscriptionName",
@@ -168,7 +171,7 @@ class SourceOptions:
     bytes_max: int | None = None
     partitions_min: int | None = None
     fails_on_loss: bool = True
-    has_body: bool = True
+    wanted: Wanted = ALL
     has_acks: bool = False
     subscription: str | None = None
     subscription_limit_s: float = SUBSCRIPTION_LIMIT_S
@@ -197,7 +200,7 @@ class SourceOptions:
             bytes_max=given.count("maxBytesPerTrigger"),
             partitions_min=given.count("minPartitions"),
             fails_on_loss=given.flag("failOnDataLoss", True),
-            has_body=given.flag("includeBody", True),
+            wanted=_wanted(given),
             has_acks=given.flag("includeAcks", False),
             subscription=given.text("subscriptionName"),
             subscription_limit_s=_limit(given),
@@ -280,6 +283,28 @@ def _names(text: str | None) -> tuple[str, ...]:
         except AntiphonError as error:
             raise InvalidOption(f"subscribe: {error}") from None
     return tuple(dict.fromkeys(names))
+
+
+def _wanted(given: Given) -> Wanted:
+    """The columns, chosen or all."""
+    is_json = given.word("bodyFormat", ("json", "binary"), "json") == "json"
+    text = given.text("columns")
+    has_acks = given.flag("includeAcks", False)
+    if text is None:
+        return Wanted(names_of(given.flag("includeBody", True), has_acks), is_json)
+    if given.text("includeBody") is not None:
+        raise InvalidOption("includeBody is not given with columns, which has body or has it not")
+    known = names_of(True, has_acks)
+    names = tuple(name.strip() for name in text.split(","))
+    for place, name in enumerate(names):
+        if name not in known:
+            raise InvalidOption(
+                f"columns: Antiphon's source has no column {name!r}{_suggestion(name.lower(), known)}"
+                + ("" if get_close_matches(name, known) else f"; there are {', '.join(known)}")
+            )
+        if name in names[:place]:
+            raise InvalidOption(f"columns names {name} twice")
+    return Wanted(names, is_json)
 
 
 def _starting(text: str | None) -> Starting | None:

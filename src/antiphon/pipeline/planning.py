@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import InvalidOption, OtherCluster, RangeLost, RangeUnavailable
+from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.holding import Holding
 from antiphon.pipeline.offsets import EARLIEST, FIRST, LATEST, Offset, parse_choice
 from antiphon.pipeline.options import SourceOptions, Starting
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("antiphon.pipeline")
 
-SPAN_BYTES: Final = 64 * 1024 * 1024
-"""A part of about so many bytes is a task of a second or so; a range of more is split without being asked."""
+SPAN_BYTES: Final = 32 * 1024 * 1024
+SPAN_ROWS: Final = 250_000
+"""A part of about so many bytes or rows is a task of half a second or so; a range of more is split without
+being asked."""
 
 SPANS_MAX: Final = 1_000
 """More parts than these are not made of a range on our own account."""
@@ -388,6 +391,34 @@ class Planner:
         ends = {channel: max(start.next(channel), stop) for channel, stop in stops.items()}
         return self._signed(Offset(ends, behind=behind))
 
+    def narrow(self, start: Offset, end: Offset, narrowed: Narrowed) -> tuple[Offset, Offset]:
+        """Leave out what filters exclude: destinations, channels and numbers."""
+        self._subscribed.keep(narrowed.keeps)
+        kept = {(destination.channel, destination.id) for destination in self._subscribed.destinations}
+        self._heads = {
+            channel: head._replace(
+                destinations=tuple([one for one in head.destinations if (channel, one.id) in kept])
+            )
+            for channel, head in self._heads.items()
+            if channel in self._subscribed.channels
+        }
+        starts = {}
+        for channel in self._heads:
+            first, stop = start.next(channel), end.next(channel)
+            starts[channel] = min(max(first, narrowed.first), max(first, stop))
+        return (
+            replace(
+                start,
+                channels=starts,
+                behind={name: max(number, narrowed.first) for name, number in start.behind.items()},
+            ),
+            replace(
+                end,
+                channels={channel: min(end.next(channel), narrowed.stop) for channel in self._heads},
+                behind={name: min(number, narrowed.stop) for name, number in end.behind.items()},
+            ),
+        )
+
     # -- parts -----------------------------------------------------------------
 
     def spans(self, start: Offset, end: Offset) -> list[Span]:
@@ -454,15 +485,19 @@ class Planner:
 
     def _parts(self, lanes: list[Lane]) -> Iterator[Lane]:
         fewest = self._options.partitions_min or 1
-        most_bytes = sum(self._heads[channel].bytes for channel in {lane.channel for lane in lanes})
-        is_caught_up = len({lane.channel for lane in lanes}) == len(lanes)
-        if fewest <= len(lanes) and most_bytes <= SPAN_BYTES and is_caught_up:
+        heads = [self._heads[channel] for channel in {lane.channel for lane in lanes}]
+        is_small = (
+            sum(head.bytes for head in heads) <= SPAN_BYTES and sum(head.rows for head in heads) <= SPAN_ROWS
+        )
+        is_caught_up = len(heads) == len(lanes)
+        if fewest <= len(lanes) and is_small and is_caught_up:
             yield from lanes
             return
         sizes = [self._ranges.bound(lane.channel, lane.destinations, lane.start, lane.stop) for lane in lanes]
         rows = sum(size.rows for size in sizes)
         by_bytes = -(-sum(size.bytes for size in sizes) // SPAN_BYTES)
-        parts = max(fewest, min(SPANS_MAX, by_bytes))
+        by_rows = -(-rows // SPAN_ROWS)
+        parts = max(fewest, min(SPANS_MAX, max(by_bytes, by_rows)))
         for lane, size in zip(lanes, sizes, strict=True):
             yield from self._split(lane, size.rows, -(-parts * size.rows // max(1, rows)))
 

@@ -18,8 +18,17 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from antiphon.pipeline.columns import ALL, Wanted
+from antiphon.pipeline.filters import EVERYTHING, Narrowed
 from antiphon.pipeline.planning import Span, loss_text
-from antiphon.pipeline.rows import Acknowledgement, Piece, acknowledgements, record_batches
+from antiphon.pipeline.rows import (
+    Acknowledgement,
+    Piece,
+    acknowledgements,
+    may_have,
+    record_batches,
+    within_times,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,17 +41,26 @@ log = logging.getLogger("antiphon.pipeline")
 PAGE_BYTES: Final = 2 * 1024 * 1024
 
 
-def read_span(ranges: Ranges, span: Span, has_body: bool) -> Iterator[pyarrow.RecordBatch]:
+def read_span(
+    ranges: Ranges, span: Span, wanted: Wanted = ALL, narrowed: Narrowed = EVERYTHING
+) -> Iterator[pyarrow.RecordBatch]:
     """The rows of a part as record batches."""
+    made = _record_batches(ranges, span, wanted, narrowed)
+    return within_times(made, narrowed) if narrowed.has_times else made
+
+
+def _record_batches(
+    ranges: Ranges, span: Span, wanted: Wanted, narrowed: Narrowed
+) -> Iterator[pyarrow.RecordBatch]:
     names = {destination.id: destination.name for destination in span.destinations}
     pages = _pages(ranges, span, names)
     if not span.has_acks:
         # What a page has too little of is gathered with the next one's.
-        pieces = (piece for page in pages for piece in _pieces(page, names))
-        yield from record_batches(span.channel, pieces, has_body)
+        pieces = (piece for page in pages for piece in _pieces(page, names, narrowed))
+        yield from record_batches(span.channel, pieces, wanted)
         return
     for page in pages:
-        yield from record_batches(span.channel, _pieces(page, names), has_body, has_acks=True)
+        yield from record_batches(span.channel, _pieces(page, names, narrowed), wanted)
         if page.acks:
             said = [
                 Acknowledgement(
@@ -50,7 +68,7 @@ def read_span(ranges: Ranges, span: Span, has_body: bool) -> Iterator[pyarrow.Re
                 )
                 for ack in page.acks
             ]
-            yield acknowledgements(span.channel, said, has_body)
+            yield acknowledgements(span.channel, said, wanted.names)
 
 
 def _pages(ranges: Ranges, span: Span, names: dict[int, str]) -> Iterator[RangePage]:
@@ -69,5 +87,6 @@ def _pages(ranges: Ranges, span: Span, names: dict[int, str]) -> Iterator[RangeP
         yield page
 
 
-def _pieces(page: RangePage, names: dict[int, str]) -> Iterator[Piece]:
-    return (Piece(names[piece.destination], piece.first, piece.batch) for piece in page.pieces)
+def _pieces(page: RangePage, names: dict[int, str], narrowed: Narrowed) -> Iterator[Piece]:
+    pieces = (Piece(names[piece.destination], piece.first, piece.batch) for piece in page.pieces)
+    return (piece for piece in pieces if may_have(piece, narrowed)) if narrowed.has_times else pieces

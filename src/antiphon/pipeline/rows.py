@@ -5,9 +5,10 @@ Where it sits
 
 What it promises
     R1  Every record batch has the schema of `arrow_schema`, to the letter: Spark compares.
-    R2  No loop over rows, except where each row has properties of its own.
+    R2  No loop over rows, except where each row has properties of its own, or a map or list to be read.
     R3  Small batches are gathered: Spark works best with some thousands of rows at once, and a
         batch may have been sent with a single one.
+    R4  Of columns that are not wanted nothing is made.
 
 What it leaves to others
     That a range is complete is the client library's word; offsets are planning's.
@@ -18,7 +19,7 @@ from __future__ import annotations
 import base64
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from typing import Any, Final, NamedTuple
 
@@ -38,8 +39,11 @@ from antiphon.batch_arrow import (
     sequence_array,
     text_array,
 )
-from antiphon.pipeline.columns import ACKNOWLEDGED, ACKNOWLEDGEMENT, TEXT_COLUMNS, columns
-from antiphon.values import PropertyValue, ValueType, scalar_type
+from antiphon.json_values import json_text
+from antiphon.pipeline.bodies import COMPOSED
+from antiphon.pipeline.columns import ACKNOWLEDGED, ACKNOWLEDGEMENT, ALL, EVERY_COLUMN, Wanted
+from antiphon.pipeline.filters import NUMBER_MAX, Narrowed
+from antiphon.values import PropertyValue, ValueType, decode_list, decode_map, scalar_type
 
 ROWS_AT_ONCE: Final = 8_192
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
@@ -85,15 +89,13 @@ class Acknowledgement(NamedTuple):
     ranges: Sequence[tuple[int, int]]  # first and one behind the last
 
 
-@lru_cache(maxsize=4)
-def arrow_schema(has_body: bool, has_acks: bool = False) -> pa.Schema:
-    """The schema in the words of Arrow."""
-    return pa.schema([pa.field(name, _TYPES[kind]) for name, kind in columns(has_body, has_acks).items()])
+@lru_cache(maxsize=16)
+def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
+    """The schema of these columns in the words of Arrow."""
+    return pa.schema([pa.field(name, _TYPES[EVERY_COLUMN[name]]) for name in names])
 
 
-def record_batches(
-    channel: str, pieces: Iterable[Piece], has_body: bool, has_acks: bool = False
-) -> Iterator[pa.RecordBatch]:
+def record_batches(channel: str, pieces: Iterable[Piece], wanted: Wanted = ALL) -> Iterator[pa.RecordBatch]:
     """All pieces, in their order, a few thousand rows at a time."""
     waiting: list[Piece] = []
     rows = size = 0
@@ -102,21 +104,21 @@ def record_batches(
         rows += piece.batch.count
         size += piece.batch.byte_size
         if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-            yield to_record_batch(channel, waiting, has_body, has_acks)
+            yield to_record_batch(channel, waiting, wanted)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield to_record_batch(channel, waiting, has_body, has_acks)
+        yield to_record_batch(channel, waiting, wanted)
 
 
-def acknowledgements(channel: str, said: Sequence[Acknowledgement], has_body: bool) -> pa.RecordBatch:
+def acknowledgements(channel: str, said: Sequence[Acknowledgement], names: tuple[str, ...]) -> pa.RecordBatch:
     """Acknowledgements as rows: what makes a message is null, `acknowledged` says what was done with."""
-    schema = arrow_schema(has_body, has_acks=True)
-    filled = {
-        "destination": pa.array([one.destination for one in said], pa.string()),
-        "channel": _text_constant(channel, len(said)),
-        "sequence": pa.array([one.number for one in said], pa.int64()),
-        "body_kind": _text_constant(ACKNOWLEDGEMENT, len(said)),
-        "acknowledged": pa.array(
+    schema = arrow_schema(names)
+    filled: dict[str, Callable[[], Any]] = {
+        "destination": lambda: pa.array([one.destination for one in said], pa.string()),
+        "channel": lambda: _text_constant(channel, len(said)),
+        "sequence": lambda: pa.array([one.number for one in said], pa.int64()),
+        "body_kind": lambda: _text_constant(ACKNOWLEDGEMENT, len(said)),
+        "acknowledged": lambda: pa.array(
             [
                 {
                     "subscription": one.subscription,
@@ -125,44 +127,86 @@ def acknowledgements(channel: str, said: Sequence[Acknowledgement], has_body: bo
                 }
                 for one in said
             ],
-            schema.field("acknowledged").type,
+            _TYPES[ACKNOWLEDGED["acknowledged"]],
         ),
     }
     made = [
-        filled[field.name] if field.name in filled else pa.nulls(len(said), field.type) for field in schema
+        filled[field.name]() if field.name in filled else pa.nulls(len(said), field.type) for field in schema
     ]
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
-def to_record_batch(
-    channel: str, pieces: Sequence[Piece], has_body: bool, has_acks: bool = False
-) -> pa.RecordBatch:
-    """The rows of all these pieces as one record batch."""
-    batches = [piece.batch for piece in pieces]
-    count = sum(batch.count for batch in batches)
-    properties, types = _properties(batches, count)
-    made = [
-        _joined([_text_constant(name, rows) for name, rows in _destination_runs(pieces)]),
-        _text_constant(channel, count),
-        _joined([sequence_array(first, rows) for first, rows in _sequence_runs(pieces)]),
-        _joined(
-            [_message_ids(producer, channel, first, rows) for producer, first, rows in _id_runs(batches)]
-        ),
-        _moments(_numbers(batches, ColumnId.TIMESTAMP, lambda batch: batch.timestamp_ms(0))),
-        _priorities(batches, count),
-        *(_texts(batches, id, count) for id in TEXT_COLUMNS.values()),
-        properties,
-        types,
-        _kinds(batches),
-        _expires(batches, count),
-        _persistent(batches, count),
-    ]
-    if has_body:
-        made.append(_joined([_bodies(batch) for batch in batches]))
-    schema = arrow_schema(has_body, has_acks)
-    if has_acks:
-        made.append(pa.nulls(count, schema.field("acknowledged").type))
-    return pa.RecordBatch.from_arrays(made, schema=schema)
+def to_record_batch(channel: str, pieces: Sequence[Piece], wanted: Wanted = ALL) -> pa.RecordBatch:
+    """The rows of all these pieces as one record batch; only the columns are made that are wanted (R4)."""
+    making = _Making(channel, pieces, wanted)
+    made = [_MAKERS[name](making) for name in wanted.names]
+    return pa.RecordBatch.from_arrays(made, schema=arrow_schema(wanted.names))
+
+
+def may_have(piece: Piece, narrowed: Narrowed) -> bool:
+    """May a piece have rows of these times? A batch whose rows were all sent at once says so quickly."""
+    if piece.batch.column(ColumnId.TIMESTAMP) is not None:
+        return True
+    return narrowed.since_us <= piece.batch.timestamp_ms(0) * 1000 < narrowed.until_us
+
+
+def within_times(made: Iterable[pa.RecordBatch], narrowed: Narrowed) -> Iterator[pa.RecordBatch]:
+    """The rows of these times; the column of times is there, since they were asked about."""
+    for batch in made:
+        times = batch.column("timestamp").cast(pa.int64())
+        since = pc.greater_equal(times, pa.scalar(narrowed.since_us, pa.int64()))
+        until = pc.less(times, pa.scalar(min(narrowed.until_us, NUMBER_MAX - 1), pa.int64()))
+        left = batch.filter(pc.and_(since, until))
+        if left.num_rows:
+            yield left
+
+
+class _Making:
+    """Pieces on their way to a record batch."""
+
+    def __init__(self, channel: str, pieces: Sequence[Piece], wanted: Wanted) -> None:
+        self.channel = channel
+        self.pieces = pieces
+        self.batches = [piece.batch for piece in pieces]
+        self.count = sum(batch.count for batch in self.batches)
+        self.is_json = wanted.is_json
+
+    @cached_property
+    def properties(self) -> tuple[Any, Any]:
+        """Values and types, which are made together."""
+        return _properties(self.batches, self.count)
+
+
+def _message_id_column(making: _Making) -> Any:
+    runs = _id_runs(making.batches)
+    return _joined([_message_ids(producer, making.channel, first, rows) for producer, first, rows in runs])
+
+
+_MAKERS: Final[dict[str, Callable[[_Making], Any]]] = {
+    "destination": lambda making: _joined(
+        [_text_constant(name, rows) for name, rows in _destination_runs(making.pieces)]
+    ),
+    "channel": lambda making: _text_constant(making.channel, making.count),
+    "sequence": lambda making: _joined(
+        [sequence_array(first, rows) for first, rows in _sequence_runs(making.pieces)]
+    ),
+    "message_id": _message_id_column,
+    "timestamp": lambda making: _moments(
+        _numbers(making.batches, ColumnId.TIMESTAMP, lambda batch: batch.timestamp_ms(0))
+    ),
+    "priority": lambda making: _priorities(making.batches, making.count),
+    "key": lambda making: _texts(making.batches, ColumnId.KEY, making.count),
+    "correlation_id": lambda making: _texts(making.batches, ColumnId.CORRELATION_ID, making.count),
+    "reply_to": lambda making: _texts(making.batches, ColumnId.REPLY_TO, making.count),
+    "type": lambda making: _texts(making.batches, ColumnId.TYPE, making.count),
+    "properties": lambda making: making.properties[0],
+    "property_types": lambda making: making.properties[1],
+    "body_kind": lambda making: _kinds(making.batches),
+    "expires": lambda making: _expires(making.batches, making.count),
+    "persistent": lambda making: _persistent(making.batches, making.count),
+    "body": lambda making: _joined([_bodies(batch, making.is_json) for batch in making.batches]),
+    "acknowledged": lambda making: _nulls(_TYPES[ACKNOWLEDGED["acknowledged"]], making.count),
+}
 
 
 # -- where a row stands --------------------------------------------------------------------
@@ -280,15 +324,33 @@ def _one_kind(batch: Batch) -> int | None:
     return None if batch.column(ColumnId.BODY_KIND) is not None else batch.body_kind(0)
 
 
-def _bodies(batch: Batch) -> Any:
-    """The bytes of bodies; a message without one has null."""
+def _bodies(batch: Batch, is_json: bool) -> Any:
+    """The bytes of bodies; a message without one has null, and of maps and lists it may be their JSON."""
     kinds = batch.column(ColumnId.BODY_KIND)
-    if kinds is not None:
-        has_none = pc.equal(number_array(kinds, batch.count), int(BodyKind.NONE))
-        return pc.if_else(has_none, pa.scalar(None, pa.binary()), body_array(batch))
-    if batch.body_kind(0) == BodyKind.NONE:
-        return _nulls(pa.binary(), batch.count)
-    return body_array(batch)
+    if kinds is None:
+        kind = batch.body_kind(0)
+        if kind == BodyKind.NONE:
+            return _nulls(pa.binary(), batch.count)
+        if is_json and kind in COMPOSED:
+            return pa.array([_json_body(kind, data) for data in batch.bodies()], pa.binary())
+        return body_array(batch)
+    different = set(kinds.values)
+    if is_json and different & COMPOSED:
+        # Here every row is looked at: a map has to be read before it can be written as JSON.
+        pairs = zip(kinds.values, batch.bodies(), strict=True)
+        return pa.array([_shown_body(kind, data) for kind, data in pairs], pa.binary())
+    has_none = pc.equal(number_array(kinds, batch.count), int(BodyKind.NONE))
+    return pc.if_else(has_none, pa.scalar(None, pa.binary()), body_array(batch))
+
+
+def _shown_body(kind: int, data: bytes) -> bytes | None:
+    if kind in COMPOSED:
+        return _json_body(kind, data)
+    return None if kind == BodyKind.NONE else data
+
+
+def _json_body(kind: int, data: bytes) -> bytes:
+    return json_text(decode_map(data) if kind == BodyKind.MAP else decode_list(data))
 
 
 # -- properties ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -27,13 +28,15 @@ from pyspark.sql.streaming.datasource import (
 
 from antiphon.errors import InvalidOption
 from antiphon.pipeline import connections
-from antiphon.pipeline.columns import columns, spark_schema
+from antiphon.pipeline.columns import EVERY_COLUMN, spark_schema
+from antiphon.pipeline.filters import EVERYTHING, narrow
 from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
 from antiphon.pipeline.options import SourceOptions
 from antiphon.pipeline.planning import NO_LIMIT, Limit, Planner, Span
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 
@@ -51,37 +54,47 @@ class Part(InputPartition):
 
 def schema(options: Mapping[str, str]) -> str:
     """The columns; reading the options here makes `load()` refuse wrong ones at once."""
-    parsed = SourceOptions.parse(options)
-    return spark_schema(parsed.has_body, parsed.has_acks)
+    return spark_schema(SourceOptions.parse(options).wanted.names)
 
 
 def batch_reader(options: Mapping[str, str], wanted: StructType) -> BatchReader:
     """For `spark.read`."""
     parsed = SourceOptions.parse(options)
     parsed.refuse_in_batch()
-    _check_schema(parsed, wanted)
-    return BatchReader(parsed)
+    return BatchReader(_choose(parsed, wanted))
 
 
 def stream_reader(options: Mapping[str, str], wanted: StructType) -> StreamReader:
     """For `spark.readStream`."""
     parsed = SourceOptions.parse(options)
     parsed.refuse_in_stream()
-    _check_schema(parsed, wanted)
-    return StreamReader(parsed)
+    return StreamReader(_choose(parsed, wanted))
 
 
-def _check_schema(options: SourceOptions, wanted: StructType) -> None:
-    """The columns are ours to say; a schema that the user gives can only be the same."""
-    from pyspark.sql.types import StructType as Structure
-
-    names = list(columns(options.has_body, options.has_acks))
-    if isinstance(wanted, Structure) and wanted.fieldNames() != names:
-        raise InvalidOption(f"the columns of Antiphon's source are {', '.join(names)}; leave out .schema(…)")
+def _choose(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """The columns of a schema that the user gives, which may be fewer and in another order."""
+    known = options.wanted.names
+    for field in schema.fields:
+        if field.name not in known:
+            raise InvalidOption(
+                f"the schema has a column {field.name}; Antiphon's source has {', '.join(known)}"
+            )
+        kind = field.dataType.simpleString()
+        if kind != EVERY_COLUMN[field.name] or not field.nullable:
+            wrong = kind if field.nullable else f"{kind} NOT NULL"
+            raise InvalidOption(
+                f"the schema has {field.name} as {wrong}; it is {EVERY_COLUMN[field.name]}: cast it later"
+            )
+    names = tuple(schema.fieldNames())
+    if len(set(names)) < len(names) or not names:
+        raise InvalidOption("the schema names a column twice, or none at all")
+    return replace(options, wanted=options.wanted._replace(names=names))
 
 
 class _Reader:
     """What reading a batch and reading a stream have in common: all of the executor's side."""
+
+    narrowed = EVERYTHING
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -95,20 +108,42 @@ class _Reader:
         from antiphon.pipeline.reading import read_span
 
         ranges = connections.ranges(self.options.connection)
-        return read_span(ranges, partition.span, self.options.has_body)
+        return read_span(ranges, partition.span, self.options.wanted, self.narrowed)
 
     def new_planner(self) -> Planner:
         return Planner(connections.ranges(self.options.connection), self.options)
 
 
+class _Pushing:
+    """`pushFilters` of a reader, for Spark to call if `spark.sql.python.filterPushdown.enabled` is on.
+
+    If it is off, as it is by default, Spark refuses readers that have a `pushFilters` of their own. It looks
+    at `__func__` for that.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        reader = self._reader
+        reader.narrowed, rest = narrow(filters, reader.options.has_acks)
+        return rest
+
+
 class BatchReader(_Reader, DataSourceReader):
     """Reads once from a start to an end."""
+
+    @property
+    def pushFilters(self) -> _Pushing:
+        return _Pushing(self)
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = self.new_planner()
         try:
             start = planner.initial("earliest")
-            return [Part(span) for span in planner.spans(start, planner.end(start))]
+            extent = planner.narrow(start, planner.end(start), self.narrowed)
+            return [Part(span) for span in planner.spans(*extent)]
         finally:
             planner.stop()
 

@@ -15,7 +15,7 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import DestinationError, DestinationUnavailable
@@ -57,6 +57,12 @@ class Subscribed:
     def on(self, channel: str) -> tuple[RangeDestination, ...]:
         """Those on one channel."""
         return tuple(destination for destination in self.destinations if destination.channel == channel)
+
+    def keep(self, keeps: Callable[[str, str], bool]) -> None:
+        """Read only some of them from now on, by name and channel."""
+        self.destinations = tuple(
+            destination for destination in self.destinations if keeps(destination.name, destination.channel)
+        )
 
     def name_of(self, channel: str, id: int) -> str:
         """The name of a destination, by its id on its channel."""

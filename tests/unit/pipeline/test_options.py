@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import InvalidOption
+from antiphon.pipeline.columns import ALL
 from antiphon.pipeline.connections import read_password
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import ConnectionOptions, SourceOptions
@@ -30,7 +31,7 @@ def test_the_least_that_must_be_said() -> None:
     options = parse()
     assert options.connection.url == "antiphon://127.0.0.1:7420"
     assert options.names == ("topic:orders",)
-    assert (options.fails_on_loss, options.has_body, options.mode) == (True, True, "read")
+    assert (options.fails_on_loss, options.wanted, options.mode) == (True, ALL, "read")
 
 
 def test_names_may_be_spelled_in_any_case() -> None:
@@ -116,6 +117,12 @@ def test_times_are_milliseconds_or_iso(text: str, ms: int) -> None:
         ({"minPartitions": "-1"}, "minPartitions is a whole number"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss is true or false; it was 'yes'"),
         ({"includeBody": "1"}, "includeBody is true or false"),
+        ({"columns": "key,boddy"}, "Antiphon's source has no column 'boddy'; was body meant?"),
+        ({"columns": "value"}, "no column 'value'; there are destination, channel, sequence"),
+        ({"columns": "acknowledged"}, "no column 'acknowledged'"),
+        ({"columns": "key,body,key"}, "columns names key twice"),
+        ({"columns": "body", "includeBody": "false"}, "includeBody is not given with columns"),
+        ({"bodyFormat": "text"}, "bodyFormat is json or binary; it was 'text'"),
         ({"subscriptionLimit": "60"}, "subscriptionName"),
         ({"subscriptionName": "n", "subscriptionLimit": "nan"}, "number of seconds"),
         ({"includeAcks": "true"}, "includeAcks needs a subscriptionName"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import DestinationError, InvalidOption, RangeLost, RangeUnavailable
+from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import SourceOptions
 from antiphon.pipeline.planning import POLL_S, Limit, Planner, Span
@@ -47,7 +48,7 @@ def numbers(broker: Broker, spans: list[Span]) -> list[int]:
     """What tasks would read."""
     found: list[int] = []
     for span in spans:
-        for batch in read_span(broker, span, has_body=True):  # type: ignore[arg-type]
+        for batch in read_span(broker, span):  # type: ignore[arg-type]
             found += batch.column("sequence").to_pylist()
     return found
 
@@ -352,6 +353,54 @@ def test_parts_are_about_even_and_together_the_whole(parts: int) -> None:
     assert len(spans) >= parts
     assert sorted(numbers(broker, spans)) == sorted(wanted)
     assert len({(span.channel, span.start) for span in spans}) == len(spans)
+
+
+def test_many_small_rows_are_several_tasks_whatever_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.pipeline.planning.SPAN_ROWS", 30)
+    broker = orders()
+    wanted = broker.publish("topic:orders", 100)
+    planner = plan(broker)
+    start = planner.initial("earliest")
+    spans = planner.spans(start, planner.latest(start))
+    assert [span.stop - span.start for span in spans] == [25, 25, 25, 25]
+    assert numbers(broker, spans) == [*wanted]
+
+
+# -- filters -------------------------------------------------------------------------------
+
+
+def test_filters_leave_out_numbers_destinations_and_channels() -> None:
+    broker = Broker("a", "b")
+    for name, channel in (("topic:x", "a"), ("topic:y", "a"), ("topic:z", "b")):
+        broker.create(name, channel)
+    published = {name: broker.publish(name, 10) for name in ("topic:x", "topic:y", "topic:z")}
+
+    def left(narrowed: Narrowed) -> list[int]:
+        broker.asked.clear()
+        planner = plan(broker, subscribe="topic:x,topic:y,topic:z")
+        start = planner.initial("earliest")
+        return numbers(broker, planner.spans(*planner.narrow(start, planner.end(start), narrowed)))
+
+    assert left(Narrowed(destinations=frozenset({"topic:y"}))) == [*published["topic:y"]]
+    assert "read b" not in broker.asked
+    assert left(Narrowed(channels=frozenset({"b"}))) == [*published["topic:z"]]
+    assert left(Narrowed(first=5, stop=8)) == [5, 6, 7, 5, 6, 7]
+    assert left(Narrowed(first=5, stop=8, prefixes=("topic:x",))) == [5, 6, 7]
+    assert left(Narrowed(destinations=frozenset({"topic:other"}))) == []
+    assert left(Narrowed(first=1_000)) == left(Narrowed(first=8, stop=5)) == []
+
+
+def test_what_is_lost_below_a_filter_is_no_loss() -> None:
+    broker = orders()
+    broker.publish("topic:orders", 10)  # 2 to 11
+    broker.trim("topic:orders", 5)
+    planner = plan(broker, startingOffsets='{"v":1,"channels":{"a":6}}')
+    start = planner.initial("earliest")
+    broker.trim("topic:orders", 8)
+    planner = plan(broker)
+    planner.initial("earliest")
+    extent = planner.narrow(start, Offset({"a": 12}), Narrowed(first=9))
+    assert numbers(broker, planner.spans(*extent)) == [9, 10, 11]
 
 
 def test_nothing_between_start_and_end_is_no_part_and_no_question() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import json
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -15,23 +17,26 @@ from hypothesis import strategies as st
 from antiphon.batch import Batch, BatchBuilder
 from antiphon.batch.bodies import BodyKind
 from antiphon.ids import format_message_id
-from antiphon.pipeline import rows
-from antiphon.pipeline.columns import columns
+from antiphon.pipeline import decode_body, rows
+from antiphon.pipeline.columns import ALL, EVERY_COLUMN, Wanted, names_of
+from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.rows import (
     Acknowledgement,
     Piece,
     acknowledgements,
     arrow_schema,
+    may_have,
     property_text,
     property_type,
     record_batches,
+    within_times,
 )
 from antiphon.values import Float32, Int8, Int16, Int32
 
 CHANNEL = "a"
 
 
-def by_row(piece: Piece, row: int) -> dict[str, Any]:
+def by_row(piece: Piece, row: int, is_json: bool) -> dict[str, Any]:
     """A row as one would write it down by hand: what the columns are held against."""
     batch = piece.batch
     kind = BodyKind(batch.body_kind(row))
@@ -52,8 +57,14 @@ def by_row(piece: Piece, row: int) -> dict[str, Any]:
         "body_kind": kind.name.lower(),
         "expires": batch.expires_ms(row) * 1000 or None,
         "persistent": batch.is_persistent(row),
-        "body": None if kind is BodyKind.NONE else bytes(batch.body_bytes(row)),
+        "body": shown_body(batch, row, is_json),
     }
+
+
+def shown_body(batch: Batch, row: int, is_json: bool) -> bytes | None:
+    if is_json and batch.body_kind(row) in (BodyKind.MAP, BodyKind.LIST):
+        return json.dumps(batch.body(row), separators=(",", ":")).encode()
+    return None if batch.body_kind(row) == BodyKind.NONE else bytes(batch.body_bytes(row))
 
 
 def shown(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -65,14 +76,14 @@ def shown(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return pa.table(columns).to_pylist()  # type: ignore[no-any-return]
 
 
-def check(pieces: list[Piece]) -> None:
+def check(pieces: list[Piece], wanted: Wanted = ALL) -> None:
     found: list[dict[str, Any]] = []
-    for batch in record_batches(CHANNEL, pieces, has_body=True):
+    for batch in record_batches(CHANNEL, pieces, wanted):
         batch.validate(full=True)
-        assert batch.schema.equals(arrow_schema(True))
+        assert batch.schema.equals(arrow_schema(wanted.names))
         found += shown(batch)
-    wanted = [by_row(piece, row) for piece in pieces for row in range(piece.batch.count)]
-    assert found == wanted
+    written = [by_row(piece, row, wanted.is_json) for piece in pieces for row in range(piece.batch.count)]
+    assert found == [{name: row[name] for name in wanted.names} for row in written]
 
 
 texts = st.none() | st.text(max_size=5)
@@ -132,10 +143,37 @@ def pieces(draw: st.DrawFn) -> list[Piece]:
     return made
 
 
+choices = st.lists(st.sampled_from(ALL.names), min_size=1, unique=True).map(tuple)
+
+
 @settings(deadline=None)
-@given(pieces())
-def test_columns_say_what_rows_say(made: list[Piece]) -> None:
-    check(made)
+@given(pieces(), st.just(ALL.names) | choices, st.booleans())
+def test_columns_say_what_rows_say(made: list[Piece], names: tuple[str, ...], is_json: bool) -> None:
+    check(made, Wanted(names, is_json))
+
+
+def test_of_columns_that_nobody_asked_for_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def noting(name: str, maker: Any) -> Any:
+        return lambda making: (made.append(name), maker(making))[1]
+
+    for name, maker in rows._MAKERS.items():
+        monkeypatch.setitem(rows._MAKERS, name, noting(name, maker))
+    batch = build([{"body": b"x", "properties": {"a": 1}}], first_number=1)
+    check([Piece("topic:a", 1, batch)], Wanted(("sequence", "body")))
+    assert made == ["sequence", "body"]
+
+
+def test_a_map_arrives_as_json_and_as_it_is_stored_if_that_is_asked_for() -> None:
+    body = {"total": 12.5, "ids": [1, 2], "raw": b"\xff", "name": "ž", "most": math.inf}
+    batch = build([{"body": body}, {"body": "text"}], first_number=1)
+    (shown,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)])
+    text, kind = shown.column("body")[0].as_py(), shown.column("body_kind")[0].as_py()
+    assert text.decode() == '{"total":12.5,"ids":[1,2],"raw":{"base64":"/w=="},"name":"ž","most":"inf"}'
+    assert decode_body(text, kind) == {**body, "most": "inf"}
+    (stored,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], ALL._replace(is_json=False))
+    assert decode_body(stored.column("body")[0].as_py(), kind) == body
 
 
 def test_plain_batches_beyond_what_is_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,12 +187,25 @@ def test_small_batches_are_gathered_and_large_ones_are_not() -> None:
         Piece("topic:a", 1 + 10 * n, Batch.of_bodies([b"x"] * 10, producer=7, first_number=1, timestamp_ms=n))
         for n in range(rows.ROWS_AT_ONCE // 5)
     ]
-    sizes = [batch.num_rows for batch in record_batches(CHANNEL, small, has_body=True)]
+    sizes = [batch.num_rows for batch in record_batches(CHANNEL, small)]
     assert len(sizes) == 2 and sum(sizes) == 10 * len(small)
     large = [
         Piece("topic:a", 1, Batch.of_bodies([b"x" * 1000] * 1500, producer=7, first_number=1, timestamp_ms=0))
     ] * 6
-    assert [batch.num_rows for batch in record_batches(CHANNEL, large, has_body=True)] == [4500, 4500]
+    assert [batch.num_rows for batch in record_batches(CHANNEL, large)] == [4500, 4500]
+
+
+def test_rows_of_other_times_are_left_out_and_batches_of_other_times_are_not_looked_at() -> None:
+    said = [build([{"body": b"%d" % n, "timestamp_ms": n} for n in some], 1) for some in ([1, 5, 9], [7, 7])]
+    pieces = [Piece("topic:a", 1, said[0]), Piece("topic:a", 4, said[1])]
+    for since, until, left in ((5_000, 9_000, [5, 7, 7]), (6_000, 7_001, [7, 7]), (8_000, 1 << 63, [9])):
+        narrowed = Narrowed(since_us=since, until_us=until)
+        made = within_times(record_batches(CHANNEL, pieces), narrowed)
+        assert [int(body) for batch in made for body in batch.column("body").to_pylist()] == left
+    assert may_have(pieces[0], Narrowed(since_us=10_000))
+    assert may_have(pieces[1], Narrowed(since_us=7_000))
+    assert not may_have(pieces[1], Narrowed(since_us=7_001))
+    assert not may_have(pieces[1], Narrowed(until_us=7_000))
 
 
 def test_numbers_of_messages_may_be_as_large_as_they_get() -> None:
@@ -165,8 +216,8 @@ def test_numbers_of_messages_may_be_as_large_as_they_get() -> None:
 
 def test_without_bodies_there_is_no_column_for_them() -> None:
     batch = Batch.of_bodies([b"x"], producer=7, first_number=1, timestamp_ms=0)
-    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], has_body=False)
-    assert made.schema.equals(arrow_schema(False))
+    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Wanted(names_of(False)))
+    assert made.schema.equals(arrow_schema(names_of(False)))
     assert "body" not in made.schema.names
 
 
@@ -192,9 +243,9 @@ def test_acknowledgements_are_rows_without_a_message() -> None:
         Acknowledgement("queue:a", 40, 1_000, 0, [(5, 8), (9, 10)]),
         Acknowledgement("topic:b", 41, 2_000, 17, [(1, 2)]),
     ]
-    made = acknowledgements(CHANNEL, said, has_body=True)
+    made = acknowledgements(CHANNEL, said, names_of(True, has_acks=True))
     made.validate(full=True)
-    assert made.schema.equals(arrow_schema(True, has_acks=True))
+    assert made.schema.equals(arrow_schema(names_of(True, has_acks=True)))
     first, second = made.to_pylist()
     assert (first["destination"], first["sequence"], first["body_kind"]) == ("queue:a", 40, "acknowledgement")
     assert first["acknowledged"]["ranges"] == [{"first": 5, "last": 7}, {"first": 9, "last": 9}]
@@ -204,8 +255,8 @@ def test_acknowledgements_are_rows_without_a_message() -> None:
 
 def test_messages_beside_acknowledgements_have_the_same_columns() -> None:
     batch = Batch.of_bodies([b"x"], producer=7, first_number=1, timestamp_ms=0)
-    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], has_body=True, has_acks=True)
-    assert made.schema.equals(arrow_schema(True, has_acks=True))
+    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Wanted(names_of(True, has_acks=True)))
+    assert made.schema.equals(arrow_schema(names_of(True, has_acks=True)))
     assert made.column("acknowledged").to_pylist() == [None]
 
 
@@ -235,6 +286,6 @@ def test_the_schema_is_what_spark_makes_of_its_own_words(has_body: bool, has_ack
     )
     simple[acknowledged.simpleString()] = acknowledged
     structure = spark.StructType(
-        [spark.StructField(name, simple[kind]) for name, kind in columns(has_body, has_acks).items()]
+        [spark.StructField(name, simple[EVERY_COLUMN[name]]) for name in names_of(has_body, has_acks)]
     )
-    assert to_arrow_schema(structure, timezone="UTC").equals(arrow_schema(has_body, has_acks))
+    assert to_arrow_schema(structure, timezone="UTC").equals(arrow_schema(names_of(has_body, has_acks)))

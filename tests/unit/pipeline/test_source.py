@@ -11,16 +11,36 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from antiphon.errors import InvalidOption
 from antiphon.pipeline import source
-from antiphon.pipeline.columns import columns
+from antiphon.pipeline.columns import ALL, EVERY_COLUMN
 from antiphon.pipeline.planning import NO_LIMIT, Limit, Planner, Span
 from pyspark_antiphon import DefaultSource
 
 LEAST = {"servers": "127.0.0.1:1", "subscribe": "topic:orders"}
-OURS = StructType([StructField(name, StringType()) for name in columns(has_body=True)])
+TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "int": IntegerType(),
+    "boolean": BooleanType(),
+    "binary": BinaryType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}
+OURS = StructType([StructField(name, TYPES[EVERY_COLUMN[name]]) for name in ALL.names])
 
 
 def stream(**options: str) -> source.StreamReader:
@@ -71,9 +91,28 @@ def test_both_limits_hold_when_spark_limits_and_none_when_it_wants_everything() 
     assert reader._limit(ReadAllAvailable()) == NO_LIMIT
 
 
-def test_columns_of_ones_own_and_foreign_checkpoints_are_refused() -> None:
-    with pytest.raises(InvalidOption, match="the columns of Antiphon's source are destination"):
-        source.batch_reader(LEAST, StructType([StructField("body", StringType())]))
+def test_a_schema_of_fewer_columns_reads_only_those() -> None:
+    fewer = StructType([StructField("body", BinaryType()), StructField("sequence", LongType())])
+    assert source.batch_reader(LEAST, fewer).options.wanted.names == ("body", "sequence")
+    options = {**LEAST, "columns": "key, body"}
+    assert DefaultSource(options=options).schema() == "key string, body binary"
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (StructField("value", BinaryType()), "has a column value; Antiphon's source has destination"),
+        (StructField("body", StringType()), "has body as string; it is binary: cast it later"),
+        (StructField("sequence", LongType(), False), "has sequence as bigint NOT NULL; it is bigint"),
+        (StructField("acknowledged", StringType()), "has a column acknowledged"),
+    ],
+)
+def test_a_schema_of_other_columns_is_refused_by_name(field: StructField, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        source.batch_reader(LEAST, StructType([field]))
+
+
+def test_foreign_checkpoints_are_refused() -> None:
     reader = stream()
     reader._planner = Planner.__new__(Planner)
     with pytest.raises(InvalidOption, match="an offset that is not one of Antiphon's source"):
