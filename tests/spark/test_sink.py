@@ -57,6 +57,26 @@ def test_a_batch_write_brings_every_row_with_all_its_columns(
         assert message.properties == ({"region": "EU", "row": str(id)} if id % 3 else {})
 
 
+def test_what_was_read_from_a_topic_is_written_to_another_as_it_was(
+    spark: SparkSession, connection: Connection, servers: str, name: Name
+) -> None:
+    topic, queue = name("topic"), name("queue")
+    connection.admin().create(topic, retention=3600)
+    said: list[Any] = [b"\xff\x00", "text", {"a": [1, None], "raw": b"x"}, [1.5, {"b": True}], None]
+    properties = {"n": 3, "half": 0.5, "flag": True, "raw": b"\xff", "text": "ž"}
+    with connection.session() as session, session.producer(topic) as producer:
+        sent = [producer.send(body, properties=properties, key=f"k{n}") for n, body in enumerate(said)]
+    frame = spark.read.format("antiphon").options(servers=servers, subscribe=topic).load()
+    write(frame, servers, destination=queue)
+    came = {message.key: message for message in consume(connection, queue)}
+    assert [came[f"k{n}"].body for n in range(5)] == said
+    for n, receipt in enumerate(sent):
+        has = came[f"k{n}"].properties
+        assert {name: has[name] for name in properties} == properties
+        assert has["origin_message_id"] == receipt.message_id
+        assert abs(has["origin_timestamp"] / 1000 - came[f"k{n}"].timestamp) < 600
+
+
 def test_a_string_arrives_as_text_and_no_body_as_none(
     spark: SparkSession, connection: Connection, servers: str, name: Name
 ) -> None:

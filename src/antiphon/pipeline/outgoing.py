@@ -4,9 +4,12 @@ Where it sits
     Spark's record batches  ->  OUTGOING  ->  (destination, batch)  ->  staged, or sent
 
 What it promises
-    O1  Columns stay columns: nobody looks at a single row, unless properties have many names or no value.
+    O1  Columns stay columns: nobody looks at a single row, unless properties have many names, no value or
+        several types, or bodies are maps or lists.
     O2  What is held back is bounded, however many destinations there are. Rows of one of them stay in order.
     O3  What no message may have is refused here, by its column: the broker would only see a broken protocol.
+    O4  Rows of our own source can be written as they are: kinds of bodies, types of properties and keys stay.
+        A message gets a number, a time and an id of its own; those it had are among its properties.
 
 What it leaves to others
     Which columns there may be is checked with the schema (sink); where batches go, likewise.
@@ -14,6 +17,7 @@ What it leaves to others
 
 from __future__ import annotations
 
+import base64
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -34,8 +38,9 @@ from antiphon.batch.layout import (
 )
 from antiphon.errors import InvalidMessage, MessageTooLarge
 from antiphon.names import check_property_name
+from antiphon.pipeline.bodies import COMPOSED, KINDS, decode_body
 from antiphon.pipeline.columns import TEXT_COLUMNS
-from antiphon.values import FIXED_FORMATS, ValueType
+from antiphon.values import FIXED_FORMATS, NARROW_CLASSES, PropertyValue, ValueType
 
 CHUNK_BYTES: Final = 448 * 1024
 """About what a batch takes. It fits an envelope with room to spare, so that one is on its way while the next
@@ -46,6 +51,9 @@ HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 
 ROW_BYTES: Final = 8
 """What a row takes besides its texts and its body, about."""
+
+ORIGIN_BYTES: Final = 1024
+"""What the origin of a message takes among its properties at most."""
 
 NAME_BYTES: Final = 16
 """What a property takes besides the characters of its name and a text, generously."""
@@ -65,6 +73,18 @@ VALUE_TYPES: Final = {
 
 # The same with offsets of 64 bits, which Spark uses when it is told to.
 _NARROWED: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+ORIGIN_ID: Final = "origin_message_id"
+ORIGIN_TIME: Final = "origin_timestamp"
+"""Properties of a message that was read before it was written: its id, and when it was sent (ms since 1970).
+If a message has them already, they stay: it comes from further away."""
+
+PLACES: Final = ("channel", "sequence")
+"""Columns of the source that say where a message was; where it will be is not for the writer to say."""
+
+_TYPES_BY_NAME: Final = {kind.name.lower(): kind for kind in ValueType}
+_ARROW_TYPES: Final = {kind: arrow for arrow, kind in VALUE_TYPES.items()}
 
 
 class Outgoing:
@@ -88,7 +108,7 @@ class Outgoing:
         for rows in some:
             if rows.num_rows:
                 self.rows += rows.num_rows
-                for destination, own in self._by_destination(rows):
+                for destination, own in self._by_destination(_plain(rows)):
                     self._hold(destination, own)
                 yield from self._release()
         for destination in list(self._held):
@@ -127,6 +147,16 @@ class Outgoing:
         for piece in _cut(rows):
             for batch in batches_of(piece, timestamp_ms):
                 yield destination, batch
+
+
+def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Without places, and with times as numbers: Python has no word for some of them."""
+    kept = [name for name in rows.schema.names if name not in PLACES]
+    columns = [rows.column(name) for name in kept]
+    return pa.RecordBatch.from_arrays(
+        [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in columns],
+        kept,
+    )
 
 
 def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -173,14 +203,21 @@ def batches_of(rows: pa.RecordBatch, timestamp_ms: int) -> list[Batch]:
 
 
 def _columns_of(rows: pa.RecordBatch, timestamp_ms: int) -> Batch | None:
-    """All rows as columns (O1); None if their properties do not lend themselves to it."""
-    body, kind, kinds = _bodies(_narrow(rows.column("body")))
+    """All rows as columns (O1); None if bodies or properties do not lend themselves to it."""
+    names = rows.schema.names
+    made = _bodies(_narrow(rows.column("body")), rows.column("body_kind") if "body_kind" in names else None)
+    if made is None:
+        return None
+    body, kind, kinds = made
     columns: dict[ColumnId, Column] = {}
     if kinds is not None:
         columns[ColumnId.BODY_KIND] = kinds
-    names = rows.schema.names
     if "priority" in names and (priorities := _priorities(rows.column("priority"))) is not None:
         columns[ColumnId.PRIORITY] = priorities
+    if "expires" in names and (expires := _expires(rows.column("expires"))) is not None:
+        columns[ColumnId.EXPIRES] = expires
+    if "persistent" in names and (persistent := _persistent(rows.column("persistent"))) is not None:
+        columns[ColumnId.PERSISTENT] = persistent
     extras = 0
     for name, id in TEXT_COLUMNS.items():
         if name in names and (found := _texts(_narrow(rows.column(name)), name)) is not None:
@@ -188,12 +225,16 @@ def _columns_of(rows: pa.RecordBatch, timestamp_ms: int) -> Batch | None:
             extras += longest
     properties: dict[str, Column] = {}
     if "properties" in names:
-        made = _properties(rows.column("properties"))
-        if made is None:
+        types = rows.column("property_types") if "property_types" in names else None
+        told = _properties(rows.column("properties"), types)
+        if told is None:
             return None
-        properties, longest = made
+        properties, longest = told
         extras += longest
-    if extras > EXTRAS_BYTES_MAX:
+    if not _add_origin(rows, properties):
+        return None
+    extras += ORIGIN_BYTES
+    if extras > EXTRAS_BYTES_MAX or len(properties) > PROPERTY_COLUMNS_MAX:
         # Perhaps no row has that much; that is for the builder to say.
         return None
     return Batch(
@@ -209,23 +250,90 @@ def _columns_of(rows: pa.RecordBatch, timestamp_ms: int) -> Batch | None:
     )
 
 
+def _add_origin(rows: pa.RecordBatch, properties: dict[str, Column]) -> bool:
+    """Ids and times that messages had go to their properties; False if some are there already."""
+    names = rows.schema.names
+    ids = _narrow(rows.column("message_id")) if "message_id" in names else None
+    times = rows.column("timestamp") if "timestamp" in names else None
+    for name, array in ((ORIGIN_ID, ids), (ORIGIN_TIME, times)):
+        if array is None or array.null_count == len(array):
+            continue
+        if name in properties:
+            if properties[name].presence is not None:
+                return False
+            continue
+        presence = _bits(array.is_valid()) if array.null_count else None
+        if name == ORIGIN_ID:
+            _check_texts(array, "message_id")
+            _check_length(array, "message_id", ORIGIN_BYTES)
+            properties[name] = _items(ValueType.STR, array.fill_null(""), presence)
+        else:
+            properties[name] = _numbers(ValueType.I64, _milliseconds(array).fill_null(0), presence)
+    return True
+
+
 def _narrow(array: pa.Array) -> pa.Array:
     narrow = _NARROWED.get(array.type)
     return array if narrow is None else array.cast(narrow)
 
 
-def _bodies(array: pa.Array) -> tuple[Column, BodyKind, Column | None]:
-    """The bodies, their kind, and their kinds if some of them are no body at all."""
-    kind = BodyKind.STR if array.type == pa.string() else BodyKind.BYTES
-    if kind is BodyKind.STR:
-        _check_texts(array, "body")
-    _check_length(array, "body", BODY_BYTES_MAX)
-    kinds = None
+def _bodies(array: pa.Array, words: pa.Array | None) -> tuple[Column, int, Column | None] | None:
+    """The bodies, their kind, and their kinds if they differ; None if some are made of values."""
+    default = BodyKind.STR if array.type == pa.string() else BodyKind.BYTES
+    if words is None or words.null_count == len(words):
+        told = pa.repeat(pa.scalar(int(default), pa.int8()), len(array))
+        different = {int(default)}
+    else:
+        told, different = _kinds_told(words, default)
+    if different & COMPOSED:
+        return None
     if array.null_count:
-        told = pc.if_else(array.is_valid(), pa.scalar(int(kind), pa.int8()), int(BodyKind.NONE))
-        kinds = _numbers(ValueType.I8, told.cast(pa.int8()))
-        array = array.fill_null(b"" if kind is BodyKind.BYTES else "")
-    return _items(ValueType.BYTES, array), kind, kinds
+        told = pc.if_else(array.is_valid(), told, pa.scalar(int(BodyKind.NONE), pa.int8()))
+        array = array.fill_null(b"" if array.type == pa.binary() else "")
+        different = set(pc.unique(told).to_pylist())
+    if int(BodyKind.STR) in different:
+        texts = array if different == {int(BodyKind.STR)} else array.filter(pc.equal(told, int(BodyKind.STR)))
+        _check_texts(texts if texts.type == pa.string() else texts.view(pa.string()), "body")
+    if int(BodyKind.NONE) in different:
+        none = array.filter(pc.equal(told, int(BodyKind.NONE)))
+        if pc.max(pc.binary_length(none)).as_py():
+            raise InvalidMessage("a row has a body, and none in its column body_kind")
+    _check_length(array, "body", BODY_BYTES_MAX)
+    body = _items(ValueType.BYTES, array)
+    if len(different) == 1:
+        return body, different.pop(), None
+    return body, BODY_KIND_MIXED, _numbers(ValueType.I8, told)
+
+
+def _kinds_told(words: pa.Array, default: BodyKind) -> tuple[pa.Array, set[int]]:
+    """The kinds of a column of words, and which of them there are."""
+    words = _narrow(words)
+    known = pa.array(KINDS, pa.string())
+    places = pc.index_in(words, value_set=known)
+    wrong = words.filter(pc.and_(places.is_null(), words.is_valid()))
+    if len(wrong):
+        raise InvalidMessage(f"column body_kind is {', '.join(KINDS)}; it was {wrong[0].as_py()!r}")
+    # The words stand in the order of the kinds' numbers.
+    told = places.fill_null(int(default)).cast(pa.int8())
+    return told, set(pc.unique(told).to_pylist())
+
+
+def _milliseconds(times_us: pa.Array) -> pa.Array:
+    return pc.divide(times_us, 1000)
+
+
+def _expires(array: pa.Array) -> Column | None:
+    if array.null_count == len(array):
+        return None
+    times = _milliseconds(array).fill_null(0)
+    if pc.min(times).as_py() < 0:
+        raise InvalidMessage("column expires has a time before 1970")
+    return _numbers(ValueType.I64, times)
+
+
+def _persistent(array: pa.Array) -> Column | None:
+    flags = array.fill_null(True)
+    return None if pc.all(flags).as_py() else Column(ValueType.BOOL, _bits(flags))
 
 
 def _priorities(array: pa.Array) -> Column | None:
@@ -253,7 +361,7 @@ def _texts(array: pa.Array, what: str) -> tuple[Column, int] | None:
     return _items(ValueType.STR, array, presence), longest
 
 
-def _properties(maps: pa.MapArray) -> tuple[dict[str, Column], int] | None:
+def _properties(maps: pa.MapArray, types: pa.MapArray | None) -> tuple[dict[str, Column], int] | None:
     """A column for each name, and about how long all of a row are; None if that cannot be."""
     count = len(maps)
     offsets = maps.offsets
@@ -262,10 +370,14 @@ def _properties(maps: pa.MapArray) -> tuple[dict[str, Column], int] | None:
         return {}, 0
     keys = _narrow(maps.keys.slice(first, last - first))
     items = _narrow(maps.items.slice(first, last - first))
-    kind = VALUE_TYPES[items.type]
     names = pc.unique(keys).to_pylist()
     if items.null_count or len(names) > PROPERTY_COLUMNS_MAX:
         return None
+    words = None
+    if types is not None:
+        words = _words_beside(types, keys)
+        if words is None:
+            return None
     _check_texts(keys, "properties")
     parents = pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys))
     columns: dict[str, Column] = {}
@@ -274,6 +386,13 @@ def _properties(maps: pa.MapArray) -> tuple[dict[str, Column], int] | None:
         check_property_name(name)
         is_named = pc.equal(keys, name)
         owners, values = parents.filter(is_named), items.filter(is_named)
+        if words is not None:
+            said = pc.unique(words.filter(is_named)).to_pylist()
+            typed = _typed(values, said[0], name) if len(said) == 1 else None
+            if typed is None:
+                return None
+            values = typed
+        kind = VALUE_TYPES[values.type]
         presence = None
         if len(owners) < count:
             # Where among the values the one of a row is, if it has one.
@@ -288,6 +407,54 @@ def _properties(maps: pa.MapArray) -> tuple[dict[str, Column], int] | None:
             longest += _check_length(values, what, VALUE_BYTES_MAX)
         columns[name] = _property(kind, values, presence)
     return columns, longest
+
+
+def _words_beside(types: pa.MapArray, keys: pa.Array) -> pa.Array | None:
+    """The types of properties, one beside each; None if the two maps do not run side by side."""
+    offsets = types.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if last - first != len(keys) or not _narrow(types.keys.slice(first, last - first)).equals(keys):
+        return None
+    return _narrow(types.items.slice(first, last - first)).fill_null("str")
+
+
+def _typed(texts: pa.Array, word: str, name: str) -> pa.Array | None:
+    """Texts as the values that they stand for; None if that has to be seen one by one."""
+    kind = _TYPES_BY_NAME.get(word)
+    if kind is ValueType.STR:
+        return texts
+    if kind is None or kind in (ValueType.BYTES, ValueType.NULL):
+        return None
+    try:
+        return texts.cast(_ARROW_TYPES[kind])
+    except pa.ArrowInvalid:
+        raise InvalidMessage(f"property {name} is not of the type {word} that property_types says") from None
+
+
+def _property_value(text: str | None, word: str | None, name: str) -> PropertyValue:
+    """One value, from its text and the name of its type."""
+    kind = _TYPES_BY_NAME.get(word or "str")
+    try:
+        match kind:
+            case _ if text is None:
+                return None
+            case ValueType.STR:
+                return text
+            case ValueType.BOOL if text in ("true", "false"):
+                return text == "true"
+            case ValueType.BYTES:
+                return base64.b64decode(text, validate=True)
+            case ValueType.I64:
+                return int(text)
+            case ValueType.F64:
+                return float(text)
+            case ValueType.I8 | ValueType.I16 | ValueType.I32:
+                return NARROW_CLASSES[kind](int(text))
+            case ValueType.F32:
+                return NARROW_CLASSES[kind](float(text))
+    except (ValueError, InvalidMessage):
+        pass
+    raise InvalidMessage(f"property {name} is not of the type {word} that property_types says")
 
 
 def _property(kind: ValueType, values: pa.Array, presence: memoryview | None) -> Column:
@@ -307,15 +474,29 @@ def _row_by_row(rows: pa.RecordBatch, timestamp_ms: int) -> Iterator[Batch]:
     for row in rows.to_pylist():
         if builder.is_full:
             yield builder.build(0, 0)
-        priority = row.get("priority")
+        priority, persistent, kind = row.get("priority"), row.get("persistent"), row.get("body_kind")
         builder.add(
-            row["body"],
-            dict(row.get("properties") or ()),
+            row["body"] if kind is None else decode_body(row["body"], kind),
+            _properties_of(row),
             timestamp_ms=timestamp_ms,
             priority=PRIORITY_DEFAULT if priority is None else priority,
+            expires_ms=(row.get("expires") or 0) // 1000,
+            persistent=True if persistent is None else persistent,
             **{name: row.get(name) for name in TEXT_COLUMNS},
         )
     yield builder.build(0, 0)
+
+
+def _properties_of(row: dict[str, Any]) -> dict[str, PropertyValue]:
+    properties = dict(row.get("properties") or ())
+    if "property_types" in row:
+        types = dict(row["property_types"] or ())
+        properties = {name: _property_value(text, types.get(name), name) for name, text in properties.items()}
+    if row.get("message_id") is not None:
+        properties.setdefault(ORIGIN_ID, row["message_id"])
+    if row.get("timestamp") is not None:
+        properties.setdefault(ORIGIN_TIME, row["timestamp"] // 1000)
+    return properties
 
 
 # -- columns over Arrow's memory ---------------------------------------------------

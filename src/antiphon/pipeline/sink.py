@@ -79,6 +79,14 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "properties": tuple(
         f"map<string,{value}>" for value in ("string", "binary", "boolean", *_INTEGERS, "float", "double")
     ),
+    "property_types": ("map<string,string>",),
+    "body_kind": _TEXT,
+    "expires": ("timestamp",),
+    "persistent": ("boolean",),
+    "message_id": _TEXT,
+    "timestamp": ("timestamp",),
+    "channel": _TEXT,
+    "sequence": _INTEGERS,
 }
 """The columns there may be, and their types as Spark calls them."""
 
@@ -169,6 +177,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             )
         if kind.partition(" collate ")[0] not in COLUMNS[name]:
             raise InvalidMessage(f"column {name} is {' or '.join(COLUMNS[name])}; it was {kind}")
+    if "property_types" in given and given.get("properties") != "map<string,string>":
+        raise InvalidMessage(
+            "column property_types is for properties that are map<string,string>; others say their type"
+        )
     if "body" not in given:
         raise InvalidMessage("column body is missing: binary or string, what the messages say")
     if options.destination is None and "destination" not in given:

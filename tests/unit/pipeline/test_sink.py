@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     ByteType,
     DataType,
     DoubleType,
@@ -17,11 +18,13 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from antiphon.client.staged_parts import StagedPart
 from antiphon.errors import CommitUncertain, InvalidMessage, InvalidOption, LocalError, TransactionRolledBack
 from antiphon.pipeline import sink
+from antiphon.pipeline.columns import BODY, COLUMNS
 from antiphon.pipeline.sink import BatchWriter, StreamWriter, Written, batch_writer, stream_writer
 
 OPTIONS = {"servers": "127.0.0.1:7420", "destination": "queue:alerts"}
@@ -34,6 +37,8 @@ KINDS: dict[str, DataType] = {
     "tinyint": ByteType(),
     "bigint": LongType(),
     "double": DoubleType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestampType(),
 }
 
 
@@ -57,6 +62,7 @@ def schema(columns: str) -> StructType:
         "body string, key string, priority tinyint, correlation_id string, reply_to string, type string",
         "body string, destination string, priority bigint, properties map<string,string>",
         "body string, properties map<string,double>",
+        ", ".join(f"{name} {kind}" for name, kind in {**COLUMNS, **BODY}.items()),
     ],
 )
 def test_these_columns_can_be_written(columns: str) -> None:
@@ -75,6 +81,8 @@ def test_these_columns_can_be_written(columns: str) -> None:
         ("body string, key binary", "column key is string; it was binary"),
         ("body string, properties map<int,string>", "column properties is .* it was map<int,string>"),
         ("body string, ttl bigint", "column ttl cannot be written: messages do not expire yet"),
+        ("body string, acknowledged int", "has no column acknowledged"),
+        ("body string, property_types map<string,string>", "property_types is for properties that are map"),
         ("body string, delay bigint", "column delay cannot be written: messages are not delivered later"),
     ],
 )
