@@ -20,6 +20,7 @@ import cluster
 import compare
 import failover
 import spark
+import spark_kafka
 import transactions
 from figures import figure, measure
 
@@ -47,6 +48,10 @@ def main() -> int:
     parser.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
     parser.add_argument("--transactions", action="store_true", help="measure what transactions cost")
     parser.add_argument("--spark", action="store_true", help="measure Spark with a cluster")
+    parser.add_argument(
+        "--spark-kafka", action="store_true", help="the same Spark jobs on Antiphon and Kafka"
+    )
+    parser.add_argument("--only", default="", metavar="WORDS", help="with --spark-kafka: jobs of such a name")
     parser.add_argument("--failover", action="store_true", help="measure how long a failover takes")
     parser.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
     parser.add_argument("--transport", choices=("udp", "tcp"), default="udp", help="of the cluster")
@@ -63,6 +68,10 @@ def main() -> int:
     if arguments.spark:
         arguments.messages = max(arguments.messages, spark.MESSAGES)
         spark.measure(arguments)
+        return 0
+    if arguments.spark_kafka:
+        arguments.messages = max(arguments.messages, spark_kafka.MESSAGES)
+        spark_kafka.measure(arguments)
         return 0
     if arguments.transactions:
         transactions.measure(arguments)

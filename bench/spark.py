@@ -80,12 +80,13 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def session() -> Iterator[SparkSession]:
+def session(more: dict[str, str] | None = None) -> Iterator[SparkSession]:
     """Spark with two cores, as the marks want it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    made = SparkSession.Builder().master("local[2]").appName("bench").config(map=SETTINGS).getOrCreate()
+    settings = {**SETTINGS, **(more or {})}
+    made = SparkSession.Builder().master("local[2]").appName("bench").config(map=settings).getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
     try:
         yield made
