@@ -48,9 +48,7 @@ def main() -> int:
     parser.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
     parser.add_argument("--transactions", action="store_true", help="measure what transactions cost")
     parser.add_argument("--spark", action="store_true", help="measure Spark with a cluster")
-    parser.add_argument(
-        "--spark-kafka", action="store_true", help="the same Spark jobs on Antiphon and Kafka"
-    )
+    parser.add_argument("--spark-kafka", action="store_true", help="Spark jobs on Antiphon and on Kafka")
     parser.add_argument("--only", default="", metavar="WORDS", help="with --spark-kafka: jobs of such a name")
     parser.add_argument("--failover", action="store_true", help="measure how long a failover takes")
     parser.add_argument("--trials", type=int, default=failover.TRIALS, help="failovers with --failover")
