@@ -18,7 +18,18 @@ import pytest
 
 from tests.tidy.source import Module, assert_none, modules
 
-FOUNDATION = {"ids", "errors", "names", "ranges", "values", "message", "batch", "config", "clock"}
+FOUNDATION = {
+    "ids",
+    "errors",
+    "names",
+    "ranges",
+    "json_values",
+    "values",
+    "message",
+    "batch",
+    "config",
+    "clock",
+}
 
 # A part imports from the lines above its own. `antiphon` stands for the package's
 # __init__, the face shown to applications; our own modules name the real place.
