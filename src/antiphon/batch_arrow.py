@@ -7,9 +7,10 @@ The arrays share the bytes of the batch and keep them alive.
 from __future__ import annotations
 
 from array import array
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from antiphon.batch import Batch, ColumnId
+from antiphon.batch import ROWS_MAX, Batch, ColumnId
 from antiphon.batch.column import Column
 from antiphon.values import FIXED_FORMATS, ValueType
 
@@ -84,8 +85,22 @@ def timestamp_array(batch: Batch) -> pyarrow.TimestampArray:
 def sequence_array(first: int, count: int) -> pyarrow.Int64Array:
     """The sequence numbers of `count` rows from `first` on, as `int64`."""
     import pyarrow
+    import pyarrow.compute
 
-    return _array_over(pyarrow.int64(), count, array("q", range(first, first + count)))
+    counted = _counted() if count <= ROWS_MAX else _count(count)
+    return pyarrow.compute.add(counted.slice(0, count), pyarrow.scalar(first, pyarrow.int64()))
+
+
+@cache
+def _counted() -> pyarrow.Int64Array:
+    """The numbers from 0 on, once for all: adding to them is much quicker than counting."""
+    return _count(ROWS_MAX)
+
+
+def _count(stop: int) -> pyarrow.Int64Array:
+    import pyarrow
+
+    return _array_over(pyarrow.int64(), stop, array("q", range(stop)))
 
 
 def _items_array(kind: Any, column: Column, count: int) -> Any:

@@ -53,14 +53,14 @@ ACKNOWLEDGEMENT: Final = "acknowledgement"
 EVERY_COLUMN: Final = {**COLUMNS, **BODY, **ACKNOWLEDGED}
 
 
-class Wanted(NamedTuple):
+class Chosen(NamedTuple):
     """The columns that a query reads, in its order, and how maps and lists stand in the column `body`."""
 
     names: tuple[str, ...] = (*COLUMNS, *BODY)
     is_json: bool = True  # or as they are stored
 
 
-ALL: Final = Wanted()
+ALL: Final = Chosen()
 """What a query reads that does not choose."""
 
 

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, TypeAlias
 from antiphon.client.servers import SCHEME, parse_url
 from antiphon.errors import AntiphonError, InvalidOption
 from antiphon.names import parse_destination
-from antiphon.pipeline.columns import ALL, Wanted, names_of
+from antiphon.pipeline.columns import ALL, Chosen, names_of
 from antiphon.pipeline.offsets import BadOffset, Choice, Offset, parse_offset
 
 log = logging.getLogger("antiphon.pipeline")
@@ -171,7 +171,7 @@ class SourceOptions:
     bytes_max: int | None = None
     partitions_min: int | None = None
     fails_on_loss: bool = True
-    wanted: Wanted = ALL
+    wanted: Chosen = ALL
     has_acks: bool = False
     subscription: str | None = None
     subscription_limit_s: float = SUBSCRIPTION_LIMIT_S
@@ -285,13 +285,13 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _wanted(given: Given) -> Wanted:
+def _wanted(given: Given) -> Chosen:
     """The columns, chosen or all."""
     is_json = given.word("bodyFormat", ("json", "binary"), "json") == "json"
     text = given.text("columns")
     has_acks = given.flag("includeAcks", False)
     if text is None:
-        return Wanted(names_of(given.flag("includeBody", True), has_acks), is_json)
+        return Chosen(names_of(given.flag("includeBody", True), has_acks), is_json)
     if given.text("includeBody") is not None:
         raise InvalidOption("includeBody is not given with columns, which has body or has it not")
     known = names_of(True, has_acks)
@@ -304,7 +304,7 @@ def _wanted(given: Given) -> Wanted:
             )
         if name in names[:place]:
             raise InvalidOption(f"columns names {name} twice")
-    return Wanted(names, is_json)
+    return Chosen(names, is_json)
 
 
 def _starting(text: str | None) -> Starting | None:

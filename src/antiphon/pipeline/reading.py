@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from antiphon.pipeline.columns import ALL, Wanted
+from antiphon.pipeline.columns import ALL, Chosen
 from antiphon.pipeline.filters import EVERYTHING, Narrowed
 from antiphon.pipeline.planning import Span, loss_text
 from antiphon.pipeline.rows import (
@@ -42,7 +42,7 @@ PAGE_BYTES: Final = 2 * 1024 * 1024
 
 
 def read_span(
-    ranges: Ranges, span: Span, wanted: Wanted = ALL, narrowed: Narrowed = EVERYTHING
+    ranges: Ranges, span: Span, wanted: Chosen = ALL, narrowed: Narrowed = EVERYTHING
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of a part as record batches."""
     made = _record_batches(ranges, span, wanted, narrowed)
@@ -50,7 +50,7 @@ def read_span(
 
 
 def _record_batches(
-    ranges: Ranges, span: Span, wanted: Wanted, narrowed: Narrowed
+    ranges: Ranges, span: Span, wanted: Chosen, narrowed: Narrowed
 ) -> Iterator[pyarrow.RecordBatch]:
     names = {destination.id: destination.name for destination in span.destinations}
     pages = _pages(ranges, span, names)

@@ -41,12 +41,13 @@ from antiphon.batch_arrow import (
 )
 from antiphon.json_values import json_text
 from antiphon.pipeline.bodies import COMPOSED
-from antiphon.pipeline.columns import ACKNOWLEDGED, ACKNOWLEDGEMENT, ALL, EVERY_COLUMN, Wanted
+from antiphon.pipeline.columns import ACKNOWLEDGED, ACKNOWLEDGEMENT, ALL, EVERY_COLUMN, Chosen
 from antiphon.pipeline.filters import NUMBER_MAX, Narrowed
 from antiphon.values import PropertyValue, ValueType, decode_list, decode_map, scalar_type
 
 ROWS_AT_ONCE: Final = 8_192
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+THOUSAND: Final = 1_000
 
 MOMENT: Final = pa.timestamp("us", tz="UTC")
 _MAP: Final = pa.map_(pa.string(), pa.string())
@@ -95,7 +96,7 @@ def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, _TYPES[EVERY_COLUMN[name]]) for name in names])
 
 
-def record_batches(channel: str, pieces: Iterable[Piece], wanted: Wanted = ALL) -> Iterator[pa.RecordBatch]:
+def record_batches(channel: str, pieces: Iterable[Piece], wanted: Chosen = ALL) -> Iterator[pa.RecordBatch]:
     """All pieces, in their order, a few thousand rows at a time."""
     waiting: list[Piece] = []
     rows = size = 0
@@ -136,7 +137,7 @@ def acknowledgements(channel: str, said: Sequence[Acknowledgement], names: tuple
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
-def to_record_batch(channel: str, pieces: Sequence[Piece], wanted: Wanted = ALL) -> pa.RecordBatch:
+def to_record_batch(channel: str, pieces: Sequence[Piece], wanted: Chosen = ALL) -> pa.RecordBatch:
     """The rows of all these pieces as one record batch; only the columns are made that are wanted (R4)."""
     making = _Making(channel, pieces, wanted)
     made = [_MAKERS[name](making) for name in wanted.names]
@@ -164,7 +165,7 @@ def within_times(made: Iterable[pa.RecordBatch], narrowed: Narrowed) -> Iterator
 class _Making:
     """Pieces on their way to a record batch."""
 
-    def __init__(self, channel: str, pieces: Sequence[Piece], wanted: Wanted) -> None:
+    def __init__(self, channel: str, pieces: Sequence[Piece], wanted: Chosen) -> None:
         self.channel = channel
         self.pieces = pieces
         self.batches = [piece.batch for piece in pieces]
@@ -242,14 +243,38 @@ def _id_runs(batches: Sequence[Batch]) -> Iterator[tuple[int, int, int]]:
 
 
 def _message_ids(producer: int, channel: str, first: int, rows: int) -> Any:
-    """As `antiphon.ids.format_message_id` writes them."""
-    if first + rows <= 1 << 63:
-        numbers = sequence_array(first, rows)
-    else:
-        numbers = pa.array(range(first, first + rows), pa.uint64())
-    return pc.binary_join_element_wise(
-        f"ID:{producer:032x}-", pc.cast(numbers, pa.string()), f"@{channel}", ""
-    )
+    """As `antiphon.ids.format_message_id` writes them; of a thousand only the last digits differ."""
+    head, tails = f"ID:{producer:032x}-", _tails(channel)
+    parts: list[Any] = []
+    stop = first + rows
+    while first < stop:
+        if first < THOUSAND:
+            end = min(stop, THOUSAND)
+            parts.append(pa.array([f"{head}{number}@{channel}" for number in range(first, end)], pa.string()))
+        else:
+            # As far as numbers have as many digits.
+            end = min(stop, 10 ** len(str(first)))
+            parts.append(_ids_of_one_width(head, tails, first, end))
+        first = end
+    return _joined(parts)
+
+
+def _ids_of_one_width(head: str, tails: list[bytes], first: int, stop: int) -> Any:
+    texts = []
+    for thousand in range(first // THOUSAND, (stop - 1) // THOUSAND + 1):
+        start = thousand * THOUSAND
+        own = tails[max(first - start, 0) : stop - start]
+        before = f"{head}{thousand}".encode()
+        texts += [before, before.join(own)]
+    data = b"".join(texts)
+    count = stop - first
+    offsets = array("i", range(0, len(data) + 1, len(data) // count))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+@lru_cache(maxsize=16)
+def _tails(channel: str) -> list[bytes]:
+    return [f"{number:03}@{channel}".encode() for number in range(THOUSAND)]
 
 
 # -- what the producer said ----------------------------------------------------------------

@@ -18,7 +18,7 @@ from antiphon.batch import Batch, BatchBuilder
 from antiphon.batch.bodies import BodyKind
 from antiphon.ids import format_message_id
 from antiphon.pipeline import decode_body, rows
-from antiphon.pipeline.columns import ALL, EVERY_COLUMN, Wanted, names_of
+from antiphon.pipeline.columns import ALL, EVERY_COLUMN, Chosen, names_of
 from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.rows import (
     Acknowledgement,
@@ -76,7 +76,7 @@ def shown(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return pa.table(columns).to_pylist()  # type: ignore[no-any-return]
 
 
-def check(pieces: list[Piece], wanted: Wanted = ALL) -> None:
+def check(pieces: list[Piece], wanted: Chosen = ALL) -> None:
     found: list[dict[str, Any]] = []
     for batch in record_batches(CHANNEL, pieces, wanted):
         batch.validate(full=True)
@@ -149,7 +149,7 @@ choices = st.lists(st.sampled_from(ALL.names), min_size=1, unique=True).map(tupl
 @settings(deadline=None)
 @given(pieces(), st.just(ALL.names) | choices, st.booleans())
 def test_columns_say_what_rows_say(made: list[Piece], names: tuple[str, ...], is_json: bool) -> None:
-    check(made, Wanted(names, is_json))
+    check(made, Chosen(names, is_json))
 
 
 def test_of_columns_that_nobody_asked_for_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_of_columns_that_nobody_asked_for_nothing_is_made(monkeypatch: pytest.Mo
     for name, maker in rows._MAKERS.items():
         monkeypatch.setitem(rows._MAKERS, name, noting(name, maker))
     batch = build([{"body": b"x", "properties": {"a": 1}}], first_number=1)
-    check([Piece("topic:a", 1, batch)], Wanted(("sequence", "body")))
+    check([Piece("topic:a", 1, batch)], Chosen(("sequence", "body")))
     assert made == ["sequence", "body"]
 
 
@@ -214,9 +214,15 @@ def test_numbers_of_messages_may_be_as_large_as_they_get() -> None:
     check([Piece("topic:a", 1, batch)])
 
 
+@pytest.mark.parametrize("first", [1, 995, 999, 1_000, 9_990, 99_999_999, (1 << 63) - 2_500])
+def test_ids_of_messages_are_spelled_as_they_are_everywhere(first: int) -> None:
+    batch = Batch.of_bodies([b"x"] * 2_100, producer=7, first_number=first, timestamp_ms=0)
+    check([Piece("topic:a", 1, batch)], Chosen(("message_id", "sequence")))
+
+
 def test_without_bodies_there_is_no_column_for_them() -> None:
     batch = Batch.of_bodies([b"x"], producer=7, first_number=1, timestamp_ms=0)
-    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Wanted(names_of(False)))
+    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Chosen(names_of(False)))
     assert made.schema.equals(arrow_schema(names_of(False)))
     assert "body" not in made.schema.names
 
@@ -255,7 +261,7 @@ def test_acknowledgements_are_rows_without_a_message() -> None:
 
 def test_messages_beside_acknowledgements_have_the_same_columns() -> None:
     batch = Batch.of_bodies([b"x"], producer=7, first_number=1, timestamp_ms=0)
-    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Wanted(names_of(True, has_acks=True)))
+    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Chosen(names_of(True, has_acks=True)))
     assert made.schema.equals(arrow_schema(names_of(True, has_acks=True)))
     assert made.column("acknowledged").to_pylist() == [None]
 
