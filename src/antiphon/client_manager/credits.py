@@ -30,6 +30,8 @@ from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.client_manager.streams import Streams
 
 _NS_PER_MS: Final = 1_000_000
+_APART: Final = 16
+"""So many words are known one by one of the time for which one of them holds."""
 
 
 class _Account:
@@ -76,7 +78,11 @@ class _Account:
             self.repeat_at_ns = None
 
     def note(self, now_ns: int, apart_ns: int) -> None:
-        """The last word is said now. Those that follow it soon need not be known one by one."""
+        """The last word is said now. Those that follow it soon need not be known one by one, and an answer to
+        one that is too old makes nothing sure (`Streams.answered`): a primary may be away for hours.
+        """
+        while self.words and now_ns - self.words[0][1] >= 2 * _APART * apart_ns:
+            self.words.popleft()
         if not self.words or now_ns - self.words[-1][1] >= apart_ns:
             self.words.append((self.number, now_ns))
 
@@ -126,7 +132,7 @@ class CreditAccounts:
         self._streams = streams
         self._interval_ns = settings.request_interval_ms * _NS_PER_MS
         self._check_ns = settings.attachment_check_ms * _NS_PER_MS
-        self._apart_ns = settings.sure_ms * _NS_PER_MS // 16
+        self._apart_ns = settings.sure_ms * _NS_PER_MS // _APART
         if settings.sure_ms:
             self._check_ns = min(self._check_ns, settings.sure_ms * _NS_PER_MS // 4)
         self._accounts = {channel: _Account() for channel in consumers}
@@ -178,6 +184,8 @@ class CreditAccounts:
             is_settling = account.is_settled and not account.settled_number
             if not self._consumers[channel] or not self._streams.stream(channel):
                 account.check_at_ns = None
+                if not self._consumers[channel]:
+                    account.words.clear()
             elif account.check_at_ns is None:
                 account.check_at_ns = now_ns + self._check_ns
             is_check = account.check_at_ns is not None and account.check_at_ns <= now_ns

@@ -6,7 +6,7 @@ from antiphon.bus.effects import TimeMissed
 from antiphon.bus.messages import Credits, DeliverHead, Register, Registered
 from antiphon.errors import ProtocolError
 from antiphon.wire import frames
-from tests.unit.client_manager.stage import RUN, Stage
+from tests.unit.client_manager.stage import CHANNEL, RUN, Stage
 from tests.unit.client_manager.test_consumers import attached, deliver, piece
 
 SURE_MS = 200
@@ -164,6 +164,20 @@ def test_a_node_with_consumers_asks_so_often_that_it_stays_sure() -> None:
 
 
 # -- a client asks -----------------------------------------------------------------------------------
+
+
+def test_of_words_that_a_primary_never_answers_only_those_are_kept_that_could_still_count() -> None:
+    """Found by: antiphon sim cluster --seed 4410001."""
+    stage, _, key = sure()
+    for _ in range(1_000):
+        stage.wait(SURE_MS // 4)
+    words = stage.manager._consumers.credits._accounts[CHANNEL].words
+    assert asked(stage) > 500 and len(words) <= 32
+    # Who has been away so long is believed when it answers for the last of them.
+    stage.tell(deliver(key, 1, piece(40, [b"one"])))
+    assert passed_on(stage) == []
+    answer(stage, asked(stage))
+    assert passed_on(stage) == [1]
 
 
 def test_a_client_is_told_at_once_that_what_it_has_is_its_own_while_that_is_sure() -> None:
