@@ -129,7 +129,7 @@ class Listener:
         if beat.space is not self._space:
             self._space = beat.space
             is_tight = beat.space is SpaceState.TIGHT
-            news.append(SpaceChanged(beat.space is not SpaceState.AMPLE, is_tight, _low(sender)))
+            news.append(SpaceChanged(beat.space is not SpaceState.AMPLE, is_tight, self._low(sender)))
 
     def _note_service(self, now_ns: int, news: list[News]) -> None:
         if self._served_ns is None:
@@ -153,6 +153,7 @@ class Listener:
             ranks.append((rank, node))
         return [node for _, node in sorted(ranks)]
 
-
-def _low(node: int) -> str:
-    return f"the disk of node {node}, which serves the channel, is nearly full"
+    def _low(self, node: int) -> str:
+        seen = self._presence.seen(node)
+        name = seen.name if seen is not None and seen.name else f"node {node}"
+        return f"the disk of {name}, which serves channel {self.config.group}, is nearly full"

@@ -33,11 +33,13 @@ class Seen:
     """What is known about another node."""
 
     __slots__ = (
-        *("applied", "config_digest", "config_id", "disk_id", "heard_at", "is_synchronized", "load", "role"),
+        *("applied", "config_digest", "config_id", "disk_id", "heard_at", "is_synchronized", "load", "name"),
+        "role",
     )
 
     def __init__(self, heard_at: int) -> None:
         self.heard_at = heard_at
+        self.name = ""
         self.role = ""
         self.applied = 0
         self.is_synchronized = False
@@ -139,6 +141,7 @@ class PresenceKeeper:
     def _note(self, sender: int, presence: m.Presence, disk_id: bytes) -> None:
         seen = self._seen.get(sender)
         if seen is not None:
+            seen.name = presence.name
             seen.role = presence.role
             seen.applied = presence.applied
             seen.is_synchronized = presence.synchronized

@@ -38,8 +38,8 @@ def heartbeat(
     return Received(node, m.Heartbeat(make_epoch(counter, node), 10, 0, nonce, 10, serving, space))
 
 
-def presence(node: int, *, synchronized: bool = True, load: int = 0) -> Received:
-    return Received(node, m.Presence("", "replica", 10, synchronized, bytes(16), load))
+def presence(node: int, *, synchronized: bool = True, load: int = 0, name: str = "") -> Received:
+    return Received(node, m.Presence(name, "replica", 10, synchronized, bytes(16), load))
 
 
 def news(listener: Listener, *events: Received, now_ns: int = 1) -> list[object]:
@@ -79,6 +79,9 @@ def test_room_on_the_disk_of_the_primary_is_told_once() -> None:
     assert isinstance(tight, SpaceChanged) and tight.is_low and tight.is_tight
     (ample,) = news(listener, heartbeat(1, 2))
     assert isinstance(ample, SpaceChanged) and not ample.is_low
+    news(listener, presence(2, name="mm-a-2"))
+    (named,) = news(listener, heartbeat(1, 2, space=SpaceState.LOW))
+    assert isinstance(named, SpaceChanged) and "the disk of mm-a-2, which serves channel a" in named.text
 
 
 def test_that_nobody_serves_is_told_once_and_so_is_that_somebody_does_again() -> None:
