@@ -10,14 +10,21 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from antiphon.runtime.cluster_data import PORTS_VARIABLE, ports_to_choose_from
 
 PORT_SHARES = 8
 """Into how many parts the ports are divided, one for each process that runs tests."""
+
+ALONE = {
+    f"test_{name}.py" for name in ("exactly_once", "source_check", "source_cluster", "tutorial", "wheel")
+}
+"""Files of tests/spark that do not need the session of Spark that the others share."""
 
 # No deadlines: on a busy machine they blame whichever example was unlucky.
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True, max_examples=100)
@@ -30,6 +37,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the seed ourselves when nobody did, since only a seed we know can be printed."""
     if config.getoption("--hypothesis-profile") == "long" and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+class Shares(LoadFileScheduling):  # type: ignore[misc]
+    """Files are shared out whole, since their tests share servers; those that share a session of Spark
+    stay together, since starting one takes longer than most of them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        folder, _, name = file.rpartition("/")
+        return folder if folder.endswith("tests/spark") and name not in ALONE else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
+    return Shares(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
