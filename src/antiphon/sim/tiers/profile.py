@@ -264,14 +264,19 @@ def _for_second_acknowledgements(chance: random.Random, profile: ClusterProfile)
 
 def _for_sleepers(chance: random.Random, profile: ClusterProfile) -> None:
     """Client managers sleep until they are taken for dead, and their clocks stand still; their clients have
-    buffered much, and others are quick.
+    buffered much, and others, at other client managers, are awake.
     """
     _for_second_acknowledgements(chance, profile)
-    profile.door_sleeps, profile.frozen_share = 4, 1.0
+    profile.doors, profile.door_sleeps, profile.frozen_share = 3, 4, 1.0
+    profile.safety_ns, profile.sleep_ns_max = 3_000 * MILLISECOND_NS, 2_000 * MILLISECOND_NS
+    # All begin at the same client manager; only those who have moved compete with a sleeper's clients.
+    profile.moves, profile.breaks, profile.client_crashes = 8, 0, 0
+    # Messages come as long as somebody may fall asleep, and lie in buffers for long.
     profile.messages, profile.library_share = 120, 1.0
-    profile.clients.credit_messages = 20
-    profile.clients.take_pause_ns = 60 * MILLISECOND_NS
-    profile.clients.publish_pause_ns = 10 * MILLISECOND_NS
+    profile.clients.batch_rows_max, profile.clients.credit_messages = 5, 20
+    profile.clients.reopen_probability = 0.0
+    profile.clients.take_pause_ns = 200 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 100 * MILLISECOND_NS
 
 
 def _for_old_terms(chance: random.Random, profile: ClusterProfile) -> None:
