@@ -27,8 +27,8 @@ from antiphon.transport.interface import Lane
 from antiphon.transport.key_file import generate_key_file
 from antiphon.transport.sockets import open_multicast
 
-READY_SECONDS = 20.0
-ANSWER_SECONDS = 30.0
+READY_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
 LOOPBACK = "127.0.0.1"
 ROLES = ("commit_servers", "data_servers", "checkpoint_servers", "candidates")
 SMALL_SEGMENTS = {"segment_bytes": 8 << 20, "spares_max": 2}

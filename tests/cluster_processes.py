@@ -30,9 +30,9 @@ from antiphon.cluster.topology import ClusterSpec
 from antiphon.errors import AntiphonError
 from tests.processes import ANTIPHON
 
-READY_SECONDS: Final = 60.0
-END_SECONDS: Final = 30.0
-ANSWER_SECONDS: Final = 60.0
+READY_SECONDS: Final = 120.0
+END_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 120.0
 LOOK_SECONDS: Final = 0.1
 STDERR_SHOWN: Final = 6_000
 PAGE: Final = 4096

@@ -25,7 +25,7 @@ from antiphon.wire.commands import (
 )
 from antiphon.wire.transactions import TRANSACTED_NUMBER, StagedPublish, TransactedPublish
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 HELLO = frames.Hello(user="mallory", password="", client_id="")
 
 

@@ -13,14 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-READY_SECONDS = 30.0
-STOP_SECONDS = 30.0
+# Generous: on a busy machine everybody waits for the processor.
+READY_SECONDS = 120.0
+STOP_SECONDS = 60.0
 
 ANTIPHON = [sys.executable, "-m", "antiphon.cli.main"]
 
 
 def antiphon(
-    *words: str, url: str | None = None, stdin: str | None = None, timeout: float = 60
+    *words: str, url: str | None = None, stdin: str | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run one `antiphon` command to its end."""
     environment = os.environ | ({"ANTIPHON_URL": url} if url else {})

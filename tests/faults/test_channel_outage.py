@@ -17,7 +17,7 @@ GO_ON_SECONDS = 20.0
 HERE, THERE = "queue:here", "queue:there"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_session_of_two_channels_goes_on_with_one_while_the_other_is_down(tmp_path: Path) -> None:
     """Its client manager dies while a channel is down. What was sent there is confirmed when that is back."""
     if not has_multicast():

@@ -66,7 +66,7 @@ async def send_until_it_fails(url: str, switch: Path) -> tuple[list[bytes], list
                 if number == 10:
                     await asyncio.to_thread(switch.touch)
                 try:
-                    await producer.send(body, timeout=5)
+                    await producer.send(body, timeout=60)
                     confirmed.append(body)
                 except antiphon.PublishError:
                     uncertain.append(body)
@@ -119,13 +119,14 @@ async def send_until_idle(url: str, switch: Path) -> None:
         producer = await session.producer("queue:failing")
         await asyncio.to_thread(switch.touch)
         with contextlib.suppress(antiphon.AntiphonError):
-            await producer.send(b"the last one", timeout=5)
+            await producer.send(b"the last one", timeout=60)
 
 
 def received(url: str) -> list[bytes]:
     async def receive() -> list[bytes]:
         async with antiphon.connect(url) as connection, connection.session() as session:
             consumer = await session.consumer("queue:failing")
-            return [message.body for message in await consumer.receive_many(100, timeout=1)]
+            (queue,) = await connection.admin().destinations()
+            return [message.body for message in await consumer.receive_many(queue["messages"], timeout=60)]
 
     return asyncio.run(receive())

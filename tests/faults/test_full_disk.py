@@ -84,7 +84,7 @@ async def flood(url: str) -> None:
             consumer = await reading.consumer(QUEUE)
             received: list[int] = []
             while len(received) < len(confirmed):
-                messages = await consumer.receive_many(50, timeout=2)
+                messages = await consumer.receive_many(min(50, len(confirmed) - len(received)), timeout=60)
                 received += [int(message.body[:8]) for message in messages]
                 await messages[-1].ack()
             assert received == confirmed

@@ -88,7 +88,12 @@ async def drain(url: str, history: History) -> int:
     """Take everything that is left; returns what the server still has after that."""
     async with antiphon.connect(url) as connection, connection.session(ack="client") as session:
         consumer = await session.consumer(QUEUE)
-        while messages := await consumer.receive_many(1000, timeout=2):
+        (queue,) = await connection.admin().destinations()
+        stored = queue["messages"]
+        while stored:
+            messages = await consumer.receive_many(min(1000, stored), timeout=60)
+            assert messages, f"{stored} messages are stored and do not come"
+            stored -= len(messages)
             for message in messages:
                 history.note_received(message)
             await messages[-1].ack()

@@ -17,7 +17,7 @@ import antiphon
 from tests.cluster_processes import ClusterProcess
 
 MESSAGES: Final = 300
-DEADLINE_SECONDS: Final = 60.0
+DEADLINE_SECONDS: Final = 120.0
 LAST: Final = b"last"
 
 
@@ -46,7 +46,7 @@ async def arrival(consumer: antiphon.Consumer, body: bytes) -> None:
             await attached.link.news()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "is_transacted",
     [pytest.param(False, id="individual"), pytest.param(True, id="transacted", marks=pytest.mark.long)],

@@ -146,7 +146,7 @@ def run(folder: Path, cases: Iterable[str], trials: int) -> None:
         asyncio.run(story(cluster))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_money_is_conserved_whoever_dies_during_a_commit(tmp_path: Path) -> None:
     run(tmp_path, CASES, SHORT_TRIALS)
 
@@ -161,7 +161,7 @@ def test_money_is_conserved_whoever_dies_during_many_commits(tmp_path: Path, cas
 STEPS: Final = ("tx.prepare", "tx.decide", "tx.finish", "tx.forget")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_other_sessions_go_on_while_a_commit_is_held_up_at_each_step(tmp_path: Path) -> None:
     """At the same client manager, in the same connection, to the same destinations."""
     if not has_multicast():
