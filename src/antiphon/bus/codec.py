@@ -39,7 +39,7 @@ from antiphon.wire.layout import Field, list_of
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, pack
 
 MAGIC: Final = 0xA971
-VERSION: Final = 5
+VERSION: Final = 6
 
 _HEAD = Struct("<HBBIH16s16s")
 _START: Final = pack(Struct("<HB"), MAGIC, VERSION)
@@ -279,7 +279,7 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (8, m.CommitAcknowledge, (_U64, _U64, _STATUS)),
     (9, m.Commit, (_U64, _ENTRIES, _U64)),
     (10, m.Heartbeat, (_U64, _U64, _U64, _U64, _U64, _BOOL, _SPACE)),
-    (11, m.HeartbeatAck, (_U64, _U64)),
+    (11, m.HeartbeatAck, (_U64, _U64, _BOOL)),
     (12, m.PreSeal, (_U64, _U64)),
     (13, m.PreSealOk, (_U64,)),
     (14, m.Seal, (_U64, _U64, _U32)),

@@ -57,6 +57,7 @@ from antiphon.bus.effects import (
     RoleEvent,
     Send,
     SpaceChanged,
+    SpaceHeld,
     Synced,
 )
 from antiphon.bus.entries import StableDetail
@@ -138,8 +139,9 @@ class CommitServer:
         self.status = ServerStatus.OK
         self._durable_last = self.log.last
         self._held: deque[tuple[int, Send | BaseMoved]] = deque()
-        self._promise_index = 0
-        self._synced = self._written = 0
+        self._promise_index = self._synced = self._written = 0
+        # Would checkpoints free segments of this node's journal?
+        self._holds_space = False
         # What the sequencer of our log's epoch said is committed, whether we have it or not.
         self._committed_told = 0
         # A base that came with a checkpoint, and that this sequencer does not know us to have.
@@ -149,9 +151,7 @@ class CommitServer:
         # The pages of a start that is not complete, and when we last asked for one.
         self._pages: Pages | None = None
         self._needed_at = _NEVER
-        self._needed_epoch = 0
-        self._asked = 0
-        self._install_index = 0
+        self._needed_epoch = self._asked = self._install_index = 0
         # Ledgers at marks above the base, and the newest checkpoint known to be stable.
         self._marks: dict[int, bytes] = dict(marks or {})
         self._stable = (self.log.base, NO_DIGEST)
@@ -237,18 +237,22 @@ class CommitServer:
             elif type(event) is Installed:
                 self.install_base(event.n, event.ledger, out)
             elif type(event) is SpaceChanged:
-                self._on_space_changed(event)
+                # Alone, nobody else could go on: what is to be written waits for room.
+                is_full = event.is_full and len(self._config.commit_servers) > 1
+                self.set_status(ServerStatus.NO_SPACE if is_full else ServerStatus.OK)
+            elif type(event) is SpaceHeld:
+                self._holds_space = event.is_held
+        # It may have waited for a checkpoint of this node, or for another node that fetches one.
+        target, is_whole = self._base_target, self.status is not ServerStatus.DAMAGED
+        if target is not None and is_whole and self.log.base < target[0] <= self._base_max():
+            self._base_target = None
+            self._write_base(*target, out)
         if self.committed_upto < self._config_at:
             self._fetch_order(now_ns, self._config_at, out)
         server = self._checkpoint_server
         if server is not None and 0 < server.needed_n <= self.committed_upto:
             server.need(0)
         return merge_acknowledgements(out)
-
-    def _on_space_changed(self, changed: SpaceChanged) -> None:
-        # Alone, nobody else could go on: what is to be written waits for room.
-        is_full = changed.is_full and len(self._config.commit_servers) > 1
-        self.set_status(ServerStatus.NO_SPACE if is_full else ServerStatus.OK)
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         sealed = self.promised if self.promised > self.log_epoch else 0
@@ -358,7 +362,7 @@ class CommitServer:
         self._learn_committed(beat.epoch, beat.committed_upto)
         if self.status in _NO_VOTE:
             return
-        out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce)))
+        out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce, self._holds_space)))
         self._say_base(out)
         if beat.epoch > self.log_epoch and now_ns - self._needed_at >= self._config.retransmit_ms * MS:
             # It leads, and nothing of its log has reached us. Without traffic nobody else would say so.
@@ -596,11 +600,6 @@ class CommitServer:
                     self._base_target = self._stable
                     self._stable = (stable.n, stable.digest)
                     self._begin_at_checkpoint(out)
-        target = self._base_target
-        is_whole = self.status is not ServerStatus.DAMAGED
-        if target is not None and is_whole and self.log.base < target[0] <= self._base_max():
-            self._base_target = None
-            self._write_base(*target, out)
 
     def _base_max(self) -> int:
         """How far the base may move here: a node that slept may know of checkpoints that it lacks."""

@@ -404,6 +404,14 @@ class SpaceChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SpaceHeld:
+    """The journal holds more segments than one at rest, and the next two checkpoints would free them; or it
+    does not any more."""
+
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Learned:
     """The part of the order that this node knows to be committed, without a gap, grew.
 
@@ -440,6 +448,7 @@ Event = (
     | CheckpointFailed
     | CheckpointRead
     | SpaceChanged
+    | SpaceHeld
     | ConfigProposed
     | LogDamaged
 )

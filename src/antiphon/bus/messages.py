@@ -302,10 +302,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAck:
-    """A commit server answers a heartbeat, so that the sequencer knows it still leads a quorum."""
+    """A commit server answers a heartbeat, so that the sequencer knows it still leads a quorum; also tells
+    whether checkpoints would free segments of its journal."""
 
     epoch: int
     nonce: int
+    holds_space: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ EXCEPTIONS_OF_OTHERS_KEPT: Final = "exceptions-of-others-kept"
 HEARD_IS_DOUBTED: Final = "heard-is-doubted"
 """A producer orders again whatever the table of outcomes has forgotten, also what it has heard of."""
 
+HELD_SPACE_IGNORED: Final = "held-space-ignored"
+"""The sequencer has a checkpoint after so many entries or bytes, and hears of no journal that is too long."""
+
 SEAL_QUANTITY_ONE: Final = "seal-quantity-one"
 """A candidate is content with one promise, its own."""
 
@@ -138,6 +141,9 @@ FALLBACK_SEGMENTS_FREED: Final = "fallback-segments-freed"
 REFERENCES_IGNORED: Final = "references-ignored"
 """A segment is used again when its order is covered, whatever is live in it: others are asked for that."""
 
+DEAD_KEEP_SEGMENTS: Final = "dead-keep-segments"
+"""A segment in which something was live when space was released is never used again."""
+
 AGED_ONE_TOO_MANY: Final = "aged-one-too-many"
 """When messages of a topic are too old, the one behind them goes with them."""
 
@@ -176,6 +182,7 @@ ALL: Final = (
     REFRESH_TS,
     EXCEPTIONS_OF_OTHERS_KEPT,
     HEARD_IS_DOUBTED,
+    HELD_SPACE_IGNORED,
 )
 """Those of the bus."""
 
@@ -189,6 +196,7 @@ OF_CLUSTER: Final = (
     COUNT_STUCK,
     RETURNED_LAST,
     REFERENCES_IGNORED,
+    DEAD_KEEP_SEGMENTS,
     MISREAD_PUTS_ASIDE,
     LOSS_NOT_TOLD,
     LOSS_FORGOTTEN,

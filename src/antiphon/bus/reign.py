@@ -32,11 +32,12 @@ from typing import Final
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
 from antiphon.bus.effects import Alarm, Multicast, RoleEffect, Send
-from antiphon.bus.entries import ENTRY_BYTES_MIN, FenceDetail, OpenDetail, QuantityDetail, StableDetail
-from antiphon.bus.group import KIB, MS, GroupConfig
+from antiphon.bus.entries import FenceDetail, OpenDetail, QuantityDetail, StableDetail
+from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.laggards import Laggards
 from antiphon.bus.ledger import Ledger, Row
 from antiphon.bus.log import CommitLog
+from antiphon.bus.marking import RECORD_BYTES, Marking
 from antiphon.bus.membership import may_begin, may_follow
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ReportItem, ServerStatus
 from antiphon.bus.pages import kept_through, start_page
@@ -52,11 +53,6 @@ from antiphon.bus.portions import Portions
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import Mid
 
-# What one submit costs on disk beside its payloads: each 4 KiB of order is written twice, and what is
-# synced with it begins on a new page.
-_ORDER_BLOCK_BYTES: Final = 4 * KIB - 128
-_FLUSH_BYTES: Final = 4 * KIB
-_RECORD_BYTES: Final = 96
 _NO_RUN: Final = bytes(16)
 # A commit server that answered none of so many heartbeats is not well.
 _BEATS_HEALTHY: Final = 3
@@ -138,9 +134,7 @@ class Reign:
         self._stable_digest = b""
         self.stable_checkpoint = 0
         self._has_diverged = False
-        self._entries_since_mark = 0
-        self._bytes_since_mark = 0
-        self._marks = (0, 0)
+        self._marking = Marking(planted)
         self._data_last = log.last
         # A CONFIG is the last entry that is numbered under a configuration.
         self.is_closed = False
@@ -150,7 +144,7 @@ class Reign:
 
     def _count_adopted(self, entry: Entry) -> None:
         if entry.kind is EntryKind.CHECKPOINT_MARK:
-            self._entries_since_mark = self._bytes_since_mark = 0
+            self._marking.adopted(is_mark=True)
         elif entry.kind is EntryKind.CHECKPOINT_STABLE:
             stable = StableDetail.decode(entry.detail)
             self._stable_numbered, self._stable_digest = stable.n, stable.digest
@@ -160,8 +154,7 @@ class Reign:
             config_id = GroupConfig.decode(entry.detail).config_id
             self.is_closed = self.is_over = config_id > self._config.config_id
         else:
-            self._entries_since_mark += 1
-            self._bytes_since_mark += _FLUSH_BYTES
+            self._marking.adopted(is_mark=False)
 
     # -- numbering ---------------------------------------------------------------------------------
 
@@ -295,7 +288,7 @@ class Reign:
         row.last_seq = self._data_last = first + count - 1
         self._unsent.append(entry)
         self._uncommitted += 1
-        self._bytes_since_mark += size + _RECORD_BYTES
+        self._marking.bytes += size + RECORD_BYTES
 
     def _number(self, kind: EntryKind, detail: bytes = b"") -> Entry:
         """An entry of the sequencer's own making."""
@@ -342,30 +335,22 @@ class Reign:
         self._own_stables_unsent = 0
         if not entries or self.is_closed:
             return
-        blocks = -(-entries * ENTRY_BYTES_MIN // _ORDER_BLOCK_BYTES)
-        self._entries_since_mark += entries
-        self._bytes_since_mark += _FLUSH_BYTES + 2 * 4 * KIB * blocks
-        config = self._config
-        if (
-            self._entries_since_mark >= config.checkpoint_entries
-            or self._bytes_since_mark >= config.checkpoint_bytes
-        ):
+        if self._marking.is_due(self._config, entries):
             self._mark()
 
     def _mark(self) -> None:
-        entry = self._number(EntryKind.CHECKPOINT_MARK)
-        self._marks = (self._marks[1], entry.first)
-        self._entries_since_mark = self._bytes_since_mark = 0
+        self._marking.marked(self._number(EntryKind.CHECKPOINT_MARK).first)
 
-    def mark_for_space(self) -> None:
-        """Room on the disk is low: have a checkpoint now, so that what nobody needs can go.
+    def mark_for_space(self, now_ns: int) -> None:
+        """Room on the disk is low: have a checkpoint now, so that what nobody needs can go."""
+        marking, stable_n = self._marking, self.stable_checkpoint
+        if not self.is_closed and marking.helps_low_space(now_ns, stable_n, self._data_last):
+            self._mark()
 
-        The log begins at the checkpoint before the last one, so it takes two to free what was consumed
-        before the first. A third would free nothing more.
-        """
-        older, newer = self._marks
-        is_on_its_way = self.stable_checkpoint < newer
-        if not is_on_its_way and older <= self._data_last and not self.is_closed:
+    def mark_for_held_space(self, now_ns: int) -> None:
+        """The journal of a commit server holds segments that checkpoints would free."""
+        marking, stable_n = self._marking, self.stable_checkpoint
+        if not self.is_closed and marking.helps_held_space(now_ns, stable_n, self._data_last):
             self._mark()
 
     def on_acknowledge(self, now_ns: int, server: int, last: int, out: list[RoleEffect]) -> None:
@@ -381,7 +366,7 @@ class Reign:
         if server in self._catching_up and last >= self._catching_up[server]:
             del self._catching_up[server]
             if last < self._sent_upto:
-                self._submit_page(server, last, out)
+                self._submit_page(now_ns, server, last, out)
         quantity = self._config.commit_quantity
         if len(match) < quantity:
             return
@@ -399,8 +384,11 @@ class Reign:
         own = self._own_entries
         while own and own[0].last <= upto:
             entry = own.popleft()
-            if entry.kind is EntryKind.CHECKPOINT_STABLE:
+            if entry.kind is EntryKind.CHECKPOINT_MARK:
+                self._marking.mark_committed(now_ns)
+            elif entry.kind is EntryKind.CHECKPOINT_STABLE:
                 self.stable_checkpoint = StableDetail.decode(entry.detail).n
+                self._marking.became_stable(now_ns)
             elif entry.kind is EntryKind.CONFIG:
                 self.is_over = True
         self._assign_blocked(out)
@@ -494,21 +482,21 @@ class Reign:
                 # empty submit makes it say which.
                 out.append(Send(server, self._submit(sent_upto, ())))
             else:
-                self._submit_page(server, have, out)
+                self._submit_page(now_ns, server, have, out)
 
     @property
     def _sent_upto(self) -> int:
         return self._unsent[0].first - 1 if self._unsent else self.log.last
 
-    def _submit_page(self, server: int, have: int, out: list[RoleEffect]) -> None:
+    def _submit_page(self, now_ns: int, server: int, have: int, out: list[RoleEffect]) -> None:
         if have < self.log.base:
-            self._tell_base(server, out)
+            self._tell_base(now_ns, server, out)
             return
         entries = self.log.between(have, self._sent_upto, self._config.submit_entries_max)
         self._catching_up[server] = entries[-1].last
         out.append(Send(server, self._submit(have, entries)))
 
-    def _tell_base(self, server: int, out: list[RoleEffect]) -> None:
+    def _tell_base(self, now_ns: int, server: int, out: list[RoleEffect]) -> None:
         """Our log does not reach back to where this server's ends: it needs a checkpoint.
 
         If its node is up to date but for the log, its own next one will do, so there shall be one. A node
@@ -517,8 +505,8 @@ class Reign:
         out.append(Send(server, m.FetchIdReply((), self.committed_upto, self.log.base)))
         seen = self._presence.seen(server) if self._presence is not None else None
         has_applied = seen is None or seen.applied >= self.log.base
-        if has_applied and self._marks[1] <= self._data_last:
-            self.mark_for_space()
+        if has_applied and self._marking.newest <= self._data_last:
+            self.mark_for_space(now_ns)
 
     def _fetch_lacking(self, now_ns: int, out: list[RoleEffect]) -> None:
         """What others hold and our own data server lacks, we fetch: its producer may be dead."""
@@ -589,7 +577,7 @@ class Reign:
         if start is not None:
             out.append(Send(server, start))
         else:
-            self._tell_base(server, out)
+            self._tell_base(now_ns, server, out)
 
     # -- checkpoints -------------------------------------------------------------------------------
 

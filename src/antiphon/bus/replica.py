@@ -61,6 +61,7 @@ from antiphon.bus.effects import (
     RoleEvent,
     Send,
     SpaceChanged,
+    SpaceHeld,
     StateCaptured,
     StateOpened,
     Synced,
@@ -83,17 +84,8 @@ from antiphon.bus.superblock import Superblock
 _FOR_PRODUCER: Final = (m.ReportNack, m.Published, m.ProducerOpened, m.ProducerState, m.FetchIdReply)
 # What counts for something, and so only from the disk that is listed.
 _VOTES: Final = frozenset[type[m.BusMessage]](
-    (
-        m.SealOk,
-        m.PreSealOk,
-        m.CommitAcknowledge,
-        m.HeartbeatAck,
-        m.StartNeed,
-        m.DataReport,
-        m.CheckpointReport,
-        m.FetchLogReply,
-    )
-)
+    (m.SealOk, m.PreSealOk, m.CommitAcknowledge, m.HeartbeatAck, m.StartNeed)
+).union((m.DataReport, m.CheckpointReport, m.FetchLogReply))
 
 
 class _Role(Protocol):
@@ -255,6 +247,7 @@ class Replica:
             CheckpointFailed: folds,
             CheckpointRead: holds,
             SpaceChanged: (self._sequencer_seat, self._commit_seat, *holds),
+            SpaceHeld: (self._commit_seat,),
             ConfigProposed: (self._sequencer_seat,),
         }
         self._routes = self._lay_routes(stores, folds, holds, others)

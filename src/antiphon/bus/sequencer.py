@@ -168,7 +168,7 @@ class Sequencer:
             ):
                 self._candidacy.on_claim_durable(now_ns, out)
             elif type(event) is SpaceChanged:
-                self._note_space(event)
+                self._note_space(now_ns, event)
             elif type(event) is ConfigProposed and self._reign is not None:
                 self._reign.propose_config(now_ns, event.config)
         self._on_epoch(self._superblock.promised, now_ns)
@@ -180,12 +180,12 @@ class Sequencer:
                 self._hand_over(now_ns, out)
         return out
 
-    def _note_space(self, event: SpaceChanged) -> None:
+    def _note_space(self, now_ns: int, event: SpaceChanged) -> None:
         self._space = SpaceState.TIGHT if event.is_tight else SpaceState(event.is_low)
         if self._reign is not None:
             self._reign.space = self._space
             if event.is_low:
-                self._reign.mark_for_space()
+                self._reign.mark_for_space(now_ns)
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         match message:
@@ -208,9 +208,11 @@ class Sequencer:
                         # Some of us go by a higher epoch, and do not listen to this one.
                         out.append(Send(sender, m.SealNack(self.epoch_seen)))
                     self._on_sequencer_heard(now_ns, message.epoch)
-            case m.HeartbeatAck(epoch, nonce):
+            case m.HeartbeatAck(epoch, nonce, holds_space):
                 if self._is_mine(sender, epoch) and self._reign is not None:
                     self._reign.on_heartbeat_ack(sender, nonce)
+                    if holds_space:
+                        self._reign.mark_for_held_space(now_ns)
             case m.CheckpointReport():
                 if self._reign is not None and sender in self._config.checkpoint_servers:
                     self._reign.on_checkpoint_report(sender, message, out)
@@ -423,6 +425,6 @@ class Sequencer:
         member = self._member
         if self._commit_server.has_nothing_to_give:
             # Without traffic there might be no mark for long, and whoever needs a state would wait for it.
-            self._reign.mark_for_space()
+            self._reign.mark_for_space(now_ns)
         if not self._reign.beat(now_ns, member.applied, member.term == self._reign.epoch, out):
             self._follow(now_ns)

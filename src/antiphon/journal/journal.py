@@ -12,6 +12,8 @@ What it promises
     J5  A segment is recycled only when its order is covered by the base, no payload in it is looked up or
         referred to, and the superblock that no longer needs it is durable.
     J6  After a failed write nothing is accepted any more; a sync is never tried twice.
+    J7  At rest there are three segments, and those that hold what is live: two for the log, and a spare. It
+        comes to this by `tidy`, and by two checkpoints if `holds_space` says so.
 
 What it leaves to others
     When to sync is the rim's business, and the thread that does it. Order records and states are bytes
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from antiphon.errors import Damaged, NoSpace, StorageFailed
 from antiphon.ids import Mid
@@ -55,6 +58,12 @@ from antiphon.journal.ports import Buffer, Disk, Location, Position, Record, Row
 from antiphon.journal.records import RecordReader
 from antiphon.journal.recovery import Recovered, Scan
 from antiphon.journal.superblock import Superblock
+
+REST_SEGMENTS: Final = 3
+"""So many segments a journal at rest has, if nothing is live (J7)."""
+
+REST_ROUNDS: Final = 3
+"""After so many calls of `tidy` without a new segment a journal is at rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,8 @@ class Journal:
         self._pool: list[str] = list(scan.spares)
         self._ready: int | None = None
         self._chore_is_out = False
+        # Calls of `tidy` since a segment was begun.
+        self._rounds = 0
         self._highest_number = scan.highest_number
         self._failure: str | None = None
 
@@ -317,6 +328,7 @@ class Journal:
         start = self.geometry.data_start
         part = Part(number, before, 0, start, start, start, self._synced)
         self._parts.append(part)
+        self._rounds = 0
         self._tail[number] = 0
         self._wanted = replace(
             self._wanted, last_segment=number, tail_start=self._wanted.tail_start or number
@@ -370,22 +382,32 @@ class Journal:
         if self._chore_is_out or self._failure is not None:
             return None
         remove = []
+        pool_max = self._pool_max
         for number in self._reclaimable:
             name = segment_name(number)
             self._reader.forget(number)
             # A reader that still holds a view must not see the file change: then its name goes, and the
             # file with the last view.
-            if self._disk.forget_view(name) and len(self._pool) < self._spares_max:
+            if self._disk.forget_view(name) and len(self._pool) < pool_max:
                 self._pool.append(name)
             else:
                 remove.append(name)
         self._reclaimable.clear()
-        while len(self._pool) > self._spares_max:
+        while len(self._pool) > pool_max:
             remove.append(self._pool.pop())
         if not remove and self._ready is not None:
             return None
         self._chore_is_out = True
         return self._make_chore(tuple(remove), with_segment=self._ready is None)
+
+    @property
+    def _pool_max(self) -> int:
+        # At rest the one that is ready to be written to is enough.
+        return self._spares_max if self._rounds < REST_ROUNDS else 0
+
+    def tidy(self) -> None:
+        """Call this about once a second: what a journal at rest does not need goes with the next chore."""
+        self._rounds += 1
 
     def chore_done(self, chore: Chore) -> None:
         """The worker is through with it; if there was no space, the next roll-over will try again."""
@@ -601,6 +623,20 @@ class Journal:
             self._superblock_is_due = True
             self._doomed += freed
         return len(freed)
+
+    def holds_space(self, fallback_n: int, live: Collection[int]) -> bool:
+        """Would two checkpoints free segments, and are there more than a journal at rest has?
+
+        `fallback_n` is where the base will stand when the checkpoints that there are have done their part:
+        those that were not yet let go of for another reason do not count. `live` are the segments that hold
+        what is live.
+        """
+        # An envelope may lie in an older segment than its number.
+        first = next((number for number in self._tail if self._tail[number] > fallback_n), self._end.segment)
+        first = min(first, self.payloads.oldest_segment_after(fallback_n) or first)
+        log = [number for number in self._tail if number >= first]
+        dead = [number for number in self._kept if number not in live]
+        return len(log) + len(dead) > REST_SEGMENTS - 1
 
     def sparse_segments(self, live_bytes: Mapping[int, int], threshold: float) -> list[int]:
         """Segments that are kept for little: less than `threshold` of their data is live. Emptiest first.

@@ -124,6 +124,10 @@ class PayloadIndex:
     def placed_count(self) -> int:
         return len(self._first)
 
+    def oldest_segment_after(self, n: int) -> int | None:
+        """The oldest segment with the record of an entry that begins behind number n."""
+        return min(self._segment[bisect_right(self._first, n) :], default=None)
+
     @property
     def oldest_segment(self) -> int | None:
         """The oldest segment with a record that is still looked up here."""

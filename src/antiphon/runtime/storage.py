@@ -11,7 +11,9 @@ What it promises
     P3  An fsync error is final: the directory is marked, and the node is told to end. So is every other
         error in what the loop or a thread calls here: none is left to the loop, which would log it and go
         on. After it nothing is written and nothing is told.
-    P4  Room is low as soon as there is no segment for what comes after the present one, and tight when
+    P4  What is freed is used again or removed, also when nothing is written any more; and as long as
+        checkpoints would free segments, the bus knows (`SpaceHeld`).
+    P5  Room is low as soon as there is no segment for what comes after the present one, and tight when
         half of that is used. Both are told, so that publishing stops while acknowledgements and
         checkpoints still have room.
 
@@ -46,6 +48,9 @@ T = TypeVar("T")
 IDLE_SECONDS: Final = 0.05
 """After so long without writes the journal notes how far it was synced, so that damage to the last
 records can be told from a torn write."""
+
+PULSE_SECONDS: Final = 1.0
+"""So often the storage looks for what is not needed any more, also if nothing is written."""
 
 SYNCED_AT_ONCE_BYTES: Final = 64 << 10
 """More than this is synced beside the loop, however quick the disk is: there is work to do meanwhile."""
@@ -105,6 +110,9 @@ class ChannelStorage:
         self._sync_failure: StorageFailed | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._slow_timer: asyncio.TimerHandle | None = None
+        self._pulse_timer = self._later(PULSE_SECONDS, self._pulse)
+        # Does the journal hold segments that checkpoints would free?
+        self._holds_space = False
 
     @property
     def is_full(self) -> bool:
@@ -123,6 +131,7 @@ class ChannelStorage:
             case bus.WriteCheckpoint():
                 self._checkpoints.ask(effect, self._counter.last)
                 self._begin_checkpoints()
+                self._look_again()
             case bus.ReadCheckpoint():
                 self._read_checkpoint(effect)
             case bus.HoldCheckpoints(n=n):
@@ -194,7 +203,7 @@ class ChannelStorage:
                 journal.append_copy(index, mid, ts, count, digest, payload)
 
     def _note_space(self, missing: NoSpace | None) -> None:
-        """Whether there was room for the next segment (P4)."""
+        """Whether there was room for the next segment (P5)."""
         if missing is None:
             if self._low is not None and not self._waiting_for_space:
                 self._low, self._is_tight = None, False
@@ -320,8 +329,34 @@ class ChannelStorage:
             self._journal.chore_done(chore)
             if chore.number is not None:
                 self._note_space(chore.no_space)
+            if chore.no_space is None:
+                # What was freed meanwhile.
+                self._do_chore()
 
         self._in_thread(chore.run, chore_done)
+
+    def _pulse(self) -> None:
+        """Once a second: what the last one needed may be needed no more (P4)."""
+        self._pulse_timer = self._later(PULSE_SECONDS, self._pulse)
+        self._look_for_held_space()
+        self._journal.tidy()
+        if self._low is None or self._journal.can_recycle:
+            self._do_chore()
+
+    def _look_again(self) -> None:
+        """Checkpoints were taken, or have freed something: nobody shall call for more than are needed."""
+        if self._holds_space:
+            self._look_for_held_space()
+
+    def _look_for_held_space(self) -> None:
+        # What another node is fetching stays, whatever is checkpointed.
+        fallback_n = max(self._base, self._checkpoints.fallback_n)
+        holds = not self._held_from and self._journal.holds_space(
+            fallback_n, self._manager.live_bytes_by_segment()
+        )
+        if holds != self._holds_space:
+            self._holds_space = holds
+            self._tell(bus.SpaceHeld(holds))
 
     # --- what the loop calls (P3) ------------------------------------------------------------------
 
@@ -419,6 +454,7 @@ class ChannelStorage:
         live = self._manager.live_bytes_by_segment()
         journal.release(base, referenced.union(live))
         self._empty_sparse_segments(live)
+        self._look_again()
 
     def _empty_sparse_segments(self, live: dict[int, int]) -> None:
         budget = RELOCATED_BYTES_MAX
@@ -481,7 +517,7 @@ class ChannelStorage:
 
     def _end(self) -> None:
         self._is_over = True
-        for timer in (self._idle_timer, self._slow_timer):
+        for timer in (self._idle_timer, self._slow_timer, self._pulse_timer):
             if timer is not None:
                 timer.cancel()
 

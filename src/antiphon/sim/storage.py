@@ -11,7 +11,13 @@ from collections import deque
 from collections.abc import Callable
 
 from antiphon.bus import effects as bus
-from antiphon.bus.planted import CHECKPOINT_BEFORE_RECORDS, FALLBACK_SEGMENTS_FREED, NONE, REFERENCES_IGNORED
+from antiphon.bus.planted import (
+    CHECKPOINT_BEFORE_RECORDS,
+    DEAD_KEEP_SEGMENTS,
+    FALLBACK_SEGMENTS_FREED,
+    NONE,
+    REFERENCES_IGNORED,
+)
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged, NoSpace
 from antiphon.journal.checkpoint_line import CheckpointLine
@@ -25,6 +31,7 @@ from antiphon.sim.disk import SimDisk
 from antiphon.sim.world import MILLISECOND_NS, World
 
 _IDLE_NS = 50 * MILLISECOND_NS
+_PULSE_NS = 200 * MILLISECOND_NS
 _NO_SPACE_RETRY_NS = 1_000 * MILLISECOND_NS
 _TIGHT_BELOW = 0.5
 _SPARSE_BELOW = 0.25
@@ -86,6 +93,7 @@ class ChannelStorage:
         self._syncing: tuple[SyncTicket, Syncing] | None = None
         self._durable_index = 0
         self._is_idle_planned = False
+        self._holds_space = False
         self._base = 0
         self._base_to_release: int | None = None
         # Damaged records that have come from another node.
@@ -94,7 +102,9 @@ class ChannelStorage:
         self._held_from = 0
         self._checkpoints = _line(planted)(found.checkpoint_segments)
         self._keeps_references = REFERENCES_IGNORED not in planted
+        self._once_live: set[int] | None = set() if DEAD_KEEP_SEGMENTS in planted else None
         self._show_files()
+        self._later(_PULSE_NS, self._pulse)
 
     def carry_out(self, effect: bus.Effect) -> None:
         """Do what a machine of the channel asked of the disk."""
@@ -107,6 +117,7 @@ class ChannelStorage:
             case bus.WriteCheckpoint():
                 self._checkpoints.ask(effect, self._counter.last)
                 self._begin_checkpoints()
+                self._look_again()
             case bus.ReadCheckpoint():
                 self._later(self._disk.latency_ns(), lambda: self._read_checkpoint(effect))
             case bus.HoldCheckpoints(n=n):
@@ -243,6 +254,26 @@ class ChannelStorage:
 
         self._later(_IDLE_NS, look)
 
+    def _pulse(self) -> None:
+        self._later(_PULSE_NS, self._pulse)
+        self._look_for_held_space()
+        self._journal.tidy()
+        if self._low is None or self._journal.can_recycle:
+            self._do_chore()
+
+    def _look_again(self) -> None:
+        if self._holds_space:
+            self._look_for_held_space()
+
+    def _look_for_held_space(self) -> None:
+        fallback_n = max(self._base, self._checkpoints.fallback_n)
+        live = self._manager.live_bytes_by_segment()
+        holds = not self._held_from and self._journal.holds_space(fallback_n, live)
+        if holds != self._holds_space:
+            self._world.probe("journal.space_held", holds)
+            self._holds_space = holds
+            self._tell(bus.SpaceHeld(holds))
+
     def _do_chore(self) -> None:
         chore = self._journal.chore()
         if chore is None:
@@ -258,6 +289,8 @@ class ChannelStorage:
             self._journal.chore_done(chore)
             if chore.number is not None:
                 self._note_space(chore.no_space)
+            if chore.no_space is None:
+                self._do_chore()
 
         self._later(self._disk.latency_ns(), run)
 
@@ -309,10 +342,14 @@ class ChannelStorage:
         referenced = self._checkpoints.release(oldest)
         self._later(self._disk.latency_ns(), lambda: self._drop_checkpoints(oldest))
         live = self._manager.live_bytes_by_segment()
+        if self._once_live is not None:  # planted: what was live once is taken for live
+            self._once_live.update(live)
+            referenced |= self._once_live
         # Planted: nobody is asked what is still referred to.
         freed = journal.release(base, referenced.union(live) if self._keeps_references else ())
         self._world.probe("journal.segments_freed", freed)
         self._empty_sparse_segments(live)
+        self._look_again()
 
     def _show_files(self) -> None:
         # The state of another application refers to no records.

@@ -60,6 +60,14 @@ def test_the_base_never_moves_beyond_the_checkpoint_this_node_could_fall_back_on
     assert len(booth.step(learned(tick(10)))) == 1
 
 
+def test_the_base_moves_when_the_last_server_has_its_checkpoint_though_nothing_is_ordered_any_more() -> None:
+    booth = Booth(last=9, committed=9)
+    booth.checkpoints.fallback_n = 3
+    booth.step(learned(stable(5, 4), stable(9, 8)))
+    booth.checkpoints.fallback_n = 4
+    assert len(order_in(booth.hear(m.Heartbeat(OLD, 9, 0, 1, 0, True), 1))) == 1
+
+
 def test_the_base_never_moves_beyond_the_newest_stable_checkpoint_that_this_node_has() -> None:
     booth = Booth(last=9, committed=9)
     booth.checkpoints.stable = Kept(3, bytes(16), 1)

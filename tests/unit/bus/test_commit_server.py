@@ -10,6 +10,7 @@ from antiphon.bus.effects import (
     Received,
     Send,
     SpaceChanged,
+    SpaceHeld,
     SuperblockRecord,
     Synced,
 )
@@ -194,6 +195,13 @@ def test_a_heartbeat_is_answered_unless_a_higher_epoch_was_promised() -> None:
     assert booth.hear(beat, 1) == [Send(1, m.HeartbeatAck(OLD, 9))]
     booth.hear(m.Seal(NEW, 0), 3)
     assert booth.hear(beat, 1) == [Send(1, m.SealNack(NEW))], "also an idle sequencer hears that it is over"
+
+
+def test_the_answer_to_a_heartbeat_says_whether_the_journal_holds_what_checkpoints_would_free() -> None:
+    booth = Booth(last=1)
+    for is_held in (True, False):
+        booth.step(SpaceHeld(is_held))
+        assert booth.hear(m.Heartbeat(OLD, 1, 0, 9, 0, True), 1) == [Send(1, m.HeartbeatAck(OLD, 9, is_held))]
 
 
 def test_a_candidate_is_encouraged_only_when_no_heartbeat_was_heard_for_long() -> None:

@@ -14,6 +14,7 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
 from antiphon.bus.group import MS
+from antiphon.bus.marking import MARKS_APART_MS
 from antiphon.bus.messages import EntryKind, NackReason, ServerStatus
 from antiphon.bus.sequencer import EPOCHS_PER_CONFIG, State
 from antiphon.ids import Mid, make_epoch
@@ -386,6 +387,21 @@ def test_a_mark_is_set_every_so_many_bytes_and_small_entries_count_what_they_cos
         effects = chair.report(Mid(1, pe, pseq))
         marks += sum(kind is EntryKind.CHECKPOINT_MARK for part in submitted(effects) for _, kind in part)
     assert marks in (3, 4), "each flush of a tiny envelope costs 12 KiB"
+
+
+def test_a_journal_that_holds_space_calls_for_a_checkpoint_though_nothing_is_said() -> None:
+    chair = Chair()
+    chair.lead()
+    chair.open()
+    held = m.HeartbeatAck(chair.epoch, 10_000, True)
+    assert submitted(chair.hear(held)) == [[(3, EntryKind.CHECKPOINT_MARK)]]
+    assert submitted(chair.hear(held)) == [], "one is on its way"
+    chair.acknowledge(3)
+    chair.hear(a_checkpoint(3))
+    chair.acknowledge(4)
+    assert submitted(chair.hear(held)) == [], "not before a while has passed"
+    chair.now_ns += MARKS_APART_MS * MS
+    assert submitted(chair.hear(held)) == [[(5, EntryKind.CHECKPOINT_MARK)]]
 
 
 def a_checkpoint(n: int = 2, digest: bytes = b"d" * 16) -> m.CheckpointReport:

@@ -12,8 +12,9 @@ from antiphon.journal.format import (
     Settings,
     payload_digest,
     segment_name,
+    segment_numbers,
 )
-from antiphon.journal.journal import Journal, SyncTicket
+from antiphon.journal.journal import REST_ROUNDS, Journal, SyncTicket
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.ports import Location, Position
 from tests.journals import DISK_ID, SMALL, Desk, lose_everything, mid_of, payload_of
@@ -372,6 +373,71 @@ def test_segments_below_the_base_are_used_again_under_new_numbers() -> None:
     assert desk.disk.list_files() == [*map(segment_name, (2, 3, 4, 5)), SUPERBLOCK]
     again = reopen(desk)
     assert again.found() == (desk.order[4:], desk.data[4:])
+
+
+def test_spares_go_when_no_segment_was_begun_for_a_while() -> None:
+    desk = Desk.new()
+    fill(desk, 4)
+    checkpoint(desk, 7)
+    desk.journal.prepare_spare()
+    assert len(segment_numbers(desk.disk.list_files())) == 4, "those that were freed are used again"
+    for _ in range(REST_ROUNDS - 1):
+        desk.journal.tidy()
+        desk.journal.prepare_spare()
+        assert len(segment_numbers(desk.disk.list_files())) == 4, "it may go on at once"
+    desk.journal.tidy()
+    desk.journal.prepare_spare()
+    assert desk.disk.list_files() == [*map(segment_name, (4, 5)), SUPERBLOCK], "the last, and the next"
+
+
+def test_a_segment_that_is_begun_keeps_the_spares() -> None:
+    desk = Desk.new()
+    fill(desk, 4)
+    checkpoint(desk, 7)
+    for _ in range(REST_ROUNDS - 1):
+        desk.journal.tidy()
+    desk.journal.prepare_spare()
+    desk.write_data(60_000)
+    desk.write_data(60_000)
+    desk.sync()
+    desk.journal.tidy()
+    desk.journal.prepare_spare()
+    assert len(segment_numbers(desk.disk.list_files())) == 4
+
+
+def test_a_journal_holds_space_if_its_log_takes_more_segments_than_one_at_rest() -> None:
+    desk = Desk.new()
+    fill(desk, 4)
+    assert desk.journal.holds_space(0, ()), "four segments, and one is to be spare"
+    assert desk.journal.holds_space(3, ()), "the second segment has 3 and 4"
+    assert not desk.journal.holds_space(4, ()), "the log has two when the base is there"
+    assert desk.journal.holds_space(2, ()), "the log has three"
+    assert not desk.journal.holds_space(100, ())
+    checkpoint(desk, 4)
+    assert not desk.journal.holds_space(4, ())
+
+
+def test_a_journal_holds_space_for_envelopes_that_lie_before_their_numbers() -> None:
+    desk = Desk.new()
+    for _ in range(5):
+        desk.write_data(30_000)
+        desk.sync()
+    desk.write_order(100, 5)
+    desk.sync()
+    assert not desk.journal.holds_space(0, ()), "nothing has a number"
+    for number, (mid, _) in enumerate(desk.data, start=1):
+        desk.journal.payloads.place(mid, number, 1)
+    assert desk.journal.holds_space(0, ())
+    assert not desk.journal.holds_space(2, ()), "3 and 4 are in the second segment"
+
+
+def test_a_journal_holds_space_if_only_checkpoints_refer_to_segments() -> None:
+    desk = Desk.new()
+    fill(desk, 4)
+    checkpoint(desk, 7, {1, 2})
+    assert not desk.journal.holds_space(7, (1, 2)), "what is live is not held"
+    assert not desk.journal.holds_space(7, (1,)), "as many as at rest"
+    assert desk.journal.holds_space(7, ()), "the next checkpoints do not refer to them"
 
 
 def test_what_an_old_life_left_in_a_file_is_never_taken_for_live() -> None:

@@ -40,6 +40,7 @@ def test_what_a_checkpoint_covers_is_forgotten() -> None:
     for number in range(1, 10):
         index.place(Mid(1, 1, number), 10 * number, 10)
     assert index.oldest_segment == 1
+    assert (index.oldest_segment_after(59), index.oldest_segment_after(90)) == (3, None)
     index.forget_through(59)
     assert index.placed_count == 4
     assert index.location_of(50) is None

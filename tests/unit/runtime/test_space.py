@@ -15,7 +15,7 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.errors import NoSpace
 from antiphon.ids import Mid
 from antiphon.journal.format import Settings
-from antiphon.journal.journal import Journal
+from antiphon.journal.journal import REST_SEGMENTS, Journal
 from antiphon.message_manager.manager import MessageManager
 from antiphon.runtime import storage as module
 from antiphon.runtime.disk import RESERVE_BYTES, FileDisk
@@ -78,6 +78,21 @@ class Cellar:
         self.storage.flush()
         return [append.index for append in appends]
 
+    def write_order(self, number: int) -> int:
+        """Have an order record written that ends with this number; its index."""
+        index = self._counter.next()
+        self.storage.carry_out(bus.Append(index, bus.OrderRecord(b"order", number)))
+        self.storage.flush()
+        return index
+
+    @property
+    def held(self) -> list[bool]:
+        return [event.is_held for event in self.told if isinstance(event, bus.SpaceHeld)]
+
+    @property
+    def segments(self) -> int:
+        return len([name for name in self.disk.list_files() if name.startswith(("segment-", "spare-"))])
+
     @property
     def spaces(self) -> list[tuple[bool, bool]]:
         return [(event.is_low, event.is_tight) for event in self.told if isinstance(event, bus.SpaceChanged)]
@@ -101,6 +116,7 @@ class Cellar:
 
 def play(story: Callable[[Cellar], Any], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NO_SPACE_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "PULSE_SECONDS", 0.01)
 
     async def run() -> None:
         cellar = Cellar(path)
@@ -141,6 +157,21 @@ async def filling_up(cellar: Cellar) -> None:
     assert not cellar.storage.is_full
 
 
+async def coming_to_rest(cellar: Cellar) -> None:
+    for number in range(1, 60):
+        index = cellar.write_order(number)
+        await cellar.until(lambda index=index: cellar.synced >= index)  # type: ignore[misc]
+    await cellar.until(lambda: cellar.held == [True])
+    assert cellar.segments > REST_SEGMENTS
+    for n in (59, 60):
+        cellar.storage.carry_out(bus.WriteCheckpoint(n, b"d" * 16, b"state", ()))
+    await cellar.until(lambda: bus.CheckpointWritten(60) in cellar.told)
+    assert cellar.held == [True, False], "no more checkpoints are needed"
+    cellar.storage.carry_out(bus.ReleaseSpace(59))
+    cellar.storage.flush()
+    await cellar.until(lambda: cellar.segments <= REST_SEGMENTS)
+
+
 async def filling_up_at_once(cellar: Cellar) -> None:
     await use_the_spare(cellar)
     # The first two fit into what is left; the rest waits, and what is said later waits behind it.
@@ -166,6 +197,12 @@ def test_room_is_told_to_be_low_then_tight_then_records_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play(filling_up, tmp_path / "data", monkeypatch)
+
+
+def test_a_journal_that_is_too_long_is_told_and_comes_to_rest_when_checkpoints_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(coming_to_rest, tmp_path / "data", monkeypatch)
 
 
 async def saying_so_again(cellar: Cellar) -> None:

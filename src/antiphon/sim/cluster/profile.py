@@ -359,6 +359,15 @@ def _for_doubt(chance: random.Random, profile: BusProfile) -> None:
     profile.settings.update(producer_window_bytes=1 << 20, window_entries=1_024, lifetime=1 << 40)
 
 
+def _for_held_space(chance: random.Random, profile: BusProfile) -> None:
+    """Lone envelopes fill the real journal, whose order has few pages, and few entries count."""
+    _quiet(profile)
+    profile.has_journal = True
+    profile.envelopes = 120
+    profile.window = 1
+    profile.checkpoint_entries = 100_000
+
+
 MADE_FOR: dict[str, Callable[[random.Random, BusProfile], None]] = {
     planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
     planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
@@ -381,4 +390,5 @@ MADE_FOR: dict[str, Callable[[random.Random, BusProfile], None]] = {
     planted.GARBAGE_BEFORE_STABLE: _for_checkpoints,
     planted.EXCEPTIONS_OF_OTHERS_KEPT: _for_kept_exceptions,
     planted.HEARD_IS_DOUBTED: _for_doubt,
+    planted.HELD_SPACE_IGNORED: _for_held_space,
 }

@@ -335,6 +335,17 @@ def _for_references(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.acknowledge_pause_ns = 100 * MILLISECOND_NS
 
 
+def _for_dead_segments(chance: random.Random, profile: ClusterProfile) -> None:
+    """Messages fill segments and are consumed, and checkpoints come while some of them are waiting."""
+    profile.shape = chance.choice(("three", "one"))
+    profile.topics = profile.crashes = profile.power_cuts = profile.blackouts = profile.sleeps = 0
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
+    profile.messages = 120
+    profile.settings["checkpoint_entries"] = 15
+    profile.clients.body_bytes_max = 300
+    profile.clients.acknowledge_pause_ns = 20 * MILLISECOND_NS
+
+
 def _for_misreading(chance: random.Random, profile: ClusterProfile) -> None:
     """Checkpoints come often, and nodes are restarted while they cannot be read."""
     profile.is_gentle = False
@@ -428,6 +439,7 @@ MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.COUNT_STUCK: _for_returns,
     planted.RETURNED_LAST: _for_returns,
     planted.REFERENCES_IGNORED: _for_references,
+    planted.DEAD_KEEP_SEGMENTS: _for_dead_segments,
     planted.LOSS_NOT_TOLD: _for_losses,
     planted.LOSS_FORGOTTEN: _for_losses,
     planted.WALL_CLOCK_BELIEVED: _for_wrong_clocks,

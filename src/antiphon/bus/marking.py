@@ -1,0 +1,127 @@
+"""Marking: when a sequencer calls for a checkpoint.
+
+Where it sits
+    reign  ->  MARKING: is a mark due?  ->  reign, which numbers it
+
+What it promises
+    K1  A mark is due after so many entries or bytes (`checkpoint_entries`, `checkpoint_bytes`). What
+        checkpoints themselves need does not count: they must not call for checkpoints.
+    K2  While room is low there is one after the other, as long as another one frees more.
+    K3  So there is while the journal of a commit server holds segments that checkpoints would free, also if
+        nothing is said any more; but they take at most a small part of the time, and without new data there
+        are a few at most.
+
+What it leaves to others
+    Which entries are numbered, what is committed and what is stable is the reign's. Which segments there are
+    is for the journal of each node to know (`SpaceHeld`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from antiphon.bus.entries import ENTRY_BYTES_MIN
+from antiphon.bus.group import KIB, MS, GroupConfig
+from antiphon.bus.planted import HELD_SPACE_IGNORED, NONE
+
+# What one submit costs on disk beside its payloads: each 4 KiB of order is written twice, and what is
+# synced with it begins on a new page.
+_ORDER_BLOCK_BYTES: Final = 4 * KIB - 128
+_FLUSH_BYTES: Final = 4 * KIB
+RECORD_BYTES: Final = 96
+
+MARKS_APART_MS: Final = 1_000
+MARKS_APART_TIMES: Final = 16
+"""For held space there is no mark for so long after a checkpoint became stable, and for so many times as long
+as it took to become so."""
+
+MARK_LOST_MS: Final = 5_000
+"""A mark whose checkpoint is not stable after so long is in vain: a server that passes several marks at once
+takes a checkpoint at the first only, and one that is still writing takes none."""
+
+MARKS_WITHOUT_DATA_MAX: Final = 6
+"""Two free what they can, and two more what was copied to empty segments. A journal that holds space after so
+many is not helped by checkpoints."""
+
+
+class Marking:
+    """What a reign has numbered since its last marks."""
+
+    __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "_planted", "bytes")
+
+    def __init__(self, planted: frozenset[str] = NONE) -> None:
+        self._planted = planted
+        self._entries = 0
+        # Bytes of the journal; whoever numbers an envelope adds what that takes.
+        self.bytes = 0
+        self._marks = (0, 0)
+        self._marked_at: int | None = None
+        self._apart_until = 0
+        # How many marks there were for held space, and behind which data.
+        self._for_held = (0, 0)
+
+    @property
+    def newest(self) -> int:
+        """The number of the last mark of this reign, 0 if there is none."""
+        return self._marks[1]
+
+    def adopted(self, *, is_mark: bool) -> None:
+        """An entry that a former reign has numbered."""
+        if is_mark:
+            self._entries = self.bytes = 0
+        else:
+            self._entries += 1
+            self.bytes += _FLUSH_BYTES
+
+    def is_due(self, config: GroupConfig, entries: int) -> bool:
+        """So many entries leave in one submit: is it time for a checkpoint (K1)?"""
+        blocks = -(-entries * ENTRY_BYTES_MIN // _ORDER_BLOCK_BYTES)
+        self._entries += entries
+        self.bytes += _FLUSH_BYTES + 2 * 4 * KIB * blocks
+        return self._entries >= config.checkpoint_entries or self.bytes >= config.checkpoint_bytes
+
+    def marked(self, n: int) -> None:
+        """A mark got this number."""
+        self._marks = (self._marks[1], n)
+        self._marked_at = None
+        self._entries = self.bytes = 0
+
+    def mark_committed(self, now_ns: int) -> None:
+        """The last mark is committed, and the servers take their checkpoints."""
+        self._marked_at = now_ns
+
+    def became_stable(self, now_ns: int) -> None:
+        """A checkpoint is stable: how long did that take?"""
+        took_ns = now_ns - (now_ns if self._marked_at is None else self._marked_at)
+        self._apart_until = now_ns + max(MARKS_APART_MS * MS, MARKS_APART_TIMES * took_ns)
+
+    def helps_low_space(self, now_ns: int, stable_n: int, data_last: int) -> bool:
+        """Would a mark free room now (K2)?
+
+        The log begins at the checkpoint before the last one, so it takes two to free what was consumed
+        before the first. A third would free nothing more.
+        """
+        return self._is_settled(now_ns, stable_n) and self._marks[0] <= data_last
+
+    def helps_held_space(self, now_ns: int, stable_n: int, data_last: int) -> bool:
+        """Is it time for a mark, as the journal of a commit server holds space (K3)? Who hears so marks.
+
+        Such a journal was filled by few entries and bytes: lone messages, of which each takes a page of the
+        order, or acknowledgements of much that was stored long ago.
+        """
+        if HELD_SPACE_IGNORED in self._planted:  # planted: traffic alone calls for checkpoints
+            return False
+        if not self._is_settled(now_ns, stable_n) or now_ns < self._apart_until:
+            return False
+        behind, count = self._for_held
+        count = count + 1 if behind == data_last else 1
+        if count > MARKS_WITHOUT_DATA_MAX:
+            return False
+        self._for_held = (data_last, count)
+        return True
+
+    def _is_settled(self, now_ns: int, stable_n: int) -> bool:
+        """Is no checkpoint on its way, or has it been for too long?"""
+        if stable_n >= self._marks[1]:
+            return True
+        return self._marked_at is not None and now_ns - self._marked_at >= MARK_LOST_MS * MS

@@ -1,0 +1,124 @@
+"""When a sequencer calls for a checkpoint."""
+
+from __future__ import annotations
+
+from antiphon.bus.group import KIB, MS, GroupConfig
+from antiphon.bus.marking import (
+    MARK_LOST_MS,
+    MARKS_APART_MS,
+    MARKS_APART_TIMES,
+    MARKS_WITHOUT_DATA_MAX,
+    Marking,
+)
+
+
+def config(entries: int = 1_000, size: int = 1 << 40) -> GroupConfig:
+    return GroupConfig.of("main", (1,), checkpoint_entries=entries, checkpoint_bytes=size)
+
+
+class Sequence:
+    """The marks of one sequencer: each is committed at once, and its checkpoint stable when told."""
+
+    def __init__(self) -> None:
+        self.marking = Marking()
+        self.now_ns = 1_000 * MS
+        self.last = 10
+        self.data_last = 10
+        self.stable = 0
+
+    def held(self, after_ms: int = 0) -> bool:
+        """A journal holds space: is there a mark?"""
+        self.now_ns += after_ms * MS
+        if not self.marking.helps_held_space(self.now_ns, self.stable, self.data_last):
+            return False
+        self.last += 1
+        self.marking.marked(self.last)
+        self.marking.mark_committed(self.now_ns)
+        return True
+
+    def settle(self, after_ms: int = 0) -> None:
+        self.now_ns += after_ms * MS
+        self.stable = self.marking.newest
+        self.marking.became_stable(self.now_ns)
+
+
+def test_a_mark_is_due_after_so_many_entries() -> None:
+    marking = Marking()
+    assert not marking.is_due(config(entries=4), 3)
+    assert marking.is_due(config(entries=4), 1)
+    marking.marked(5)
+    assert not marking.is_due(config(entries=4), 3)
+
+
+def test_a_mark_is_due_after_so_many_bytes_of_the_journal() -> None:
+    marking = Marking()
+    assert not marking.is_due(config(size=36 * KIB), 1), "a page of data, and one of the order in both copies"
+    assert not marking.is_due(config(size=36 * KIB), 1)
+    assert marking.is_due(config(size=36 * KIB), 1)
+    marking.marked(4)
+    marking.bytes += 30 * KIB
+    assert marking.is_due(config(size=36 * KIB), 1)
+
+
+def test_what_was_adopted_counts_from_its_last_mark_on() -> None:
+    marking = Marking()
+    for is_mark in (False, False, True, False):
+        marking.adopted(is_mark=is_mark)
+    assert not marking.is_due(config(entries=4), 2)
+    assert marking.is_due(config(entries=4), 1)
+
+
+def test_two_marks_free_what_low_room_needs_and_a_third_would_free_nothing() -> None:
+    sequence = Sequence()
+    marks = 0
+    for _ in range(5):
+        if sequence.marking.helps_low_space(sequence.now_ns, sequence.stable, sequence.data_last):
+            marks += 1
+            sequence.last += 1
+            sequence.marking.marked(sequence.last)
+            sequence.marking.mark_committed(sequence.now_ns)
+            assert not sequence.marking.helps_low_space(sequence.now_ns, sequence.stable, 10), "on its way"
+            sequence.settle()
+    assert marks == 2
+
+
+def test_a_journal_that_holds_space_has_checkpoints_without_any_traffic() -> None:
+    sequence = Sequence()
+    assert sequence.held()
+    assert not sequence.held(), "one is on its way"
+    sequence.settle()
+    assert not sequence.held(after_ms=MARKS_APART_MS - 1)
+    assert sequence.held(after_ms=1)
+
+
+def test_checkpoints_for_held_space_take_a_small_part_of_the_time() -> None:
+    sequence = Sequence()
+    assert sequence.held()
+    sequence.settle(after_ms=500)
+    assert not sequence.held(after_ms=500 * MARKS_APART_TIMES - 1)
+    assert sequence.held(after_ms=1)
+
+
+def test_a_journal_that_checkpoints_cannot_help_has_a_few_and_then_none_until_there_is_data() -> None:
+    sequence = Sequence()
+    for _ in range(MARKS_WITHOUT_DATA_MAX):
+        assert sequence.held(after_ms=MARKS_APART_MS)
+        sequence.settle()
+    assert not sequence.held(after_ms=60_000)
+    sequence.last = sequence.data_last = sequence.last + 1
+    assert sequence.held()
+
+
+def test_a_mark_in_vain_does_not_keep_others_back_for_ever() -> None:
+    sequence = Sequence()
+    assert sequence.held()
+    assert not sequence.held(after_ms=MARK_LOST_MS - 1)
+    assert not sequence.marking.helps_low_space(sequence.now_ns, 0, sequence.data_last)
+    assert sequence.marking.helps_low_space(sequence.now_ns + MS, 0, sequence.data_last)
+    assert sequence.held(after_ms=1)
+
+
+def test_a_mark_that_is_not_committed_is_on_its_way_however_long_it_takes() -> None:
+    sequence = Sequence()
+    sequence.marking.marked(11)
+    assert not sequence.held(after_ms=10 * MARK_LOST_MS)
