@@ -67,6 +67,7 @@ HUNTS = [
     Hunt("bus", planted.TWO_CHANGES_AT_ONCE, 12, ("I7",)),  # 2
     Hunt("bus", planted.EXCEPTIONS_OF_OTHERS_KEPT, 6, ("bounded memory",)),  # 1.0
     Hunt("bus", planted.HEARD_IS_DOUBTED, 60, ("bounded log",)),
+    Hunt("bus", planted.HELD_SPACE_IGNORED, 6, ("bounded disk",)),  # 1.0
     Hunt("cluster", planted.HELD_RANGES_IGNORED, 28, ("holds it",)),  # 4.5
     Hunt("cluster", planted.LOWER_GENERATION_ACCEPTED, 36, ("I13", "I14")),  # 5.7
     Hunt("cluster", planted.ACKNOWLEDGED_TWICE, 24, ("two acknowledgements",)),  # 4
@@ -75,6 +76,7 @@ HUNTS = [
     Hunt("cluster", planted.FLOOR_IGNORED, 24, ("I19",)),  # 4
     # Found at once on the disk; and without that, by a node that has to ask others for what it had.
     Hunt("cluster", planted.REFERENCES_IGNORED, 6, ("I22",)),  # 1.0
+    Hunt("cluster", planted.DEAD_KEEP_SEGMENTS, 6, ("bounded disk",)),  # 1.0
     Hunt("cluster", planted.REFERENCES_IGNORED, 12, ("I23",), ("Places",)),  # 2.0
     Hunt("cluster", planted.COUNT_STUCK, 8, ("I21",)),  # 1.1
     Hunt("cluster", planted.RETURNED_LAST, 15, ("I21",)),  # 2.1

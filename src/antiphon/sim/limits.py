@@ -50,6 +50,7 @@ LIMITS: Final[dict[str, DrawnLimit]] = {
     "few ranges": DrawnLimit("ranges", "_FEW", (1, 2)),
     "requests that were closed": DrawnLimit("client.core", "CLOSED_REMEMBERED", (1,)),
     "marks of transactions": DrawnLimit("message_manager.transactions", "MARKS_MAX", (2, 8)),
+    "marks apart": DrawnLimit("bus.marking", "MARKS_APART_MS", (1, 100)),
 }
 
 SIZES: Final[dict[str, tuple[int, ...]]] = {

@@ -3,6 +3,7 @@
 memory   at rest every container of every machine holds at most a constant, and one for each thing that
          lives: sessions, connections, destinations, subscriptions. A few hold the log since its base, or the
          rows of what is stored, or a table of a given length.
+disk     at rest the journal of every node that votes has three segments, and those that hold something live.
 log      what is ordered is a small multiple of what was sent: each break of a connection has a client send
          again what it has not heard of, but nothing is said for ever.
 """
@@ -15,9 +16,13 @@ from typing import Any, NamedTuple
 
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.journal import records
+from antiphon.journal.format import segment_name, segment_numbers, spare_name, spare_numbers
+from antiphon.journal.journal import REST_SEGMENTS
+from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager import log_times, outcomes, sessions
 from antiphon.message_manager.destinations import index
 from antiphon.message_manager.destinations.directory import Directory
+from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.containers import Container, containers
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
@@ -117,6 +122,28 @@ class Repetitions(Checker):
                 f"the log has {self._ordered} commands, and {len(self._sent)} were sent; {most!r:.40} of kind"
                 f" {kind} stands there {times} times"
             )
+
+
+class Space(Checker):
+    """Looks at the disks when a run is over."""
+
+    promise = "bounded disk"
+
+    def complaint(self, name: str, disk: MemoryDisk, live: ChannelState | None) -> str | None:
+        """What this disk has too much of. What lives is told by the state itself, record by record, and not
+        by the books that the journal goes by."""
+        files = disk.list_files()
+        segments = [segment_name(number) for number in segment_numbers(files)]
+        spares = [spare_name(number) for number in spare_numbers(files)]
+        sizes = [disk.size(one) for one in (*segments, *spares)]
+        alive = set() if live is None else {place.segment for place in live.records()}
+        most = (REST_SEGMENTS + len(alive)) * max(sizes, default=0)
+        if sum(sizes) <= most:
+            return None
+        return (
+            f"at rest the journal of {name} has {sum(sizes)} bytes in {len(segments)} segments and"
+            f" {len(spares)} spares, at most {most} for what lives in {len(alive)} of them"
+        )
 
 
 class Rest(Checker):

@@ -8,11 +8,13 @@ judged.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from antiphon.bus.planted import NONE
-from antiphon.sim.checkers.bounds import Repetitions, Rest
+from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.bounds import Repetitions, Rest, Space
 from antiphon.sim.checkers.places import Mending, Places
 from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.disk import DiskHabits
@@ -20,7 +22,7 @@ from antiphon.sim.trace import Trace, summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, Violation, World
 
 _REST_NS = 200 * MILLISECOND_NS
-_RESTS = 20
+_RESTS = 120
 
 
 class AnyProfile(Protocol):
@@ -89,25 +91,38 @@ class WorkloadRun(Generic[DrawnProfile]):
         """All machines of this moment, by whose they are."""
         raise NotImplementedError
 
+    def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
+        """The disk of each node that is up and votes, whose it is, and which messages live on it, if any."""
+        raise NotImplementedError
+
     # What they share.
 
     def _rest(self) -> None:
         """Let what is still under way arrive; then look at what everybody keeps.
 
-        A link may be slow for a second after all is well again, and what waits for an answer is kept: what a
-        machine keeps too much of counts if the machine still does after several looks.
+        A link may be slow for a second after all is well again, and what waits for an answer is kept; a
+        journal comes to rest by checkpoints, and in seconds: what is too much counts if it is there still
+        after many looks.
         """
-        rest = Rest(self.world)
-        complaint: str | None = None
+        told: tuple[Checker, str] | None = None
         for _ in range(_RESTS):
             self.world.run(self.world.now_ns + _REST_NS)
-            if Rest.__name__ in self._without:
+            told = next(self._complaints(), None)
+            if told is None:
                 return
-            told = (rest.complaint(name, machines) for name, machines in self._machines().items())
-            complaint = next((one for one in told if one is not None), None)
-            if complaint is None:
-                return
-        rest.fail(complaint or "")
+        if told is not None:
+            told[0].fail(told[1])
+
+    def _complaints(self) -> Iterator[tuple[Checker, str]]:
+        rest, space = Rest(self.world), Space(self.world)
+        if Rest.__name__ not in self._without:
+            for name, machines in self._machines().items():
+                if (complaint := rest.complaint(name, machines)) is not None:
+                    yield rest, complaint
+        if Space.__name__ not in self._without:
+            for name, disk, live in self._disks_at_rest():
+                if (complaint := space.complaint(name, disk, live)) is not None:
+                    yield space, complaint
 
     def _watch_by(self, checkers: Sequence[Checker]) -> Watch:
         """Those of the checkers that are to look, and those that every run has."""

@@ -9,10 +9,12 @@ living producer submitted is confirmed, and all members have applied the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager import outcomes
+from antiphon.message_manager.state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.cluster import cluster_checkers
 from antiphon.sim.checkers.committed import Committed
@@ -169,6 +171,14 @@ class BusRun(WorkloadRun[BusProfile]):
 
     def _machines(self) -> dict[str, list[Any]]:
         return {f"node {node}": [one.machines] for node, one in self.runners.items() if one.is_up}
+
+    def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
+        for node, one in self.runners.items():
+            replica, disk = one.replica, one.disk
+            if replica is None or not isinstance(disk, JournalDisk) or one.is_damaged or replica.is_amnesiac:
+                continue
+            if node in replica.config.commit_servers:
+                yield f"node {node}", disk.disk, None
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {node: facts for node, one in self.runners.items() if (facts := one.facts()) is not None}

@@ -9,9 +9,11 @@ judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.message_manager.state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.attachments import Attachments, Expiries
@@ -116,6 +118,9 @@ class NodeRun(WorkloadRun[Profile]):
 
     def _machines(self) -> dict[str, list[Any]]:
         return {"the node": self.node.machines(), **{one.name: one.machines() for one in self._clients}}
+
+    def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
+        yield "the node", self.node.disk, self.node.state
 
     # Who acts.
 

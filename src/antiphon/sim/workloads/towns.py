@@ -6,9 +6,10 @@ ends when every node is up, no client waits, nothing is open in any channel, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.tiers import Convergence
@@ -114,6 +115,11 @@ class TownRun(WorkloadRun[TownProfile]):
     def _machines(self) -> dict[str, list[Any]]:
         nodes = {one.name: one.all_machines() for one in self.town.runners.values()}
         return {**nodes, **{one.name: one.machines() for one in self.clients}}
+
+    def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
+        for quarter in self.town.quarters:
+            for one in self.town.managers_of(quarter):
+                yield one.name, one.disk, None if one.manager is None else one.manager.state
 
     def _replicas(self, channel: str) -> list[ManagerRunner]:
         return [one for one in self.town.managers_of(channel) if one.has_messages]

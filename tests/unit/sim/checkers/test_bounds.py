@@ -10,7 +10,11 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.producer import Producer
 from antiphon.ids import Mid
-from antiphon.sim.checkers.bounds import AT_REST, SAID_AGAIN, SAID_ANYHOW, Repetitions, Rest
+from antiphon.journal.format import segment_name, spare_name
+from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.journal.ports import Location
+from antiphon.message_manager.state import ChannelState
+from antiphon.sim.checkers.bounds import AT_REST, SAID_AGAIN, SAID_ANYHOW, Repetitions, Rest, Space
 from antiphon.sim.checkers.containers import containers
 from antiphon.sim.world import Violation, World
 from antiphon.wire.commands import CommandKind, LogTime, Outcome, OutcomeCode, encode_command
@@ -36,6 +40,36 @@ def test_what_is_kept_at_rest_is_bounded_by_a_constant() -> None:
     producer._exceptions += [Outcome(99, 1, OutcomeCode.REFUSED)]
     with pytest.raises(Violation, match=r"at rest Producer\._exceptions of node 2 holds 25, at most 24"):
         rest.at_rest("node 2", [producer])
+
+
+class FewRecords(ChannelState):
+    """A state that refers to a record in each of these segments."""
+
+    def __init__(self, *segments: int) -> None:
+        self._segments = segments
+
+    def records(self) -> tuple[Location, ...]:
+        return tuple([Location(segment, 0, 10, 7) for segment in self._segments])
+
+
+def a_disk(segments: int, spares: int = 0) -> MemoryDisk:
+    disk = MemoryDisk()
+    for number in range(1, segments + 1):
+        disk.create(segment_name(number), 8192)
+    for number in range(1, spares + 1):
+        disk.create(spare_name(number), 8192)
+    disk.create("reserve", 1 << 20)
+    return disk
+
+
+def test_three_segments_are_left_on_a_disk_at_rest_and_those_in_which_something_lives() -> None:
+    space = Space(World(1))
+    assert space.complaint("node 2", a_disk(0), None) is None
+    assert space.complaint("node 2", a_disk(2, spares=1), None) is None
+    told = space.complaint("node 2", a_disk(3, spares=1), None)
+    assert told is not None and told.startswith("at rest the journal of node 2 has 32768 bytes in 3 segments")
+    assert space.complaint("node 2", a_disk(4), FewRecords(2, 2)) is None
+    assert space.complaint("node 2", a_disk(5), FewRecords(2, 2)) is not None, "two records in one segment"
 
 
 def said(repetitions: Repetitions, number: int, time_ms: int) -> None:
