@@ -86,12 +86,16 @@ def session(more: dict[str, str] | None = None) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     settings = {**SETTINGS, **(more or {})}
-    made = SparkSession.Builder().master("local[2]").appName("bench").config(map=settings).getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    try:
-        yield made
-    finally:
-        made.stop()
+    with tempfile.TemporaryDirectory(prefix="bench-bytecode-") as bytecode:
+        # Spark starts a Python for every stream. As where a package is installed, none compiles it anew.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
+        made = SparkSession.Builder().master("local[2]").appName("bench").config(map=settings).getOrCreate()
+        made.sparkContext.setLogLevel("ERROR")
+        try:
+            yield made
+        finally:
+            made.stop()
 
 
 def publish(url: str, messages: int, size: int) -> int:

@@ -47,6 +47,10 @@ from antiphon.values import PropertyValue, ValueType, decode_list, decode_map, s
 
 ROWS_AT_ONCE: Final = 8_192
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+CONSTANT_ROWS: Final = 4 * ROWS_AT_ONCE
+"""So long are columns that say the same in every row, of which record batches share slices: what is gathered
+is more than ROWS_AT_ONCE by up to a stored batch."""
+
 THOUSAND: Final = 1_000
 
 MOMENT: Final = pa.timestamp("us", tz="UTC")
@@ -506,7 +510,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 def _constant(value: Any, kind: Any, count: int) -> Any:
     return (
         _long_constant(value, kind).slice(0, count)
-        if count <= ROWS_AT_ONCE
+        if count <= CONSTANT_ROWS
         else _repeated(value, kind, count)
     )
 
@@ -526,16 +530,16 @@ def _repeated(value: Any, kind: Any, count: int) -> Any:
 @lru_cache(maxsize=256)
 def _long_constant(value: Any, kind: Any) -> Any:
     """One for all: slices share it."""
-    return _repeated(value, kind, ROWS_AT_ONCE)
+    return _repeated(value, kind, CONSTANT_ROWS)
 
 
 def _empty_maps(count: int) -> Any:
-    return _long_empty_maps().slice(0, count) if count <= ROWS_AT_ONCE else _made_empty_maps(count)
+    return _long_empty_maps().slice(0, count) if count <= CONSTANT_ROWS else _made_empty_maps(count)
 
 
 @lru_cache(maxsize=1)
 def _long_empty_maps() -> Any:
-    return _made_empty_maps(ROWS_AT_ONCE)
+    return _made_empty_maps(CONSTANT_ROWS)
 
 
 def _made_empty_maps(count: int) -> Any:

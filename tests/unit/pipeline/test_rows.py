@@ -177,7 +177,7 @@ def test_a_map_arrives_as_json_and_as_it_is_stored_if_that_is_asked_for() -> Non
 
 
 def test_plain_batches_beyond_what_is_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = [b"%d" % number for number in range(rows.ROWS_AT_ONCE + 10)]
+    bodies = [b"%d" % number for number in range(rows.CONSTANT_ROWS + 10)]
     big = Batch.of_bodies(bodies, producer=7, first_number=1, timestamp_ms=1_700_000_000_250)
     check([Piece("topic:a", 11, big)])
 
