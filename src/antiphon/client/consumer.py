@@ -22,7 +22,7 @@ from antiphon.client.once import Once
 from antiphon.client.outcomes import acknowledge_error
 from antiphon.client.scope import Fate, SessionScope
 from antiphon.client.subscribing import Start, Wish
-from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected, SessionClosed
+from antiphon.errors import AntiphonError, ConsumerClosed, LocalError, NotConnected, SessionClosed, Timeout
 from antiphon.message import Message, MessageView
 from antiphon.names import parse_destination
 from antiphon.ranges import Ranges
@@ -393,7 +393,7 @@ class Intake:
 
     async def take(self, count: int, timeout: Duration | None) -> list[Span]:
         """Up to `count` messages, not yet given to the application; see `given`."""
-        link, session, core, _ = attached = self._opening.result or await self._opening.get()
+        link, session, core, _ = attached = self._opening.result or await self._open_to_take()
         deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
         taken: list[Span] = []
         wanted, is_late = count, False
@@ -438,6 +438,13 @@ class Intake:
             # An empty queue and a server that is gone are to differ.
             raise link.away()
         return taken
+
+    async def _open_to_take(self) -> Attached:
+        try:
+            return await self._opening.get()
+        except Timeout as error:
+            link = self._scope.link
+            raise (link.away() if link.away_s else error) from None
 
     def _is_sure(self, attached: Attached) -> bool:
         """Is what we have still ours? If nobody can say, the server is asked."""

@@ -72,7 +72,7 @@ PAIRS = [
     (antiphon.Consumer, blocking.Consumer),
     (antiphon.Staging, blocking.Staging),
     (antiphon.Admin, blocking.Admin),
-    (antiphon.Ranges, blocking.ranges.Ranges),
+    (antiphon.Ranges, blocking.Ranges),
     (antiphon.Message, blocking.Message),
 ]
 
