@@ -108,6 +108,15 @@ def test_the_same_version_of_an_application_is_written_once(
     assert len(bodies(connection, queue)) == 100
 
 
+def test_a_version_without_rows_was_not_remembered_and_an_older_one_got_in_later(
+    spark: SparkSession, connection: Connection, servers: str, name: Name
+) -> None:
+    queue = name("queue")
+    for version, count in ((5, 0), (4, 30), (6, 10)):
+        write(numbers(spark, count), servers, destination=queue, txnAppId=queue, txnVersion=version)
+    assert len(bodies(connection, queue)) == 10
+
+
 def test_a_job_without_a_name_is_another_job_every_time(
     spark: SparkSession, connection: Connection, servers: str, name: Name
 ) -> None:

@@ -171,6 +171,30 @@ def test_one_view_in_sql(spark: SparkSession, connection: Connection, servers: s
     assert spark.sql("SELECT count(*) AS n FROM orders WHERE cast(body AS string) = 'x'").first().n == 7
 
 
+def test_create_table_was_refused_for_an_option_that_spark_adds_itself(
+    spark: SparkSession, connection: Connection, servers: str, name: Name
+) -> None:
+    topic = name("topic")
+    connection.admin().create(topic, retention=3600)
+    send(connection, topic, [b"x"] * 3)
+    table = topic.replace("topic:", "t")
+    options = f"servers '{servers}', subscribe '{topic}'"
+    spark.sql(
+        f"CREATE TABLE {table} USING antiphon COMMENT 'c' TBLPROPERTIES ('a' = 'b') OPTIONS ({options})"
+    )
+    try:
+        # Spark does not give the table's options to its reader, and so they are said with the query.
+        said = refusal(lambda: spark.sql(f"SELECT count(*) FROM {table}").collect())
+        assert "servers is missing" in said and "SELECT … FROM table WITH (servers" in said
+        given = f"WITH (servers = '{servers}', subscribe = '{topic}')"
+        assert spark.sql(f"SELECT count(*) FROM {table} {given}").first()[0] == 3
+        misspelled = options.replace("subscribe ", "subscrieb ")
+        said = refusal(lambda: spark.sql(f"CREATE TABLE {table}x USING antiphon OPTIONS ({misspelled})"))
+        assert "no option subscrieb; was subscribe meant?" in said
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
 def test_wrong_options_are_refused_when_the_frame_is_made(spark: SparkSession, servers: str) -> None:
     said = refusal(lambda: read(spark, servers, subscribe="topic:x", startingOffset="earliest"))
     assert "Antiphon's source has no option startingoffset; was startingOffsets meant?" in said

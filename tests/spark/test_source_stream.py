@@ -279,6 +279,32 @@ def test_a_checkpoint_used_against_another_cluster_read_its_rows(
         Stream(spark, tmp_path / "beyond", servers=servers, subscribe=topic, **beyond).run()
 
 
+def test_a_server_that_was_away_for_more_than_ten_seconds_ended_the_query(
+    spark: SparkSession, name: Name, tmp_path: Path
+) -> None:
+    topic = name("topic")
+    with Server(tmp_path / "data") as server, antiphon.blocking.connect(server.url) as connection:
+        connection.admin().create(topic, retention=3600)
+        numbers = send(connection, topic, [b"x"] * 10)
+        address = server.url.removeprefix("antiphon://")
+    stream = Stream(spark, tmp_path, servers=address, subscribe=topic, startingOffsets="earliest")
+    port = ["--port", address.rpartition(":")[2]]
+    with Server(tmp_path / "data", *port):
+        query = stream.start(once=False)
+        wait_until(lambda: stream.seen == numbers, query)
+    try:
+        # The client library itself waits for ten seconds before it says that nobody answers.
+        wait_until(lambda: "no answer for" in str(query.lastProgress), query)
+        with Server(tmp_path / "data", *port) as server:
+            with antiphon.blocking.connect(server.url) as connection:
+                numbers += send(connection, topic, [b"x"] * 10)
+            wait_until(lambda: stream.seen == numbers, query)
+            assert "waiting" not in str(query.lastProgress)
+            query.stop()
+    finally:
+        query.stop()
+
+
 def test_an_idle_stream_asks_at_most_twenty_times_a_second(
     spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
@@ -36,8 +36,8 @@ from antiphon.pipeline.planning import Span
 from antiphon.pipeline.subscribed import Subscribed
 
 if TYPE_CHECKING:
-    from antiphon.blocking.ranges import Ranges
     from antiphon.client.ranges import ChannelHead
+    from antiphon.pipeline.patience import PatientRanges
 
 PACKAGES: Final = ("pyspark", "pyarrow", "google-re2")
 IMPORT_SECONDS: Final = 60
@@ -67,7 +67,8 @@ def check(
     """Look at everything. What makes looking itself impossible is raised."""
     report = Report(options.connection.url, packages={name: _version(name) for name in PACKAGES})
     report.problems += _machine_problems(report.packages)
-    ranges = connections.ranges(options.connection)
+    # Whoever looks does not want to wait.
+    ranges = connections.ranges(replace(options.connection, timeout_s=0.0))
     subscribed = Subscribed(ranges, options.choice, has_acks=options.has_acks)
     start = Offset() if checkpoint is None else _checkpoint_offset(checkpoint)
     heads = subscribed.heads(start.channels)
@@ -179,7 +180,7 @@ def _lag(report: Report, start: Offset, heads: Mapping[str, ChannelHead]) -> dic
 
 
 def _sample(
-    ranges: Ranges,
+    ranges: PatientRanges,
     subscribed: Subscribed,
     heads: Mapping[str, ChannelHead],
     options: SourceOptions,

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import antiphon.blocking
 from antiphon.errors import InvalidOption
 from antiphon.pipeline.options import ConnectionOptions
+from antiphon.pipeline.patience import Patience, PatientRanges
 
 if TYPE_CHECKING:
     from antiphon.blocking.ranges import Ranges
+
+GREET_S: Final = 5.0
 
 _guard = threading.Lock()
 _opened: dict[tuple[int, ConnectionOptions], antiphon.blocking.Connection] = {}
@@ -37,8 +41,28 @@ def connection(options: ConnectionOptions) -> antiphon.blocking.Connection:
         return opened
 
 
-def ranges(options: ConnectionOptions) -> Ranges:
+def greet(options: ConnectionOptions) -> None:
+    """On a driver, before a job begins: reach the cluster, or say soon that the address is wrong.
+
+    Not if this process has reached the cluster before: then it is away only for a while.
+    """
+    with _guard:
+        is_known = (os.getpid(), options) in _opened
+    if not is_known:
+        Patience(min(options.timeout_s, GREET_S), options.retry_s).ask(lambda: connection(options))
+
+
+def patience(options: ConnectionOptions) -> Patience:
+    """For how long whoever works with these options waits for the cluster."""
+    return Patience(options.timeout_s, options.retry_s)
+
+
+def ranges(options: ConnectionOptions, *, waits_at_first: bool = True) -> PatientRanges:
     """Range reads over the connection of this process."""
+    return PatientRanges(partial(_opened_ranges, options), patience(options), waits_at_first=waits_at_first)
+
+
+def _opened_ranges(options: ConnectionOptions) -> Ranges:
     opened = connection(options)
     with _guard:
         key = (os.getpid(), options)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import AntiphonError
+from antiphon.pipeline.patience import PatientRanges
 
 if TYPE_CHECKING:
     from antiphon.blocking.ranges import Ranges
@@ -29,7 +30,9 @@ RENEW_S_MAX: Final = 300.0
 class Holding:
     """The hold of one query on all its channels."""
 
-    def __init__(self, ranges: Ranges, name: str, limit_s: float, *, consume: bool, acks: bool) -> None:
+    def __init__(
+        self, ranges: PatientRanges, name: str, limit_s: float, *, consume: bool, acks: bool
+    ) -> None:
         self._ranges = ranges
         self._name = name
         self._limit_s = limit_s
@@ -62,14 +65,14 @@ class Holding:
                 if wanted is not None:
                     self._positions[channel] = max(wanted, self._positions.get(channel, 0))
             self._destinations = destinations
-            self._say()
+            self._say(self._ranges)
         if self._thread is None:
             self._thread = threading.Thread(target=self._renew, name="antiphon-hold", daemon=True)
             self._thread.start()
 
-    def _say(self) -> None:
+    def _say(self, ranges: PatientRanges | Ranges) -> None:
         if self._positions:
-            self._ranges.hold(
+            ranges.hold(
                 self._name,
                 dict(self._positions),
                 self._destinations,
@@ -82,7 +85,8 @@ class Holding:
         while not self._ended.wait(min(self._limit_s / RENEWALS, RENEW_S_MAX)):
             try:
                 with self._guard:
-                    self._say()
+                    # A renewal that fails is tried again in its turn.
+                    self._say(self._ranges.current())
             except AntiphonError as error:
                 log.warning("the hold %s could not be renewed, it will be tried again: %s", self._name, error)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from antiphon.pipeline.offsets import BadOffset, Choice, Offset, parse_offset
 
 log = logging.getLogger("antiphon.pipeline")
 
-CONNECTION_OPTIONS: Final = ("servers", "user", "passwordFile")
+CONNECTION_OPTIONS: Final = ("servers", "user", "passwordFile", "timeout", "retryInterval")
 
 SOURCE_OPTIONS: Final = (
     "subscribe",
@@ -59,8 +60,18 @@ SINK_OPTIONS: Final = ("destination", "deliveryGuarantee", "txnAppId", "txnVersi
 SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode")
 """What Spark itself puts among the options; they are none of ours."""
 
+TIMEOUT_S: Final = 600.0
+"""For how long a cluster may be away: a rolling restart takes some minutes."""
+
+RETRY_S: Final = 1.0
+
 SUBSCRIPTION_LIMIT_S: Final = 86_400.0
-SUBSCRIPTION_LIMIT_S_MAX: Final = 366 * 86_400.0
+SECONDS_MAX: Final = 366 * 86_400.0
+
+NO_OPTIONS: Final = (
+    ". No option came at all: of a table that CREATE TABLE … USING antiphon made, Spark does not pass the"
+    " options on, so say SELECT … FROM table WITH (servers = '…', …), or use CREATE TEMPORARY VIEW"
+)
 
 Starting: TypeAlias = Literal["earliest", "latest"] | Offset
 Mode: TypeAlias = Literal["read", "consume"]
@@ -70,8 +81,12 @@ class Given:
     """The options as they were given, whatever the case of their names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._texts = {name.lower(): str(text).strip() for name, text in options.items()}
         self._spelled = {name.lower(): name for name in options}
+        if "provider" in self._spelled:
+            # CREATE TABLE … USING antiphon: Spark gives what the table is, too, and each option twice.
+            named = [name for name in self._spelled if f"option.{name}" in self._spelled]
+            self._spelled = {name: self._spelled[name] for name in named}
+        self._texts = {name: str(options[spelled]).strip() for name, spelled in self._spelled.items()}
 
     def refuse_unknown(self, known: Iterable[str], elsewhere: Iterable[str], side: str) -> None:
         """Raise InvalidOption if an option is none of `known`; `elsewhere` are those of the other side."""
@@ -94,6 +109,11 @@ class Given:
             if lower.startswith("tls."):
                 raise InvalidOption(f"{spelled}: this version has no TLS for clients")
             raise InvalidOption(f"Antiphon's {side} has no option {spelled}{_suggestion(lower, known)}")
+
+    @property
+    def names(self) -> list[str]:
+        """What was given, in any case of letters."""
+        return list(self._spelled.values())
 
     def text(self, name: str) -> str | None:
         """The text of an option; None if it was not given, or is empty."""
@@ -121,6 +141,21 @@ class Given:
             raise InvalidOption(f"{name} is a whole number from 1 on; it was {text!r}")
         return int(text)
 
+    def seconds(self, name: str, default: float, least: float, most: float) -> float:
+        """A time in seconds."""
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not least <= seconds <= most:
+            raise InvalidOption(
+                f"{name} is a number of seconds from {least:g} to {most:,.0f}; it was {text!r}"
+            )
+        return seconds
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
@@ -129,12 +164,17 @@ class ConnectionOptions:
     servers: str
     user: str | None = None
     password_file: str | None = None
+    timeout_s: float = TIMEOUT_S
+    retry_s: float = RETRY_S
 
     @classmethod
     def of(cls, given: Given) -> ConnectionOptions:
         servers = given.text("servers")
         if servers is None:
-            raise InvalidOption('servers is missing: where the cluster listens, such as "127.0.0.1:7420"')
+            raise InvalidOption(
+                'servers is missing: where the cluster listens, such as "127.0.0.1:7420"'
+                + ("" if given.names else NO_OPTIONS)
+            )
         servers = ",".join(part.strip() for part in servers.removeprefix(SCHEME).split(","))
         try:
             parse_url(SCHEME + servers)
@@ -144,7 +184,13 @@ class ConnectionOptions:
         user, password_file = given.text("user"), given.text("passwordFile")
         if password_file is not None and user is None:
             raise InvalidOption("passwordFile is given without a user")
-        return cls(servers, user, password_file)
+        return cls(
+            servers,
+            user,
+            password_file,
+            timeout_s=given.seconds("timeout", TIMEOUT_S, 0, SECONDS_MAX),
+            retry_s=given.seconds("retryInterval", RETRY_S, 0.1, 3_600),
+        )
 
     @property
     def url(self) -> str:
@@ -203,7 +249,7 @@ class SourceOptions:
             wanted=_wanted(given),
             has_acks=given.flag("includeAcks", False),
             subscription=given.text("subscriptionName"),
-            subscription_limit_s=_limit(given),
+            subscription_limit_s=given.seconds("subscriptionLimit", SUBSCRIPTION_LIMIT_S, 1, SECONDS_MAX),
             mode=given.word("mode", ("read", "consume"), "read"),  # type: ignore[arg-type]
         )
         parsed._check_together(given)
@@ -226,6 +272,8 @@ class SourceOptions:
             offsets, moment = f"{word}Offsets", f"{word}Timestamp"
             if given.text(offsets) is not None and given.text(moment) is not None:
                 raise InvalidOption(f"one of {offsets} and {moment} may be given, not both")
+        if self.starting_ms is not None and self.ending_ms is not None and self.starting_ms > self.ending_ms:
+            raise InvalidOption("startingTimestamp lies behind endingTimestamp: nothing can be between them")
         if given.text("subscriptionLimit") is not None and self.subscription is None:
             raise InvalidOption("subscriptionLimit is of a subscriptionName, which is not given")
         if self.has_acks and self.subscription is None:
@@ -347,22 +395,6 @@ def _moment(given: Given, name: str) -> int | None:
         ) from None
     # A time that does not say where is read as UTC: driver and executors may stand in different zones.
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _limit(given: Given) -> float:
-    text = given.text("subscriptionLimit")
-    if text is None:
-        return SUBSCRIPTION_LIMIT_S
-    try:
-        limit_s = float(text)
-    except ValueError:
-        limit_s = -1.0
-    if not 1 <= limit_s <= SUBSCRIPTION_LIMIT_S_MAX:
-        raise InvalidOption(
-            f"subscriptionLimit is a number of seconds from 1 to {SUBSCRIPTION_LIMIT_S_MAX:,.0f};"
-            f" it was {text!r}"
-        )
-    return limit_s
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, str]:

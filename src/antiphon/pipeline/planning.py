@@ -33,10 +33,10 @@ from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.holding import Holding
 from antiphon.pipeline.offsets import EARLIEST, FIRST, LATEST, Offset, parse_choice
 from antiphon.pipeline.options import SourceOptions, Starting
+from antiphon.pipeline.patience import NoAnswerNow, PatientRanges
 from antiphon.pipeline.subscribed import Subscribed
 
 if TYPE_CHECKING:
-    from antiphon.blocking.ranges import Ranges
     from antiphon.client.ranges import ChannelHead, DestinationHead, RangeDestination
 
 log = logging.getLogger("antiphon.pipeline")
@@ -95,7 +95,7 @@ class Planner:
 
     def __init__(
         self,
-        ranges: Ranges,
+        ranges: PatientRanges,
         options: SourceOptions,
         *,
         now_s: Callable[[], float] = time.monotonic,
@@ -250,7 +250,25 @@ class Planner:
         return Offset(numbers, since)
 
     def latest(self, start: Offset, limit: Limit = NO_LIMIT) -> Offset:
-        """How far the next batch goes. If nothing is new it takes a moment, and the start comes back."""
+        """How far the next batch goes. If nothing is new it takes a moment, and the start comes back.
+
+        So it does while nobody answers: then the query says in its progress that it waits.
+        """
+        if self._cap is not None:
+            # To say that nothing is new would end the run.
+            return self._latest(start, limit)
+        try:
+            with self._ranges.without_waiting():
+                return self._latest(start, limit)
+        except NoAnswerNow:
+            return start
+
+    @property
+    def waiting(self) -> str | None:
+        """Since when and why nobody answers, in words; None if somebody does."""
+        return self._ranges.waiting
+
+    def _latest(self, start: Offset, limit: Limit) -> Offset:
         self._check_cluster(start)
         if not start.subscribed:
             log.warning(

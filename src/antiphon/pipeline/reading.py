@@ -6,7 +6,8 @@ Where it sits
 What it promises
     T1  Either every row of the part comes, or an error: pages come with the count and the digest that the
         replica vouches for, and the client library compares them.
-    T2  Nothing is kept but the pages on their way, however long the part is.
+    T2  When nobody answers for a while, reading goes on behind the last page that came.
+    T3  Nothing is kept but the pages on their way, however long the part is.
 
 What it leaves to others
     Another attempt, on this executor or another one, is Spark's.
@@ -33,8 +34,8 @@ from antiphon.pipeline.rows import (
 if TYPE_CHECKING:
     import pyarrow
 
-    from antiphon.blocking.ranges import Ranges
     from antiphon.client.ranges import RangePage
+    from antiphon.pipeline.patience import PatientRanges
 
 log = logging.getLogger("antiphon.pipeline")
 
@@ -42,7 +43,7 @@ PAGE_BYTES: Final = 2 * 1024 * 1024
 
 
 def read_span(
-    ranges: Ranges, span: Span, wanted: Chosen = ALL, narrowed: Narrowed = EVERYTHING
+    ranges: PatientRanges, span: Span, wanted: Chosen = ALL, narrowed: Narrowed = EVERYTHING
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of a part as record batches."""
     made = _record_batches(ranges, span, wanted, narrowed)
@@ -50,7 +51,7 @@ def read_span(
 
 
 def _record_batches(
-    ranges: Ranges, span: Span, wanted: Chosen, narrowed: Narrowed
+    ranges: PatientRanges, span: Span, wanted: Chosen, narrowed: Narrowed
 ) -> Iterator[pyarrow.RecordBatch]:
     names = {destination.id: destination.name for destination in span.destinations}
     pages = _pages(ranges, span, names)
@@ -71,7 +72,7 @@ def _record_batches(
             yield acknowledgements(span.channel, said, wanted.names)
 
 
-def _pages(ranges: Ranges, span: Span, names: dict[int, str]) -> Iterator[RangePage]:
+def _pages(ranges: PatientRanges, span: Span, names: dict[int, str]) -> Iterator[RangePage]:
     for page in ranges.read(
         span.channel,
         span.start,

@@ -9,6 +9,7 @@ What it promises
         the cluster. Tasks tried twice, drivers that died, two drivers on one checkpoint change nothing.
     S3  Only what the driver names is committed: what a lost attempt has staged is never seen, and is dropped
         in time.
+        A version without a row is remembered like any other, so that no older one gets in later.
     S4  With deliveryGuarantee=at-least-once rows are sent as they come, and again when Spark tries again.
 
 What it leaves to others
@@ -22,6 +23,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, groupby
@@ -37,11 +39,11 @@ from pyspark.sql.datasource import (
 
 from antiphon.batch import Batch
 from antiphon.blocking import Connection, Producer
+from antiphon.blocking.staging import PartWriter
 from antiphon.client.staged_parts import StagedPart
 from antiphon.client.staging import APPLICATION_BYTES_MAX
 from antiphon.errors import (
     AntiphonError,
-    CommitUncertain,
     InvalidMessage,
     InvalidOption,
     LocalError,
@@ -49,8 +51,9 @@ from antiphon.errors import (
 )
 from antiphon.ids import U64_MAX
 from antiphon.names import parse_destination
-from antiphon.pipeline.connections import connection
+from antiphon.pipeline.connections import connection, greet, patience
 from antiphon.pipeline.options import SINK_OPTIONS, SOURCE_OPTIONS, ConnectionOptions, Given
+from antiphon.pipeline.patience import AWAY
 
 if TYPE_CHECKING:
     import pyarrow
@@ -62,9 +65,8 @@ STREAM_LIMIT_S: Final = 3_600
 JOB_LIMIT_S: Final = 86_400
 """The same for a batch job, whose first task may end many hours before its last."""
 
-STORE_TIMEOUT_S: Final = 120
 COMMIT_ATTEMPTS: Final = 5
-COMMIT_PAUSE_S: Final = 1.0
+"""Of a commit that was rolled back, which is most likely for good."""
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _TEXT: Final = ("string",)
@@ -222,6 +224,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     check_columns(schema, parsed)
     if overwrite:
         raise InvalidOption('messages cannot be overwritten: write with .mode("append")')
+    greet(parsed.connection)
     return BatchWriter(parsed)
 
 
@@ -262,7 +265,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks have ended well."""
-        _commit(self._options, messages, self._version)
+        _commit(self._options, messages, self._version, self._application)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when something went wrong."""
@@ -308,20 +311,30 @@ def _write(
     first = next(batches, None)
     if first is None:
         return Written(application, version, partition, 0)
-    opened = connection(options.connection)
+    waiting, timeout_s = patience(options.connection), max(1.0, options.connection.timeout_s)
     if not options.is_exact:
-        _send(opened, chain((first,), batches))
+        opened = waiting.ask(lambda: connection(options.connection))
+        _send(opened, chain((first,), batches), timeout_s)
         return Written(application, version, partition, outgoing.rows)
-    with opened.staging(application) as staging:
-        with staging.writer(time_limit=limit_s, timeout=STORE_TIMEOUT_S) as writer:
-            writer.write(*first)
-            for destination, batch in batches:
-                writer.write(destination, batch)
-            part = writer.seal()
-        return Written(application, version, partition, outgoing.rows, part)
+    with ExitStack() as stack:
+
+        def begin() -> PartWriter:
+            """A part with its first batch; until that is on its way all can be begun anew."""
+            with ExitStack() as opening:
+                staging = opening.enter_context(connection(options.connection).staging(application))
+                writer = opening.enter_context(staging.writer(time_limit=limit_s, timeout=timeout_s))
+                writer.write(*first)
+                stack.push(opening.pop_all())
+                return writer
+
+        writer = waiting.ask(begin)
+        for destination, batch in batches:
+            writer.write(destination, batch)
+        part = writer.seal()
+    return Written(application, version, partition, outgoing.rows, part)
 
 
-def _send(opened: Connection, batches: Iterator[tuple[str, Batch]]) -> None:
+def _send(opened: Connection, batches: Iterator[tuple[str, Batch]], timeout_s: float) -> None:
     """Send as they come (S4); everything is stored when this returns."""
     with opened.session() as session:
         producers: dict[str, Producer] = {}
@@ -329,7 +342,7 @@ def _send(opened: Connection, batches: Iterator[tuple[str, Batch]]) -> None:
             producer = producers.get(destination)
             if producer is None:
                 producer = producers[destination] = session.producer(destination)
-            producer.send_batches((batch for _, batch in run), timeout=STORE_TIMEOUT_S)
+            producer.send_batches((batch for _, batch in run), timeout=timeout_s)
 
 
 def _wall_ms() -> int:
@@ -339,29 +352,41 @@ def _wall_ms() -> int:
 # -- on the driver --------------------------------------------------------------------------
 
 
-def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], version: int) -> None:
-    """Make visible what the tasks have written, unless somebody did before (S1, S2)."""
+def _commit(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    version: int,
+    application: str = "",
+) -> None:
+    """Make visible what the tasks have written, unless somebody did before (S1, S2).
+
+    Of a stream the tasks say the application, and batches without rows need not be remembered: their numbers
+    rise, and a batch that is repeated is the same.
+    """
     written = sorted(
         (message for message in messages if isinstance(message, Written)), key=lambda one: one.partition
     )
     parts = [message.part for message in written if message.part is not None]
-    if not parts:
+    if not parts and (options.application is None or not options.is_exact):
         return
-    (application,) = {message.application for message in written}
+    if parts:
+        (application,) = {message.application for message in written}
     told = {message.version for message in written}
-    if told != {version}:
+    if told - {version}:
         raise LocalError(f"what was written for batch {sorted(told)} cannot be committed as {version}")
-    with connection(options.connection).staging(application) as staging:
-        for attempt in range(COMMIT_ATTEMPTS):
-            try:
+    waiting, rolled_back = patience(options.connection), 0
+    while True:
+        try:
+            with connection(options.connection).staging(application) as staging:
                 staging.commit(version, parts)
-                return
-            except (CommitUncertain, TransactionRolledBack):
-                # A channel may have been without a primary. What is staged is staged still, and a version
-                # counts once.
-                if attempt == COMMIT_ATTEMPTS - 1:
-                    raise
-                time.sleep(COMMIT_PAUSE_S)
+            return
+        except (TransactionRolledBack, *AWAY) as error:
+            # A channel may have been without a primary. What is staged is staged still, and a version counts
+            # once.
+            rolled_back += isinstance(error, TransactionRolledBack)
+            if rolled_back == COMMIT_ATTEMPTS:
+                raise
+            waiting.wait(error)
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -111,7 +111,8 @@ class _Reader:
         return read_span(ranges, partition.span, self.options.wanted, self.narrowed)
 
     def new_planner(self) -> Planner:
-        return Planner(connections.ranges(self.options.connection), self.options)
+        # A driver that never reached the cluster most likely has a wrong address, and is told so at once.
+        return Planner(connections.ranges(self.options.connection, waits_at_first=False), self.options)
 
 
 class _Pushing:
@@ -184,8 +185,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return NO_LIMIT
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        newest = self._plan().newest()
-        return None if newest is None else newest.as_json()
+        planner = self._plan()
+        newest, waiting = planner.newest(), planner.waiting
+        if newest is None:
+            return None
+        # It is for the progress of the query only, and no place to read from.
+        return newest.as_json() if waiting is None else {**newest.as_json(), "waiting": waiting}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._plan().cap()

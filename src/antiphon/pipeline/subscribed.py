@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import DestinationError, DestinationUnavailable
 from antiphon.pipeline.offsets import FIRST, Choice
+from antiphon.pipeline.patience import PatientRanges
 
 if TYPE_CHECKING:
-    from antiphon.blocking.ranges import Ranges
     from antiphon.client.ranges import ChannelHead, RangeDestination
 
 LISTINGS_MAX: Final = 50
@@ -33,7 +33,7 @@ class Subscribed:
     """The destinations of `subscribe`, or those that match `subscribePattern` now."""
 
     def __init__(
-        self, ranges: Ranges, choice: Choice, *, has_acks: bool = False, is_former: bool = False
+        self, ranges: PatientRanges, choice: Choice, *, has_acks: bool = False, is_former: bool = False
     ) -> None:
         self._ranges = ranges
         self._choice = choice
@@ -76,7 +76,8 @@ class Subscribed:
 
         A channel that `above` does not name is looked at from its beginning.
         """
-        if not self._is_listed:
+        if not self._is_listed or (self._choice.pattern is not None and not self._ranges.versions):
+            # For the first time, or for the first time on a new connection.
             self.look()
         for _ in range(LISTINGS_MAX):
             wanted = {channel: above.get(channel, FIRST) for channel in self.channels}

@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from antiphon.batch import Batch
 from antiphon.client.ranges import (
@@ -16,7 +17,7 @@ from antiphon.client.ranges import (
     RangePage,
     RangePiece,
 )
-from antiphon.errors import DestinationError, RangeLost, RangeUnavailable
+from antiphon.errors import AntiphonError, DestinationError, RangeLost, RangeUnavailable
 from antiphon.wire.range_frames import RangeLoss
 
 
@@ -52,6 +53,7 @@ class Broker:
         self.acknowledged: set[int] = set()  # and kept because of a hold
         self.closed = False
         self.id = "c1"
+        self.away: list[AntiphonError] = []  # what the next questions find
 
     # -- what others do --------------------------------------------------------
 
@@ -94,6 +96,12 @@ class Broker:
         log.last += 1
         log.marks.append((log.last, log_time_ms))
 
+    def reached(self) -> Any:
+        """The ranges of a connection to it, unless it is away."""
+        if self.away:
+            raise self.away.pop(0)
+        return self
+
     # -- what the client library asks ------------------------------------------
 
     def cluster(self) -> str:
@@ -101,16 +109,15 @@ class Broker:
         return self.id
 
     def destinations(
-        self, names: Sequence[str] | None = None, pattern: str | None = None, match: str = "glob"
+        self, names: Sequence[str] = (), pattern: str | None = None, match: str = "glob"
     ) -> tuple[RangeDestination, ...]:
         self.asked.append("list")
         self.versions = {name: log.version for name, log in self.channels.items()}
-        if names is not None:
+        if pattern is None:
             for name in names:
                 if name not in self.names:
                     raise DestinationError(f"there is no {name}")
             return tuple(self.names[name] for name in names)
-        assert pattern is not None
         is_match = re.compile(fnmatch.translate(pattern) if match == "glob" else pattern).fullmatch
         return tuple(found for name, found in sorted(self.names.items()) if is_match(name))
 

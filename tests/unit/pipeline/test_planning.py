@@ -12,6 +12,7 @@ from antiphon.errors import DestinationError, InvalidOption, RangeLost, RangeUna
 from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import SourceOptions
+from antiphon.pipeline.patience import Patience, PatientRanges
 from antiphon.pipeline.planning import POLL_S, Limit, Planner, Span
 from antiphon.pipeline.reading import read_span
 from tests.unit.pipeline.broker import ROW_BYTES, Broker
@@ -35,7 +36,10 @@ def plan(broker: Broker, clock: Clock | None = None, **options: str) -> Planner:
     if "subscribe" not in options and "subscribePattern" not in options:
         options["subscribe"] = "topic:orders"
     parsed = SourceOptions.parse({"servers": "h:1", **options})
-    return Planner(broker, parsed, now_s=clock.now, sleep=clock.sleep)  # type: ignore[arg-type]
+    connection = parsed.connection
+    patience = Patience(connection.timeout_s, connection.retry_s, now_s=clock.now, sleep=clock.sleep)
+    ranges = PatientRanges(broker.reached, patience, waits_at_first=False)
+    return Planner(ranges, parsed, now_s=clock.now, sleep=clock.sleep)
 
 
 def orders() -> Broker:

@@ -22,12 +22,28 @@ from pyspark.sql.types import (
 )
 
 from antiphon.client.staged_parts import StagedPart
-from antiphon.errors import CommitUncertain, InvalidMessage, InvalidOption, LocalError, TransactionRolledBack
+from antiphon.errors import (
+    CommitUncertain,
+    ConnectionFailed,
+    InvalidMessage,
+    InvalidOption,
+    LocalError,
+    NotConnected,
+    Timeout,
+    TransactionRolledBack,
+)
 from antiphon.pipeline import sink
 from antiphon.pipeline.columns import BODY, COLUMNS
+from antiphon.pipeline.patience import Patience
 from antiphon.pipeline.sink import BatchWriter, StreamWriter, Written, batch_writer, stream_writer
 
 OPTIONS = {"servers": "127.0.0.1:7420", "destination": "queue:alerts"}
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_greeted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no cluster here."""
+    monkeypatch.setattr(sink, "greet", lambda _: None)
 
 
 KINDS: dict[str, DataType] = {
@@ -191,7 +207,7 @@ class Staging:
 def serve(monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> Staging:
     cluster = Staging(*failures)
     monkeypatch.setattr(sink, "connection", lambda _: cluster)
-    monkeypatch.setattr(sink, "COMMIT_PAUSE_S", 0.0)
+    monkeypatch.setattr(sink, "patience", lambda _: Patience(600, 0.0))
     return cluster
 
 
@@ -220,6 +236,27 @@ def test_a_commit_is_tried_again_while_a_channel_has_no_primary(monkeypatch: pyt
     with pytest.raises(TransactionRolledBack, match="it is gone"):
         stream_writer(OPTIONS, schema("body string"), False).commit([written(0, 10)], 3)
     assert len(cluster.commits) == sink.COMMIT_ATTEMPTS
+
+
+def test_a_commit_waits_for_a_cluster_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = [ConnectionFailed("refused"), NotConnected("gone"), *(Timeout("silent") for _ in range(20))]
+    cluster = serve(monkeypatch, *away)
+    stream_writer(OPTIONS, schema("body string"), False).commit([written(0, 10)], 3)
+    assert len(cluster.commits) == 23
+
+
+def test_a_version_without_rows_was_not_remembered_and_an_older_one_got_in_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = serve(monkeypatch)
+    named = {**OPTIONS, "txnAppId": "nightly", "txnVersion": "5"}
+    empty = Written("spark-job/nightly", 5, 0, 0)
+    batch_writer(named, schema("body string"), False).commit([empty])
+    batch_writer(named, schema("body string"), False).commit([])  # no partition at all
+    assert cluster.commits == [("spark-job/nightly", 5, [])] * 2
+    # A job without a name is another one the next time.
+    batch_writer(OPTIONS, schema("body string"), False).commit([])
+    assert len(cluster.commits) == 2
 
 
 def test_abort_drops_what_there_is_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:

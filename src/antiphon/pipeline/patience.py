@@ -1,0 +1,221 @@
+"""Patience: a cluster that does not answer for a while, as in a rolling restart, is waited for.
+
+Where it sits
+    planning, reading, the sink  ->  PATIENCE  ->  connections, ranges (client library)
+
+What it promises
+    W1  What failed because nobody answered is asked again every `retryInterval`, until somebody answers or
+        the `timeout` is over; then the last error is raised. Any other error is raised at once.
+    W2  The log says when waiting begins, goes on, and is over.
+    W3  A query that only asks for news is not held up: whoever asked is told that there is no answer now.
+    W4  A driver that never reached a server is told so soon: most likely it has the wrong address.
+
+What it leaves to others
+    A lost connection is made again by the client library, which waits some seconds itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from antiphon.errors import (
+    AntiphonError,
+    ConnectionFailed,
+    DestinationUnavailable,
+    NotConnected,
+    RangeUnavailable,
+    Timeout,
+)
+
+if TYPE_CHECKING:
+    from antiphon.blocking.ranges import Ranges
+    from antiphon.client.holds import HoldReport
+    from antiphon.client.ranges import Bound, ChannelHead, Match, RangeDestination, RangePage
+
+log = logging.getLogger("antiphon.pipeline")
+
+T = TypeVar("T")
+
+AWAY: Final = (ConnectionFailed, NotConnected, Timeout, DestinationUnavailable, RangeUnavailable)
+"""What is raised when nobody answers."""
+
+SAY_AGAIN_S: Final = 30.0
+
+
+class NoAnswerNow(Exception):
+    """Nobody answers at the moment, and whoever asked does not want to wait for it."""
+
+
+class Patience:
+    """For how long nobody has answered, and whether that is too long."""
+
+    def __init__(
+        self,
+        timeout_s: float,
+        retry_s: float,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._now_s = now_s
+        self._sleep = sleep
+        self._since_s: float | None = None
+        self._said_s = 0.0
+        self._error: AntiphonError | None = None
+        self.has_answered = False
+
+    @property
+    def waiting(self) -> str | None:
+        """Since when and why nobody answers, in words; None if somebody does."""
+        if self._since_s is None:
+            return None
+        return f"no answer for {self._now_s() - self._since_s:.0f} s: {self._error}"
+
+    def answered(self) -> None:
+        """Somebody did."""
+        if self._since_s is not None:
+            log.warning("the cluster answers again after %.0f s", self._now_s() - self._since_s)
+            self._since_s = None
+        self.has_answered = True
+
+    def wait(self, error: AntiphonError) -> None:
+        """Nobody did: wait for a moment, or raise the error if it has been too long."""
+        now_s = self._now_s()
+        if self._since_s is None:
+            # What the client library has waited before it said so does not count.
+            self._since_s = self._said_s = now_s
+            if self._timeout_s > 0:
+                log.warning(
+                    "the cluster does not answer; it is asked again every %g s for at most %g s: %s",
+                    self._retry_s,
+                    self._timeout_s,
+                    error,
+                )
+        self._error = error
+        left_s = self._since_s + self._timeout_s - now_s
+        if left_s <= 0:
+            raise error
+        if now_s - self._said_s >= SAY_AGAIN_S:
+            self._said_s = now_s
+            log.warning("the cluster has not answered for %.0f s: %s", now_s - self._since_s, error)
+        self._sleep(min(self._retry_s, left_s))
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """What comes of a question, asked as often as need be."""
+        while True:
+            try:
+                answer = question()
+            except AWAY as error:
+                self.wait(error)
+            else:
+                self.answered()
+                return answer
+
+
+class PatientRanges:
+    """Range reads over whatever connection there is."""
+
+    def __init__(
+        self, opened: Callable[[], Ranges], patience: Patience, *, waits_at_first: bool = True
+    ) -> None:
+        """Without `waits_at_first`, a cluster that never answered is not waited for (W4)."""
+        self._opened = opened
+        self._patience = patience
+        self._waits_at_first = waits_at_first
+        self._waits = True
+
+    @property
+    def waiting(self) -> str | None:
+        """Since when and why nobody answers, in words; None if somebody does."""
+        return self._patience.waiting
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """What is asked in this block is asked once, and raises NoAnswerNow (W3)."""
+        self._waits = False
+        try:
+            yield
+        finally:
+            self._waits = True
+
+    def current(self) -> Ranges:
+        """The reads themselves, for who sees to failures himself."""
+        return self._opened()
+
+    def _ask(self, question: Callable[[Ranges], T]) -> T:
+        while True:
+            try:
+                answer = question(self._opened())
+            except AWAY as error:
+                is_known = self._waits_at_first or self._patience.has_answered
+                if isinstance(error, ConnectionFailed) and not is_known:
+                    raise
+                self._patience.wait(error)
+                if not self._waits:
+                    raise NoAnswerNow from error
+            else:
+                self._patience.answered()
+                return answer
+
+    # -- the questions -----------------------------------------------------------
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """Of what was listed over the present connection; nobody is asked for it."""
+        try:
+            return self._opened().versions
+        except AWAY:
+            return {}
+
+    def cluster(self) -> str:
+        return self._ask(lambda ranges: ranges.cluster())
+
+    def destinations(
+        self, names: Iterable[str] = (), *, pattern: str | None = None, match: Match = "glob"
+    ) -> tuple[RangeDestination, ...]:
+        return self._ask(lambda ranges: ranges.destinations(names, pattern=pattern, match=match))
+
+    def heads(
+        self, destinations: Iterable[RangeDestination], above: Mapping[str, int] | None = None, **more: Any
+    ) -> dict[str, ChannelHead]:
+        return self._ask(lambda ranges: ranges.heads(destinations, above, **more))
+
+    def bound(
+        self, channel: str, destinations: Iterable[RangeDestination], start: int, stop: int, **more: Any
+    ) -> Bound:
+        return self._ask(lambda ranges: ranges.bound(channel, destinations, start, stop, **more))
+
+    def at_time(self, channel: str, log_time_ms: int) -> int:
+        return self._ask(lambda ranges: ranges.at_time(channel, log_time_ms))
+
+    def holds(self) -> tuple[HoldReport, ...]:
+        return self._ask(lambda ranges: ranges.holds())
+
+    def hold(
+        self,
+        name: str,
+        positions: Mapping[str, int],
+        destinations: Iterable[RangeDestination],
+        **more: Any,
+    ) -> None:
+        self._ask(lambda ranges: ranges.hold(name, positions, destinations, **more))
+
+    def read(
+        self, channel: str, start: int, stop: int, destinations: Iterable[RangeDestination], **more: Any
+    ) -> Iterator[RangePage]:
+        """The pages of a range; after a failure those that follow the last one that came."""
+        while start < stop:
+            try:
+                for page in self._opened().read(channel, start, stop, destinations, **more):
+                    self._patience.answered()
+                    start = page.through + 1
+                    yield page
+                return
+            except AWAY as error:
+                self._patience.wait(error)
