@@ -263,9 +263,9 @@ class RangeLost(RangeError):
     first: int = 0
     last: int = 0
 
-    def __init__(self, destination: str, channel: str, first: int, last: int) -> None:
+    def __init__(self, destination: str, channel: str, first: int, last: int, more: str = "") -> None:
         super().__init__(
-            f"messages of {destination} are not kept any more: numbers {first} to {last} of {channel}"
+            f"messages of {destination} are not kept any more: numbers {first} to {last} of {channel}{more}"
         )
         self.destination = destination
         self.channel = channel

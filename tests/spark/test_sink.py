@@ -175,6 +175,24 @@ def test_what_cannot_be_written_is_said_in_one_sentence(
         write(spark.range(1).selectExpr(*columns), servers, destination="queue:refused")
 
 
+def test_what_is_wrong_with_a_stream_that_writes_shows_in_its_first_batch(
+    spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
+) -> None:
+    """Not in `start()`, where the reference said that all options are refused."""
+    topic = name("topic")
+    connection.admin().create(topic, retention=3600)
+    with connection.session() as session, session.producer(topic) as producer:
+        producer.send(b"x")
+    rows = spark.readStream.format("antiphon").options(
+        servers=servers, subscribe=topic, startingOffsets="earliest"
+    )
+    writer = rows.load().select("body").writeStream.format("antiphon").trigger(availableNow=True)
+    options = {"servers": servers, "desitnation": topic, "checkpointLocation": str(tmp_path)}
+    query = writer.options(**options).start()
+    with pytest.raises(Exception, match="no option desitnation; was destination meant"):
+        query.awaitTermination(100)
+
+
 def test_a_stream_is_written_once_though_its_checkpoint_forgets_the_last_batch(
     spark: SparkSession, connection: Connection, servers: str, name: Name, tmp_path: Path
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,12 @@ frame = spark.read.format("antiphon").option("servers", sys.argv[1]).option("sub
 print(antiphon.__file__, pyspark_antiphon.__file__, frame.count())
 spark.stop()
 """
+
+
+def test_to_pandas_failed_though_the_extra_was_installed() -> None:
+    described = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", one)[0] for one in described["optional-dependencies"]["spark"]]  # type: ignore[index]
+    assert "pandas" in names
 
 
 @pytest.mark.long

@@ -32,8 +32,7 @@ from antiphon.wire.frames import RangePage as PageFrame
 from antiphon.wire.holds import ReleaseHold
 from antiphon.wire.range_frames import RangeAck, RangeLoss, RangeWanted, decode_page
 
-PAGE_BYTES = 1 << 20
-PAGES_ON_THE_WAY = 3
+PAGE_BYTES, PAGES_ON_THE_WAY = 1 << 20, 3
 PAGES_AHEAD = 16
 """So many ends of pages are asked for at once; when half of them are used up, the next ones are."""
 
@@ -52,13 +51,15 @@ class RangeDestination(NamedTuple):
 class DestinationHead(NamedTuple):
     """How far a destination goes: the lowest number that is kept, one behind the last that ever was.
 
-    Of what had numbers up to `lost_through`, not all is kept any more.
+    Of what had numbers up to `lost_through`, `lost` are gone, the last of which came at `lost_time_ms`.
     """
 
     id: int
     first: int
     next: int
     lost_through: int
+    lost: int = 0
+    lost_time_ms: int = 0
 
 
 class ChannelHead(NamedTuple):

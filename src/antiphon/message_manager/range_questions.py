@@ -120,7 +120,10 @@ def _heads(state: ChannelState, asked: Question) -> dict[str, Any]:
     for destination in destinations:
         stored = destination.stored
         lowest = stored.first if stored else destination.last_stored + 1
-        heads.append((destination.id, lowest, destination.last_stored + 1, destination.lost_through))
+        lost_through = destination.lost_through
+        # How many were lost at all, and when the last of them had come.
+        lost = (destination.trimmed, state.times.time_of(lost_through)) if lost_through else ()
+        heads.append((destination.id, lowest, destination.last_stored + 1, lost_through, *lost))
         if not stored:
             continue
         first = min(first, lowest)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -266,6 +267,12 @@ class SourceOptions:
                     else ': subscribe is a list such as "topic:orders,queue:alerts"'
                 )
             )
+        if self.pattern is not None and not _can_match(self.pattern, self.match):
+            example = f"topic:{self.pattern}"
+            raise InvalidOption(
+                f"subscribePattern {self.pattern!r} can match nothing: it is held against the whole name,"
+                f" which begins with topic: or queue:, as in {example!r}"
+            )
         if given.text("match") is not None and self.pattern is None:
             raise InvalidOption("match says how to read subscribePattern, which is not given")
         for word in ("starting", "ending"):
@@ -309,6 +316,19 @@ class SourceOptions:
             log.warning("maxOffsetsPerTrigger and maxBytesPerTrigger do nothing for spark.read")
         if self.starting == "latest":
             raise InvalidOption("startingOffsets=latest is for readStream: a batch read would find nothing")
+
+
+def _can_match(pattern: str, match: str) -> bool:
+    """Could a pattern match a name at all, going by the letters it begins with?"""
+    if match == "regex" and "|" in pattern:
+        return True
+    letters = re.match(r"[\w:-]*", pattern, re.ASCII)
+    assert letters is not None, "nothing at all is letters, too"
+    begin, rest = letters[0], pattern[letters.end() :]
+    if match == "regex" and rest[:1] in ("?", "*", "{"):
+        # The last letter may be missing.
+        begin = begin[:-1]
+    return any(prefix.startswith(begin) or begin.startswith(prefix) for prefix in ("topic:", "queue:"))
 
 
 def _suggestion(lower: str, known: Iterable[str]) -> str:

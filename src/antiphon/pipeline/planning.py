@@ -26,6 +26,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import InvalidOption, OtherCluster, RangeLost, RangeUnavailable
@@ -132,6 +133,9 @@ class Planner:
         if options.mode == "consume":
             starting = "earliest"
         self._heads = heads = self._subscribed.heads({})
+        if not heads:
+            # Of names, those that do not exist are an error.
+            log.warning("nothing matches subscribePattern %r yet", options.pattern)
         if options.starting_ms is not None:
             moment_ms = options.starting_ms
             start = self._not_before({channel: self._ranges.at_time(channel, moment_ms) for channel in heads})
@@ -400,6 +404,11 @@ class Planner:
                 head = heads.get(channel)
                 if head is not None:
                     stops[channel] = head.next if number == LATEST else number
+                    if isinstance(options.starting, Offset) and stops[channel] < start.next(channel):
+                        raise InvalidOption(
+                            f"startingOffsets is {start.next(channel)} for channel {channel}, which lies"
+                            f" behind endingOffsets, {stops[channel]}"
+                        )
                     if stops[channel] > head.applied + 1:
                         raise RangeUnavailable(
                             f"endingOffsets is {number} for channel {channel},"
@@ -464,14 +473,18 @@ class Planner:
                 lane.channel,
                 lane.start,
                 lane.stop,
-                # From which number on nothing may be missing.
-                tuple([one._replace(since=start.since.get(one.name, 0)) for one in lane.destinations]),
+                tuple([one._replace(since=self._whole_from(one, start)) for one in lane.destinations]),
                 not self._options.fails_on_loss,
                 self._options.has_acks,
                 self._options.mode == "consume",
             )
             for lane in self._parts(self._lanes(start, end))
         ]
+
+    def _whole_from(self, one: RangeDestination, start: Offset) -> int:
+        """From which number on a task is to tell what is missing: below it, nothing is, or that was told."""
+        told = self._told.get((one.channel, one.name))
+        return max(start.since.get(one.name, 0), 0 if told is None else told + 1)
 
     def _former_spans(self, start: Offset, end: Offset) -> list[Span]:
         """Parts of a batch that another run has planned, which subscribed to something else (P6)."""
@@ -557,13 +570,12 @@ class Planner:
                 first = max(start.next_of(name, channel), start.since.get(name, FIRST))
                 if destination.lost_through < first:
                     continue
+                more = _loss_in_words(destination, first)
                 if self._options.fails_on_loss:
-                    raise RangeLost(
-                        destination=name, channel=channel, first=first, last=destination.lost_through
-                    )
+                    raise RangeLost(name, channel, first, destination.lost_through, more)
                 if self._told.get((channel, name), 0) < destination.lost_through:
                     self._told[channel, name] = destination.lost_through
-                    log.warning(loss_text(name, channel, first, destination.lost_through))
+                    log.warning(loss_text(name, channel, first, destination.lost_through, more))
 
     # -- the hold --------------------------------------------------------------
 
@@ -586,12 +598,26 @@ class Planner:
             self._holding.end()
 
 
-def loss_text(name: str, channel: str, first: int, last: int) -> str:
+def loss_text(name: str, channel: str, first: int, last: int, more: str = "") -> str:
     """One sentence on what is passed over, for the log."""
     return (
-        f"skipped {last - first + 1} numbers of channel {channel}: the messages of {name} from {first} to"
-        f" {last} are no longer stored, and failOnDataLoss is false"
+        f"messages of {name} are not kept any more and are skipped, since failOnDataLoss is false:"
+        f" numbers {first} to {last} of {channel}{more}"
     )
+
+
+def _loss_in_words(head: DestinationHead, first: int) -> str:
+    """How many messages a loss is, and of which time. Others of the channel have numbers there, too.
+
+    How many were lost at all is known; of a query that has read some of them, only how many it may be.
+    """
+    count = min(head.lost, head.lost_through - first + 1)
+    most = "" if first <= head.id else "at most "
+    said = f", {most}{count:,} message{'s' if count != 1 else ''}" if count else ""
+    if head.lost_time_ms:
+        moment = datetime.fromtimestamp(head.lost_time_ms // 1000, UTC)
+        said += f", the last of them stored about {moment:%Y-%m-%d %H:%M:%S} UTC"
+    return said
 
 
 def _share(whole: int | None, part: int, total: int) -> int | None:

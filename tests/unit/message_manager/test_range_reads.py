@@ -347,6 +347,15 @@ def test_heads_say_how_far_the_wanted_destinations_go(channel: Channel, client: 
     assert reply is not None and (reply.code, reply.text) == ("destination.unknown", "99")
 
 
+def test_a_head_says_how_many_messages_were_lost_and_of_which_time(channel: Channel, client: Client) -> None:
+    topic = channel.create_topic("t", '{"retention":"consumed"}')
+    first = channel.order(client.publish(topic, bodies(4)))
+    times = channel.manager.state.times
+    times.mark(first - 1, 1_700_000_000_000)
+    (head,) = asked(channel, question="heads", destinations=[topic])["destinations"]
+    assert head == [topic, first + 4, first + 4, first + 3, 4, 1_700_000_000_000]
+
+
 def test_who_waits_for_a_head_is_told_of_news_or_when_its_time_is_over(
     channel: Channel, client: Client
 ) -> None:

@@ -31,6 +31,7 @@ class Channel:
     kept: dict[int, int] = field(default_factory=dict)  # number -> destination id
     nexts: dict[int, int] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
+    trimmed: dict[int, int] = field(default_factory=dict)
     marks: list[tuple[int, int]] = field(default_factory=list)  # (number, log time)
 
     def numbers(self, ids: set[int], start: int, stop: int) -> list[int]:
@@ -88,6 +89,7 @@ class Broker:
         gone = [n for n, id in log.kept.items() if id == to.id and n <= through]
         for number in gone:
             del log.kept[number]
+        log.trimmed[to.id] = log.trimmed.get(to.id, 0) + len(gone)
         if gone:
             log.lost[to.id] = max(log.lost.get(to.id, 0), *gone)
 
@@ -142,8 +144,10 @@ class Broker:
                 raise DestinationError(f"{d.name} was deleted")
             kept = log.numbers({d.id}, 1, log.last + 1)
             following = log.nexts[d.id]
+            lost = log.lost.get(d.id, 0)
+            trimmed, time_ms = (log.trimmed.get(d.id, 0), 1_700_000_000_000) if lost else (0, 0)
             told.append(
-                DestinationHead(d.id, kept[0] if kept else following, following, log.lost.get(d.id, 0))
+                DestinationHead(d.id, kept[0] if kept else following, following, lost, trimmed, time_ms)
             )
         waiting = log.numbers({d.id for d in told}, above, log.last + 1)
         following = max((d.next for d in told), default=above)

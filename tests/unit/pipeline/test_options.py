@@ -112,6 +112,12 @@ def test_times_are_milliseconds_or_iso(text: str, ms: int) -> None:
         ({"endingOffsets": "earliest"}, "endingOffsets is latest or an offset"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp is a number of ms since 1970"),
         ({"startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
+        ({"timeout": "soon"}, "timeout is a number of seconds from 0 to 31,622,400; it was 'soon'"),
+        ({"retryInterval": "0"}, "retryInterval is a number of seconds from 0.1 to 3,600; it was '0'"),
+        (
+            {"startingTimestamp": "2000", "endingTimestamp": "1000"},
+            "startingTimestamp lies behind endingTimestamp",
+        ),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is a whole number from 1 on; it was '0'"),
         ({"maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger is a whole number"),
         ({"minPartitions": "-1"}, "minPartitions is a whole number"),
@@ -172,3 +178,51 @@ def test_a_password_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     options = parse(user="u", passwordFile=str(tmp_path / "gone"))
     with pytest.raises(InvalidOption, match="gone cannot be read: No such file"):
         read_password(options.connection)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        ("orders.*", "regex"),
+        ("orders", "regex"),
+        ("orders.*", "glob"),
+        ("topics:.*", "regex"),
+        ("eu?", "glob"),
+    ],
+)
+def test_a_pattern_that_lacks_its_topic_matched_nothing_in_silence(pattern: str, match: str) -> None:
+    said = refusal({"servers": "h:1", "subscribePattern": pattern, "match": match})
+    assert f"subscribePattern {pattern!r} can match nothing" in said
+    assert f"begins with topic: or queue:, as in 'topic:{pattern}'" in said
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        ("topic:orders.*", "regex"),
+        (".*orders", "regex"),
+        ("(topic|queue):x", "regex"),
+        ("orders|topic:orders", "regex"),
+        ("t?.*", "regex"),
+        ("x*topic:y", "regex"),
+        ("[tq].*", "regex"),
+        ("to.*", "regex"),
+        ("*orders", "glob"),
+        ("queue:?", "glob"),
+        ("t*", "glob"),
+    ],
+)
+def test_other_patterns_are_left_to_the_cluster(pattern: str, match: str) -> None:
+    options = {"servers": "h:1", "subscribePattern": pattern, "match": match}
+    assert SourceOptions.parse(options).pattern == pattern
+
+
+def test_what_spark_adds_to_the_options_of_a_table_is_none_of_ours() -> None:
+    given = {
+        "provider": "antiphon", "owner": "root", "comment": "c", "a": "b",
+        "servers": "h:1", "option.servers": "h:1", "subscribe": "topic:x", "option.subscribe": "topic:x",
+    }  # fmt: skip
+    assert SourceOptions.parse(given).names == ("topic:x",)
+    said = refusal({**given, "subscrieb": "x", "option.subscrieb": "x"})
+    assert "no option subscrieb" in said
+    assert "SELECT … FROM table WITH (servers" in refusal({})

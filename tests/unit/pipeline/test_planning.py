@@ -313,11 +313,62 @@ def test_without_fail_on_data_loss_it_goes_on_and_counts_what_it_skipped(caplog:
     with caplog.at_level(logging.WARNING):
         end = planner.latest(start)
         planner.latest(start)
+        assert numbers(broker, planner.spans(start, end)) == [7, 8, 9, 10, 11]
+    # Once, and not again by every task.
     assert [record.getMessage() for record in caplog.records] == [
-        "skipped 3 numbers of channel a: the messages of topic:orders from 4 to 6 are no longer stored,"
-        " and failOnDataLoss is false"
+        "messages of topic:orders are not kept any more and are skipped, since failOnDataLoss is false:"
+        " numbers 4 to 6 of a, at most 3 messages, the last of them stored about 2023-11-14 22:13:20 UTC"
     ]
-    assert numbers(broker, planner.spans(start, end)) == [7, 8, 9, 10, 11]
+
+
+def test_a_loss_was_told_in_numbers_that_say_nothing_of_messages_or_time() -> None:
+    broker = orders()
+    broker.create("topic:other")
+    broker.publish("topic:orders", 5)  # 3 to 7
+    broker.publish("topic:other", 100)
+    broker.publish("topic:orders", 5)  # 108 to 112
+    planner = plan(broker)
+    start = Offset({"a": 1}, cluster="c1", subscribed="topic:orders")
+    broker.trim("topic:orders", 109)
+    said = "numbers 1 to 109 of a, 7 messages, the last of them stored about 2023-11-14 22:13:20 UTC"
+    with pytest.raises(RangeLost, match=said):
+        planner.latest(start)
+    # Of a query that has read some of them, it is not known which.
+    with pytest.raises(RangeLost, match="numbers 5 to 109 of a, at most 7 messages"):
+        planner.latest(Offset({"a": 5}, cluster="c1", subscribed="topic:orders"))
+
+
+def test_a_loss_that_comes_after_planning_is_told_by_the_task(caplog: Any) -> None:
+    broker = orders()
+    broker.publish("topic:orders", 10)
+    planner = plan(broker, failOnDataLoss="false")
+    start = planner.initial("earliest")
+    spans = planner.spans(start, planner.latest(start))
+    broker.trim("topic:orders", 6)
+    with caplog.at_level(logging.WARNING):
+        assert numbers(broker, spans) == [*range(7, 12)]
+    (record,) = caplog.records
+    assert "numbers 2 to 6 of a" in record.getMessage()
+
+
+def test_a_start_above_the_end_read_nothing_in_silence() -> None:
+    broker = orders()
+    broker.publish("topic:orders", 10)
+    planner = plan(broker, startingOffsets='{"channels": {"a": 9}}', endingOffsets='{"channels": {"a": 4}}')
+    with pytest.raises(
+        InvalidOption, match="startingOffsets is 9 for channel a, which lies behind endingOff"
+    ):
+        planner.end(planner.initial("earliest"))
+    planner = plan(broker, startingOffsets='{"channels": {"a": 4}}', endingOffsets='{"channels": {"a": 4}}')
+    assert planner.end(planner.initial("earliest")) == Offset({"a": 4})
+
+
+def test_a_pattern_that_matches_nothing_yet_says_so(caplog: Any) -> None:
+    with caplog.at_level(logging.WARNING):
+        plan(orders(), subscribePattern="topic:eu.*").initial("latest")
+    assert [one.getMessage() for one in caplog.records] == [
+        "nothing matches subscribePattern 'topic:eu.*' yet"
+    ]
 
 
 def test_the_earliest_of_several_calls_no_loss_what_one_had_lost_before() -> None:

@@ -81,7 +81,7 @@ class Queue:
     is_exclusive = False
 
     # What a consumer has acknowledged is consumed and not lost.
-    lost_through = 0
+    lost_through = trimmed = 0
 
     @property
     def destination(self) -> int:
