@@ -231,6 +231,8 @@ def _for_held_ranges(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.take_pause_ns = 100 * MILLISECOND_NS
     profile.clients.acknowledge_pause_ns = 600 * MILLISECOND_NS
     profile.clients.credit_messages = 100
+    # What was given back when the primary went may come twice, which is not what this looks for.
+    profile.clients.return_probability = 0.0
 
 
 def _for_lower_generations(chance: random.Random, profile: ClusterProfile) -> None:
