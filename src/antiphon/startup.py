@@ -46,7 +46,7 @@ from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.client_manager.repetition import said_again
 from antiphon.errors import Damaged, FormatMismatch, StorageFailed, Unreadable
-from antiphon.ids import IdSource
+from antiphon.ids import U32_MAX, IdSource
 from antiphon.inquiries import Member
 from antiphon.journal import quarantine
 from antiphon.journal.format import Settings as JournalSettings
@@ -85,9 +85,11 @@ class Identity:
         The journal's run number is durable and goes up with every life, which a clock's seconds do not:
         two lives may begin within one of them, and a clock may be set back. So it stands where the start
         time belongs; the time and two random bytes stand for the address, so that a copied data
-        directory does not give the same ids twice.
+        directory does not give the same ids twice. Of the time 32 bits are enough, whatever the clock shows:
+        two lives that agree in them began 136 years apart, or by clocks that differ by as much, and still
+        differ by the run number or by chance.
         """
-        return IdSource(node_id, self.start_s, int.from_bytes(self.run_id[:2], "little"), run)
+        return IdSource(node_id, self.start_s & U32_MAX, int.from_bytes(self.run_id[:2], "little"), run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

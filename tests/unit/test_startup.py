@@ -44,6 +44,12 @@ def test_an_empty_disk_gets_the_id_that_was_drawn_and_so_has_no_vote() -> None:
     assert started.alarms == []
 
 
+@pytest.mark.parametrize("start_s", [-1, 0, 1 << 32, 1 << 40])
+def test_a_node_whose_clock_shows_another_age_has_ids_all_the_same(start_s: int) -> None:
+    ids = Identity(disk_id=NEW, run_id=bytes(16), start_s=start_s).ids(7, run=3)
+    assert ids.next() >> 112 == 7 and ids.next() & 0xFFFF_FFFF_FFFF_FFFF == 3 << 32 | 2
+
+
 def test_the_disk_that_is_listed_has_a_vote() -> None:
     started = start(a_disk(), SMALL, IDENTITY, LISTED)
     assert started.found.disk_id == OLD

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import threading
@@ -27,6 +28,8 @@ from antiphon.journal.format import LOST_AND_FOUND, UNFINISHED
 from antiphon.journal.journal import SyncTicket
 from antiphon.journal.ports import Buffer
 from antiphon.runtime.poison import Poison, boot_id
+
+log = logging.getLogger("antiphon.storage")
 
 LOCK: Final = "LOCK"
 _FILE_MODE: Final = 0o600
@@ -112,7 +115,8 @@ class FileDisk:
 
     def mark_poisoned(self, why: str) -> None:
         """After a failed sync: leave word for whoever opens the directory during this boot."""
-        self.notes += self._poison.leave(why)
+        for problem in self._poison.leave(why):
+            log.error("%s", problem)
 
     def trust(self) -> None:
         """What must not be used is put aside, and durably so: from now on the files here are new ones."""
