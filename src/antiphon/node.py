@@ -61,6 +61,7 @@ FOR_CLIENT_MANAGER = frozenset[type[said.BusMessage]](
         said.Deliver,
         said.DeliverHead,
         said.ConsumerEnded,
+        said.Drained,
         said.BrowseReply,
         said.RangeReply,
         said.RangeTold,

@@ -51,7 +51,7 @@ ENVELOPE_BYTES: Final = _DATA.size
 """What one of several envelopes takes beside its payload."""
 _PIECE = Struct("<QII")
 _PLACE = Struct("<IIIQ")
-_CREDIT = Struct("<QQQ")
+_CREDIT = Struct("<QQQ?")
 _TAKER = Struct("<QQQ")
 _TARGET = Struct("<HQQ")
 
@@ -317,7 +317,7 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (47, m.BatchReply, (_NUMBERS, _NUMBERS, _DATAS)),
     (48, m.Unregistered, (_U64, _U64)),
     (49, m.SessionDetachedHeard, (_U128, _U32, _BOOL)),
-    (50, m.Credits, (_U64, _U64, _CREDITS, _U64, _BOOL)),
+    (50, m.Credits, (_U64, _U64, _CREDITS, _U64, _BOOL, _U64)),
     (51, m.DeliverHead, (_U64, _U64, _U64, _U64, _U64, _BOOL, _U64)),
     (52, m.DeliverAck, (_U64, _U64, _RANGES, _U64)),
     (53, m.Lookup, (_U64, _U64, _LONG_TEXT, _BOOL)),
@@ -339,6 +339,7 @@ _TABLE: tuple[tuple[int, type[Any], tuple[Field[Any], ...]], ...] = (
     (62, m.RangeAsk, (_U64, _U64, _U32, _LONG_TEXT)),
     (63, m.RangeTold, (_U64, _LONG_TEXT, _TEXT, _TEXT)),
     (64, m.Envelopes, (_DATAS,)),
+    (65, m.Drained, (_U64, _U64, _U64, _U64, _U64)),
 )
 
 _Write = Callable[[Writer, Any], None]

@@ -48,6 +48,9 @@ from antiphon.bus.tier_messages import (
     DeliverHead as DeliverHead,
 )
 from antiphon.bus.tier_messages import (
+    Drained as Drained,
+)
+from antiphon.bus.tier_messages import (
     InDoubt as InDoubt,
 )
 from antiphon.bus.tier_messages import (
@@ -657,6 +660,7 @@ BusMessage = (
     | DeliverHead
     | DeliverAck
     | ConsumerEnded
+    | Drained
     | BrowseRequest
     | BrowseReply
     | RangeRequest

@@ -114,6 +114,9 @@ HOLD_BEGUN_ANEW: Final = "hold-begun-anew"
 COUNT_STUCK: Final = "count-stuck"
 """What is given back a second time counts as given back once."""
 
+CREDIT_KEPT: Final = "credit-kept"
+"""A client manager itself answers who drains a consumer: the primary goes on sending on the old credit."""
+
 RETURNED_LAST: Final = "returned-last"
 """What was given back goes out behind everything that was not."""
 

@@ -90,11 +90,15 @@ class SessionDetachedHeard:
 
 
 class ConsumerCredit(NamedTuple):
-    """How far the primary may deliver to a consumer, absolutely: deliveries and body bytes from its start."""
+    """How far the primary may deliver to a consumer, absolutely: deliveries and body bytes from its start.
+
+    A consumer that `drains` wants what is there now, and is answered by `Drained`.
+    """
 
     consumer: int
     messages: int
     bytes: int
+    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class Credits:
     """A client manager to the primary: the credit of these consumers. Said again until it is heard of.
 
     Without items it asks whether the primary still knows the client manager's stream. One that
-    `is_settled` was here in an earlier term, and has attached again whoever it had.
+    `is_settled` was here in an earlier term, and has attached again whoever it had. A primary that has not
+    applied everything through `floor`, which was confirmed to clients, does not know yet what is there.
     """
 
     term: int
@@ -110,6 +115,7 @@ class Credits:
     items: tuple[ConsumerCredit, ...]
     stream: int = 0
     is_settled: bool = False
+    floor: int = 0
 
 
 class Piece(NamedTuple):
@@ -192,6 +198,20 @@ class ConsumerEnded:
     term: int
     code: str
     text: str
+    stream: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The primary's answer to a credit that `drains`: there was no more for the consumer.
+
+    Its credit through delivery number `through` is used up, though perhaps nothing came under the last ones.
+    """
+
+    consumer: int
+    term: int
+    through: int
     stream: int = 0
     number: int = 0
 

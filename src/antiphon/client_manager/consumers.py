@@ -17,6 +17,8 @@ What it promises
         primary has said so of us a moment ago (`streams`).
     C7  A client hears at once what its consumers hold no more, because others have got it: with the answer to
         a registration, before anything that is delivered behind that. No number is with a consumer twice.
+    C8  A client that drains a consumer is answered when the primary has used up the credit it had then, and
+        what came before is on its way to it: from then on nothing comes that it does not ask for anew.
 
 What it leaves to others
     Who gets what, and in which order, is the primary's; counting what the application has worked off
@@ -25,7 +27,7 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from antiphon.bus.effects import PrimaryChanged, TimeMissed
@@ -34,12 +36,13 @@ from antiphon.bus.messages import (
     ConsumerEnded,
     Deliver,
     DeliverHead,
+    Drained,
     Register,
     Registered,
     Taker,
     Unregister,
 )
-from antiphon.bus.planted import LOSS_NOT_TOLD, NONE, STANDING_CLOCK_TRUSTED
+from antiphon.bus.planted import CREDIT_KEPT, LOSS_NOT_TOLD, NONE, STANDING_CLOCK_TRUSTED
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.credits import CreditAccounts
 from antiphon.client_manager.requests import Requests
@@ -90,9 +93,10 @@ class Consumers:
         requests: Requests,
         reopen: Callable[[Lane], None],
         refused: Callable[[Consumer], None],
+        floors: Mapping[str, int],
         planted: frozenset[str] = NONE,
     ) -> None:
-        """`reopen` makes a channel that lost sight of a session know it again."""
+        """`reopen` makes a channel that lost sight of a session know it again; for `floors` see `credits`."""
         self._planted = planted
         self._node = node
         self._ids = ids
@@ -102,7 +106,7 @@ class Consumers:
         self._refused = refused
         self._by_channel: dict[str, dict[int, Consumer]] = {channel: {} for channel in channels}
         self.streams = Streams(channels, settings, outbox, self._take, self._stream_begun, self._ask)
-        self.credits = CreditAccounts(self._by_channel, settings, outbox, self.streams)
+        self.credits = CreditAccounts(self._by_channel, settings, outbox, self.streams, floors)
         # Clients that asked whether what they have is still theirs, and wait (C6).
         self._unsure: dict[str, dict[Consumer, int]] = {channel: {} for channel in channels}
         # Those who were attached in an earlier term and have no answer yet in this one.
@@ -170,6 +174,28 @@ class Consumers:
         consumer.credit_bytes = max(consumer.credit_bytes, size)
         self.credits.changed(consumer)
 
+    def drain(self, consumer: Consumer, request: int, messages: int, size: int) -> None:
+        """A client wants what is there now, and its credit back (C8)."""
+        if consumer.drain_request is not None:
+            raise ProtocolError(f"consumer {consumer.number} drains a second time before the first answer")
+        consumer.drain_request, consumer.drain_messages = request, messages
+        self.credit(consumer, messages, size)
+        if CREDIT_KEPT in self._planted:  # planted: what has come is all that there is
+            self._answer_drain(consumer)
+        self._look_at_drain(consumer)
+
+    def _look_at_drain(self, consumer: Consumer) -> None:
+        """Perhaps all that it had credit for has come: then there is nothing to use up."""
+        if consumer.delivered_messages >= consumer.drain_messages:
+            self._answer_drain(consumer)
+
+    def _answer_drain(self, consumer: Consumer) -> None:
+        request, connection = consumer.drain_request, consumer.session.connection
+        consumer.drain_request = None
+        if request is not None and connection is not None:
+            consumer.credit_messages = consumer.delivered_messages
+            self._outbox.answer(connection, request)
+
     def unblocked(self, connection: Connection) -> None:
         held, connection.credits_held = connection.credits_held, {}
         for consumer, messages, size in held.values():
@@ -222,6 +248,9 @@ class Consumers:
                 self.streams.arrive(channel, target.stream, target.number, message)
 
     def ended(self, channel: str, message: ConsumerEnded) -> None:
+        self.streams.arrive(channel, message.stream, message.number, message)
+
+    def drained(self, channel: str, message: Drained) -> None:
         self.streams.arrive(channel, message.stream, message.number, message)
 
     def head(self, channel: str, message: DeliverHead) -> None:
@@ -284,6 +313,23 @@ class Consumers:
             consumer = self._by_channel[channel].get(message.consumer)
             if consumer is not None:
                 self._end(consumer, message.code, message.text)
+        elif isinstance(message, Drained):
+            self._on_drained(channel, message)
+
+    def _on_drained(self, channel: str, message: Drained) -> None:
+        consumer = self._by_channel[channel].get(message.consumer)
+        if consumer is None or consumer.state == ConsumerState.CLOSING:
+            return
+        is_all = consumer.base_messages + message.through >= consumer.drain_messages
+        unused = consumer.base_messages + message.through - consumer.delivered_messages
+        if unused > 0:
+            # Nothing came under these numbers, and the client counts on without a gap.
+            consumer.base_messages -= unused
+        if consumer.drain_request is not None and is_all:
+            self._answer_drain(consumer)
+        elif unused > 0:
+            # Of what the client had credit for, some was given and gone: that much is still to be drained.
+            self.credits.changed(consumer)
 
     def _on_registered(self, channel: str, message: Registered) -> None:
         consumer = self._by_channel[channel].get(message.consumer)
@@ -299,7 +345,8 @@ class Consumers:
         if consumer.state == ConsumerState.REGISTERING:
             consumer.state = ConsumerState.ATTACHED
             consumer.stream = max(consumer.stream, message.stream)
-            if consumer.credit_left != consumer.said_credit:
+            self._look_at_drain(consumer)
+            if consumer.credit_left != consumer.said_credit or consumer.drains:
                 self.credits.changed(consumer)
         # The first answer counts. One that was said again is as old as the question, and does not know what
         # was delivered meanwhile.
@@ -511,6 +558,7 @@ class Consumers:
         self._requests.registered(channel, consumer.key)
         self._settle(channel, consumer.key)
         self._answer_check(consumer)
+        self._answer_drain(consumer)
         if consumer.session.consumers.pop(consumer.number, None) is not None and connection is not None:
             connection.consumer_count -= 1
         return self._by_channel[channel].pop(consumer.key, None) is not None

@@ -104,7 +104,7 @@ class _Account:
         items = []
         for key, consumer in self.changed.items():
             if consumer.state == ConsumerState.ATTACHED:
-                items.append(ConsumerCredit(key, *consumer.credit_left))
+                items.append(ConsumerCredit(key, *consumer.credit_left, consumer.drains))
                 self.said[key] = (consumer, self.number)
             else:
                 self.said.pop(key, None)
@@ -117,7 +117,10 @@ class _Account:
 class CreditAccounts:
     """The credit of all consumers of one client manager."""
 
-    __slots__ = ("_accounts", "_apart_ns", "_check_ns", "_consumers", "_interval_ns", "_outbox", "_streams")
+    __slots__ = (
+        *("_accounts", "_apart_ns", "_check_ns", "_consumers", "_floors", "_interval_ns", "_outbox"),
+        "_streams",
+    )
 
     def __init__(
         self,
@@ -125,11 +128,14 @@ class CreditAccounts:
         settings: ClientManagerSettings,
         outbox: Outbox,
         streams: Streams,
+        floors: Mapping[str, int],
     ) -> None:
+        """`floors` are the highest numbers confirmed in each channel."""
         # Of each channel; here only to see whether there are any (K4).
         self._consumers = consumers
         self._outbox = outbox
         self._streams = streams
+        self._floors = floors
         self._interval_ns = settings.request_interval_ms * _NS_PER_MS
         self._check_ns = settings.attachment_check_ms * _NS_PER_MS
         self._apart_ns = settings.sure_ms * _NS_PER_MS // _APART
@@ -203,6 +209,11 @@ class CreditAccounts:
             account.check_at_ns = now_ns + self._check_ns
         streams = self._streams
         said = Credits(
-            streams.term(channel), account.number, items, streams.stream(channel), account.is_settled
+            streams.term(channel),
+            account.number,
+            items,
+            streams.stream(channel),
+            account.is_settled,
+            self._floors[channel] if any(item.drains for item in items) else 0,
         )
         self._outbox.do(SendToPrimary(channel, said))

@@ -28,6 +28,7 @@ from antiphon.bus.messages import (
     Deliver,
     DeliverAck,
     DeliverHead,
+    Drained,
     InDoubt,
     Lookup,
     LookupReply,
@@ -128,6 +129,7 @@ FromChannel = (
     | Deliver
     | DeliverHead
     | ConsumerEnded
+    | Drained
     | BrowseReply
     | RangeReply
     | RangeTold

@@ -42,6 +42,7 @@ from antiphon.bus.messages import (
     ConsumerEnded,
     Deliver,
     DeliverHead,
+    Drained,
     InDoubt,
     LookupReply,
     RangeReply,
@@ -134,6 +135,7 @@ class ClientManager:
         self._outbox = Outbox()
         self._connections: dict[int, Connection] = {}
         self._requests = Requests(settings, self._outbox)
+        self._ordering = Ordering(channels, settings, self._outbox, self._on_own_settled, self._retire)
         self._consumers = Consumers(
             node_id,
             list(channels),
@@ -143,11 +145,11 @@ class ClientManager:
             self._requests,
             self._on_session_detached,
             self._on_consumer_refused,
+            self._ordering.confirmed_through,
             planted,
         )
         self._browsing = Browsing(settings, self._outbox, ids.first_number)
         self._flow = Flow(self._outbox)
-        self._ordering = Ordering(channels, settings, self._outbox, self._on_own_settled, self._retire)
         self._ranges = RangeService(
             channels, settings, self._outbox, self._ordering.confirmed_through, ids.first_number, cluster_id
         )
@@ -216,6 +218,7 @@ class ClientManager:
             Unregistered: self._requests.unregistered,
             SessionDetachedHeard: self._requests.detached_heard,
             ConsumerEnded: self._consumers.ended,
+            Drained: self._consumers.drained,
             PrimaryChanged: self._on_primary_changed,
             TimeMissed: self._consumers.time_missed,
             ServiceChanged: self._on_service_changed,
@@ -251,6 +254,7 @@ class ClientManager:
             frames.ConsumerResume: self._on_consumer_open,
             frames.ConsumerClose: self._on_consumer_close,
             frames.ConsumerCheck: self._on_consumer_check,
+            frames.ConsumerDrain: self._on_consumer_drain,
             frames.Browse: self._on_browse,
             frames.RangeRead: self._ranges.read,
             frames.RangeAsk: self._ranges.ask,
@@ -574,6 +578,13 @@ class ClientManager:
             self._outbox.answer(connection, wish.request)
         else:
             self._consumers.check(consumer, wish.request)
+
+    def _on_consumer_drain(self, connection: Connection, wish: frames.ConsumerDrain) -> None:
+        consumer = self._sessions.of(connection, wish.session).consumers.get(wish.consumer)
+        if consumer is None or consumer.state == ConsumerState.CLOSING:
+            self._outbox.answer(connection, wish.request)
+        else:
+            self._consumers.drain(consumer, wish.request, wish.messages, wish.bytes)
 
     def _on_credit(self, connection: Connection, credit: frames.Credit) -> None:
         session = connection.sessions.get(credit.session)

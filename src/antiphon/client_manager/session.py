@@ -217,6 +217,8 @@ class Consumer:
         "delivered_bytes",
         "delivered_messages",
         "destination",
+        "drain_messages",
+        "drain_request",
         "has_given_back",
         "held",
         "is_resumed",
@@ -257,6 +259,9 @@ class Consumer:
         self.delivered_bytes = 0
         self.base_messages = 0
         self.base_bytes = 0
+        # Which request wants it drained, and how far the client's credit went when it asked.
+        self.drain_request: int | None = None
+        self.drain_messages = 0
         self.held = Ranges()
         # Has it given back anything? What comes again then may come once more, when that is ordered.
         self.has_given_back = False
@@ -268,6 +273,11 @@ class Consumer:
             max(0, self.credit_messages - self.base_messages),
             max(0, self.credit_bytes - self.base_bytes),
         )
+
+    @property
+    def drains(self) -> bool:
+        """Is the primary to use up its credit? Not before all of it has been passed on."""
+        return self.drain_request is not None and self.credit_messages >= self.drain_messages
 
 
 class Session:

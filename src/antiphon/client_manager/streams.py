@@ -11,9 +11,10 @@ What it promises
         once when the primary does not seem to know.
     S4  A gap is named after a short while, because the network reorders; and again until it is closed.
     S5  What is kept because it came too early is bounded. What is not kept counts as missing.
-    S6  A delivery is taken only while the stream is sure to be ours: a word of ours that was said no longer
-        ago than `sure_ms` has been answered by a primary that led when it heard it. Until then the stream
-        is held: what came may be old. The same goes for a stream that is void.
+    S6  A delivery, or the word that there is none, is taken only while the stream is sure to be ours: a word
+        of ours that was said no longer ago than `sure_ms` has been answered by a primary that led when it
+        heard it. Until then the stream is held: what came may be old. The same goes for a stream that is
+        void.
 
 What it leaves to others
     What the messages mean; and that what is missing comes again is the primary's.
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from antiphon.bus.messages import ConsumerEnded, Deliver, DeliverAck, DeliverHead, Registered
+from antiphon.bus.messages import ConsumerEnded, Deliver, DeliverAck, DeliverHead, Drained, Registered
 from antiphon.client_manager.connection import Outbox
 from antiphon.client_manager.effects import SendToPrimary
 from antiphon.client_manager.settings import ClientManagerSettings
@@ -41,7 +42,10 @@ _NAMED_MAX: Final = 256
 _WEIGHT: Final = 256
 """What a message weighs besides its rows, about."""
 
-Numbered = Deliver | Registered | ConsumerEnded
+Numbered = Deliver | Registered | ConsumerEnded | Drained
+
+_FOR_SURE: Final = frozenset[type[Numbered]]((Deliver, Drained))
+"""What is held until the stream is sure to be ours (S6)."""
 
 
 class Inflow:
@@ -170,7 +174,7 @@ class Streams:
         if number < inflow.next:
             # It was said again.
             inflow.is_urgent = True
-        if number != inflow.next or (inflow.is_held and type(message) is Deliver):
+        if number != inflow.next or (inflow.is_held and type(message) in _FOR_SURE):
             self._keep(inflow, number, message)
             return
         inflow.next = number + 1
@@ -182,7 +186,7 @@ class Streams:
 
     def _take_early(self, inflow: Inflow) -> None:
         while (early := inflow.early.get(inflow.next)) is not None:
-            if inflow.is_held and type(early) is Deliver:
+            if inflow.is_held and type(early) in _FOR_SURE:
                 return
             del inflow.early[inflow.next]
             inflow.next += 1

@@ -32,6 +32,9 @@ class Run(NamedTuple):
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
 
 
+_NO_RUN: Final = Run(0, 0, 0)
+
+
 class Consumer:
     """Known only to the primary, and only as long as it is the primary."""
 
@@ -42,6 +45,9 @@ class Consumer:
         "delivered",
         "delivered_bytes",
         "destination",
+        "drain_floor",
+        "drain_through",
+        "drained_through",
         "generation",
         "in_flight",
         "is_away",
@@ -78,6 +84,11 @@ class Consumer:
         # The last delivery number, and the bytes of bodies up to it.
         self.delivered = 0
         self.delivered_bytes = 0
+        # Through which delivery number its credit is to be used up, by a state not before which number of
+        # the log, and through which it was.
+        self.drain_through = 0
+        self.drain_floor = 0
+        self.drained_through = 0
         self.in_flight = Ranges()
         self._runs: list[Run] = []
 
@@ -99,6 +110,23 @@ class Consumer:
         self.credit_messages = max(self.credit_messages, messages)
         self.credit_bytes = max(self.credit_bytes, bytes)
 
+    def drain(self, through: int, floor: int) -> bool:
+        """It wants what is there now, up to this delivery number. False when that was answered before."""
+        if through <= self.drained_through:
+            return False
+        self.drain_through = max(self.drain_through, through)
+        self.drain_floor = max(self.drain_floor, floor)
+        return True
+
+    def use_up(self) -> int:
+        """Nothing comes under the delivery numbers that are left to it; the last of them.
+
+        They are passed over, and not taken back: credit that is said again or comes late stays used up.
+        """
+        self.delivered = max(self.delivered, self.drain_through)
+        self.drained_through = self.drain_through
+        return self.drain_through
+
     def hold(self, numbers: Ranges) -> None:
         """It has these from an earlier term; they come before delivery number 1."""
         self.in_flight.add_all(numbers)
@@ -107,8 +135,9 @@ class Consumer:
         """The messages [start, stop) go to it now."""
         count = stop - start
         runs = self._runs
-        if runs and runs[-1].sequence + runs[-1].count == start:
-            runs[-1] = Run(runs[-1].delivery, runs[-1].sequence, runs[-1].count + count)
+        last = runs[-1] if runs else _NO_RUN
+        if last.sequence + last.count == start and last.delivery + last.count == self.delivered + 1:
+            runs[-1] = Run(last.delivery, last.sequence, last.count + count)
         else:
             if len(runs) > 2 * self.in_flight.count + _RUNS_SPARE:
                 self._runs = runs = [run for run in runs if self._is_held(run)]

@@ -17,7 +17,9 @@ What it promises
     Y7  Everything that is said to client managers may come twice, late, or not at all, and so may what they
         say: asked again, the primary answers again; what it says in numbers it says until it is known to
         have come (streams).
-    Y8  The same rows for several consumers leave once: to one client manager in one message, to several in
+    Y8  A consumer that drains is answered in the stream, behind all that it was given, once the primary
+        serves and has applied what was confirmed to its client manager; no credit is left then.
+    Y9  The same rows for several consumers leave once: to one client manager in one message, to several in
         one message for all of them.
 
 What it leaves to others
@@ -37,6 +39,7 @@ from antiphon.bus.messages import (
     Credits,
     Deliver,
     DeliverAck,
+    Drained,
     Piece,
     Register,
     Registered,
@@ -102,6 +105,7 @@ class Delivery:
         "_directory",
         "_dispatchers",
         "_done_with",
+        "_draining",
         "_gone",
         "_locks",
         "_planted",
@@ -154,6 +158,8 @@ class Delivery:
         self._by_destination: dict[int, dict[int, Dispatcher]] = {}
         # Sources where something may be given now, in the order in which that became so.
         self._stirred: dict[int, Dispatcher] = {}
+        # Consumers that wait to hear that there is nothing for them (Y8).
+        self._draining: dict[ConsumerKey, Consumer] = {}
         self._streams = Streams(term, settings)
         # Those that were detached last; a dict for its order.
         self._gone: dict[ConsumerKey, None] = {}
@@ -192,7 +198,7 @@ class Delivery:
         stirred_ns = None
         if self._stirred and not self.awaited:
             stirred_ns = now_ns
-        elif self._stirred and self.serves_at_ns is not None:
+        elif (self._stirred or self._draining) and self.serves_at_ns is not None and self.awaited:
             stirred_ns = max(now_ns, self.serves_at_ns)
         earliest = stirred_ns
         for deadline_ns in (
@@ -346,6 +352,8 @@ class Delivery:
             consumer = self._consumers.get(ConsumerKey(sender, item.consumer))
             if consumer is not None:
                 consumer.grant(item.messages, item.bytes)
+                if item.drains and consumer.drain(item.messages, message.floor):
+                    self._draining[consumer.key] = consumer
                 dispatcher = self._dispatchers[consumer.source]
                 dispatcher.look_at_credit(consumer)
                 self._stir(dispatcher)
@@ -389,6 +397,7 @@ class Delivery:
         if not consumer.is_away:
             dispatcher = self._dispatchers[consumer.source]
             self._absences.add(consumer, seen_through)
+            self._draining.pop(consumer.key, None)
             dispatcher.suspend(consumer, seen_through)
             self._stir(dispatcher)
 
@@ -511,6 +520,7 @@ class Delivery:
         self._absences.remove(consumer)
         if consumer.stream is not None:
             consumer.stream.stopped.pop(consumer.key, None)
+        self._draining.pop(consumer.key, None)
         del self._consumers[consumer.key]
         if self._by_number.get((consumer.session, consumer.number)) is consumer:
             del self._by_number[consumer.session, consumer.number]
@@ -531,8 +541,11 @@ class Delivery:
 
     # -- flushing ------------------------------------------------------------------
 
-    def flush(self, now_ns: int, bytes_max: int) -> tuple[list[Said], list[SeenReturn]]:
-        """Answers first, then deliveries of up to so many bytes; and what has to be given back."""
+    def flush(self, now_ns: int, bytes_max: int, applied: int) -> tuple[list[Said], list[SeenReturn]]:
+        """Answers first, then deliveries of up to so many bytes; and what has to be given back.
+
+        Everything through number `applied` of the log is known here.
+        """
         for absence in self._absences.take_due(now_ns):
             self._drop(absence.consumer, absence.seen_through)
         effects: list[Said] = list(self._answers)
@@ -543,6 +556,8 @@ class Delivery:
         bytes_max -= self._repeat(effects, bytes_max)
         if not self.awaited and self._stirred:
             self._give_out(effects, bytes_max)
+        if self._draining and not self.awaited:
+            effects += self._drain(applied)
         effects += self._streams.heads(now_ns)
         return effects, returns
 
@@ -561,6 +576,19 @@ class Delivery:
             round_.add(source.id, parcels, is_shared=len(self._by_destination[source.destination]) > 1)
             self._stir(dispatcher)
         effects += round_.end()
+
+    def _drain(self, applied: int) -> list[Send]:
+        """Who has been given all that there was for it, and drains, is told so (Y8)."""
+        told = []
+        for consumer in list(self._draining.values()):
+            dispatcher, stream = self._dispatchers[consumer.source], consumer.stream
+            if consumer.drain_floor > applied or dispatcher.has_more_for(consumer):
+                continue
+            del self._draining[consumer.key]
+            through = dispatcher.use_up(consumer)
+            if stream is not None and self._streams.is_current(stream):
+                told.append(self._streams.number(stream, Drained(consumer.key.consumer, self._term, through)))
+        return told
 
     # -- saying it again -------------------------------------------------------------
 

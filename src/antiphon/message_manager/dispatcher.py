@@ -11,6 +11,8 @@ What it promises
     D3  Consumers with credit take turns, and nobody takes more than an equal part of what is ready.
     D4  Whatever the backlog, only a part of it is looked at, and kept here, at a time.
     D5  A consumer whose client manager does not keep up is passed over, and the others go on.
+    D6  A consumer that drains hears that there is nothing for it only when there is nothing that could be
+        given to it now; then its credit is used up.
 
 What it leaves to others
     All of this is forgotten when the primary changes: what must survive (acknowledgements and counted
@@ -157,6 +159,18 @@ class Dispatcher:
     def look_at_credit(self, consumer: Consumer) -> None:
         if consumer.has_credit:
             self._able.setdefault(consumer.key, consumer)
+
+    def has_more_for(self, consumer: Consumer) -> bool:
+        """Will it be given something, now or when its client manager has room (D6)?"""
+        is_ready = bool(self.ready) or self._looked < self._heard
+        return consumer.has_credit and is_ready and not self.is_held_up
+
+    def use_up(self, consumer: Consumer) -> int:
+        """There is nothing for it: of what it drains, no delivery number is left (D6)."""
+        through = consumer.use_up()
+        if not consumer.has_credit:
+            self._able.pop(consumer.key, None)
+        return through
 
     def suspend(self, consumer: Consumer, seen_through: int | None) -> None:
         """Its client was lost: it gets nothing more, and what reached it is kept for it."""

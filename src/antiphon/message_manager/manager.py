@@ -342,7 +342,7 @@ class MessageManager:
             self._announcements = []
         if primary.placed:
             effects.append(Multicast(_advertised(primary)))
-        sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max)
+        sends, returns = primary.delivery.flush(now_ns, self.settings.flush_bytes_max, state.applied)
         effects += sends
         effects += map(counted_return, returns)
         effects += primary.proposals.flush(now_ns, wall_ms)

@@ -32,6 +32,7 @@ from antiphon.bus.messages import (
     Credits,
     DeliverAck,
     DeliverHead,
+    Drained,
     Registered,
     Taker,
 )
@@ -58,7 +59,7 @@ class Sent:
     """What one number of a stream was (S2): a message of few bytes, or rows of a destination for takers."""
 
     weight: int
-    message: Registered | ConsumerEnded | None = None
+    message: Registered | ConsumerEnded | Drained | None = None
     destination: int = 0
     takers: tuple[Taker, ...] = ()
     rows: tuple[Rows, ...] = ()
@@ -263,7 +264,7 @@ class Streams:
 
     # -- flushing ----------------------------------------------------------------
 
-    def number(self, stream: Stream, message: Registered | ConsumerEnded) -> Send:
+    def number(self, stream: Stream, message: Registered | ConsumerEnded | Drained) -> Send:
         """A message of few bytes, with its place in the stream."""
         sent = Sent(_WEIGHT_MIN, message)
         number = stream.put(sent)

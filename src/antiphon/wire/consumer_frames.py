@@ -47,6 +47,20 @@ class ConsumerCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerDrain:
+    """Deliver what is there now, up to `messages` and `bytes` as of Credit. Answered by Done.
+
+    By then all of that has been delivered, and the rest of the credit is taken back.
+    """
+
+    request: U32
+    session: U128
+    consumer: U32
+    messages: U64
+    bytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
     """Deliver up to delivery number `messages`, and up to `bytes` in total."""
 

@@ -29,6 +29,7 @@ from antiphon.wire.admin_frames import Ask as Ask
 from antiphon.wire.commands import ConfirmItem, read_outcomes, write_outcomes
 from antiphon.wire.consumer_frames import ConsumerCheck as ConsumerCheck
 from antiphon.wire.consumer_frames import ConsumerClose as ConsumerClose
+from antiphon.wire.consumer_frames import ConsumerDrain as ConsumerDrain
 from antiphon.wire.consumer_frames import ConsumerGone as ConsumerGone
 from antiphon.wire.consumer_frames import ConsumerOpen as ConsumerOpen
 from antiphon.wire.consumer_frames import Credit as Credit
@@ -44,7 +45,7 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
@@ -424,6 +425,7 @@ ClientFrame: TypeAlias = (
     | ConsumerResume
     | ConsumerClose
     | ConsumerCheck
+    | ConsumerDrain
     | Credit
     | TransactionCommit
     | TransactionAsk
@@ -497,6 +499,7 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     76: (RangeRead, _FROM_CLIENT),
     77: (RangePage, _FROM_SERVER),
     78: (ConsumerCheck, _FROM_CLIENT),
+    79: (ConsumerDrain, _FROM_CLIENT),
     80: (Ask, _FROM_CLIENT),
     81: (Answer, _FROM_SERVER),
 }

@@ -12,6 +12,7 @@ from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryCh
 from antiphon.bus.messages import (
     ConsumerEnded,
     Deliver,
+    Drained,
     Lookup,
     LookupReply,
     Register,
@@ -170,7 +171,11 @@ class Stage:
             case Deliver(term=self.term, targets=(Target(number=0) as target,)):
                 self.said += 1
                 return replace(event, targets=(target._replace(number=self.said, stream=RUN),))
-            case Registered(term=self.term, number=0, code="") | ConsumerEnded(term=self.term, number=0):
+            case (
+                Registered(term=self.term, number=0, code="")
+                | ConsumerEnded(term=self.term, number=0)
+                | Drained(term=self.term, number=0)
+            ):
                 self.said += 1
                 return replace(event, number=self.said, stream=RUN)
             case _:

@@ -285,11 +285,20 @@ class Channel:
             sender,
         )
 
-    def credit(self, consumer: int, messages: int, bytes: int = 1 << 40, sender: int = CM) -> None:
+    def credit(
+        self,
+        consumer: int,
+        messages: int,
+        bytes: int = 1 << 40,
+        sender: int = CM,
+        *,
+        drains: bool = False,
+        floor: int = 0,
+    ) -> None:
         run, _ = self._runs[sender]
         self._credits += 1
-        items = (ConsumerCredit(consumer, messages, bytes),)
-        self.say(Credits(self.manager.term, self._credits, items, run), sender)
+        items = (ConsumerCredit(consumer, messages, bytes, drains),)
+        self.say(Credits(self.manager.term, self._credits, items, run, floor=floor), sender)
 
     def acknowledge(self, upto: int, *missing: tuple[int, int], sender: int = CM) -> None:
         """Its client manager has taken what came up to there, and knows that of the rest this is missing."""

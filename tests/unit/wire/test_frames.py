@@ -20,6 +20,7 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerCheck,
     ConsumerClose,
+    ConsumerDrain,
     ConsumerGone,
     ConsumerLost,
     ConsumerOpen,
@@ -87,7 +88,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk"),
         1,
-        b"ANTI\x05\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
+        b"ANTI\x06\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
     ),
     (
         Welcome(
@@ -100,7 +101,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             sure_ms=125,
         ),
         2,
-        b"ANTI\x05\x00"
+        b"ANTI\x06\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -225,6 +226,11 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         u32(3) + u128(9) + u32(4) + u64(5),
     ),
     (ConsumerCheck(request=3, session=9, consumer=4), 78, u32(3) + u128(9) + u32(4)),
+    (
+        ConsumerDrain(request=3, session=9, consumer=4, messages=6, bytes=7),
+        79,
+        u32(3) + u128(9) + u32(4) + u64(6) + u64(7),
+    ),
     (Credit(session=9, consumer=4, messages=6, bytes=7), 66, u128(9) + u32(4) + u64(6) + u64(7)),
     (
         Deliver(
@@ -398,10 +404,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 6 .* we speak 5"):
-        decode_frame(1, b"ANTI\x06\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 7 .* we speak 6"):
+        decode_frame(1, b"ANTI\x07\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x06\x00")
+        decode_frame(2, b"ANTI\x07\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 
