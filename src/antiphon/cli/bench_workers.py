@@ -135,8 +135,9 @@ async def consume_timing(plan: Plan, session: antiphon.Session, start: Start) ->
         first = await consumer.receive(timeout=QUIET_SECONDS)
         if first is None:
             raise antiphon.Timeout(f"{plan.messages - len(samples)} of {plan.messages} messages never came")
-        # Whatever else is there already; `receive_many` with a time would wait for a full batch.
-        messages = [first, *await consumer.receive_many(RECEIVE_AT_ONCE, timeout=0)]
+        # Whatever else is here already: a longer time would wait for a full batch, and none would have the
+        # server asked for more.
+        messages = [first, *await consumer.receive_many(RECEIVE_AT_ONCE, timeout=1e-9)]
         now = time.monotonic()
         samples += [(now - TIME.unpack_from(message.body_bytes)[0]) * 1000 for message in messages]
     return Result(messages=plan.messages, started=started, finished=0.0, samples=samples)

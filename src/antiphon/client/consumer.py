@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from antiphon import clock
 from antiphon.client.block import Block
 from antiphon.client.core import NEVER_NS
-from antiphon.client.core_consumer import PREFETCH_MESSAGES, ConsumerCore, Span
+from antiphon.client.core_consumer import FIRST_MESSAGES, PREFETCH_MESSAGES, ConsumerCore, Span
 from antiphon.client.core_session import QUEUE, Acknowledgement, SessionCore
 from antiphon.client.durations import Duration, seconds
 from antiphon.client.iteration import Iteration
@@ -80,6 +80,8 @@ class Consumer(Block):
     async def receive(self, timeout: Duration | None = None) -> Message | None:
         """The next message; None when none came within `timeout`. Without a timeout, wait for it.
 
+        With a timeout of 0 the server is asked whether there is a message now.
+
         NotConnected instead of None when there has been no connection for longer than connect's `timeout`;
         it is looked for meanwhile, and the consumer goes on when it is there again.
 
@@ -95,6 +97,9 @@ class Consumer(Block):
 
     async def receive_many(self, n: int, timeout: Duration | None = None) -> list[Message]:
         """The next `n` messages; fewer, perhaps none, when no more came within `timeout`.
+
+        With a timeout of 0: those that were sent ahead; if there are none, the server is asked for what is
+        there now.
 
         In an auto session they are acknowledged, in the background, when this returns.
 
@@ -157,14 +162,14 @@ class Intake:
         create: bool = True,
     ) -> None:
         self._wish = Wish(parse_destination(destination), durable, start)
-        if prefetch is not None and not (isinstance(prefetch, int) and 1 <= prefetch <= PREFETCH_MAX):
-            raise LocalError(f"prefetch is 1 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
+        if prefetch is not None and not (isinstance(prefetch, int) and 0 <= prefetch <= PREFETCH_MAX):
+            raise LocalError(f"prefetch is 0 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
         self.destination = destination
         self.options = (destination, prefetch, durable, start, create)
         """What it was asked for with: whoever asks for the same may take it over when it was dropped."""
         self._is_created = create
         self._scope = scope
-        self._prefetch = prefetch or PREFETCH_MESSAGES
+        self._prefetch = prefetch
         self._opening = Once(self._open)
         self._closing = Once(self._close)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -206,7 +211,8 @@ class Intake:
             self.destination,
             opened,
             subscription=subscription,
-            prefetch_messages=self._prefetch,
+            prefetch_messages=PREFETCH_MESSAGES if self._prefetch is None else self._prefetch,
+            first_messages=FIRST_MESSAGES if self._prefetch is None else None,
             acknowledge=self._acknowledge,
         )
         core.recall = self.recall
@@ -248,6 +254,8 @@ class Intake:
         except AntiphonError as error:
             self.ended(error)
             raise
+        # Who waits has asked the former one.
+        self.credit_returned()
         if self.error is not None:
             # It was closed meanwhile.
             self._scope.consumers.pop(self, None)
@@ -385,6 +393,10 @@ class Intake:
         """There will be no more messages, for this reason. The first reason counts."""
         self.recall()
         self.error = self.error or error
+        self.credit_returned()
+
+    def credit_returned(self) -> None:
+        """Whoever waits may look: for those whose time is up, nothing more will come."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(True)
@@ -396,7 +408,8 @@ class Intake:
         link, session, core, _ = attached = self._opening.result or await self._open_to_take()
         deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
         taken: list[Span] = []
-        wanted, is_late = count, False
+        is_now = deadline is not None and not timeout
+        wanted, is_late, asker = count, False, None
         try:
             while True:
                 if self._scope.hindrance is not None and not await self._with(
@@ -422,16 +435,27 @@ class Intake:
                 before = core.buffered
                 taken += session.take(core, count)
                 count -= before - core.buffered
-                if not count or is_late:
+                if not count or is_late or (is_now and taken and asker is None):
                     break
+                asker = asker or object()
+                link.core.asking.ask(session, core, asker, count)
+                if not is_now:
+                    is_late = not await self._with(taken, core, self._wait(attached, deadline))
+                if is_now or (is_late and not core.prefetch_messages):
+                    # Only the primary knows whether there is a message now, or one on its way.
+                    await self._with(taken, core, self._drain(attached, asker))
+                    is_late = is_late or not core.buffered
                 # When time is up we look once more whether what we have is still ours.
-                is_late = not await self._with(taken, core, self._wait(attached, deadline))
-                if is_late and not taken:
+                if is_late and not taken and not core.buffered:
                     break
                 count = wanted - sum([span.stop - span.start for span in taken])
         except asyncio.CancelledError:
             self._undo_take(attached, taken)
             raise
+        finally:
+            if asker is not None:
+                link.core.asking.leave(session, core, asker)
+                link.flush_soon()
         if core.buffered:
             self.arrived()
         if count and not taken and link.away_s > self._scope.timeout:
@@ -469,7 +493,9 @@ class Intake:
 
     def _undo_take(self, attached: Attached, taken: Sequence[Span]) -> None:
         if attached is self._opening.result:
-            self.put_back(taken)
+            self.recall()
+            attached.core.put_back(taken)
+            self.arrived()
 
     async def _unhindered(self, deadline: float | None) -> bool:
         """Wait for the end of a commit or a rollback; False when it has not come by the deadline."""
@@ -484,7 +510,10 @@ class Intake:
     def put_back(self, taken: Sequence[Span]) -> None:
         """Undo a take that did not reach the application."""
         self.recall()
-        self._attached.core.put_back(taken)
+        link, session, core, _ = self._attached
+        core.put_back(taken)
+        link.core.asking.look(session, core)
+        link.flush_soon()
         self.arrived()
 
     async def _with(self, taken: list[Span], core: ConsumerCore, waiting: Coroutine[Any, Any, bool]) -> bool:
@@ -504,6 +533,23 @@ class Intake:
             # The application has worked off everything: do not let the server wait for its word.
             session.send_gathered(core)
         return await self._woken(attached, deadline) or core.buffered > 0
+
+    async def _drain(self, attached: Attached, asker: object) -> bool:
+        """Have all that is there now sent to us; False when the server has not answered that in time."""
+        link, session, core, _ = attached
+        if self._scope.ack_mode is not AckMode.DUPS_OK:
+            session.send_gathered(core)
+        deadline = link.loop.time() + ANSWER_SECONDS
+        link.core.asking.stop(core, asker)
+        # An answer to who asked before us may be older than what we know of.
+        for is_asked in (False, True):
+            if is_asked:
+                link.core.asking.drain(session, core)
+            while core.is_draining and not core.buffered and attached is self._opening.result:
+                if not await self._woken(attached, deadline):
+                    return False
+                self._check(attached)
+        return True
 
     async def _woken(self, attached: Attached, deadline: float | None) -> bool:
         """Wait until there is something to look at; False when there was nothing by the deadline."""
@@ -566,7 +612,7 @@ class Intake:
     def lend(self) -> Lot | None:
         """Let a thread hand out what is buffered without asking for each; None if that is not worthwhile."""
         attached = link, _, core, _ = self._attached
-        count_max = min(LOT_MESSAGES, core.prefetch_messages // 4)
+        count_max = min(LOT_MESSAGES, core.window // 4)
         if core.buffered < 2 or count_max < 2 or self._scope.hindrance is not None or self.error is not None:
             return None
         if not self._is_sure(attached):

@@ -17,7 +17,8 @@ What it leaves to others
     The face moves `take_output()` to the socket, hands in whole frames, calls `on_time` no
     later than `wake_ns`, and turns events into what the application waits for. Numbers,
     windows and outcomes are core_outbox's, buffers and credit core_consumer's; which server to try,
-    and when, is core_route's; whether what is buffered is still ours, core_sureness's.
+    and when, is core_route's; whether what is buffered is still ours, core_sureness's; credit for what
+    somebody waits for, and getting it back, core_asking's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from antiphon.client.core_asking import Asking
 from antiphon.client.core_consumer import ConsumerCore
+from antiphon.client.core_deadlines import Deadlines
 from antiphon.client.core_events import (
     Answered,
     Arrived,
@@ -64,6 +67,7 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerCheck,
     ConsumerClose,
+    ConsumerDrain,
     ConsumerGone,
     ConsumerLost,
     ConsumerOpen,
@@ -124,11 +128,11 @@ class ClientCore:
         self._output: list[Buffer] = []
         self._requests = Requests()
         self._closed: deque[int] = deque(maxlen=CLOSED_REMEMBERED)
-        # Publications by the time they were given, in the order of sending: the heads expire first.
-        self._watched: dict[int, deque[Publication]] = {}
+        self._deadlines = Deadlines()
         self._beat_ns = NEVER_NS
         self._silent_beats = 0
         self.sureness = Sureness(self._ask)
+        self.asking = Asking(self._ask)
         self.greet()
 
     @property
@@ -335,8 +339,8 @@ class ClientCore:
                 channel=consumer.channel,
                 destination=consumer.destination,
                 subscription=consumer.subscription,
-                credit_messages=consumer.prefetch_messages,
-                credit_bytes=consumer.prefetch_bytes,
+                credit_messages=consumer.granted[0],
+                credit_bytes=consumer.granted[1],
             ),
             Done,
             session.session,
@@ -486,6 +490,8 @@ class ClientCore:
         session = self.sessions.get(request.session)
         if isinstance(request.frame, ConsumerCheck):
             return self.sureness.checked(now_ns, session, request.frame.consumer)
+        if isinstance(request.frame, ConsumerDrain):
+            return self.asking.answered(session, request.frame.consumer)
         reply = frame
         match frame:
             case SessionOpened():
@@ -550,6 +556,8 @@ class ClientCore:
         asked = request.frame
         if isinstance(asked, ConsumerCheck):
             return []
+        if isinstance(asked, ConsumerDrain):
+            return self.asking.answered(self.sessions.get(request.session), asked.consumer)
         if isinstance(asked, SessionOpen) and request.is_own:
             session = self.sessions.get(asked.session)
             return [] if session is None else self._end_session(session, SessionClosed(error.text))
@@ -569,6 +577,7 @@ class ClientCore:
             return []
         session.arrive(consumer, frame)
         consumer.heard(now_ns, self.sureness.sure_ns)
+        self.asking.look(session, consumer)
         return [Arrived(session=frame.session, consumer=frame.consumer)]
 
     def _on_consumer_lost(self, frame: ConsumerLost) -> None:
@@ -628,18 +637,13 @@ class ClientCore:
 
     def watch(self, publication: Publication, timeout_ns: int) -> None:
         """Report the publication as `Expired` unless it has its outcome by its deadline."""
-        watched = self._watched.get(timeout_ns)
-        if watched is None:
-            watched = self._watched[timeout_ns] = deque()
-        while watched and watched[0].is_settled:
-            watched.popleft()
-        watched.append(publication)
+        self._deadlines.watch(publication, timeout_ns)
         self._wake(publication.deadline_ns)
 
     @property
     def is_awaited(self) -> bool:
         """Does anybody wait for the outcome of a publication?"""
-        return any(not p.is_settled for watched in self._watched.values() for p in watched)
+        return self._deadlines.is_awaited
 
     def on_time(self, now_ns: int) -> list[Event]:
         """Do what is due; `wake_ns` says when there will be more."""
@@ -649,7 +653,10 @@ class ClientCore:
             due_ns = session.on_time(now_ns)
             if due_ns is not None:
                 self._wake(due_ns)
-        self._expire(now_ns, events)
+        expired, next_ns = self._deadlines.expire(now_ns)
+        events += [Expired(publication=publication) for publication in expired]
+        if next_ns is not None:
+            self._wake(next_ns)
         if self._beat_ns <= now_ns:
             self._beat(now_ns, events)
         self._wake(self._beat_ns)
@@ -658,17 +665,6 @@ class ClientCore:
     def _wake(self, at_ns: int) -> None:
         if at_ns < self.wake_ns:
             self.wake_ns = at_ns
-
-    def _expire(self, now_ns: int, events: list[Event]) -> None:
-        for timeout_ns, watched in list(self._watched.items()):
-            while watched and (watched[0].is_settled or watched[0].deadline_ns <= now_ns):
-                publication = watched.popleft()
-                if not publication.is_settled:
-                    events.append(Expired(publication=publication))
-            if watched:
-                self._wake(watched[0].deadline_ns)
-            else:
-                del self._watched[timeout_ns]
 
     @property
     def _half_beat_ns(self) -> int:
@@ -695,6 +691,6 @@ class ClientCore:
             for outbox in session.outboxes.values():
                 tags += outbox.abandon()
         self._requests.clear()
-        self._watched.clear()
+        self._deadlines.clear()
         self._output.clear()
         return tags

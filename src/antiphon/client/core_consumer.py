@@ -6,7 +6,9 @@ What it promises
     C1  Messages are taken in the order they were delivered, each once.
     C2  Credit counts what the application took, not what arrived: no more than
         `prefetch_messages` messages are ever buffered, and hardly more than
-        `prefetch_bytes` of bodies.
+        `prefetch_bytes` of bodies. A consumer may begin with credit for fewer, which grows as it
+        takes them: one that has taken little does not keep many from others.
+    C7  Without a prefetch it has credit for what somebody wants, and no more (`core_asking`).
     C3  Nothing is acknowledged that the application did not take.
     C4  What was delivered and is not known to be acknowledged is still ours on another connection,
         and is not delivered to us again. What was given to others meanwhile, and the application has
@@ -33,6 +35,12 @@ from antiphon.wire.frames import ConsumerResume, Deliver
 
 PREFETCH_MESSAGES = 1_000
 PREFETCH_BYTES = 1024 * 1024
+
+FIRST_MESSAGES = 32
+"""How many messages a consumer that was not told how many to prefetch has credit for at first."""
+
+_GROWTH = 4
+"""So many times what was taken since the last credit, it then has credit for."""
 
 HELD_RANGES_MAX = 65_536
 """What of it is claimed on another connection: a megabyte of ranges. What is beyond may come twice."""
@@ -83,6 +91,7 @@ class ConsumerCore:
         subscription: int = 0,
         prefetch_messages: int = PREFETCH_MESSAGES,
         prefetch_bytes: int = PREFETCH_BYTES,
+        first_messages: int | None = None,
         acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
         pace: Pace = USUAL,
     ) -> None:
@@ -95,6 +104,14 @@ class ConsumerCore:
         self._acknowledge = acknowledge
         self.prefetch_messages = prefetch_messages
         self.prefetch_bytes = prefetch_bytes
+        # How many it has credit for at a time; it grows up to `prefetch_messages` (C2).
+        self.window = min(first_messages or prefetch_messages, prefetch_messages)
+        self._taken_then = 0
+        # Who waits for how many, and whose time is up: those take what comes, and want no more (C7).
+        self.wants: dict[object, int] = {}
+        self.late: set[object] = set()
+        # Was the server asked to use up its credit, and has not answered?
+        self.is_draining = False
         self.buffered = 0
         self.is_closing = False
         self.recall: Callable[[], None] | None = None
@@ -120,7 +137,7 @@ class ConsumerCore:
         self._arrived_through = 0
         self._arrived_bytes = 0
         self._taken_bytes = 0
-        self._granted = (prefetch_messages, prefetch_bytes)
+        self.granted = (self.window, prefetch_bytes)
         # Numbers to be acknowledged; the last run of them, which mostly just grows, for itself.
         self._gathered = Ranges()
         self._gathered_run = (0, 0)
@@ -155,7 +172,7 @@ class ConsumerCore:
             self.buffered += batch.count
             self._arrived_through += batch.count
             self._arrived_bytes += span.body_bytes
-        messages, size = self._granted
+        messages, size = self.granted
         # A message that begins within the byte credit may end beyond it; and a new primary, which cannot
         # know the bytes its forerunner delivered, begins the byte credit anew.
         if (
@@ -184,6 +201,7 @@ class ConsumerCore:
         """The connection is gone: another server will be asked."""
         self.sure_until_ns = 0
         self.asked_ns = None
+        self.is_draining = False
 
     def answered(self, now_ns: int, sure_ns: int) -> None:
         """The server said that what is buffered is ours, since we asked.
@@ -203,7 +221,10 @@ class ConsumerCore:
 
     def resumption(self, request: int, session: int) -> ConsumerResume:
         """The wish to go on there from where we are."""
-        messages, size = self._granted
+        if not self.prefetch_messages:
+            # What a lost connection had credit for, and nobody wants any more, is not asked for again.
+            self.granted = (max(self._arrived_through, self._wanted_through), self.granted[1])
+        messages, size = self.granted
         held = self.unconfirmed
         if len(held) > HELD_RANGES_MAX:
             held = Ranges(list(held)[:HELD_RANGES_MAX])
@@ -324,22 +345,61 @@ class ConsumerCore:
 
     def new_credit(self) -> tuple[int, int] | None:
         """Credit to grant (messages, bytes, both absolute) once half of the last is used up; else None."""
-        messages, size = self._granted
+        if self.is_draining:
+            return None
+        messages, size = self.granted
         taken = self.taken_through
-        if (
-            2 * (messages - taken) > self.prefetch_messages
-            and 2 * (size - self._taken_bytes) > self.prefetch_bytes
-        ):
+        if not self.prefetch_messages:
+            if self._wanted_through <= messages:
+                return None
+            through = self._wanted_through
+        elif 2 * (messages - taken) > self.window and 2 * (size - self._taken_bytes) > self.prefetch_bytes:
             return None
+        else:
+            grown = max(self.window, _GROWTH * (taken - self._taken_then))
+            self.window, self._taken_then = min(grown, self.prefetch_messages), taken
+            through = taken + self.window
         # Absolute figures only ever grow: after `put_back` the old ones stand.
-        granted = (
-            max(messages, taken + self.prefetch_messages),
-            max(size, self._taken_bytes + self.prefetch_bytes),
-        )
-        if granted == self._granted:
+        granted = (max(messages, through), max(size, self._taken_bytes + self.prefetch_bytes))
+        if granted == self.granted:
             return None
-        self._granted = granted
+        self.granted = granted
         return granted
+
+    # -- without a prefetch, and drained ---------------------------------------
+
+    @property
+    def _wanted_through(self) -> int:
+        """The delivery number of the last message that somebody wants (C7)."""
+        return self.taken_through + sum(
+            [count for asker, count in self.wants.items() if asker not in self.late]
+        )
+
+    @property
+    def has_idle_credit(self) -> bool:
+        """May the server send what nobody wants?"""
+        used = max(self._arrived_through, self._wanted_through)
+        return not self.prefetch_messages and self.granted[0] > used
+
+    def take_unwanted(self) -> Ranges:
+        """What has come, and nobody waits for; the last ones first. It is not ours any more."""
+        unwanted = Ranges()
+        count = self.buffered - sum(self.wants.values())
+        for span in reversed(self.spans):
+            if count <= 0:
+                break
+            first, stop = span.numbers
+            unwanted.add(max(first, stop - count), stop)
+            count -= stop - first
+        if unwanted:
+            self.unconfirmed.remove_all(unwanted)
+            self._discard(unwanted)
+        return unwanted
+
+    def drained(self) -> None:
+        """The server has used up the credit: what has arrived is all that there was."""
+        self.is_draining = False
+        self.granted = (self._arrived_through, self.granted[1])
 
     # -- acknowledgements ------------------------------------------------------
 

@@ -75,6 +75,14 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreditReturned:
+    """A consumer has been drained: what it was sent has arrived."""
+
+    session: int
+    consumer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerEnded:
     """The server has closed a consumer."""
 
@@ -112,7 +120,16 @@ class Ended:
 
 
 Event: TypeAlias = (
-    Welcomed | Answered | Refused | Settled | Arrived | ConsumerEnded | SessionEnded | Expired | Ended
+    Welcomed
+    | Answered
+    | Refused
+    | Settled
+    | Arrived
+    | CreditReturned
+    | ConsumerEnded
+    | SessionEnded
+    | Expired
+    | Ended
 )
 
 

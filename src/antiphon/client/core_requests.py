@@ -16,6 +16,7 @@ from antiphon.wire.frames import (
     Browse,
     ConsumerCheck,
     ConsumerClose,
+    ConsumerDrain,
     ConsumerOpen,
     ConsumerResume,
     DestinationCreate,
@@ -41,6 +42,7 @@ RequestFrame: TypeAlias = (
     | ConsumerResume
     | ConsumerClose
     | ConsumerCheck
+    | ConsumerDrain
     | TransactionCommit
     | TransactionAsk
     | Browse

@@ -70,6 +70,18 @@ class Acknowledgement:
             listener(self)
 
 
+class ReturnedUnseen:
+    """The tag of messages that went back: nobody waits for the outcome."""
+
+    __slots__ = ()
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        """They are in their queue again."""
+
+    def lose(self, error: AntiphonError) -> None:
+        """They go back with the session."""
+
+
 class SessionCore:
     """One session, on one connection after the other.
 
@@ -167,6 +179,7 @@ class SessionCore:
         *,
         subscription: int = QUEUE,
         prefetch_messages: int = PREFETCH_MESSAGES,
+        first_messages: int | None = None,
         acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
     ) -> ConsumerCore:
         self.consumers_opened += 1
@@ -177,6 +190,7 @@ class SessionCore:
             channel=opened.channel,
             subscription=subscription,
             prefetch_messages=prefetch_messages,
+            first_messages=first_messages,
             acknowledge=acknowledge,
             pace=self._pace,
         )
@@ -262,23 +276,36 @@ class SessionCore:
                         self.drop(other, lost)
 
     def take(self, consumer: ConsumerCore, count: int) -> list[Span]:
-        """Up to `count` buffered messages; the server may then send more."""
+        """Up to `count` buffered messages; the server may then send more, to a consumer with a prefetch."""
         spans = consumer.take(count)
-        self._grant(consumer)
+        if consumer.prefetch_messages:
+            self.grant(consumer)
         return spans
 
     def drop(self, consumer: ConsumerCore, lost: Ranges) -> None:
         """Of what was buffered this is another's; the server may send more in its place."""
         consumer.drop(lost)
         if not consumer.is_closing:
-            self._grant(consumer)
+            self.grant(consumer)
 
-    def _grant(self, consumer: ConsumerCore) -> None:
+    def grant(self, consumer: ConsumerCore) -> None:
+        """Let the server send as much as the consumer has room for, if that is more than before."""
         credit = consumer.new_credit()
         if credit is not None and self.is_open:
             messages, size = credit
             frame = Credit(session=self.session, consumer=consumer.consumer, messages=messages, bytes=size)
             self._output.append(encode_frame(frame))
+
+    def return_unseen(self, consumer: ConsumerCore, numbers: Ranges) -> None:
+        """Nobody has seen these: they go back as if they had not been delivered."""
+        for part in _parts(numbers):
+            returned = Return(
+                destination=consumer.destination,
+                subscription=consumer.subscription,
+                counted=False,
+                ranges=part,
+            )
+            self.outbox(consumer.channel).order(returned, ReturnedUnseen())
 
     # -- acknowledging ---------------------------------------------------------
 

@@ -24,6 +24,7 @@ from antiphon.client.core_events import (
     Answered,
     Arrived,
     ConsumerEnded,
+    CreditReturned,
     Ended,
     Event,
     Expired,
@@ -70,6 +71,9 @@ class Receiver(Protocol):
 
     def arrived(self) -> None:
         """There are messages."""
+
+    def credit_returned(self) -> None:
+        """What was sent is here, and nothing more is on its way."""
 
     def ended(self, error: AntiphonError) -> None:
         """There will be no more."""
@@ -281,6 +285,10 @@ class Link:
                 reply = self._replies.get(event.request)
                 if reply is not None and not reply.done():
                     reply.set_exception(event.error)
+            case CreditReturned():
+                receiver = self.receivers.get((event.session, event.consumer))
+                if receiver is not None:
+                    receiver.credit_returned()
             case ConsumerEnded():
                 receiver = self.receivers.pop((event.session, event.consumer), None)
                 if receiver is not None:

@@ -64,8 +64,11 @@ class Session(Block):
     ) -> Consumer:
         """A consumer of the messages of a destination.
 
-        At most `prefetch` messages (1,000 if not given), and about 1 MiB, are sent ahead
-        of what the application has taken.
+        At most `prefetch` messages, and about 1 MiB, are sent ahead of what the application has taken.
+        If it is not given, that is 32 at first and up to 1,000 as the application takes them, so that
+        workers which start one after the other share a backlog. With 0 nothing is sent ahead: each call
+        asks for what it returns, and other consumers get the rest. A call that ends without a message
+        leaves nothing behind: what was on its way goes back to its queue as if it had not been delivered.
 
         A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
         one has a name, unique for the connection's client id, and stays: messages wait in it until

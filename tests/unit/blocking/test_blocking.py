@@ -119,7 +119,7 @@ def test_errors_are_raised_at_once(session: blocking.Session) -> None:
     with pytest.raises(antiphon.InvalidName):
         session.producer("no such kind")
     with pytest.raises(antiphon.LocalError, match="prefetch"):
-        session.consumer(QUEUE, prefetch=0)
+        session.consumer(QUEUE, prefetch=-1)
     with pytest.raises(antiphon.ConnectionFailed):
         blocking.connect("antiphon://127.0.0.1:1", timeout=1)
 
@@ -504,7 +504,7 @@ def test_a_loop_asks_the_other_thread_for_few_of_its_messages(
     server: ServerThread, session: blocking.Session
 ) -> None:
     fill(server, *numbered(1_000))
-    consumer = session.consumer(QUEUE)
+    consumer = session.consumer(QUEUE, prefetch=1_000)
     server.until(lambda s: len(next(iter(s.consumers.values())).holds) == 1_000)
     calls = 0
     begin = LoopThread.begin

@@ -197,6 +197,12 @@ class FakeServer:
                 consumer = self.consumers[frame.session, frame.consumer]
                 consumer.messages, consumer.bytes = frame.messages, frame.bytes
                 self.deliver()
+            case frames.ConsumerDrain():
+                consumer = self.consumers[frame.session, frame.consumer]
+                consumer.messages, consumer.bytes = frame.messages, frame.bytes
+                self.deliver()
+                consumer.messages = consumer.delivered
+                peer.say(frames.Done(request=frame.request))
             case frames.ConsumerClose():
                 self._give_back(self.consumers.pop((frame.session, frame.consumer)), frame.seen_through)
                 peer.say(frames.Done(request=frame.request))

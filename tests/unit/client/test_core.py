@@ -575,9 +575,9 @@ def test_a_settled_publication_does_not_expire_and_is_not_remembered() -> None:
         core.watch(publication, 1_000)
         session.submit("a", publication)
         core.receive(0, confirm(number))
-    assert [len(watched) for watched in core._watched.values()] == [1]
+    assert [len(watched) for watched in core._deadlines._watched.values()] == [1]
     assert core.on_time(1_000) == []
-    assert core._watched == {}
+    assert core._deadlines._watched == {}
 
 
 def test_publications_with_less_time_expire_before_others_with_more() -> None:
