@@ -91,6 +91,7 @@ HUNTS = [
     Hunt("cluster", planted.SHED_ONE_TOO_MANY, 8, ("I28",)),  # 1.1
     Hunt("cluster", planted.LATE_WORD_DETACHES, 22, ("I29",)),  # 3.6
     Hunt("cluster", planted.EXPIRED_THOUGH_RESUMED, 12, ("I29",)),  # 1.9
+    Hunt("cluster", planted.CREDIT_KEPT, 8, ("I32", "it allowed 0 messages")),  # 1.0
     Hunt("transactions", planted.DECISION_NOT_ORDERED, 8, ("has not decided", "nobody has decided")),  # 1.3
     Hunt("transactions", planted.PARTICIPANT_DECIDES_ALONE, 9, ("has let go of", "lets go of")),  # 1.4
     # Who was restored and who was not differ from then on: in what they hold, decide, promise or report.

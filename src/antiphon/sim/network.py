@@ -38,11 +38,15 @@ from antiphon.wire.frames import (
     Command,
     Confirm,
     ConsumerClose,
+    ConsumerDrain,
     ConsumerGone,
     ConsumerLost,
+    ConsumerOpen,
     ConsumerResume,
     ConsumerResumed,
+    Credit,
     Deliver,
+    Done,
     Goodbye,
     ServerFrame,
     SessionClose,
@@ -321,6 +325,8 @@ class ClientPort:
         self._attached: dict[tuple[int, int], int] = {}
         # Consumers that want to be attached again, by connection and request.
         self._coming_back: dict[tuple[int, int], ConsumerResume] = {}
+        # Requests to drain a consumer.
+        self._draining: dict[tuple[int, int], Holder] = {}
         # Consumers that were closed in this step.
         self._closed: list[ConsumerClose] = []
 
@@ -404,14 +410,30 @@ class ClientPort:
                     elif isinstance(frame, SessionOpen | SessionClose) and frame.session:
                         self._let_go(None, frame.session, None)
                         self._leave(None, frame.session)
-                    elif isinstance(frame, ConsumerResume):
-                        self._coming_back[event.conn, frame.request] = frame
+                    else:
+                        self._look_at_credit(event.conn, frame)
 
     def after_step(self) -> None:
         """What came before the end of a consumer and was handed over in the same step is not held either."""
         for frame in self._closed:
             self._let_go(None, frame.session, frame.consumer)
         self._closed.clear()
+
+    def _look_at_credit(self, conn: int, frame: ClientFrame) -> None:
+        if not isinstance(frame, ConsumerOpen | ConsumerResume | ConsumerDrain | Credit):
+            return
+        holder = Holder(conn, frame.session, frame.consumer)
+        match frame:
+            case ConsumerResume():
+                self._coming_back[conn, frame.request] = frame
+                self._watch.on_credit(self._node, holder, frame.credit_messages, frame.delivered_messages)
+            case ConsumerOpen():
+                self._watch.on_credit(self._node, holder, frame.credit_messages, 0)
+            case ConsumerDrain():
+                self._draining[conn, frame.request] = holder
+                self._watch.on_credit(self._node, holder, frame.messages, None)
+            case Credit():
+                self._watch.on_credit(self._node, holder, frame.messages, None)
 
     def _look_at_command(self, frame: Command) -> None:
         header, body = read_command(frame.command)
@@ -430,9 +452,15 @@ class ClientPort:
             elif isinstance(frame, Deliver):
                 holder = Holder(conn, frame.session, frame.consumer)
                 self._holders[holder] = None
+                delivery = frame.first_delivery - 1
                 for first, redelivered, batch in frame.pieces:
                     count = Batch.decode(batch).count
+                    delivery += count
                     self._watch.on_handed_out(self._node, holder, first, count, redelivered)
+                self._watch.on_sent_through(self._node, holder, delivery)
+            elif isinstance(frame, Done):
+                if (drained := self._draining.pop((conn, frame.request), None)) is not None:
+                    self._watch.on_drained(self._node, drained)
             elif isinstance(frame, ConsumerLost):
                 holder = Holder(conn, frame.session, frame.consumer)
                 self._watch.on_lost_told(self._node, holder, frame.lost)

@@ -111,6 +111,16 @@ class Checker:
     def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
         """Messages with consecutive numbers left the node for a consumer."""
 
+    def on_credit(self, node: int, holder: Holder, through: int, sent: int | None) -> None:
+        """The node heard that a consumer may be sent messages through this one; a new one has been `sent` so
+        many before."""
+
+    def on_sent_through(self, node: int, holder: Holder, delivery: int) -> None:
+        """Messages left the node for a consumer; the last of them is its so-manyth."""
+
+    def on_drained(self, node: int, holder: Holder) -> None:
+        """The node told a client that a consumer has what there was, and no credit any more."""
+
     def on_holder_gone(self, node: int, holder: Holder) -> None:
         """The node learned that a consumer is no more; what it held may go to others."""
 
@@ -253,6 +263,9 @@ class Watch:
     on_envelope_uncertain: Callable[[int, int], None]
     at_end: Callable[[dict[int, NodeFacts]], None]
     on_handed_out: Callable[[int, Holder, int, int, int], None]
+    on_credit: Callable[[int, Holder, int, int | None], None]
+    on_sent_through: Callable[[int, Holder, int], None]
+    on_drained: Callable[[int, Holder], None]
     on_holder_gone: Callable[[int, Holder], None]
     on_attached: Callable[[int, int, int], None]
     on_left: Callable[[int, int, int], None]

@@ -430,6 +430,14 @@ def _for_return_after_a_fence(chance: random.Random, profile: ClusterProfile) ->
     profile.clients.patience_ns = 0
 
 
+def _for_kept_credit(chance: random.Random, profile: ClusterProfile) -> None:
+    """Consumers without a prefetch ask for what is there now, and mostly there is nothing."""
+    profile.queues, profile.consumers = 1, 3
+    profile.clients.asking_share = 1.0
+    profile.clients.publish_pause_ns = 60 * MILLISECOND_NS
+    profile.clients.take_pause_ns = 10 * MILLISECOND_NS
+
+
 MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.HELD_RANGES_IGNORED: _for_held_ranges,
     planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
@@ -449,4 +457,5 @@ MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     planted.SHED_ONE_TOO_MANY: _for_retention_by_bytes,
     planted.LATE_WORD_DETACHES: _for_late_words,
     planted.EXPIRED_THOUGH_RESUMED: _for_return_after_a_fence,
+    planted.CREDIT_KEPT: _for_kept_credit,
 }

@@ -50,3 +50,5 @@ def draw_waits(chance: random.Random, profile: ClusterProfile) -> None:
         linger_commands=chance.choice((1, 2, 4, 16)),
         small_bytes=chance.choice((1, 100, 65_536)),
     )
+    # Drawn last: what is above is what it was without it.
+    profile.clients.asking_share = chance.choice((0.0, 0.0, 0.4, 1.0))

@@ -37,6 +37,7 @@ from antiphon.wire.frames import (
     Command,
     Confirm,
     ConsumerClose,
+    ConsumerDrain,
     ConsumerGone,
     ConsumerLost,
     ConsumerOpen,
@@ -251,6 +252,11 @@ class ConsumerSession(SimSession):
         self._seen_through = 0
         self._to_acknowledge = Ranges()
         self._closing = 0
+        # Without a prefetch: how far it has asked and been sent, and the request that drains it.
+        self._is_asking = False
+        self._asked_through = 0
+        self._sent_through = 0
+        self._draining = 0
 
     @property
     def holder(self) -> Holder:
@@ -264,6 +270,8 @@ class ConsumerSession(SimSession):
     def start(self) -> None:
         self._attach()
         self._plan_acknowledgement()
+        if self.client.habits.asking_share:
+            self._plan_asking()
 
     def stop(self) -> None:
         # What the application held and had not acknowledged comes again, to us or to others.
@@ -278,6 +286,9 @@ class ConsumerSession(SimSession):
         self._is_attached = True
         self._seen_through = 0
         self._arrived.clear()
+        self._is_asking = client.is_without_prefetch()
+        self._asked_through = self._sent_through = self._draining = 0
+        credit = client.chance.randint(1, client.habits.credit_messages)
         client.say(
             ConsumerOpen(
                 request=client.next_request(self),
@@ -286,7 +297,7 @@ class ConsumerSession(SimSession):
                 channel=self.channel,
                 destination=self.destination,
                 subscription=self.subscription,
-                credit_messages=client.chance.randint(1, client.habits.credit_messages),
+                credit_messages=0 if self._is_asking else credit,
                 credit_bytes=client.habits.credit_bytes,
             )
         )
@@ -303,6 +314,7 @@ class ConsumerSession(SimSession):
                 sequence = piece.first_sequence + row
                 self._arrived.append(Taken(delivery, sequence, body, piece.redelivery_count))
                 delivery += 1
+        self._sent_through = delivery - 1
         has = [*[taken.sequence for taken in self._arrived], *self._to_acknowledge.numbers()]
         self.client.watch.on_has(self.holder, self.channel, has)
         if was_empty:
@@ -354,6 +366,8 @@ class ConsumerSession(SimSession):
         if chance.random() < client.habits.reopen_probability:
             self._close()
             return
+        if self._is_asking:
+            return
         messages = self._seen_through + len(self._arrived) + chance.randint(1, client.habits.credit_messages)
         client.say(Credit(session=self.id, consumer=self.consumer, messages=messages, bytes=messages << 16))
         if self._arrived:
@@ -379,6 +393,49 @@ class ConsumerSession(SimSession):
         if request == self._closing:
             self._closing = 0
             self._attach()
+        elif request == self._draining:
+            # There was nothing, or it has come.
+            self._draining = 0
+            self._asked_through = self._sent_through
+
+    def _plan_asking(self) -> None:
+        client = self.client
+        life, pause = client.life, client.asking.randrange(client.habits.take_pause_ns)
+        client.world.after(pause, lambda: self._ask_later(life))
+
+    def _ask_later(self, life: int) -> None:
+        if self.client.life == life and self.is_ready:
+            self._ask()
+            self._plan_asking()
+
+    def _ask(self) -> None:
+        """Ask for the next message when the last is acknowledged; sometimes only for what is there now."""
+        client = self.client
+        is_busy = self._draining or self._arrived or self._to_acknowledge
+        if is_busy or not (self._is_asking and self._is_attached):
+            return
+        is_waiting = self._asked_through > self._sent_through
+        if client.asking.random() < 0.5:
+            if not is_waiting:
+                self._asked_through += 1
+                client.say(
+                    Credit(
+                        session=self.id, consumer=self.consumer, messages=self._asked_through, bytes=1 << 60
+                    )
+                )
+            return
+        client.world.probe("client.drained_waiting" if is_waiting else "client.drained_at_once")
+        self._asked_through += not is_waiting
+        self._draining = client.next_request(self)
+        client.say(
+            ConsumerDrain(
+                request=self._draining,
+                session=self.id,
+                consumer=self.consumer,
+                messages=self._asked_through,
+                bytes=1 << 60,
+            )
+        )
 
     def _plan_acknowledgement(self) -> None:
         client = self.client

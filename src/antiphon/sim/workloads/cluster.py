@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import Acknowledgements, Finality
+from antiphon.sim.checkers.asking import Asked
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.disks import SameDisks
 from antiphon.sim.checkers.durability import Confirmations
@@ -85,6 +86,7 @@ class ClusterRun(TownRun[ClusterProfile]):
             hands,
             GivenOut(self.world, self._channel, hands),
             OneCopy(self.world),
+            Asked(self.world, is_one_by_one=True),
             self._converging(self._channel),
             SameDisks(self.world),
             *self._of_time(destinations),

@@ -10,13 +10,23 @@ numbers from the wire and not from the core that counts them.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 from antiphon.batch import Batch
 from antiphon.client.core import NEVER_NS, ClientCore
 from antiphon.client.core_consumer import ConsumerCore, Span
-from antiphon.client.core_events import Answered, Arrived, Ended, Refused, SessionEnded, Settled, Welcomed
+from antiphon.client.core_events import (
+    Answered,
+    Arrived,
+    CreditReturned,
+    Ended,
+    Refused,
+    SessionEnded,
+    Settled,
+    Welcomed,
+)
 from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
 from antiphon.client.core_gathering import Chunk
 from antiphon.client.core_session import SessionCore
@@ -112,8 +122,11 @@ class LibraryClient(ClientProcess):
         """What was planned on the connection before does not happen any more."""
         if self._opened is not None and self._is_producer:
             self._plan_publishing()
-        elif self._consumer is not None and self._consumer.buffered:
-            self._plan_taking()
+        elif self._consumer is not None:
+            if self._consumer.buffered:
+                self._plan_taking()
+            if not self._consumer.prefetch_messages:
+                self._plan_asking()
 
     # Talking.
 
@@ -147,6 +160,8 @@ class LibraryClient(ClientProcess):
             case Arrived():
                 self._look_at_hands(event.consumer)
                 self._plan_taking()
+            case CreditReturned():
+                self._on_credit_returned(event.consumer)
             case Refused() | ConsumerClosed():
                 self.world.probe(f"library.refused.{event.error.code}")
                 if self._session is not None and self._session.error is None:
@@ -200,6 +215,9 @@ class LibraryClient(ClientProcess):
         assert self._core is not None, "a consumer without a connection"
         assert self._session is not None and self._opened is not None, "a consumer before its destination"
         prefetch = self.chance.randint(1, self.habits.credit_messages)
+        if self.is_without_prefetch():
+            prefetch = 0
+            self._plan_asking()
         self._consumer = self._session.new_consumer(self.queue, self._opened, prefetch_messages=prefetch)
         self._core.open_consumer(self._session, self._consumer)
 
@@ -294,6 +312,47 @@ class LibraryClient(ClientProcess):
             body = bytes(message.body_bytes)
             self.watch.on_received(holder, message.sequence, body, message.delivery_count - 1)
         session.gather(self.world.now_ns, consumer, spans)
+        self._core.asking.leave(session, consumer, self)
         self._flush()
         if consumer.buffered:
             self._plan_taking()
+
+    # Asking for one message at a time.
+
+    def _plan_asking(self) -> None:
+        life = self.life
+        self.world.after(self.asking.randrange(self.habits.take_pause_ns), lambda: self._ask_later(life))
+
+    def _ask_later(self, life: int) -> None:
+        session, consumer, core = self._session, self._consumer, self._core
+        if self.life != life or session is None or consumer is None or core is None:
+            return
+        ask(self.asking, core, session, consumer, self)
+        self._flush()
+        self._plan_asking()
+
+    def _on_credit_returned(self, number: int) -> None:
+        """There was nothing for who asked, or it has come."""
+        assert self._core is not None and self._session is not None, "an answer without a session"
+        consumer = self._session.consumers[number]
+        self.world.probe("library.drained_something" if consumer.buffered else "library.drained_nothing")
+        if self in consumer.late and not consumer.buffered:
+            self._core.asking.leave(self._session, consumer, self)
+
+
+def ask(
+    chance: random.Random, core: ClientCore, session: SessionCore, consumer: ConsumerCore, asker: object
+) -> None:
+    """Ask for a message; or, of one that was asked for, wait for it, stop waiting, or be interrupted."""
+    asking = core.asking
+    if asker not in consumer.wants:
+        if not consumer.is_closing:
+            asking.ask(session, consumer, asker, 1)
+        if chance.random() < 0.7:
+            return
+    how = chance.random()
+    if how < 0.3:
+        asking.stop(consumer, asker)
+        asking.drain(session, consumer)
+    elif how < 0.5:
+        asking.leave(session, consumer, asker)

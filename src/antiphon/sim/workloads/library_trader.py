@@ -16,6 +16,7 @@ from antiphon.client.core_consumer import ConsumerCore
 from antiphon.client.core_events import (
     Answered,
     Arrived,
+    CreditReturned,
     Refused,
     SessionEnded,
     Settled,
@@ -26,7 +27,7 @@ from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Departure
 from antiphon.client.core_transaction import RowNumbers, Taken, TransactedPart, TransactionCore
 from antiphon.errors import LocalError, TransactionRolledBack
 from antiphon.sim.checkers.bank import Key, Money, amount_of
-from antiphon.sim.workloads.library import LibraryClient, Ticket
+from antiphon.sim.workloads.library import LibraryClient, Ticket, ask
 from antiphon.sim.workloads.teller import AGAIN_NS, Account, Branch
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
@@ -182,6 +183,8 @@ class LibraryTrader(LibraryClient):
                 self._reopen()
             case Arrived():
                 self._look_at_hands(event.consumer)
+            case CreditReturned():
+                self._on_credit_returned(event.consumer)
 
     def _on_reply(self, request: int, reply: object) -> None:
         wanted = self._replies.pop(request, None)
@@ -224,6 +227,8 @@ class LibraryTrader(LibraryClient):
     def _attach_at(self, at: int) -> None:
         assert self._core is not None and self._session is not None, "a consumer without a session"
         prefetch = self.chance.randint(1, self.habits.credit_messages)
+        if self.is_without_prefetch():
+            prefetch = 0
         name = f"queue:{self._accounts[at].name}"
         consumer = self._session.new_consumer(name, self._places[at], prefetch_messages=prefetch)
         self._consumers[at] = consumer
@@ -244,6 +249,9 @@ class LibraryTrader(LibraryClient):
         assert session is not None, "a transfer without a session"
         core, now_ns = self._core, self.world.now_ns
         assert core is not None, "a transfer without a connection"
+        for consumer in self._consumers.values():
+            if not consumer.prefetch_messages and not consumer.buffered:
+                ask(self.asking, core, session, consumer, self)
         buffering = [one for one in self._consumers.values() if one.buffered]
         rich = [one for one in buffering if core.sureness.is_sure(now_ns, session, one)]
         is_closing = self.manners.is_closing
@@ -257,6 +265,7 @@ class LibraryTrader(LibraryClient):
             most = consumer.buffered if is_closing else min(consumer.buffered, self.manners.messages_max)
             spans = session.take(consumer, chance.randint(1, most))
             consumer.hold(spans)
+            core.asking.leave(session, consumer, self)
             for message in self._tell_taken(consumer, spans):
                 body = bytes(message.body_bytes)
                 self.bank.on_delivered(consumer.channel, message.sequence, body)

@@ -43,6 +43,8 @@ class ClientHabits:
     names_channels: bool = False
     # Of a producer's confirmations: how many are followed at once by a look at what is stored.
     look_probability: float = 0.0
+    # How many consumers have no prefetch, and ask for one message at a time.
+    asking_share: float = 0.0
     # Of those that are made of the client library.
     pace: Pace = USUAL
 
@@ -67,6 +69,8 @@ class ClientProcess:
         self.watch = hall.watch
         self.habits = habits
         self.chance: random.Random = hall.world.random(f"workload/{name}")
+        # For what not all runs have, so that the others are what they were without it.
+        self.asking: random.Random = hall.world.random(f"asking/{name}")
         self.connection: Connection | None = None
         # Counts the connections; what was planned for an earlier one does not happen.
         self.life = 0
@@ -74,6 +78,10 @@ class ClientProcess:
         self.address = 0
         self._hall = hall
         self._heard_ns = 0
+
+    def is_without_prefetch(self) -> bool:
+        """Does a consumer that is about to be opened ask for one message at a time?"""
+        return self.asking.random() < self.habits.asking_share
 
     # For the kinds of client.
 

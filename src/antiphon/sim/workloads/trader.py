@@ -27,6 +27,7 @@ from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, Return
 from antiphon.wire.frames import (
     ConsumerClose,
+    ConsumerDrain,
     ConsumerGone,
     ConsumerLost,
     ConsumerOpen,
@@ -88,6 +89,10 @@ class Counter:
         self.arrived: deque[Coin] = deque()
         self.delivered = 0
         self.seen_through = 0
+        # Without a prefetch: how far it has asked, and is it being drained?
+        self.is_asking = False
+        self.asked_through = 0
+        self.is_draining = False
         # Before its connection was lost it was attached.
         self.may_come_back = False
 
@@ -95,7 +100,8 @@ class Counter:
         """Whatever had arrived comes again, to us or to others."""
         self.is_attached = self.may_come_back = False
         self.arrived.clear()
-        self.delivered = self.seen_through = 0
+        self.delivered = self.seen_through = self.asked_through = 0
+        self.is_draining = False
 
 
 class Trader(Committer[Transfer]):
@@ -176,13 +182,15 @@ class Trader(Committer[Transfer]):
         self._last_consumer += 1
         counter.consumer = self._last_consumer
         counter.is_attached = True
+        counter.is_asking = self.is_without_prefetch()
+        credit = self.chance.randint(1, self.habits.credit_messages)
         wish = ConsumerOpen(
             request=self.next_request(self._on_attached),
             session=self.session,
             consumer=counter.consumer,
             channel=counter.account.channel,
             destination=counter.account.destination,
-            credit_messages=self.chance.randint(1, self.habits.credit_messages),
+            credit_messages=0 if counter.is_asking else credit,
             credit_bytes=self.habits.credit_bytes,
         )
         self.say(wish)
@@ -195,7 +203,9 @@ class Trader(Committer[Transfer]):
         """Attach the consumer again, with everything that it holds."""
         self.world.probe("trader.consumer_came_back")
         counter.is_attached = True
-        counter.may_come_back = False
+        counter.may_come_back = counter.is_draining = False
+        credit = self.chance.randint(1, self.habits.credit_messages)
+        counter.asked_through = counter.delivered
         wish = ConsumerResume(
             request=self.next_request(lambda frame: self._on_come_back(counter, frame)),
             session=self.session,
@@ -203,7 +213,7 @@ class Trader(Committer[Transfer]):
             channel=counter.account.channel,
             destination=counter.account.destination,
             subscription=0,
-            credit_messages=counter.delivered + self.chance.randint(1, self.habits.credit_messages),
+            credit_messages=counter.delivered + (0 if counter.is_asking else credit),
             credit_bytes=self.habits.credit_bytes,
             delivered_messages=counter.delivered,
             delivered_bytes=0,
@@ -290,6 +300,9 @@ class Trader(Committer[Transfer]):
             return
         if self.chance.random() < self.manners.look_probability:
             self.look_at(self.chance.choice(self.accounts))
+        for counter in self._counters.values():
+            if counter.is_asking and counter.is_attached and not counter.arrived:
+                self._ask(counter)
         rich = [one for one in self._counters.values() if one.arrived]
         is_closing = self.manners.is_closing
         if not rich or not (self.left or is_closing):
@@ -321,9 +334,35 @@ class Trader(Committer[Transfer]):
 
     def _see(self, counter: Counter, delivery: int) -> None:
         counter.seen_through = delivery
+        if counter.is_asking:
+            return
         messages = delivery + len(counter.arrived) + self.chance.randint(1, self.habits.credit_messages)
         self.say(
             Credit(session=self.session, consumer=counter.consumer, messages=messages, bytes=messages << 16)
+        )
+
+    def _ask(self, counter: Counter) -> None:
+        """Ask for the next message, or for what is there now; or no longer wait for one."""
+        if counter.is_draining:
+            return
+        is_waiting = counter.asked_through > counter.delivered
+        counter.asked_through = counter.delivered + 1
+        at, through = (self.session, counter.consumer), counter.asked_through
+        if self.asking.random() < 0.5:
+            if not is_waiting:
+                self.say(Credit(session=at[0], consumer=at[1], messages=through, bytes=1 << 60))
+            return
+
+        def drained(_: ServerFrame) -> None:
+            if (self.session, counter.consumer) == at:
+                counter.is_draining = False
+                counter.asked_through = counter.delivered
+
+        self.world.probe("trader.drained_waiting" if is_waiting else "trader.drained_at_once")
+        counter.is_draining = True
+        request = self.next_request(drained)
+        self.say(
+            ConsumerDrain(request=request, session=at[0], consumer=at[1], messages=through, bytes=1 << 60)
         )
 
     def _go_on(self) -> None:

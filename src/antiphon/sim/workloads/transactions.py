@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim import limits
+from antiphon.sim.checkers.asking import Asked
 from antiphon.sim.checkers.bank import Bank
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.disks import SameDisks
@@ -58,7 +59,8 @@ class TransactionRun(TownRun[TransactionProfile]):
         self._bank = Bank(self.world)
         self._hands = Hands(self.world)
         one_copy, finality = OneCopy(self.world), self._bank.finality
-        self._watch = self._watch_by([self._bank, finality, self._hands, one_copy, self._attachments])
+        asked = Asked(self.world, is_one_by_one=False)
+        self._watch = self._watch_by([self._bank, finality, self._hands, one_copy, asked, self._attachments])
         self._strikes = Strikes(self.world, self.profile.strikes, self.profile.strike_probability)
         self._build(self._quarters(), self._watch)
         self.clients = self._tellers()
