@@ -36,7 +36,7 @@ async def worked_off(consumer: antiphon.Consumer, count: int) -> dict[int, bool]
 
 async def arrival(consumer: antiphon.Consumer, body: bytes) -> None:
     """Wait until a message lies in the buffer of a consumer, without taking any."""
-    attached = consumer._opening.result
+    attached = consumer._intake._opening.result
     assert attached is not None
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
@@ -71,7 +71,7 @@ async def miss_failover(cluster: ClusterProcess, *, is_transacted: bool) -> None
     ):
         producer = await other.producer("queue:work")
         await producer.send_many([b"%d" % number for number in range(MESSAGES - 1)])
-        sleeper = await first.consumer("queue:work")
+        sleeper = await first.consumer("queue:work", prefetch=1_000)
         taken = await sleeper.receive(timeout=DEADLINE_SECONDS)
         assert taken is not None and not taken.redelivered
         await producer.send(b"before")
