@@ -91,8 +91,8 @@ def test_every_public_name_stands_on_the_page() -> None:
         f"at most {transactions.STAGED_SECONDS_MAX:,} s",
         f"of an application that stages | 1 to {staging.APPLICATION_BYTES_MAX} bytes |",
         f"| at most {aio.CREDENTIAL_CHARACTERS_MAX:,} characters each |",
-        f"| None: {core_consumer.PREFETCH_MESSAGES:,} |",
-        f"1 to {consumer.PREFETCH_MAX:,}",
+        f"{core_consumer.FIRST_MESSAGES} at first, up to {core_consumer.PREFETCH_MESSAGES:,}",
+        f"0 to {consumer.PREFETCH_MAX:,}",
     ],
 )
 def test_the_page_has_the_limits(limit: str) -> None:
