@@ -80,12 +80,11 @@ class Consumer(Block):
     async def receive(self, timeout: Duration | None = None) -> Message | None:
         """The next message; None when none came within `timeout`. Without a timeout, wait for it.
 
-        With a timeout of 0 the server is asked whether there is a message now.
-
         NotConnected instead of None when there has been no connection for longer than connect's `timeout`;
         it is looked for meanwhile, and the consumer goes on when it is there again.
 
         In an auto session the message is acknowledged, in the background, when this returns.
+        With a timeout of 0 the server is asked whether there is a message now.
 
         >>> message = await consumer.receive(timeout=1.0)
         """
@@ -98,10 +97,8 @@ class Consumer(Block):
     async def receive_many(self, n: int, timeout: Duration | None = None) -> list[Message]:
         """The next `n` messages; fewer, perhaps none, when no more came within `timeout`.
 
-        With a timeout of 0: those that were sent ahead; if there are none, the server is asked for what is
-        there now.
-
         In an auto session they are acknowledged, in the background, when this returns.
+        With a timeout of 0: those that were sent ahead; if that is none, what the server has now.
 
         >>> messages = await consumer.receive_many(1000, timeout=1.0)
         """
@@ -254,8 +251,7 @@ class Intake:
         except AntiphonError as error:
             self.ended(error)
             raise
-        # Who waits has asked the former one.
-        self.credit_returned()
+        self.credit_returned()  # who waits has asked the former one
         if self.error is not None:
             # It was closed meanwhile.
             self._scope.consumers.pop(self, None)
@@ -408,8 +404,7 @@ class Intake:
         link, session, core, _ = attached = self._opening.result or await self._open_to_take()
         deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
         taken: list[Span] = []
-        is_now = deadline is not None and not timeout
-        wanted, is_late, asker = count, False, None
+        wanted, is_late, asker, is_now = count, False, None, deadline is not None and not timeout
         try:
             while True:
                 if self._scope.hindrance is not None and not await self._with(
@@ -537,8 +532,6 @@ class Intake:
     async def _drain(self, attached: Attached, asker: object) -> bool:
         """Have all that is there now sent to us; False when the server has not answered that in time."""
         link, session, core, _ = attached
-        if self._scope.ack_mode is not AckMode.DUPS_OK:
-            session.send_gathered(core)
         deadline = link.loop.time() + ANSWER_SECONDS
         link.core.asking.stop(core, asker)
         # An answer to who asked before us may be older than what we know of.

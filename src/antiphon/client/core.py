@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.client.core_asking import Asking
+from antiphon.client.core_asking import CreditOnDemand
 from antiphon.client.core_consumer import ConsumerCore
 from antiphon.client.core_deadlines import Deadlines
 from antiphon.client.core_events import (
@@ -132,7 +132,7 @@ class ClientCore:
         self._beat_ns = NEVER_NS
         self._silent_beats = 0
         self.sureness = Sureness(self._ask)
-        self.asking = Asking(self._ask)
+        self.asking = CreditOnDemand(self._ask)
         self.greet()
 
     @property

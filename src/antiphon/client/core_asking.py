@@ -26,7 +26,7 @@ from antiphon.client.core_session import SessionCore
 from antiphon.wire.frames import AckMode, ConsumerDrain, Done
 
 
-class Asking:
+class CreditOnDemand:
     """Asks for the consumers of one client; `ask` is the core's way to make a request of its own."""
 
     __slots__ = ("_request",)
