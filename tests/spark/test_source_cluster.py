@@ -10,6 +10,7 @@ import pytest
 import antiphon.blocking
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import SourceOptions
+from antiphon.pipeline.patience import Patience, PatientRanges
 from antiphon.pipeline.planning import Limit, Planner
 from antiphon.pipeline.reading import read_span
 from tests.cluster_processes import ClusterProcess
@@ -29,9 +30,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         yield cluster
 
 
+def patient(ranges: antiphon.blocking.Ranges) -> PatientRanges:
+    return PatientRanges(lambda: ranges, Patience(SECONDS, 1.0))
+
+
 def planner(url: str, connection: antiphon.blocking.Connection, **options: str) -> Planner:
     parsed = SourceOptions.parse({"servers": url, **options})
-    return Planner(connection.ranges(), parsed)
+    return Planner(patient(connection.ranges()), parsed)
 
 
 def make(connection: antiphon.blocking.Connection, name: str, channel: str, count: int) -> None:
@@ -47,7 +52,7 @@ def read(
     found = []
     with connection.ranges() as ranges:
         for span in planner.spans(start, end):
-            for batch in read_span(ranges, span, has_body=False):
+            for batch in read_span(patient(ranges), span):
                 found += [(span.channel, number) for number in batch.column("sequence").to_pylist()]
     return found
 
