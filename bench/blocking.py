@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import antiphon
@@ -18,22 +12,6 @@ import antiphon.blocking
 
 MESSAGES = 20_000
 RUNS = 3
-
-
-def measure(arguments: argparse.Namespace) -> None:
-    """Start an embedded system, and print what each way to send and receive costs a message."""
-    with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as data:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "antiphon.cli.main", "up", "--data", data, "--port", "0", "--json"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert server.stdout is not None
-            report(json.loads(server.stdout.readline())["url"], arguments.size)
-        finally:
-            server.terminate()
-            server.wait(timeout=30)
 
 
 def report(url: str, size: int) -> None:

@@ -1,4 +1,4 @@
-"""One run of `antiphon bench` against something that is up, and the figures of it by their names."""
+"""An embedded system to measure, one run of `antiphon bench` against it, and its figures by their names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+
+@contextmanager
+def embedded() -> Iterator[str]:
+    """The address of an embedded message system, which is stopped and removed afterwards."""
+    # The project's own disk, not a memory file system: a sync must mean something.
+    with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as data:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "antiphon.cli.main", "up", "--data", data, "--port", "0", "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["url"]
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
 
 
 def measure(url: str, arguments: argparse.Namespace, options: Sequence[str] = ()) -> dict[str, Any]:

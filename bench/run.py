@@ -7,11 +7,8 @@ Starts an embedded message system on a temporary directory beside this file's pr
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import blocking
@@ -19,10 +16,11 @@ import bus
 import cluster
 import compare
 import failover
+import lines
 import spark
 import spark_kafka
 import transactions
-from figures import figure, measure
+from figures import embedded, figure, measure
 
 FIGURES = (
     "publish_rate",
@@ -43,6 +41,7 @@ def main() -> int:
     parser.add_argument("--against", metavar="REF", help="compare what messages cost with a commit")
     parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
     parser.add_argument("--blocking", action="store_true", help="measure programs without an event loop")
+    parser.add_argument("--lines", action="store_true", help="a million lines by `antiphon send`")
     parser.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
     parser.add_argument("--cluster", action="store_true", help="measure a cluster of three replicas")
@@ -55,7 +54,12 @@ def main() -> int:
     parser.add_argument("--transport", choices=("udp", "tcp"), default="udp", help="of the cluster")
     arguments = parser.parse_args()
     if arguments.blocking:
-        blocking.measure(arguments)
+        with embedded() as url:
+            blocking.report(url, arguments.size)
+        return 0
+    if arguments.lines:
+        with embedded() as url:
+            lines.report(url)
         return 0
     if arguments.cluster:
         cluster.measure(arguments)
@@ -80,21 +84,10 @@ def main() -> int:
     if arguments.against:
         compare.compare(arguments.against, arguments.pairs, arguments.messages)
         return 0
-    # The project's own disk, not a memory file system: a sync must mean something.
-    with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path(__file__).parent) as data:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "antiphon.cli.main", "up", "--data", data, "--port", "0", "--json"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["url"]
-            runs = [measure(url, arguments) for _ in range(arguments.runs)]
-            blocking.report(url, arguments.size)
-        finally:
-            server.terminate()
-            server.wait(timeout=30)
+    with embedded() as url:
+        runs = [measure(url, arguments) for _ in range(arguments.runs)]
+        blocking.report(url, arguments.size)
+        lines.report(url)
     print(f"medians of {len(runs)} runs, {arguments.messages:,} messages of {arguments.size} bytes:")
     for name in FIGURES:
         values = sorted(figure(run, name) for run in runs)
