@@ -597,9 +597,19 @@ class CommitServer:
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 stable = StableDetail.decode(entry.detail)
                 if stable.n > self._stable[0]:
-                    self._base_target = self._stable
+                    former = self._base_target = self._stable
                     self._stable = (stable.n, stable.digest)
                     self._begin_at_checkpoint(out)
+                    self._forget_marks(former[0])
+
+    def _forget_marks(self, stable_n: int) -> None:
+        """The log begins at one of the last two stable checkpoints, or at a checkpoint of this node.
+
+        A base that moves forgets older marks, too; the base of a spare that is not wanted does not move.
+        """
+        server = self._checkpoint_server
+        oldest = stable_n if server is None else min(stable_n, server.fallback_n)
+        self._marks = {n: ledger for n, ledger in self._marks.items() if n >= oldest}
 
     def _base_max(self) -> int:
         """How far the base may move here: a node that slept may know of checkpoints that it lacks."""

@@ -70,12 +70,6 @@ class CheckpointLine(Generic[W]):
         """The file of this checkpoint is durable, in place of the one that was there."""
         self._files[n] = self._asked.pop(n)
 
-    @property
-    def fallback_n(self) -> int:
-        """The newest but one that is there or asked for, where the base comes to stand; 0 if none is."""
-        numbers = sorted(self._files.keys() | self._asked.keys())
-        return numbers[-2] if len(numbers) > 1 else 0
-
     def release(self, before: int) -> set[int]:
         """Files below this number are dropped; returns the segments that the others need (L2, L3)."""
         for n in [n for n in sorted(self._files)[:-KEPT_ALWAYS] if n < before]:

@@ -624,16 +624,15 @@ class Journal:
             self._doomed += freed
         return len(freed)
 
-    def holds_space(self, fallback_n: int, live: Collection[int]) -> bool:
+    def holds_space(self, base: int, live: Collection[int]) -> bool:
         """Would two checkpoints free segments, and are there more than a journal at rest has?
 
-        `fallback_n` is where the base will stand when the checkpoints that there are have done their part:
-        those that were not yet let go of for another reason do not count. `live` are the segments that hold
-        what is live.
+        `base` is where the log begins now. The base may stay below a checkpoint that lies on this disk: not
+        every one is said to be stable. `live` are the segments that hold what is live.
         """
         # An envelope may lie in an older segment than its number.
-        first = next((number for number in self._tail if self._tail[number] > fallback_n), self._end.segment)
-        first = min(first, self.payloads.oldest_segment_after(fallback_n) or first)
+        first = next((number for number in self._tail if self._tail[number] > base), self._end.segment)
+        first = min(first, self.payloads.oldest_segment_after(base) or first)
         log = [number for number in self._tail if number >= first]
         dead = [number for number in self._kept if number not in live]
         return len(log) + len(dead) > REST_SEGMENTS - 1

@@ -350,9 +350,8 @@ class ChannelStorage:
 
     def _look_for_held_space(self) -> None:
         # What another node is fetching stays, whatever is checkpointed.
-        fallback_n = max(self._base, self._checkpoints.fallback_n)
         holds = not self._held_from and self._journal.holds_space(
-            fallback_n, self._manager.live_bytes_by_segment()
+            self._base, self._manager.live_bytes_by_segment()
         )
         if holds != self._holds_space:
             self._holds_space = holds

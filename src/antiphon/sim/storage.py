@@ -266,9 +266,8 @@ class ChannelStorage:
             self._look_for_held_space()
 
     def _look_for_held_space(self) -> None:
-        fallback_n = max(self._base, self._checkpoints.fallback_n)
         live = self._manager.live_bytes_by_segment()
-        holds = not self._held_from and self._journal.holds_space(fallback_n, live)
+        holds = not self._held_from and self._journal.holds_space(self._base, live)
         if holds != self._holds_space:
             self._world.probe("journal.space_held", holds)
             self._holds_space = holds

@@ -282,6 +282,17 @@ def test_a_witness_begins_behind_a_stable_mark_when_the_others_logs_no_longer_re
     assert (booth.server.log.base, booth.server.committed_upto) == (40, 40)
 
 
+def test_a_witness_that_is_not_wanted_keeps_the_ledgers_of_the_last_two_stable_marks_only() -> None:
+    booth = Booth(last=9, committed=3)
+    booth.server.reconfigure(booth.config, 0, None)
+    for n in range(40, 400, 10):
+        booth.step(learned(stable(n + 2, n), marks=((n, b"ledger at %d" % n),)))
+    assert booth.server.log.base == 0, "what it has to keep is no longer told to it"
+    assert sorted(booth.server._marks) == [380, 390]
+    effects = booth.hear(m.FetchIdReply((), 500, 380), 2)
+    assert order_in(effects) == [BaseMoved(390, OLD, b"ledger at 390", bytes(16))]
+
+
 def without_a_checkpoint_there() -> Booth:
     """It has applied everything through the stable mark at 40, and its own checkpoint is the one at 20."""
     booth = Booth(last=9, committed=3)

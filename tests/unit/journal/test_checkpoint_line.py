@@ -86,12 +86,3 @@ def test_a_dropped_file_that_is_written_again_keeps_the_segments_that_were_asked
     line = line_with({10: {1}, 20: {2}, 30: {3}})
     line.ask(Asked(10, (4,)), depends_on=5)
     assert line.release(20) == {2, 3, 4}
-
-
-def test_the_base_comes_to_stand_at_the_newest_but_one_that_is_there_or_asked_for() -> None:
-    line = line_with({10: {1}})
-    assert line.fallback_n == 0, "there is nothing to fall back on"
-    line.ask(Asked(20), depends_on=5)
-    assert line.fallback_n == 10
-    line.ask(Asked(30), depends_on=6)
-    assert line.fallback_n == 20
