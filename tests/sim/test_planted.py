@@ -72,7 +72,7 @@ HUNTS = [
     Hunt("cluster", planted.LOWER_GENERATION_ACCEPTED, 36, ("I13", "I14")),  # 5.7
     Hunt("cluster", planted.ACKNOWLEDGED_TWICE, 24, ("two acknowledgements",)),  # 4
     Hunt("cluster", planted.OLD_TERM_ACCEPTED, 18, ("I14",)),  # 2.8
-    Hunt("cluster", planted.STANDING_CLOCK_TRUSTED, 150, ("acknowledged for good", "I30")),  # 60
+    Hunt("cluster", planted.STANDING_CLOCK_TRUSTED, 12, ("acknowledged for good", "I30")),  # 1.7
     Hunt("cluster", planted.FLOOR_IGNORED, 24, ("I19",)),  # 4
     # Found at once on the disk; and without that, by a node that has to ask others for what it had.
     Hunt("cluster", planted.REFERENCES_IGNORED, 6, ("I22",)),  # 1.0

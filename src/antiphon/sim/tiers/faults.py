@@ -31,8 +31,8 @@ class Faults:
         # Of those who sleep, how many have a clock that stands still meanwhile: their machine is paused.
         self._freezes: random.Random = town.world.random("freezes")
         self._frozen_share = self._freezes.choice((0.0, 0.0, 0.5, 1.0))
-        if profile.is_made or profile.frozen_share is not None:
-            self._frozen_share = profile.frozen_share or 0.0
+        if profile.is_made:
+            self._frozen_share = 0.0
         self._is_over = False
 
     def plan(self) -> None:
@@ -46,6 +46,7 @@ class Faults:
             (profile.sleeps, self._sleep),
             (profile.door_sleeps, self._let_door_sleep),
             (profile.missed_failovers, self._miss_failover),
+            (profile.missed_ends, self._miss_end),
             (profile.partitions, self._part),
             (profile.clogs, self._clog),
             (profile.breaks, self._break),
@@ -121,6 +122,18 @@ class Faults:
             leader.crash()
         door = self._chance.choice(list(self._town.doors.values()))
         door.sleep(self._chance.randrange(300, 600) * MILLISECOND_NS)
+
+    def _miss_end(self) -> None:
+        """A client manager whose clock stands still is taken for dead, and the word that says so is lost.
+
+        What was said before that word, and the heartbeats after it, wait for the client manager to wake.
+        """
+        self._world.probe("faults.end_missed")
+        door = self._chance.choice(list(self._town.doors.values()))
+        silence_ns = self._profile.settings["silence_ms"] * MILLISECOND_NS
+        door.sleep(self._chance.randrange(2 * silence_ns, 3 * silence_ns), is_frozen=True)
+        pairs = [(one.node_id, door.node_id) for one in self._town.managers.values()]
+        self._after(silence_ns // 2, lambda: self._town.links.cut(pairs, silence_ns))
 
     def _leave(self, client: ClientProcess) -> Callable[[], None]:
         life = client.life

@@ -69,6 +69,10 @@ class ClusterProfile:
     leave_probability: float = 0.7
     # The primary goes while a client manager sleeps.
     missed_failovers: int = 0
+    # A client manager sleeps, and what tells it that it was taken for dead is lost.
+    missed_ends: int = 0
+    # Does each client begin at another client manager than the one before it?
+    is_spread: bool = False
     partitions: int = 0
     partition_ns_max: int = 800 * MILLISECOND_NS
     clogs: int = 0
@@ -83,9 +87,7 @@ class ClusterProfile:
     # The settings of all topics; those of the run's seed if there are none.
     topic_settings: str = ""
     sleep_ns_max: int = 1_200 * MILLISECOND_NS
-    # Of those who sleep, how many have a clock that stands still; None: it is drawn when the run begins, and
-    # where a profile is made for something else, there are none.
-    frozen_share: float | None = None
+    # Is it made for one planted bug? Then clocks of sleepers stand still only where it says so.
     is_made: bool = False
 
     disk: DiskHabits = field(default_factory=DiskHabits)
@@ -211,7 +213,8 @@ def _draw_habits(chance: random.Random, profile: ClusterProfile) -> None:
 def _be_gentle(profile: ClusterProfile) -> None:
     """Nothing fails but message managers, and a new primary waits for everybody."""
     profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
-    profile.sleeps = profile.blackouts = profile.misreads = profile.missed_failovers = 0
+    profile.sleeps = profile.blackouts = profile.misreads = 0
+    profile.missed_failovers = profile.missed_ends = 0
     profile.are_clocks_unsteady = False
     profile.links.drop_probability = profile.links.duplicate_probability = 0.0
     profile.links.tail_probability = 0.0
@@ -265,20 +268,26 @@ def _for_second_acknowledgements(chance: random.Random, profile: ClusterProfile)
 
 
 def _for_sleepers(chance: random.Random, profile: ClusterProfile) -> None:
-    """Client managers sleep until they are taken for dead, and their clocks stand still; their clients have
-    buffered much, and others, at other client managers, are awake.
+    """Client managers with idle consumers sleep until they are taken for dead, their clocks stand still, and
+    the word that says so is lost: else it lies behind the deliveries, and ends in the same step what they
+    began. Consumers at other client managers get and acknowledge the messages meanwhile.
     """
     _for_second_acknowledgements(chance, profile)
-    profile.doors, profile.door_sleeps, profile.frozen_share = 3, 4, 1.0
-    profile.safety_ns, profile.sleep_ns_max = 3_000 * MILLISECOND_NS, 2_000 * MILLISECOND_NS
-    # All begin at the same client manager; only those who have moved compete with a sleeper's clients.
-    profile.moves, profile.breaks, profile.client_crashes = 8, 0, 0
-    # Messages come as long as somebody may fall asleep, and lie in buffers for long.
-    profile.messages, profile.library_share = 120, 1.0
-    profile.clients.batch_rows_max, profile.clients.credit_messages = 5, 20
+    profile.shape = "three"
+    profile.doors, profile.door_sleeps, profile.missed_ends = 3, 0, 6
+    profile.safety_ns = 4_000 * MILLISECOND_NS
+    profile.is_spread, profile.moves, profile.breaks, profile.client_crashes = True, 4, 0, 0
+    profile.power_cuts = profile.clogs = 0
+    profile.links.drop_probability = 0.0
+    profile.settings["suspicion_ms"] = 300
+    # Messages come as long as a client manager may fall asleep, and consumers wait for them: a message that
+    # was buffered before is asked about, and the answer to that question comes too late.
+    profile.producers, profile.consumers = 4, 6
+    profile.messages, profile.library_share = 300, 1.0
+    profile.clients.batch_rows_max, profile.clients.credit_messages = 1, 20
     profile.clients.reopen_probability = 0.0
-    profile.clients.take_pause_ns = 200 * MILLISECOND_NS
-    profile.clients.publish_pause_ns = 100 * MILLISECOND_NS
+    profile.clients.take_pause_ns = 3 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 60 * MILLISECOND_NS
 
 
 def _for_old_terms(chance: random.Random, profile: ClusterProfile) -> None:

@@ -61,6 +61,9 @@ class ClusterRun(TownRun[ClusterProfile]):
         self._watch = self._watch_by(self._checkers())
         self._build([Quarter(config, self._watch)], self._watch)
         self.clients = [*self._producers(), *self._consumers(), *self._of_topics()]
+        if self.profile.is_spread:
+            for number, client in enumerate(self.clients):
+                client.address = number
         self.faults = Faults(self.town, self.profile, self.clients)
 
     def adjust(self, profile: ClusterProfile) -> None:
