@@ -566,10 +566,7 @@ class CommitServer:
     def _on_synced(self, index: int, out: list[RoleEffect]) -> None:
         self._synced = max(self._synced, index)
         held = self._held
-        while held:
-            is_covered = held[0][0] <= index or RELEASE_BY_EARLIER_SYNC in self._planted  # planted: any sync
-            if not is_covered:
-                break
+        while held and (held[0][0] <= index or RELEASE_BY_EARLIER_SYNC in self._planted):  # planted: any sync
             self._release(out)
 
     def _release(self, out: list[RoleEffect]) -> None:
@@ -600,16 +597,11 @@ class CommitServer:
                     former = self._base_target = self._stable
                     self._stable = (stable.n, stable.digest)
                     self._begin_at_checkpoint(out)
-                    self._forget_marks(former[0])
-
-    def _forget_marks(self, stable_n: int) -> None:
-        """The log begins at one of the last two stable checkpoints, or at a checkpoint of this node.
-
-        A base that moves forgets older marks, too; the base of a spare that is not wanted does not move.
-        """
-        server = self._checkpoint_server
-        oldest = stable_n if server is None else min(stable_n, server.fallback_n)
-        self._marks = {n: ledger for n, ledger in self._marks.items() if n >= oldest}
+                    # The log begins at one of these two, or at a checkpoint of this node. A base that moves
+                    # forgets older marks, too; the base of a spare that is not wanted does not move.
+                    server = self._checkpoint_server
+                    oldest = former[0] if server is None else min(former[0], server.fallback_n)
+                    self._marks = {n: ledger for n, ledger in self._marks.items() if n >= oldest}
 
     def _base_max(self) -> int:
         """How far the base may move here: a node that slept may know of checkpoints that it lacks."""
@@ -650,9 +642,8 @@ class CommitServer:
         is_sayable = 0 < self._base_unsaid <= self._committed_told and self._install_index <= self._synced
         if is_sayable and self.log_epoch == self.promised and self.status is ServerStatus.OK:
             self._durable_last, self._base_unsaid = max(self._durable_last, self._base_unsaid), 0
-            out.append(
-                Send(epoch_node(self.log_epoch), m.CommitAcknowledge(self.log_epoch, self._durable_last))
-            )
+            said = m.CommitAcknowledge(self.log_epoch, self._durable_last)
+            out.append(Send(epoch_node(self.log_epoch), said))
 
     def _begin_at_checkpoint(self, out: list[RoleEffect]) -> None:
         """A crash between a checkpoint of another node and its base leaves a log that ends before it."""
