@@ -68,7 +68,7 @@ HUNTS = [
     Hunt("bus", planted.EXCEPTIONS_OF_OTHERS_KEPT, 6, ("bounded memory",)),  # 1.0
     Hunt("bus", planted.HEARD_IS_DOUBTED, 60, ("bounded log",)),
     Hunt("bus", planted.HELD_SPACE_IGNORED, 6, ("bounded disk",)),  # 1.0
-    Hunt("cluster", planted.HELD_RANGES_IGNORED, 28, ("holds it",)),  # 4.5
+    Hunt("cluster", planted.HELD_RANGES_IGNORED, 28, ("holds it",)),  # 6
     Hunt("cluster", planted.LOWER_GENERATION_ACCEPTED, 36, ("I13", "I14")),  # 5.7
     Hunt("cluster", planted.ACKNOWLEDGED_TWICE, 24, ("two acknowledgements",)),  # 4
     Hunt("cluster", planted.OLD_TERM_ACCEPTED, 18, ("I14",)),  # 2.8
