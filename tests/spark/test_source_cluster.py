@@ -10,7 +10,7 @@ import pytest
 import antiphon.blocking
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import SourceOptions
-from antiphon.pipeline.patience import Patience, PatientRanges
+from antiphon.pipeline.patience import PatientRanges, RetryPolicy
 from antiphon.pipeline.planning import Limit, Planner
 from antiphon.pipeline.reading import read_span
 from tests.cluster_processes import ClusterProcess
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 
 def patient(ranges: antiphon.blocking.Ranges) -> PatientRanges:
-    return PatientRanges(lambda: ranges, Patience(SECONDS, 1.0))
+    return PatientRanges(lambda: ranges, RetryPolicy(SECONDS, 1.0))
 
 
 def planner(url: str, connection: antiphon.blocking.Connection, **options: str) -> Planner:

@@ -26,11 +26,58 @@ CODE_FROM_BYTES_CALLS = {"eval", "exec"}
 
 # Names of before this was looked at. Where two of them meet, one gets another name, and leaves this list.
 TWICE = """
-Acknowledgement Answered Arrived Attempt BatchReader Block Browsing ChannelStorage ClientPort Connection
-Consumer ConsumerEnded Deliver Delivery Envelopes Fate Faults Hall Holder Holding Kept Lane Ledger Line
-Link Lookups Member Message NodeRunner Outbox Owner Part Piece Producer PublishUncertain RangeAsk
-RangePage RangeTold Ranges Record Report Requests Row Run Session Span StagedPart Stored Streams
-Subscription Superblock Taken Ticked Ticket Transactions Uncommitted Wish _Asked
+Answered
+Arrived
+Attempt
+Block
+Browsing
+ChannelStorage
+ClientPort
+Connection
+Consumer
+ConsumerEnded
+Deliver
+Delivery
+Envelopes
+Fate
+Faults
+Hall
+Holder
+Kept
+Lane
+Ledger
+Line
+Link
+Lookups
+Member
+Message
+NodeRunner
+Outbox
+Owner
+Part
+Producer
+PublishUncertain
+RangeAsk
+RangePage
+RangeTold
+Ranges
+Record
+Requests
+Row
+Session
+Span
+StagedPart
+Stored
+Streams
+Subscription
+Superblock
+Taken
+Ticked
+Ticket
+Transactions
+Uncommitted
+Wish
+_Asked
 """
 # Two faces of one thing: the blocking client's, and the asynchronous one's.
 FACES = ("src/antiphon/blocking/", "src/antiphon/client/")

@@ -39,7 +39,7 @@ _HEAD_BYTES: Final = 4096
 _MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX + EXTRAS_BYTES_MAX + _ROW_BYTES + NAME_WEIGHT * PROPERTIES_MAX
 
 
-class _Row(NamedTuple):
+class _BuiltRow(NamedTuple):
     """One message, checked, its texts encoded. `build` turns rows into columns."""
 
     kind: int
@@ -73,7 +73,7 @@ class BatchBuilder:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[_Row] = []
+        self._rows: list[_BuiltRow] = []
         self._bytes = _HEAD_BYTES
         self._property_bytes = 0
         self._names: set[str] = set()
@@ -111,7 +111,7 @@ class BatchBuilder:
         assert not self.is_full, "a full batch is built before the next message is added"
         kind, data, values = encode_body(body)
         property_bytes = check_properties(properties) if properties else 0
-        row = _Row(
+        row = _BuiltRow(
             kind,
             data,
             _check_number("timestamp_ms", timestamp_ms, I64_MAX),

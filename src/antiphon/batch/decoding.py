@@ -62,7 +62,7 @@ _NUMBERS_MAX: Final = {
 }
 
 
-class Parts(NamedTuple):
+class BatchParts(NamedTuple):
     """What `Batch` is made of, in its constructor's order."""
 
     rows: int
@@ -76,7 +76,7 @@ class Parts(NamedTuple):
     properties: dict[str, Column]
 
 
-class _Header(NamedTuple):
+class _BatchHead(NamedTuple):
     version: int
     flags: int
     codec: int
@@ -114,13 +114,13 @@ class _Blocks:
             raise ProtocolError(f"{len(self._data) - self._at} bytes follow the last column of a batch")
 
 
-def decode_parts(data: bytes | bytearray | memoryview, trusted: bool) -> Parts:
+def decode_parts(data: bytes | bytearray | memoryview, trusted: bool) -> BatchParts:
     view = memoryview(data)
     lone = _lone_fields(view)
     return decode_any_parts(view, trusted) if lone is None else _lone_parts(view, lone)
 
 
-def decode_any_parts(view: memoryview, trusted: bool) -> Parts:
+def decode_any_parts(view: memoryview, trusted: bool) -> BatchParts:
     """The long way, for any batch there is."""
     header = _read_header(view)
     blocks = _Blocks(view, HEADER.size)
@@ -151,7 +151,7 @@ def decode_any_parts(view: memoryview, trusted: bool) -> Parts:
         _check_numbers(header, columns, properties)
         if not trusted:
             _check_contents(header, body, columns, properties)
-    return Parts(
+    return BatchParts(
         header.rows,
         int.from_bytes(header.producer, "little"),
         header.first_number,
@@ -206,19 +206,19 @@ def _lone_fields(data: bytes | bytearray | memoryview) -> tuple[Any, ...] | None
     return fields
 
 
-def _lone_parts(view: memoryview, fields: tuple[Any, ...]) -> Parts:
+def _lone_parts(view: memoryview, fields: tuple[Any, ...]) -> BatchParts:
     first_bit, body = fields[7], fields[16]
     values = view[_LONE.size : _LONE.size + body]
     offsets = view[_LONE.size - 2 * OFFSET_BYTES : _LONE.size].cast("i")
     column = Column(_BYTES, values, offsets, None, first_bit)
     producer = int.from_bytes(fields[9], "little")
-    return Parts(1, producer, fields[10], fields[11], fields[3], first_bit, column, {}, {})
+    return BatchParts(1, producer, fields[10], fields[11], fields[3], first_bit, column, {}, {})
 
 
-def _read_header(view: memoryview) -> _Header:
+def _read_header(view: memoryview) -> _BatchHead:
     if not HEADER.size <= len(view) <= BATCH_BYTES_MAX:
         raise ProtocolError(f"{len(view)} bytes are no batch: {HEADER.size} to {BATCH_BYTES_MAX}")
-    header = _Header._make(HEADER.unpack_from(view))
+    header = _BatchHead._make(HEADER.unpack_from(view))
     if header.version != VERSION:
         raise ProtocolError(f"a batch of version {header.version:#x}; {VERSION:#x} is spoken here")
     if header.flags or header.codec:
@@ -251,7 +251,7 @@ def _check_entry(
 
 
 def _read_column(
-    blocks: _Blocks, header: _Header, kind: ValueType, flags: int, length: int, length_max: int
+    blocks: _Blocks, header: _BatchHead, kind: ValueType, flags: int, length: int, length_max: int
 ) -> Column:
     bits_length = header.first_bit + header.rows + 7 >> 3
     presence = blocks.take(bits_length) if flags & HAS_PRESENCE else None
@@ -275,7 +275,9 @@ def _check_offsets(offsets: list[int], length: int, length_max: int) -> None:
         raise ProtocolError(f"a value in a batch is longer than {length_max} bytes")
 
 
-def _check_numbers(header: _Header, columns: dict[ColumnId, Column], properties: dict[str, Column]) -> None:
+def _check_numbers(
+    header: _BatchHead, columns: dict[ColumnId, Column], properties: dict[str, Column]
+) -> None:
     """Raise unless header and columns agree and every number is in its range."""
     if (ColumnId.BODY_KIND in columns) != (header.body_kind == BODY_KIND_MIXED):
         raise ProtocolError("the kind of bodies is given twice, or not at all")
@@ -292,7 +294,7 @@ def _check_numbers(header: _Header, columns: dict[ColumnId, Column], properties:
 
 
 def _check_contents(
-    header: _Header, body: Column, columns: dict[ColumnId, Column], properties: dict[str, Column]
+    header: _BatchHead, body: Column, columns: dict[ColumnId, Column], properties: dict[str, Column]
 ) -> None:
     """Raise unless every body, text and property can be read."""
     count = check_bodies(body, header.body_kind, columns.get(ColumnId.BODY_KIND))

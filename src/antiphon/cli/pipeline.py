@@ -17,7 +17,7 @@ from antiphon.cli.options import add_connection_options
 from antiphon.errors import LocalError
 
 if TYPE_CHECKING:
-    from antiphon.pipeline.check import Report
+    from antiphon.pipeline.check import CheckReport
 
 ALL = "*"
 SAMPLE_ROWS = 5
@@ -76,7 +76,7 @@ def _source_check(arguments: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-def _show(report: Report) -> None:
+def _show(report: CheckReport) -> None:
     print(f"{report.url} answers")
     print("  ".join(f"{name} {found or 'is missing'}" for name, found in report.packages.items()))
     for channel in report.channels:

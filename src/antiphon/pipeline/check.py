@@ -32,7 +32,7 @@ from antiphon.errors import AntiphonError, LocalError
 from antiphon.pipeline import connections, java
 from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
 from antiphon.pipeline.options import SourceOptions
-from antiphon.pipeline.planning import Span
+from antiphon.pipeline.planning import TaskSpan
 from antiphon.pipeline.subscribed import Subscribed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ EXTRA: Final = "pip install 'antiphon[spark]'"
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """What was found, in the words of the JSON that the command prints."""
 
     url: str
@@ -63,9 +63,9 @@ class Report:
 
 def check(
     options: SourceOptions, sample_rows: int, checkpoint: Path | None = None, master: str | None = None
-) -> Report:
+) -> CheckReport:
     """Look at everything. What makes looking itself impossible is raised."""
-    report = Report(options.connection.url, packages={name: _version(name) for name in PACKAGES})
+    report = CheckReport(options.connection.url, packages={name: _version(name) for name in PACKAGES})
     report.problems += _machine_problems(report.packages)
     # Whoever looks does not want to wait.
     ranges = connections.ranges(replace(options.connection, timeout_s=0.0))
@@ -126,7 +126,7 @@ def _can_import(python: str) -> bool:
 # -- the cluster ---------------------------------------------------------------------------
 
 
-def _tell_heads(report: Report, subscribed: Subscribed, heads: Mapping[str, ChannelHead]) -> None:
+def _tell_heads(report: CheckReport, subscribed: Subscribed, heads: Mapping[str, ChannelHead]) -> None:
     for channel, head in sorted(heads.items()):
         said = head._asdict()
         del said["destinations"]
@@ -153,7 +153,7 @@ def _checkpoint_offset(folder: Path) -> Offset:
     raise LocalError(f"there is no offset of Antiphon's source in the checkpoint {folder}")
 
 
-def _lag(report: Report, start: Offset, heads: Mapping[str, ChannelHead]) -> dict[str, Any]:
+def _lag(report: CheckReport, start: Offset, heads: Mapping[str, ChannelHead]) -> dict[str, Any]:
     """How much waits behind a checkpoint; and whether it can go on at all."""
     for channel, head in sorted(heads.items()):
         number = start.next(channel)
@@ -194,7 +194,7 @@ def _sample(
         destinations = subscribed.on(channel)
         if head.first < head.next and len(found) < rows:
             stop = ranges.bound(channel, destinations, head.first, head.next, rows=rows - len(found)).stop
-            span = Span(channel, head.first, stop, destinations, allows_loss=True)
+            span = TaskSpan(channel, head.first, stop, destinations, allows_loss=True)
             for batch in read_span(ranges, span, options.wanted):
                 found += batch.to_pylist()
     return [shown(row) for row in islice(found, rows)]

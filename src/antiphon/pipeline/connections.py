@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import antiphon.blocking
 from antiphon.errors import InvalidOption
 from antiphon.pipeline.options import ConnectionOptions
-from antiphon.pipeline.patience import Patience, PatientRanges
+from antiphon.pipeline.patience import PatientRanges, RetryPolicy
 
 if TYPE_CHECKING:
     from antiphon.blocking.ranges import Ranges
@@ -49,12 +49,12 @@ def greet(options: ConnectionOptions) -> None:
     with _guard:
         is_known = (os.getpid(), options) in _opened
     if not is_known:
-        Patience(min(options.timeout_s, GREET_S), options.retry_s).ask(lambda: connection(options))
+        RetryPolicy(min(options.timeout_s, GREET_S), options.retry_s).ask(lambda: connection(options))
 
 
-def patience(options: ConnectionOptions) -> Patience:
+def patience(options: ConnectionOptions) -> RetryPolicy:
     """For how long whoever works with these options waits for the cluster."""
-    return Patience(options.timeout_s, options.retry_s)
+    return RetryPolicy(options.timeout_s, options.retry_s)
 
 
 def ranges(options: ConnectionOptions, *, waits_at_first: bool = True) -> PatientRanges:

@@ -27,7 +27,7 @@ RENEWALS: Final = 4
 RENEW_S_MAX: Final = 300.0
 
 
-class Holding:
+class QueryHold:
     """The hold of one query on all its channels."""
 
     def __init__(

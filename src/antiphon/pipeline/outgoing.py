@@ -87,7 +87,7 @@ _TYPES_BY_NAME: Final = {kind.name.lower(): kind for kind in ValueType}
 _ARROW_TYPES: Final = {kind: arrow for arrow, kind in VALUE_TYPES.items()}
 
 
-class Outgoing:
+class OutgoingRows:
     """Gathers the rows of one writer.
 
     >>> outgoing = Outgoing("queue:alerts", wall_ms)

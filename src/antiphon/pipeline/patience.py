@@ -50,7 +50,7 @@ class NoAnswerNow(Exception):
     """Nobody answers at the moment, and whoever asked does not want to wait for it."""
 
 
-class Patience:
+class RetryPolicy:
     """For how long nobody has answered, and whether that is too long."""
 
     def __init__(
@@ -122,7 +122,7 @@ class PatientRanges:
     """Range reads over whatever connection there is."""
 
     def __init__(
-        self, opened: Callable[[], Ranges], patience: Patience, *, waits_at_first: bool = True
+        self, opened: Callable[[], Ranges], patience: RetryPolicy, *, waits_at_first: bool = True
     ) -> None:
         """Without `waits_at_first`, a cluster that never answered is not waited for (W4)."""
         self._opened = opened

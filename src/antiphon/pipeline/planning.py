@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import InvalidOption, OtherCluster, RangeLost, RangeUnavailable
 from antiphon.pipeline.filters import Narrowed
-from antiphon.pipeline.holding import Holding
+from antiphon.pipeline.holding import QueryHold
 from antiphon.pipeline.offsets import EARLIEST, FIRST, LATEST, Offset, parse_choice
 from antiphon.pipeline.options import SourceOptions, Starting
 from antiphon.pipeline.patience import NoAnswerNow, PatientRanges
@@ -60,7 +60,7 @@ POLL_S_MAX: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TaskSpan:
     """What one task reads: the numbers `[start, stop)` of one channel."""
 
     channel: str
@@ -72,7 +72,7 @@ class Span:
     is_live: bool = False  # without what others have consumed
 
 
-class Lane(NamedTuple):
+class Stretch(NamedTuple):
     """Destinations of a channel that are read from one number to another, all together."""
 
     channel: str
@@ -114,9 +114,9 @@ class Planner:
         self._cap: Offset | None = None
         # By channel and name: through which number a loss was told.
         self._told: dict[tuple[str, str], int] = {}
-        self._holding: Holding | None = None
+        self._holding: QueryHold | None = None
         if options.subscription is not None:
-            self._holding = Holding(
+            self._holding = QueryHold(
                 ranges,
                 options.subscription,
                 options.subscription_limit_s,
@@ -300,17 +300,17 @@ class Planner:
         self._hold(start)
         return end
 
-    def _ahead(self, start: Offset, lanes: list[Lane]) -> Offset:
-        """Where a query stands that has read these lanes from `start` on."""
+    def _ahead(self, start: Offset, stretches: list[Stretch]) -> Offset:
+        """Where a query stands that has read these stretches from `start` on."""
         ends = {channel: start.next(channel) for channel in {*start.channels, *self._heads}}
         channel_of = {one.name: one.channel for one in self._subscribed.destinations}
         behind = {name: number for name, number in start.behind.items() if name in channel_of}
-        for lane in lanes:
-            names = [one.name for one in lane.destinations if one.name in behind]
+        for stretch in stretches:
+            names = [one.name for one in stretch.destinations if one.name in behind]
             if names:
-                behind.update(dict.fromkeys(names, lane.stop))
+                behind.update(dict.fromkeys(names, stretch.stop))
             else:
-                ends[lane.channel] = max(ends[lane.channel], lane.stop)
+                ends[stretch.channel] = max(ends[stretch.channel], stretch.stop)
         behind = {name: number for name, number in behind.items() if number < ends[channel_of[name]]}
         end = replace(start, channels=ends, behind=behind)
         since = {
@@ -329,9 +329,9 @@ class Planner:
         questions = 2 * len(self._subscribed.watched) - 1
         return min(POLL_S_MAX, POLL_S * max(1, questions))
 
-    def _within(self, start: Offset, stops: Mapping[str, int], limit: Limit) -> list[Lane]:
+    def _within(self, start: Offset, stops: Mapping[str, int], limit: Limit) -> list[Stretch]:
         """Everything up to the stops, pulled in where more waits than is allowed (P3)."""
-        waiting: list[tuple[Lane, int, int]] = []
+        waiting: list[tuple[Stretch, int, int]] = []
         for channel, stop in stops.items():
             stop = max(stop, start.next(channel))
             destinations = self._subscribed.on(channel)
@@ -339,19 +339,19 @@ class Planner:
             head = self._heads[channel] if not late else None
             others = tuple([one for one in destinations if one.name not in start.behind])
             # What is behind stays behind its channel, so that comes first.
-            waiting.append(self._weighed(Lane(channel, start.next(channel), stop, others), head))
+            waiting.append(self._weighed(Stretch(channel, start.next(channel), stop, others), head))
             waiting += [
-                self._weighed(Lane(channel, start.behind[one.name], stop, (one,)), None) for one in late
+                self._weighed(Stretch(channel, start.behind[one.name], stop, (one,)), None) for one in late
             ]
         rows = sum(own for _, own, _ in waiting)
         size = sum(own for _, _, own in waiting)
         if (limit.rows is None or rows <= limit.rows) and (limit.bytes is None or size <= limit.bytes):
-            return [lane for lane, _, _ in waiting]
-        pulled: list[Lane] = []
+            return [stretch for stretch, _, _ in waiting]
+        pulled: list[Stretch] = []
         ends: dict[str, int] = {}
-        for lane, own_rows, own_size in waiting:
-            channel, first, _, destinations = lane
-            stop = min(lane.stop, ends.get(channel, lane.stop))
+        for stretch, own_rows, own_size in waiting:
+            channel, first, _, destinations = stretch
+            stop = min(stretch.stop, ends.get(channel, stretch.stop))
             if own_rows and first < stop:
                 stop = self._ranges.bound(
                     channel,
@@ -362,17 +362,17 @@ class Planner:
                     bytes=_share(limit.bytes, own_size, size),
                 ).stop
             ends.setdefault(channel, stop)
-            pulled.append(lane._replace(stop=stop))
+            pulled.append(stretch._replace(stop=stop))
         return pulled
 
-    def _weighed(self, lane: Lane, head: ChannelHead | None) -> tuple[Lane, int, int]:
-        """How many rows and bytes wait in a lane; the head says it, if the lane is all of the channel."""
-        if lane.start >= lane.stop or not lane.destinations:
-            return lane, 0, 0
+    def _weighed(self, stretch: Stretch, head: ChannelHead | None) -> tuple[Stretch, int, int]:
+        """How many rows and bytes wait in a stretch; of a whole channel the head says it."""
+        if stretch.start >= stretch.stop or not stretch.destinations:
+            return stretch, 0, 0
         if head is not None:
-            return lane, head.rows, head.bytes
-        bound = self._ranges.bound(lane.channel, lane.destinations, lane.start, lane.stop)
-        return lane, bound.rows, bound.bytes
+            return stretch, head.rows, head.bytes
+        bound = self._ranges.bound(stretch.channel, stretch.destinations, stretch.start, stretch.stop)
+        return stretch, bound.rows, bound.bytes
 
     def newest(self) -> Offset | None:
         """Where the channels ended when they were asked last; nobody is asked for it."""
@@ -448,7 +448,7 @@ class Planner:
 
     # -- parts -----------------------------------------------------------------
 
-    def spans(self, start: Offset, end: Offset) -> list[Span]:
+    def spans(self, start: Offset, end: Offset) -> list[TaskSpan]:
         """Everything from start to end, in parts that may be read in any order, anywhere."""
         if start == end:
             return []
@@ -469,16 +469,16 @@ class Planner:
                     "nothing that is subscribed is left on channel %s; its numbers are passed over", channel
                 )
         return [
-            Span(
-                lane.channel,
-                lane.start,
-                lane.stop,
-                tuple([one._replace(since=self._whole_from(one, start)) for one in lane.destinations]),
+            TaskSpan(
+                stretch.channel,
+                stretch.start,
+                stretch.stop,
+                tuple([one._replace(since=self._whole_from(one, start)) for one in stretch.destinations]),
                 not self._options.fails_on_loss,
                 self._options.has_acks,
                 self._options.mode == "consume",
             )
-            for lane in self._parts(self._lanes(start, end))
+            for stretch in self._parts(self._lanes(start, end))
         ]
 
     def _whole_from(self, one: RangeDestination, start: Offset) -> int:
@@ -486,7 +486,7 @@ class Planner:
         told = self._told.get((one.channel, one.name))
         return max(start.since.get(one.name, 0), 0 if told is None else told + 1)
 
-    def _former_spans(self, start: Offset, end: Offset) -> list[Span]:
+    def _former_spans(self, start: Offset, end: Offset) -> list[TaskSpan]:
         """Parts of a batch that another run has planned, which subscribed to something else (P6)."""
         choice = parse_choice(end.subscribed)
         options = replace(
@@ -502,46 +502,49 @@ class Planner:
         self._heads = {}
         return spans
 
-    def _lanes(self, start: Offset, end: Offset) -> list[Lane]:
+    def _lanes(self, start: Offset, end: Offset) -> list[Stretch]:
         """What lies between two offsets, of each channel first what keeps up with it."""
-        lanes: list[Lane] = []
+        stretches: list[Stretch] = []
         for channel in sorted(self._heads):
             together: dict[tuple[int, int], list[RangeDestination]] = {}
             for one in self._subscribed.on(channel):
                 first, stop = start.next_of(one.name, channel), end.next_of(one.name, channel)
                 if channel in end.channels and first < stop:
                     together.setdefault((first, stop), []).append(one)
-            lanes += [Lane(channel, *ends, tuple(ones)) for ends, ones in sorted(together.items())]
-        return lanes
+            stretches += [Stretch(channel, *ends, tuple(ones)) for ends, ones in sorted(together.items())]
+        return stretches
 
-    def _parts(self, lanes: list[Lane]) -> Iterator[Lane]:
+    def _parts(self, stretches: list[Stretch]) -> Iterator[Stretch]:
         fewest = self._options.partitions_min or 1
-        heads = [self._heads[channel] for channel in {lane.channel for lane in lanes}]
+        heads = [self._heads[channel] for channel in {stretch.channel for stretch in stretches}]
         is_small = (
             sum(head.bytes for head in heads) <= SPAN_BYTES and sum(head.rows for head in heads) <= SPAN_ROWS
         )
-        is_caught_up = len(heads) == len(lanes)
-        if fewest <= len(lanes) and is_small and is_caught_up:
-            yield from lanes
+        is_caught_up = len(heads) == len(stretches)
+        if fewest <= len(stretches) and is_small and is_caught_up:
+            yield from stretches
             return
-        sizes = [self._ranges.bound(lane.channel, lane.destinations, lane.start, lane.stop) for lane in lanes]
+        sizes = [
+            self._ranges.bound(stretch.channel, stretch.destinations, stretch.start, stretch.stop)
+            for stretch in stretches
+        ]
         rows = sum(size.rows for size in sizes)
         by_bytes = -(-sum(size.bytes for size in sizes) // SPAN_BYTES)
         by_rows = -(-rows // SPAN_ROWS)
         parts = max(fewest, min(SPANS_MAX, max(by_bytes, by_rows)))
-        for lane, size in zip(lanes, sizes, strict=True):
-            yield from self._split(lane, size.rows, -(-parts * size.rows // max(1, rows)))
+        for stretch, size in zip(stretches, sizes, strict=True):
+            yield from self._split(stretch, size.rows, -(-parts * size.rows // max(1, rows)))
 
-    def _split(self, lane: Lane, rows: int, parts: int) -> Iterator[Lane]:
-        """Cut a lane into so many parts of about as many rows; there are no parts without any."""
-        channel, first, stop, destinations = lane
+    def _split(self, stretch: Stretch, rows: int, parts: int) -> Iterator[Stretch]:
+        """Cut a stretch into so many parts of about as many rows; there are no parts without any."""
+        channel, first, stop, destinations = stretch
         while parts > 1 and rows > 1:
             cut = self._ranges.bound(channel, destinations, first, stop, rows=-(-rows // parts))
             if not first < cut.stop < stop:
                 break
-            yield lane._replace(start=first, stop=cut.stop)
+            yield stretch._replace(start=first, stop=cut.stop)
             first, rows, parts = cut.stop, rows - cut.rows, parts - 1
-        yield lane._replace(start=first)
+        yield stretch._replace(start=first)
 
     # -- what may have gone wrong ----------------------------------------------
 

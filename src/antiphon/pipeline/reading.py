@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from antiphon.pipeline.columns import ALL, Chosen
 from antiphon.pipeline.filters import EVERYTHING, Narrowed
-from antiphon.pipeline.planning import Span, loss_text
+from antiphon.pipeline.planning import TaskSpan, loss_text
 from antiphon.pipeline.rows import (
-    Acknowledgement,
-    Piece,
+    AcknowledgedRow,
+    BatchRows,
     acknowledgements,
     may_have,
     record_batches,
@@ -43,7 +43,7 @@ PAGE_BYTES: Final = 2 * 1024 * 1024
 
 
 def read_span(
-    ranges: PatientRanges, span: Span, wanted: Chosen = ALL, narrowed: Narrowed = EVERYTHING
+    ranges: PatientRanges, span: TaskSpan, wanted: Chosen = ALL, narrowed: Narrowed = EVERYTHING
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of a part as record batches."""
     made = _record_batches(ranges, span, wanted, narrowed)
@@ -51,7 +51,7 @@ def read_span(
 
 
 def _record_batches(
-    ranges: PatientRanges, span: Span, wanted: Chosen, narrowed: Narrowed
+    ranges: PatientRanges, span: TaskSpan, wanted: Chosen, narrowed: Narrowed
 ) -> Iterator[pyarrow.RecordBatch]:
     names = {destination.id: destination.name for destination in span.destinations}
     pages = _pages(ranges, span, names)
@@ -64,7 +64,7 @@ def _record_batches(
         yield from record_batches(span.channel, _pieces(page, names, narrowed), wanted)
         if page.acks:
             said = [
-                Acknowledgement(
+                AcknowledgedRow(
                     names[ack.destination], ack.number, ack.log_time_ms, ack.subscription, [*ack.numbers]
                 )
                 for ack in page.acks
@@ -72,7 +72,7 @@ def _record_batches(
             yield acknowledgements(span.channel, said, wanted.names)
 
 
-def _pages(ranges: PatientRanges, span: Span, names: dict[int, str]) -> Iterator[RangePage]:
+def _pages(ranges: PatientRanges, span: TaskSpan, names: dict[int, str]) -> Iterator[RangePage]:
     for page in ranges.read(
         span.channel,
         span.start,
@@ -88,6 +88,6 @@ def _pages(ranges: PatientRanges, span: Span, names: dict[int, str]) -> Iterator
         yield page
 
 
-def _pieces(page: RangePage, names: dict[int, str], narrowed: Narrowed) -> Iterator[Piece]:
-    pieces = (Piece(names[piece.destination], piece.first, piece.batch) for piece in page.pieces)
+def _pieces(page: RangePage, names: dict[int, str], narrowed: Narrowed) -> Iterator[BatchRows]:
+    pieces = (BatchRows(names[piece.destination], piece.first, piece.batch) for piece in page.pieces)
     return (piece for piece in pieces if may_have(piece, narrowed)) if narrowed.has_times else pieces

@@ -76,7 +76,7 @@ _KINDS: Final = {int(kind): kind.name.lower() for kind in BodyKind}
 _TYPE_NAMES: Final = {kind: kind.name.lower() for kind in ValueType}
 
 
-class Piece(NamedTuple):
+class BatchRows(NamedTuple):
     """Rows of one destination: row r of the batch has the number `first + r`."""
 
     destination: str
@@ -84,7 +84,7 @@ class Piece(NamedTuple):
     batch: Batch
 
 
-class Acknowledgement(NamedTuple):
+class AcknowledgedRow(NamedTuple):
     """Somebody said that messages of a destination are done with; of a queue, `subscription` is 0."""
 
     destination: str
@@ -100,9 +100,11 @@ def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, _TYPES[EVERY_COLUMN[name]]) for name in names])
 
 
-def record_batches(channel: str, pieces: Iterable[Piece], wanted: Chosen = ALL) -> Iterator[pa.RecordBatch]:
+def record_batches(
+    channel: str, pieces: Iterable[BatchRows], wanted: Chosen = ALL
+) -> Iterator[pa.RecordBatch]:
     """All pieces, in their order, a few thousand rows at a time."""
-    waiting: list[Piece] = []
+    waiting: list[BatchRows] = []
     rows = size = 0
     for piece in pieces:
         waiting.append(piece)
@@ -115,7 +117,7 @@ def record_batches(channel: str, pieces: Iterable[Piece], wanted: Chosen = ALL) 
         yield to_record_batch(channel, waiting, wanted)
 
 
-def acknowledgements(channel: str, said: Sequence[Acknowledgement], names: tuple[str, ...]) -> pa.RecordBatch:
+def acknowledgements(channel: str, said: Sequence[AcknowledgedRow], names: tuple[str, ...]) -> pa.RecordBatch:
     """Acknowledgements as rows: what makes a message is null, `acknowledged` says what was done with."""
     schema = arrow_schema(names)
     filled: dict[str, Callable[[], Any]] = {
@@ -141,14 +143,14 @@ def acknowledgements(channel: str, said: Sequence[Acknowledgement], names: tuple
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
-def to_record_batch(channel: str, pieces: Sequence[Piece], wanted: Chosen = ALL) -> pa.RecordBatch:
+def to_record_batch(channel: str, pieces: Sequence[BatchRows], wanted: Chosen = ALL) -> pa.RecordBatch:
     """The rows of all these pieces as one record batch; only the columns are made that are wanted (R4)."""
     making = _Making(channel, pieces, wanted)
     made = [_MAKERS[name](making) for name in wanted.names]
     return pa.RecordBatch.from_arrays(made, schema=arrow_schema(wanted.names))
 
 
-def may_have(piece: Piece, narrowed: Narrowed) -> bool:
+def may_have(piece: BatchRows, narrowed: Narrowed) -> bool:
     """May a piece have rows of these times? A batch whose rows were all sent at once says so quickly."""
     if piece.batch.column(ColumnId.TIMESTAMP) is not None:
         return True
@@ -169,7 +171,7 @@ def within_times(made: Iterable[pa.RecordBatch], narrowed: Narrowed) -> Iterator
 class _Making:
     """Pieces on their way to a record batch."""
 
-    def __init__(self, channel: str, pieces: Sequence[Piece], wanted: Chosen) -> None:
+    def __init__(self, channel: str, pieces: Sequence[BatchRows], wanted: Chosen) -> None:
         self.channel = channel
         self.pieces = pieces
         self.batches = [piece.batch for piece in pieces]
@@ -217,12 +219,12 @@ _MAKERS: Final[dict[str, Callable[[_Making], Any]]] = {
 # -- where a row stands --------------------------------------------------------------------
 
 
-def _destination_runs(pieces: Sequence[Piece]) -> Iterator[tuple[str, int]]:
+def _destination_runs(pieces: Sequence[BatchRows]) -> Iterator[tuple[str, int]]:
     for name, run in groupby(pieces, key=lambda piece: piece.destination):
         yield name, sum(piece.batch.count for piece in run)
 
 
-def _sequence_runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+def _sequence_runs(pieces: Sequence[BatchRows]) -> Iterator[tuple[int, int]]:
     """Numbers without a gap, from their first, however many pieces they are."""
     return _runs((piece.first, piece.batch.count) for piece in pieces)
 

@@ -302,11 +302,11 @@ def _write(
     limit_s: int,
 ) -> Written:
     # pyarrow is wanted here only: the driver's planning does without.
-    from antiphon.pipeline.outgoing import Outgoing
+    from antiphon.pipeline.outgoing import OutgoingRows
 
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
-    outgoing = Outgoing(options.destination, _wall_ms)
+    outgoing = OutgoingRows(options.destination, _wall_ms)
     batches = outgoing.take(iterator)
     first = next(batches, None)
     if first is None:

@@ -32,7 +32,7 @@ from antiphon.pipeline.columns import EVERY_COLUMN, spark_schema
 from antiphon.pipeline.filters import EVERYTHING, narrow
 from antiphon.pipeline.offsets import BadOffset, Offset, parse_offset
 from antiphon.pipeline.options import SourceOptions
-from antiphon.pipeline.planning import NO_LIMIT, Limit, Planner, Span
+from antiphon.pipeline.planning import NO_LIMIT, Limit, Planner, TaskSpan
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Part(InputPartition):
+class TaskPartition(InputPartition):
     """A span on its way to an executor."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: TaskSpan) -> None:
         super().__init__(span)
         self.span = span
 
     def __repr__(self) -> str:
         span = self.span
-        return f"Part({span.channel}, {span.start} to {span.stop})"
+        return f"TaskPartition({span.channel}, {span.start} to {span.stop})"
 
 
 def schema(options: Mapping[str, str]) -> str:
@@ -57,18 +57,18 @@ def schema(options: Mapping[str, str]) -> str:
     return spark_schema(SourceOptions.parse(options).wanted.names)
 
 
-def batch_reader(options: Mapping[str, str], wanted: StructType) -> BatchReader:
+def batch_reader(options: Mapping[str, str], wanted: StructType) -> BatchSourceReader:
     """For `spark.read`."""
     parsed = SourceOptions.parse(options)
     parsed.refuse_in_batch()
-    return BatchReader(_choose(parsed, wanted))
+    return BatchSourceReader(_choose(parsed, wanted))
 
 
-def stream_reader(options: Mapping[str, str], wanted: StructType) -> StreamReader:
+def stream_reader(options: Mapping[str, str], wanted: StructType) -> StreamSourceReader:
     """For `spark.readStream`."""
     parsed = SourceOptions.parse(options)
     parsed.refuse_in_stream()
-    return StreamReader(_choose(parsed, wanted))
+    return StreamSourceReader(_choose(parsed, wanted))
 
 
 def _choose(options: SourceOptions, schema: StructType) -> SourceOptions:
@@ -91,7 +91,7 @@ def _choose(options: SourceOptions, schema: StructType) -> SourceOptions:
     return replace(options, wanted=options.wanted._replace(names=names))
 
 
-class _Reader:
+class _SourceReader:
     """What reading a batch and reading a stream have in common: all of the executor's side."""
 
     narrowed = EVERYTHING
@@ -100,7 +100,7 @@ class _Reader:
         self.options = options
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        if not isinstance(partition, Part):
+        if not isinstance(partition, TaskPartition):
             assert partition.value is None, f"a part that we did not make: {partition!r}"
             # What Spark makes of a plan without any part.
             return iter(())
@@ -122,7 +122,7 @@ class _Pushing:
     at `__func__` for that.
     """
 
-    def __init__(self, reader: BatchReader) -> None:
+    def __init__(self, reader: BatchSourceReader) -> None:
         self.__func__ = DataSourceReader.pushFilters
         self._reader = reader
 
@@ -132,7 +132,7 @@ class _Pushing:
         return rest
 
 
-class BatchReader(_Reader, DataSourceReader):
+class BatchSourceReader(_SourceReader, DataSourceReader):
     """Reads once from a start to an end."""
 
     @property
@@ -144,12 +144,12 @@ class BatchReader(_Reader, DataSourceReader):
         try:
             start = planner.initial("earliest")
             extent = planner.narrow(start, planner.end(start), self.narrowed)
-            return [Part(span) for span in planner.spans(*extent)]
+            return [TaskPartition(span) for span in planner.spans(*extent)]
         finally:
             planner.stop()
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamSourceReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads on and on. On the driver it has a planner, from the first call that needs one."""
 
     _planner: Planner | None = None
@@ -196,7 +196,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._plan().cap()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [Part(span) for span in self._plan().spans(_offset(start), _offset(end))]
+        return [TaskPartition(span) for span in self._plan().spans(_offset(start), _offset(end))]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._plan().commit(_offset(end))

@@ -22,7 +22,7 @@ def connections_possible(connections_max: int) -> int:
     return max(1, min(connections_max, soft - DESCRIPTORS_RESERVED))
 
 
-class Line:
+class Arrivals:
     """Connections in the order in which they came; when there are too many, the first has to go."""
 
     __slots__ = ("_conns", "_count_max")
@@ -43,7 +43,7 @@ class Line:
         self._conns.pop(conn, None)
 
 
-class Kept:
+class KeptBytes:
     """Bytes that are kept for connections, and how many that is for all of them."""
 
     __slots__ = ("_by_conn", "total")

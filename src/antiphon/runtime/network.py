@@ -45,7 +45,7 @@ from antiphon.client_manager.effects import (
 )
 from antiphon.errors import NodeError
 from antiphon.runtime.connection import MANAGER_SAYS, NEXT_ROUND, UNREAD, ClientConnection
-from antiphon.runtime.limits import Kept, Line, connections_possible
+from antiphon.runtime.limits import Arrivals, KeptBytes, connections_possible
 from antiphon.runtime.refusals import RefusalLog
 from antiphon.wire.frames import Goodbye, Ping, encode_frame
 from antiphon.wire.primitives import Buffer
@@ -132,10 +132,10 @@ class ClientPort:
         self._server: asyncio.Server | None = None
         self._connections: dict[int, ClientConnection] = {}
         self._connections_max = self.settings.connections_max
-        self._greeting = Line(self.settings.greeting_max)
-        self._lingering = Line(self.settings.lingering_max)
-        self._partial = Kept()
-        self._unread = Kept()
+        self._greeting = Arrivals(self.settings.greeting_max)
+        self._lingering = Arrivals(self.settings.lingering_max)
+        self._partial = KeptBytes()
+        self._unread = KeptBytes()
         self._next_conn = 1
         self._events: list[PortEvent] = []
         self._is_scheduled = False

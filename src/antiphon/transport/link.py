@@ -30,7 +30,7 @@ from antiphon.transport import oddities as odd
 from antiphon.transport import packing as p
 from antiphon.transport.interface import ALL_LANES, NOBODY, Arrived, Counters, Lane, TransportSettings
 from antiphon.transport.keys import GroupKeys
-from antiphon.transport.members import Incoming, Member, Run, challenge_for
+from antiphon.transport.members import Incoming, PeerMember, PeerRun, challenge_for
 from antiphon.transport.oddities import Oddities
 from antiphon.transport.reassembly import Assembler
 from antiphon.transport.repair import MS, Gaps, Sealed, Span, Store
@@ -63,7 +63,7 @@ Out = tuple[int, Sealed]
 """Destination and datagram."""
 
 
-class _Outgoing:
+class _OutgoingStream:
     """One stream of ours: what waits to be sealed, what was sent, and when to say how far it is."""
 
     __slots__ = (
@@ -132,13 +132,13 @@ class Link:
         self._give_up_ns = settings.give_up_ms * MS
         self._odd = Oddities(self.counters, settings.names, log)
         self._chance = Chance.of(b"link", settings.run_id)
-        self._members = {node: Member(node) for node in settings.others}
+        self._members = {node: PeerMember(node) for node in settings.others}
         self._sealer = Sealer(settings.keys, settings.cluster_id, settings.node, settings.run_id)
         room = datagram_bytes - OVERHEAD_BYTES
-        self._streams: dict[int, _Outgoing] = {}
+        self._streams: dict[int, _OutgoingStream] = {}
         for stream in [*(LANE + lane for lane in Lane), *(UNICAST + node for node in settings.others)]:
             self._begin(stream, room)
-        self._dirty: list[_Outgoing] = []
+        self._dirty: list[_OutgoingStream] = []
         # What we listen to: frames and talk for us alone, and those of our lanes.
         lanes = settings.peers[settings.node].lanes & ALL_LANES
         self._frame_streams = {UNICAST + self.node, *(LANE + lane for lane in lanes)}
@@ -148,7 +148,7 @@ class Link:
         store = None
         if self._is_repairing:
             store = Store(bytes_max=self.settings.repair_bytes_max, keep_ns=self._give_up_ns)
-        self._streams[stream] = _Outgoing(
+        self._streams[stream] = _OutgoingStream(
             self._sealer.stream(stream),
             self._sealer.stream(talk_of(stream)),
             p.Packer(room, self.settings.frame_bytes_max),
@@ -197,7 +197,7 @@ class Link:
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
-    def _seal(self, now_ns: int, out: _Outgoing) -> None:
+    def _seal(self, now_ns: int, out: _OutgoingStream) -> None:
         out.is_dirty = False
         sealed, store, counters = out.sealed, out.store, out.counters
         destination = sealed.stream
@@ -216,7 +216,7 @@ class Link:
                 out.heads_at_ns = out.quiet_ns
                 self._wake(out.heads_at_ns)
 
-    def _talk(self, out: _Outgoing, body: bytes) -> None:
+    def _talk(self, out: _OutgoingStream, body: bytes) -> None:
         out.counters.datagrams_sent += 1
         out.counters.bytes_sent += len(body) + OVERHEAD_BYTES
         self.outgoing.append((out.destination, Sealed(*out.talk.seal(body))))
@@ -231,7 +231,7 @@ class Link:
 
     # -- receiving -------------------------------------------------------------
 
-    def receive(self, now_ns: int, datagram: Buffer) -> Run | None:
+    def receive(self, now_ns: int, datagram: Buffer) -> PeerRun | None:
         """Something came. Returns who said it, if it was genuine and we have not had it before."""
         if len(datagram) <= OVERHEAD_BYTES:
             self.note_garbage()
@@ -292,14 +292,14 @@ class Link:
             self._odd.note(odd.GARBAGE, NOBODY, "somebody else speaks as this member; are there two of us?")
         # Else it is the echo of our own multicast.
 
-    def _other_run(self, now_ns: int, member: Member, run_id: bytes) -> Run | None:
+    def _other_run(self, now_ns: int, member: PeerMember, run_id: bytes) -> PeerRun | None:
         """A run that is not the member's current one; None if it is over."""
         run = member.unproven.get(run_id)
         if run is None and member.is_retired(run_id):
             is_usual = self._is_repairing and member.may_be_late(now_ns, run_id)
             self._odd.note(odd.REPLAYS, member.node, is_usual=is_usual)
             return None
-        return run or Run(
+        return run or PeerRun(
             member.node,
             run_id,
             Opener(self.settings.cluster_id, member.node, run_id),
@@ -310,7 +310,9 @@ class Link:
             ),
         )
 
-    def _meet(self, now_ns: int, member: Member, run: Run, stream: int, counter: int) -> Incoming | None:
+    def _meet(
+        self, now_ns: int, member: PeerMember, run: PeerRun, stream: int, counter: int
+    ) -> Incoming | None:
         """The first datagram of a stream, perhaps of a run; None if it is not for us."""
         if stream not in self._frame_streams and stream not in self._talk_streams:
             return None
@@ -324,7 +326,7 @@ class Link:
             return incoming
         return self._begin_incoming(run, stream, counter, 0)
 
-    def _begin_incoming(self, run: Run, stream: int, head: int, oldest: int) -> Incoming:
+    def _begin_incoming(self, run: PeerRun, stream: int, head: int, oldest: int) -> Incoming:
         if self._is_repairing:
             gaps = Gaps(
                 max(oldest, head - REACH_BACK, 0),
@@ -343,7 +345,7 @@ class Link:
         if gaps.next_ns is not None:
             self._wake(gaps.next_ns)
 
-    def _on_body(self, now_ns: int, run: Run, stream: int, counter: int, body: bytes) -> None:
+    def _on_body(self, now_ns: int, run: PeerRun, stream: int, counter: int, body: bytes) -> None:
         kind = body[0]
         if kind == p.FRAMES:
             self._arrive(run, p.unpack_frames(body))
@@ -364,7 +366,7 @@ class Link:
         else:
             raise ProtocolError(f"a body of kind {kind}")
 
-    def _arrive(self, run: Run, frames: Sequence[bytes | memoryview]) -> None:
+    def _arrive(self, run: PeerRun, frames: Sequence[bytes | memoryview]) -> None:
         sender, run_id = run.sender, run.run_id
         arrived = [Arrived(sender, run_id, frame) for frame in frames]
         if run.is_proven:
@@ -376,19 +378,19 @@ class Link:
 
     # -- proving that one is alive ---------------------------------------------
 
-    def _challenge(self, now_ns: int, run: Run) -> None:
+    def _challenge(self, now_ns: int, run: PeerRun) -> None:
         run.challenged(now_ns)
         self._wake(run.challenge_at_ns)
         nonce = challenge_for(self._secret, run.sender, run.run_id)
         self._talk(self._streams[UNICAST + run.sender], p.pack_nonce(p.CHALLENGE, nonce))
 
-    def _on_challenge(self, now_ns: int, run: Run, nonce: bytes) -> None:
+    def _on_challenge(self, now_ns: int, run: PeerRun, nonce: bytes) -> None:
         out = self._streams[UNICAST + run.sender]
         self._talk(out, p.pack_nonce(p.ECHO, nonce))
         # It begins to listen now, so it should know where we are: from here on it notices what it misses.
         self._say_heads(now_ns, out)
 
-    def _on_echo(self, now_ns: int, run: Run, nonce: bytes) -> None:
+    def _on_echo(self, now_ns: int, run: PeerRun, nonce: bytes) -> None:
         if run.is_proven or nonce != challenge_for(self._secret, run.sender, run.run_id):
             return
         self._members[run.sender].proved(now_ns, run)
@@ -401,7 +403,7 @@ class Link:
 
     # -- repairing -------------------------------------------------------------
 
-    def _on_heads(self, now_ns: int, run: Run, heads: list[tuple[int, int, int]]) -> None:
+    def _on_heads(self, now_ns: int, run: PeerRun, heads: list[tuple[int, int, int]]) -> None:
         """How far some streams of the sender are, and from where on they can still be had."""
         if not self._is_repairing:
             return
@@ -415,7 +417,7 @@ class Link:
             self._expect(now_ns, incoming.gaps, head)
             incoming.window.give_up_below(oldest)
 
-    def _on_ask(self, now_ns: int, run: Run, whom: int, stream: int, spans: list[Span]) -> None:
+    def _on_ask(self, now_ns: int, run: PeerRun, whom: int, stream: int, spans: list[Span]) -> None:
         if not run.is_proven or not self._is_repairing:
             return
         if whom == self.node:
@@ -426,7 +428,7 @@ class Link:
             if incoming is not None and incoming.gaps is not None:
                 incoming.gaps.overheard(now_ns, spans)
 
-    def _repair(self, now_ns: int, run: Run, stream: int, spans: list[Span]) -> None:
+    def _repair(self, now_ns: int, run: PeerRun, stream: int, spans: list[Span]) -> None:
         if stream >= UNICAST and stream != UNICAST + run.sender:
             return
         out = self._streams.get(stream)
@@ -439,7 +441,7 @@ class Link:
             # It waits for something that is gone; better that it knows.
             self._say_heads(now_ns, out)
 
-    def _say_heads(self, now_ns: int, out: _Outgoing) -> None:
+    def _say_heads(self, now_ns: int, out: _OutgoingStream) -> None:
         """Say how far a stream is, and when to say it again."""
         heads = []
         if out.store is not None:
@@ -476,7 +478,7 @@ class Link:
         for member in self._members.values():
             self._look_at_member(now_ns, member)
 
-    def _look_at_stream(self, now_ns: int, out: _Outgoing) -> None:
+    def _look_at_stream(self, now_ns: int, out: _OutgoingStream) -> None:
         if out.heads_at_ns is None:
             return
         if out.heads_at_ns > now_ns:
@@ -494,7 +496,7 @@ class Link:
             # Whatever was sent to all is too old to be asked for.
             out.heads_at_ns = None
 
-    def _look_at_member(self, now_ns: int, member: Member) -> None:
+    def _look_at_member(self, now_ns: int, member: PeerMember) -> None:
         for run in member.forget_silent(now_ns):
             self._odd.note(odd.UNPROVEN, member.node, is_usual=member.was_life(run))
         for run in member.unproven.values():

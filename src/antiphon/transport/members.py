@@ -45,7 +45,7 @@ class Incoming:
         self.gaps = gaps
 
 
-class Run:
+class PeerRun:
     """One life of another member, as far as we have heard of it."""
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Run:
         self.held: list[Arrived] = []
         self.held_bytes = 0
         self.heard_ns = 0
-        self.met_beside: Run | None = None
+        self.met_beside: PeerRun | None = None
         """The run that counted when this one was met."""
         self.challenge_at_ns = 0
         self.challenge_interval_ns = CHALLENGE_NS
@@ -85,21 +85,21 @@ class Run:
         self.challenge_interval_ns = min(2 * self.challenge_interval_ns, CHALLENGE_NS_MAX)
 
 
-class Member:
+class PeerMember:
     """Another member and its runs."""
 
     __slots__ = ("_retired", "current", "gave_up_before", "node", "unproven")
 
     def __init__(self, node: int) -> None:
         self.node = node
-        self.current: Run | None = None
-        self.unproven: dict[bytes, Run] = {}
+        self.current: PeerRun | None = None
+        self.unproven: dict[bytes, PeerRun] = {}
         self.gave_up_before = 0
         """What its runs that are over never got through."""
         # The runs that are over, and when they were found to be.
         self._retired: dict[bytes, int] = {}
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[PeerRun]:
         return [*([self.current] if self.current else []), *self.unproven.values()]
 
     def is_retired(self, run_id: bytes) -> bool:
@@ -109,7 +109,7 @@ class Member:
         """Was this run, which is over, alive so short a time ago that what comes of it is only late?"""
         return now_ns - self._retired[run_id] < LATE_NS
 
-    def met(self, run: Run) -> Run | None:
+    def met(self, run: PeerRun) -> PeerRun | None:
         """A run of which nothing was known has sealed a datagram; the one that had to go for it, if any."""
         self.unproven[run.run_id] = run
         run.met_beside = self.current
@@ -117,7 +117,7 @@ class Member:
             return None
         return self.unproven.pop(next(iter(self.unproven)))
 
-    def proved(self, now_ns: int, run: Run) -> None:
+    def proved(self, now_ns: int, run: PeerRun) -> None:
         """This run is alive; there is no other (P2)."""
         self.unproven.pop(run.run_id, None)
         if self.current is not None:
@@ -128,14 +128,14 @@ class Member:
         self.current = run
         run.is_proven = True
 
-    def forget_silent(self, now_ns: int) -> list[Run]:
+    def forget_silent(self, now_ns: int) -> list[PeerRun]:
         """Let go of runs that never proved anything and say nothing any more; says which."""
         silent = [run for run in self.unproven.values() if now_ns - run.heard_ns >= UNPROVEN_NS_MAX]
         for run in silent:
             del self.unproven[run.run_id]
         return silent
 
-    def was_life(self, run: Run) -> bool:
+    def was_life(self, run: PeerRun) -> bool:
         """Can a run that proved nothing have been a life of this member that has ended?
 
         Not if the run that counted when it came has lived on: a member has one process at a time.

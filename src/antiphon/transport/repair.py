@@ -138,7 +138,7 @@ class Sealed(NamedTuple):
     rest: bytes
 
 
-class _Kept:
+class _KeptDatagram:
     __slots__ = ("datagram", "given_ns", "sent_ns")
 
     def __init__(self, now_ns: int, datagram: Sealed) -> None:
@@ -155,7 +155,7 @@ class Store:
     def __init__(self, *, bytes_max: int, keep_ns: int) -> None:
         self._bytes_max = bytes_max
         self._keep_ns = keep_ns
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _KeptDatagram] = {}
         self._oldest = 0
         self.bytes = 0
 
@@ -170,7 +170,7 @@ class Store:
     def keep(self, now_ns: int, number: int, datagram: Sealed) -> None:
         """The next one."""
         assert number == self._oldest + len(self._kept), "a datagram was not kept"
-        self._kept[number] = _Kept(now_ns, datagram)
+        self._kept[number] = _KeptDatagram(now_ns, datagram)
         self.bytes += len(datagram.rest)
         while self.bytes > self._bytes_max or len(self._kept) > WINDOW:
             self._let_go()

@@ -54,7 +54,7 @@ UNKNOWN_MAX: Final = 64
 _logger = logging.getLogger("antiphon.transport")
 
 
-class _Connection(asyncio.Protocol):
+class _TcpConnection(asyncio.Protocol):
     """One stream to, perhaps, a member."""
 
     def __init__(self, owner: TcpTransport, expected: int | None) -> None:
@@ -110,8 +110,8 @@ class TcpTransport(Driver):
             for lane in Lane
         }
         self._is_closed = False
-        self._bound: dict[int, _Connection] = {}
-        self._unknown: list[_Connection] = []
+        self._bound: dict[int, _TcpConnection] = {}
+        self._unknown: list[_TcpConnection] = []
         self._callers: list[asyncio.Task[None]] = []
         self._look_again: asyncio.TimerHandle | None = None
 
@@ -124,7 +124,7 @@ class TcpTransport(Driver):
         own = self.settings.peers[self.settings.node]
         try:
             self._server = await self._loop.create_server(
-                lambda: _Connection(self, None), own.host, own.port, reuse_address=True
+                lambda: _TcpConnection(self, None), own.host, own.port, reuse_address=True
             )
         except OSError as error:
             raise NodeError(f"cannot listen on tcp {own.host}:{own.port}: {error.strerror}") from None
@@ -148,7 +148,7 @@ class TcpTransport(Driver):
         for connection in list(self._connections()):
             connection.transport.abort()
 
-    def _connections(self) -> Iterator[_Connection]:
+    def _connections(self) -> Iterator[_TcpConnection]:
         yield from list(self._bound.values())
         yield from list(self._unknown)
 
@@ -162,7 +162,7 @@ class TcpTransport(Driver):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     _, connection = await self._loop.create_connection(
-                        lambda: _Connection(self, node), peer.host, peer.port
+                        lambda: _TcpConnection(self, node), peer.host, peer.port
                     )
             except OSError:
                 pass
@@ -174,7 +174,7 @@ class TcpTransport(Driver):
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, CALL_SECONDS_MAX)
 
-    def began(self, connection: _Connection) -> None:
+    def began(self, connection: _TcpConnection) -> None:
         """A connection is made; nobody knows yet with whom."""
         if self._is_closed:
             connection.transport.abort()
@@ -186,19 +186,19 @@ class TcpTransport(Driver):
         elif len(self._unknown) > UNKNOWN_MAX:
             self._unknown[0].transport.abort()
 
-    def ended(self, connection: _Connection) -> None:
+    def ended(self, connection: _TcpConnection) -> None:
         """A connection is no more."""
         if connection in self._unknown:
             self._unknown.remove(connection)
         if connection.node is not None and self._bound.get(connection.node) is connection:
             del self._bound[connection.node]
 
-    def spoke_nonsense(self, connection: _Connection) -> None:
+    def spoke_nonsense(self, connection: _TcpConnection) -> None:
         """A record has an impossible length: this is no member."""
         self._link.note_garbage()
         connection.transport.abort()
 
-    def _bind(self, connection: _Connection, node: int) -> None:
+    def _bind(self, connection: _TcpConnection, node: int) -> None:
         """This is that member's connection, and the only one (P2)."""
         self._unknown.remove(connection)
         former = self._bound.get(node)
@@ -209,7 +209,7 @@ class TcpTransport(Driver):
         # It may not know us yet, and only we know that it is worth telling.
         self._link.greet(clock.now_ns(), node)
 
-    def _route(self, node: int) -> _Connection | None:
+    def _route(self, node: int) -> _TcpConnection | None:
         connection = self._bound.get(node)
         if connection is None:
             connection = next((one for one in reversed(self._unknown) if one.expected == node), None)
@@ -225,7 +225,7 @@ class TcpTransport(Driver):
 
     # -- records ---------------------------------------------------------------
 
-    def received(self, connection: _Connection, record: memoryview) -> None:
+    def received(self, connection: _TcpConnection, record: memoryview) -> None:
         """A whole record came over a connection."""
         now_ns = clock.now_ns()
         if self._faults is None:
@@ -235,7 +235,7 @@ class TcpTransport(Driver):
                 self._take(now_ns, connection, arrived)
         self._schedule()
 
-    def _take(self, now_ns: int, connection: _Connection | None, record: Buffer) -> None:
+    def _take(self, now_ns: int, connection: _TcpConnection | None, record: Buffer) -> None:
         link = self._link
         answers_from = len(link.outgoing)
         run = link.receive(now_ns, record)
@@ -270,7 +270,7 @@ class TcpTransport(Driver):
                 self._link.counters[node].dropped += 1
         return True
 
-    def _takes_more(self, connection: _Connection | None) -> bool:
+    def _takes_more(self, connection: _TcpConnection | None) -> bool:
         if connection is None or connection.transport.is_closing():
             return False
         return connection.transport.get_write_buffer_size() <= self.settings.queue_bytes_max
@@ -285,7 +285,7 @@ class TcpTransport(Driver):
         for node, parts in gathered.items():
             self._write(self._route(node), node, parts)
 
-    def _write(self, connection: _Connection | None, node: int, parts: list[bytes]) -> None:
+    def _write(self, connection: _TcpConnection | None, node: int, parts: list[bytes]) -> None:
         if self._takes_more(connection):
             assert connection is not None
             connection.transport.writelines(parts)

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 
 from antiphon.pipeline.filters import EVERYTHING, Narrowed, narrow
 from antiphon.pipeline.options import SourceOptions
-from antiphon.pipeline.source import BatchReader
+from antiphon.pipeline.source import BatchSourceReader
 
 NUMBER, TIME, NAME, CHANNEL = ("sequence",), ("timestamp",), ("destination",), ("channel",)
 NOON = datetime(1970, 1, 1, 12, tzinfo=UTC)
@@ -84,7 +84,7 @@ def test_of_acknowledgements_a_time_may_be_null() -> None:
 def test_a_query_without_the_setting_for_filters_is_not_refused() -> None:
     """Spark fails it if `pushFilters` is another one than its own, and asks in this way."""
     options = SourceOptions.parse({"servers": "127.0.0.1:1", "subscribe": "topic:orders"})
-    reader = BatchReader(options)
+    reader = BatchSourceReader(options)
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
     assert reader.pushFilters([EqualTo(NUMBER, 7), IsNull(TIME)]) == [IsNull(TIME)]
     assert reader.narrowed == Narrowed(first=7, stop=8)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antiphon.batch import BATCH_BYTES_MAX, Batch
 from antiphon.errors import InvalidMessage, InvalidName, MessageTooLarge
 from antiphon.pipeline import outgoing
-from antiphon.pipeline.outgoing import Outgoing, batches_of
+from antiphon.pipeline.outgoing import OutgoingRows, batches_of
 
 MAP = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema(
@@ -120,15 +120,15 @@ def test_many_names_of_properties_are_written_too() -> None:
 
 def test_what_is_small_is_gathered_and_what_is_large_is_cut() -> None:
     small = pa.RecordBatch.from_pydict({"body": pa.array([bytes(10)] * 100)})
-    made = list(Outgoing("queue:a", wall_ms).take([small] * 50))
+    made = list(OutgoingRows("queue:a", wall_ms).take([small] * 50))
     assert [(destination, batch.count) for destination, batch in made] == [("queue:a", 5_000)]
     large = pa.RecordBatch.from_pydict({"body": pa.array([bytes(1_000)] * 10_000)})
-    made = list(Outgoing("queue:a", wall_ms).take([large]))
+    made = list(OutgoingRows("queue:a", wall_ms).take([large]))
     assert sum(batch.count for _, batch in made) == 10_000
     assert all(batch.byte_size < 512 * 1024 for _, batch in made)
     assert len(made) == -(-10_000 * 1_008 // outgoing.CHUNK_BYTES)
     huge = pa.RecordBatch.from_pydict({"body": pa.array([bytes(1 << 20), b"", bytes(1 << 20)])})
-    sizes = [as_sent(batch).byte_size for _, batch in Outgoing("queue:a", wall_ms).take([huge])]
+    sizes = [as_sent(batch).byte_size for _, batch in OutgoingRows("queue:a", wall_ms).take([huge])]
     assert max(sizes) <= BATCH_BYTES_MAX and len(sizes) >= 2
 
 
@@ -137,7 +137,7 @@ def test_rows_of_one_destination_stay_in_order_whatever_else_goes_by() -> None:
     bodies = [str(number).encode() for number in range(3_000)]
     record = pa.RecordBatch.from_pydict({"body": pa.array(bodies), "destination": pa.array(names)})
     found: dict[str, list[bytes]] = {}
-    taking = Outgoing(None, wall_ms)
+    taking = OutgoingRows(None, wall_ms)
     for destination, batch in taking.take([record.slice(0, 700), record.slice(700)]):
         found.setdefault(destination, []).extend(as_sent(batch).bodies())
     assert taking.rows == 3_000
@@ -151,7 +151,7 @@ def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     record = pa.RecordBatch.from_pydict(
         {"body": pa.array([bytes(100)] * 100), "destination": pa.array(names)}
     )
-    taking = Outgoing(None, wall_ms)
+    taking = OutgoingRows(None, wall_ms)
     came: list[int] = []
     for _ in taking.take(record.slice(0, 100) for _ in range(20)):
         came.append(taking.rows)
@@ -161,7 +161,7 @@ def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_option_overrides_what_rows_say() -> None:
     record = pa.RecordBatch.from_pydict({"body": pa.array([b"x"]), "destination": pa.array(["queue:b"])})
-    ((destination, batch),) = Outgoing("queue:a", wall_ms).take([record])
+    ((destination, batch),) = OutgoingRows("queue:a", wall_ms).take([record])
     assert (destination, as_sent(batch).count) == ("queue:a", 1)
 
 
@@ -187,11 +187,11 @@ def test_what_no_message_may_have_is_refused_by_its_column(
 ) -> None:
     record = pa.RecordBatch.from_pydict({"body": pa.array([b"x"]), **columns})
     with pytest.raises(error, match=words):
-        list(Outgoing("queue:a", wall_ms).take([record]))
+        list(OutgoingRows("queue:a", wall_ms).take([record]))
 
 
 def test_a_row_without_a_destination_is_refused() -> None:
     names = pa.array(["queue:a", None])
     record = pa.RecordBatch.from_pydict({"body": pa.array([b"x", b"y"]), "destination": names})
     with pytest.raises(InvalidMessage, match="a row has no destination"):
-        list(Outgoing(None, wall_ms).take([record]))
+        list(OutgoingRows(None, wall_ms).take([record]))

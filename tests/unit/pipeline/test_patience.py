@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import AccessDenied, ConnectionFailed, DestinationError, NotConnected, Timeout
 from antiphon.pipeline.options import ConnectionOptions
-from antiphon.pipeline.patience import Patience, PatientRanges
+from antiphon.pipeline.patience import PatientRanges, RetryPolicy
 from tests.unit.pipeline.broker import Broker
 from tests.unit.pipeline.test_planning import Clock, orders, plan
 
@@ -99,7 +99,7 @@ def test_a_task_goes_on_behind_the_last_page_that_came() -> None:
                 yield from broker.read(channel, at, min(stop, at + 2), *words, **more)
 
     failing = Failing()
-    patience = Patience(600, 1, now_s=clock.now, sleep=clock.sleep)
+    patience = RetryPolicy(600, 1, now_s=clock.now, sleep=clock.sleep)
     ranges = PatientRanges(lambda: failing, patience)  # type: ignore[arg-type,return-value]
     wanted = broker.destinations(["topic:orders"])
     pages = list(ranges.read("a", 2, 12, wanted))
@@ -110,7 +110,7 @@ def test_a_task_goes_on_behind_the_last_page_that_came() -> None:
 def test_a_worker_that_starts_while_the_cluster_is_away_waits_too() -> None:
     clock, broker = Clock(), orders()
     broker.away = away(5)
-    ranges = PatientRanges(broker.reached, Patience(600, 1, now_s=clock.now, sleep=clock.sleep))
+    ranges = PatientRanges(broker.reached, RetryPolicy(600, 1, now_s=clock.now, sleep=clock.sleep))
     assert ranges.cluster() == "c1"
     assert clock.now_s == 5
 

@@ -12,8 +12,8 @@ from antiphon.errors import DestinationError, InvalidOption, RangeLost, RangeUna
 from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.offsets import Offset
 from antiphon.pipeline.options import SourceOptions
-from antiphon.pipeline.patience import Patience, PatientRanges
-from antiphon.pipeline.planning import POLL_S, Limit, Planner, Span
+from antiphon.pipeline.patience import PatientRanges, RetryPolicy
+from antiphon.pipeline.planning import POLL_S, Limit, Planner, TaskSpan
 from antiphon.pipeline.reading import read_span
 from tests.unit.pipeline.broker import ROW_BYTES, Broker
 
@@ -37,7 +37,7 @@ def plan(broker: Broker, clock: Clock | None = None, **options: str) -> Planner:
         options["subscribe"] = "topic:orders"
     parsed = SourceOptions.parse({"servers": "h:1", **options})
     connection = parsed.connection
-    patience = Patience(connection.timeout_s, connection.retry_s, now_s=clock.now, sleep=clock.sleep)
+    patience = RetryPolicy(connection.timeout_s, connection.retry_s, now_s=clock.now, sleep=clock.sleep)
     ranges = PatientRanges(broker.reached, patience, waits_at_first=False)
     return Planner(ranges, parsed, now_s=clock.now, sleep=clock.sleep)
 
@@ -48,7 +48,7 @@ def orders() -> Broker:
     return broker
 
 
-def numbers(broker: Broker, spans: list[Span]) -> list[int]:
+def numbers(broker: Broker, spans: list[TaskSpan]) -> list[int]:
     """What tasks would read."""
     found: list[int] = []
     for span in spans:

@@ -18,8 +18,8 @@ from antiphon.errors import InvalidMessage
 from antiphon.ids import format_message_id
 from antiphon.pipeline import decode_body
 from antiphon.pipeline.columns import ALL
-from antiphon.pipeline.outgoing import ORIGIN_ID, ORIGIN_TIME, Outgoing
-from antiphon.pipeline.rows import Piece, record_batches
+from antiphon.pipeline.outgoing import ORIGIN_ID, ORIGIN_TIME, OutgoingRows
+from antiphon.pipeline.rows import BatchRows, record_batches
 from antiphon.values import Float32, Int8, Int16, Int32
 
 texts = st.none() | st.text(max_size=5)
@@ -70,8 +70,8 @@ def build(said: list[dict[str, Any]]) -> Batch:
 
 def through_spark(batch: Batch, is_json: bool = True) -> Batch:
     """Read, and written as it was read."""
-    read = record_batches("a", [Piece("topic:a", 1, batch)], ALL._replace(is_json=is_json))
-    ((destination, written),) = Outgoing("topic:b", lambda: 77).take(read)
+    read = record_batches("a", [BatchRows("topic:a", 1, batch)], ALL._replace(is_json=is_json))
+    ((destination, written),) = OutgoingRows("topic:b", lambda: 77).take(read)
     assert destination == "topic:b"
     return Batch.decode(written.numbered(7, 1).encode())
 
@@ -165,7 +165,7 @@ MAP = pa.map_(pa.string(), pa.string())
 def test_what_the_columns_of_the_source_cannot_say_is_refused(columns: dict[str, Any], words: str) -> None:
     record = pa.RecordBatch.from_pydict({"body": pa.array([b"xyzw"]), **columns})
     with pytest.raises(InvalidMessage, match=words):
-        list(Outgoing("queue:a", lambda: 5).take([record]))
+        list(OutgoingRows("queue:a", lambda: 5).take([record]))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from antiphon.pipeline import decode_body, rows
 from antiphon.pipeline.columns import ALL, EVERY_COLUMN, Chosen, names_of
 from antiphon.pipeline.filters import Narrowed
 from antiphon.pipeline.rows import (
-    Acknowledgement,
-    Piece,
+    AcknowledgedRow,
+    BatchRows,
     acknowledgements,
     arrow_schema,
     may_have,
@@ -36,7 +36,7 @@ from antiphon.values import Float32, Int8, Int16, Int32
 CHANNEL = "a"
 
 
-def by_row(piece: Piece, row: int, is_json: bool) -> dict[str, Any]:
+def by_row(piece: BatchRows, row: int, is_json: bool) -> dict[str, Any]:
     """A row as one would write it down by hand: what the columns are held against."""
     batch = piece.batch
     kind = BodyKind(batch.body_kind(row))
@@ -76,7 +76,7 @@ def shown(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return pa.table(columns).to_pylist()  # type: ignore[no-any-return]
 
 
-def check(pieces: list[Piece], wanted: Chosen = ALL) -> None:
+def check(pieces: list[BatchRows], wanted: Chosen = ALL) -> None:
     found: list[dict[str, Any]] = []
     for batch in record_batches(CHANNEL, pieces, wanted):
         batch.validate(full=True)
@@ -129,7 +129,7 @@ def build(said: list[dict[str, Any]], first_number: int) -> Batch:
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Piece]:
+def pieces(draw: st.DrawFn) -> list[BatchRows]:
     """Batches of several destinations, whole or cut out of larger ones, with or without gaps."""
     made = []
     first = 1
@@ -138,7 +138,7 @@ def pieces(draw: st.DrawFn) -> list[Piece]:
         if draw(st.booleans()):
             start = draw(st.integers(0, batch.count - 1))
             batch = batch.slice(start, draw(st.integers(start + 1, batch.count)))
-        made.append(Piece(draw(st.sampled_from(["topic:a", "queue:b"])), first, batch))
+        made.append(BatchRows(draw(st.sampled_from(["topic:a", "queue:b"])), first, batch))
         first += batch.count + draw(st.integers(0, 1))
     return made
 
@@ -148,7 +148,7 @@ choices = st.lists(st.sampled_from(ALL.names), min_size=1, unique=True).map(tupl
 
 @settings(deadline=None)
 @given(pieces(), st.just(ALL.names) | choices, st.booleans())
-def test_columns_say_what_rows_say(made: list[Piece], names: tuple[str, ...], is_json: bool) -> None:
+def test_columns_say_what_rows_say(made: list[BatchRows], names: tuple[str, ...], is_json: bool) -> None:
     check(made, Chosen(names, is_json))
 
 
@@ -161,43 +161,47 @@ def test_of_columns_that_nobody_asked_for_nothing_is_made(monkeypatch: pytest.Mo
     for name, maker in rows._MAKERS.items():
         monkeypatch.setitem(rows._MAKERS, name, noting(name, maker))
     batch = build([{"body": b"x", "properties": {"a": 1}}], first_number=1)
-    check([Piece("topic:a", 1, batch)], Chosen(("sequence", "body")))
+    check([BatchRows("topic:a", 1, batch)], Chosen(("sequence", "body")))
     assert made == ["sequence", "body"]
 
 
 def test_a_map_arrives_as_json_and_as_it_is_stored_if_that_is_asked_for() -> None:
     body = {"total": 12.5, "ids": [1, 2], "raw": b"\xff", "name": "ž", "most": math.inf}
     batch = build([{"body": body}, {"body": "text"}], first_number=1)
-    (shown,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)])
+    (shown,) = record_batches(CHANNEL, [BatchRows("topic:a", 1, batch)])
     text, kind = shown.column("body")[0].as_py(), shown.column("body_kind")[0].as_py()
     assert text.decode() == '{"total":12.5,"ids":[1,2],"raw":{"base64":"/w=="},"name":"ž","most":"inf"}'
     assert decode_body(text, kind) == {**body, "most": "inf"}
-    (stored,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], ALL._replace(is_json=False))
+    (stored,) = record_batches(CHANNEL, [BatchRows("topic:a", 1, batch)], ALL._replace(is_json=False))
     assert decode_body(stored.column("body")[0].as_py(), kind) == body
 
 
 def test_plain_batches_beyond_what_is_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [b"%d" % number for number in range(rows.CONSTANT_ROWS + 10)]
     big = Batch.of_bodies(bodies, producer=7, first_number=1, timestamp_ms=1_700_000_000_250)
-    check([Piece("topic:a", 11, big)])
+    check([BatchRows("topic:a", 11, big)])
 
 
 def test_small_batches_are_gathered_and_large_ones_are_not() -> None:
     small = [
-        Piece("topic:a", 1 + 10 * n, Batch.of_bodies([b"x"] * 10, producer=7, first_number=1, timestamp_ms=n))
+        BatchRows(
+            "topic:a", 1 + 10 * n, Batch.of_bodies([b"x"] * 10, producer=7, first_number=1, timestamp_ms=n)
+        )
         for n in range(rows.ROWS_AT_ONCE // 5)
     ]
     sizes = [batch.num_rows for batch in record_batches(CHANNEL, small)]
     assert len(sizes) == 2 and sum(sizes) == 10 * len(small)
     large = [
-        Piece("topic:a", 1, Batch.of_bodies([b"x" * 1000] * 1500, producer=7, first_number=1, timestamp_ms=0))
+        BatchRows(
+            "topic:a", 1, Batch.of_bodies([b"x" * 1000] * 1500, producer=7, first_number=1, timestamp_ms=0)
+        )
     ] * 6
     assert [batch.num_rows for batch in record_batches(CHANNEL, large)] == [4500, 4500]
 
 
 def test_rows_of_other_times_are_left_out_and_batches_of_other_times_are_not_looked_at() -> None:
     said = [build([{"body": b"%d" % n, "timestamp_ms": n} for n in some], 1) for some in ([1, 5, 9], [7, 7])]
-    pieces = [Piece("topic:a", 1, said[0]), Piece("topic:a", 4, said[1])]
+    pieces = [BatchRows("topic:a", 1, said[0]), BatchRows("topic:a", 4, said[1])]
     for since, until, left in ((5_000, 9_000, [5, 7, 7]), (6_000, 7_001, [7, 7]), (8_000, 1 << 63, [9])):
         narrowed = Narrowed(since_us=since, until_us=until)
         made = within_times(record_batches(CHANNEL, pieces), narrowed)
@@ -211,18 +215,18 @@ def test_rows_of_other_times_are_left_out_and_batches_of_other_times_are_not_loo
 def test_numbers_of_messages_may_be_as_large_as_they_get() -> None:
     last = (1 << 64) - 2
     batch = Batch.of_bodies([b"x", b"y"], producer=7, first_number=last, timestamp_ms=0)
-    check([Piece("topic:a", 1, batch)])
+    check([BatchRows("topic:a", 1, batch)])
 
 
 @pytest.mark.parametrize("first", [1, 995, 999, 1_000, 9_990, 99_999_999, (1 << 63) - 2_500])
 def test_ids_of_messages_are_spelled_as_they_are_everywhere(first: int) -> None:
     batch = Batch.of_bodies([b"x"] * 2_100, producer=7, first_number=first, timestamp_ms=0)
-    check([Piece("topic:a", 1, batch)], Chosen(("message_id", "sequence")))
+    check([BatchRows("topic:a", 1, batch)], Chosen(("message_id", "sequence")))
 
 
 def test_without_bodies_there_is_no_column_for_them() -> None:
     batch = Batch.of_bodies([b"x"], producer=7, first_number=1, timestamp_ms=0)
-    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Chosen(names_of(False)))
+    (made,) = record_batches(CHANNEL, [BatchRows("topic:a", 1, batch)], Chosen(names_of(False)))
     assert made.schema.equals(arrow_schema(names_of(False)))
     assert "body" not in made.schema.names
 
@@ -246,8 +250,8 @@ def test_properties_are_texts_with_the_names_of_their_types(value: Any, text: st
 
 def test_acknowledgements_are_rows_without_a_message() -> None:
     said = [
-        Acknowledgement("queue:a", 40, 1_000, 0, [(5, 8), (9, 10)]),
-        Acknowledgement("topic:b", 41, 2_000, 17, [(1, 2)]),
+        AcknowledgedRow("queue:a", 40, 1_000, 0, [(5, 8), (9, 10)]),
+        AcknowledgedRow("topic:b", 41, 2_000, 17, [(1, 2)]),
     ]
     made = acknowledgements(CHANNEL, said, names_of(True, has_acks=True))
     made.validate(full=True)
@@ -261,7 +265,7 @@ def test_acknowledgements_are_rows_without_a_message() -> None:
 
 def test_messages_beside_acknowledgements_have_the_same_columns() -> None:
     batch = Batch.of_bodies([b"x"], producer=7, first_number=1, timestamp_ms=0)
-    (made,) = record_batches(CHANNEL, [Piece("topic:a", 1, batch)], Chosen(names_of(True, has_acks=True)))
+    (made,) = record_batches(CHANNEL, [BatchRows("topic:a", 1, batch)], Chosen(names_of(True, has_acks=True)))
     assert made.schema.equals(arrow_schema(names_of(True, has_acks=True)))
     assert made.column("acknowledged").to_pylist() == [None]
 

@@ -34,7 +34,7 @@ from antiphon.errors import (
 )
 from antiphon.pipeline import sink
 from antiphon.pipeline.columns import BODY, COLUMNS
-from antiphon.pipeline.patience import Patience
+from antiphon.pipeline.patience import RetryPolicy
 from antiphon.pipeline.sink import BatchWriter, StreamWriter, Written, batch_writer, stream_writer
 
 OPTIONS = {"servers": "127.0.0.1:7420", "destination": "queue:alerts"}
@@ -207,7 +207,7 @@ class Staging:
 def serve(monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> Staging:
     cluster = Staging(*failures)
     monkeypatch.setattr(sink, "connection", lambda _: cluster)
-    monkeypatch.setattr(sink, "patience", lambda _: Patience(600, 0.0))
+    monkeypatch.setattr(sink, "patience", lambda _: RetryPolicy(600, 0.0))
     return cluster
 
 

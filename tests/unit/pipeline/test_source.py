@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from antiphon.errors import InvalidOption
 from antiphon.pipeline import source
 from antiphon.pipeline.columns import ALL, EVERY_COLUMN
-from antiphon.pipeline.planning import NO_LIMIT, Limit, Planner, Span
+from antiphon.pipeline.planning import NO_LIMIT, Limit, Planner, TaskSpan
 from pyspark_antiphon import DefaultSource
 
 LEAST = {"servers": "127.0.0.1:1", "subscribe": "topic:orders"}
@@ -43,7 +43,7 @@ TYPES: dict[str, DataType] = {
 OURS = StructType([StructField(name, TYPES[EVERY_COLUMN[name]]) for name in ALL.names])
 
 
-def stream(**options: str) -> source.StreamReader:
+def stream(**options: str) -> source.StreamSourceReader:
     return source.stream_reader({**LEAST, **options}, OURS)
 
 
@@ -63,7 +63,7 @@ def test_readers_and_parts_travel_and_take_no_planner_along() -> None:
     again = pickle.loads(pickle.dumps(reader))
     assert again.options == reader.options
     assert again._planner is None
-    part = source.Part(Span("a", 1, 5, (), False))
+    part = source.TaskPartition(TaskSpan("a", 1, 5, (), False))
     assert pickle.loads(pickle.dumps(part)).span == part.span
 
 

@@ -6,11 +6,11 @@ import resource
 
 import pytest
 
-from antiphon.runtime.limits import DESCRIPTORS_RESERVED, Kept, Line, connections_possible
+from antiphon.runtime.limits import DESCRIPTORS_RESERVED, Arrivals, KeptBytes, connections_possible
 
 
 def test_in_a_line_the_first_has_to_go_when_there_are_too_many() -> None:
-    line = Line(2)
+    line = Arrivals(2)
     assert [line.enter(conn) for conn in (1, 2, 3)] == [None, None, 1]
     line.leave(1)
     assert line.enter(4) == 2
@@ -21,7 +21,7 @@ def test_in_a_line_the_first_has_to_go_when_there_are_too_many() -> None:
 
 
 def test_what_is_kept_adds_up() -> None:
-    kept = Kept()
+    kept = KeptBytes()
     kept.note(1, 10)
     kept.note(2, 30)
     kept.note(3, 20)
