@@ -63,9 +63,10 @@ def _receive(session: antiphon.blocking.Session, body: bytes) -> Times:
 def _iterate(session: antiphon.blocking.Session, body: bytes) -> Times:
     consumer = _filled(session, body)
     began, left = _now(), MESSAGES
-    for _ in consumer:
+    for message in consumer:
         left -= 1
         if not left:
+            message.ack()
             break
     return _since(began)
 

@@ -37,6 +37,7 @@ def test_messages_go_there_and_back(server: Server) -> None:
         for message in consumer:
             taken.append(message.body)
             if len(taken) == 100:
+                message.ack()
                 break
         assert taken[-1] == b"999"
         assert consumer.receive(timeout=0) is None

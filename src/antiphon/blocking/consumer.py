@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from types import CodeType
 
 from antiphon.blocking.block import Block
 from antiphon.blocking.loop import LoopThread
 from antiphon.client import consumer as asynchronous
 from antiphon.client.core_consumer import Span
 from antiphon.client.durations import Duration
-from antiphon.client.iteration import is_left_normally
 from antiphon.client.lots import Lot
 from antiphon.errors import ConsumerClosed, LocalError
 from antiphon.message import MessageView
@@ -98,13 +95,17 @@ class Consumer(Block):
     def __iter__(self) -> Iteration:
         """The messages as they come, until the consumer is closed.
 
-        In an auto session a message is acknowledged when the next one is asked for, or when
-        the loop is left by `break` or `return`. An exception leaves it unacknowledged.
+        In an auto session a message is acknowledged when the next one is asked for, by the loop or by
+        `receive`, or by `message.ack()`. The message at which a loop is left stays unacknowledged and comes
+        again, however the loop is left: whoever wants one message more and then leaves says `message.ack()`.
 
         >>> for message in consumer:
         ...     print(message.body)
+        ...     if message.type == "last":
+        ...         message.ack()
+        ...         break
         """
-        return Iteration(self, sys._getframe(1).f_code)
+        return Iteration(self)
 
     def close(self) -> None:
         """Wait until the acknowledgements are confirmed, then receive nothing more.
@@ -121,21 +122,21 @@ class Consumer(Block):
 
     # -- taking ----------------------------------------------------------------
 
-    def _take_next(self, timeout: Duration | None) -> Span | None:
+    def _take_next(self, timeout: Duration | None, *, in_turn: bool = False) -> Span | None:
         """The next message, which is not yet the application's: who is interrupted here has taken none.
 
         What lies behind it the application may then hand out by itself.
         """
         self._lot = None
-        span, lot = self._loop.run(self._next(timeout), self._undo)
+        span, lot = self._loop.run(self._next(timeout, in_turn), self._undo)
         if lot is not None:
             lot.messages = self._messages(lot.spans)
             self._lot = lot
         return span
 
-    async def _next(self, timeout: Duration | None) -> tuple[Span | None, Lot | None]:
+    async def _next(self, timeout: Duration | None, in_turn: bool) -> tuple[Span | None, Lot | None]:
         # In the loop.
-        spans = await self._intake.take(1, timeout)
+        spans = await self._intake.take(1, timeout, in_turn=in_turn)
         if not spans:
             return None, None
         lot = self._intake.lend()
@@ -153,13 +154,12 @@ class Consumer(Block):
 
 
 class Iteration:
-    """The messages of a consumer, one by one; `for` makes it. See `antiphon.client.iteration`."""
+    """The messages of a consumer, one by one; `for` makes it."""
 
-    __slots__ = ("_consumer", "_function", "_intake", "_last", "_loop", "_lot")
+    __slots__ = ("_consumer", "_intake", "_last", "_loop", "_lot")
 
-    def __init__(self, consumer: Consumer, function: CodeType) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._function = function
         self._intake = consumer._intake
         self._loop = consumer._loop
         # What the application works on, if anything: a place in the lot, or messages of none.
@@ -182,7 +182,7 @@ class Iteration:
                 return message
         self._finish()
         try:
-            span = self._consumer._take_next(None)
+            span = self._consumer._take_next(None, in_turn=True)
         except ConsumerClosed:
             if self._intake.was_closed_here:
                 raise StopIteration from None
@@ -201,7 +201,3 @@ class Iteration:
             self._loop.call(self._intake.done_with, last)
         elif self._lot is not None and not self._lot.finish(last):
             self._loop.call(self._intake.finished, self._lot, last)
-
-    def __del__(self) -> None:
-        if self._last is not None and is_left_normally(self._function):
-            self._finish()

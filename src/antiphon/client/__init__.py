@@ -10,7 +10,7 @@ session, producer, consumer, staging, admin, receipts    what it hands out
 link          the core on a real socket
 scope         what a session shares with its producers and consumers
 transactions, transacting     commit and rollback, and the way of what is sent in between
-publications, sending, subscribing, browsing, outcomes, iteration, block, once, servers, durations
+publications, sending, subscribing, browsing, outcomes, block, once, servers, durations
               their single tasks
 
 The core is the whole protocol. A face moves bytes, tells the time, and turns what the core

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from functools import partial
@@ -15,7 +14,6 @@ from antiphon.client.core import NEVER_NS
 from antiphon.client.core_consumer import FIRST_MESSAGES, PREFETCH_MESSAGES, ConsumerCore, Span
 from antiphon.client.core_session import QUEUE, Acknowledgement, SessionCore
 from antiphon.client.durations import Duration, seconds
-from antiphon.client.iteration import Iteration
 from antiphon.client.link import Link
 from antiphon.client.lots import Lot
 from antiphon.client.once import Once
@@ -117,13 +115,17 @@ class Consumer(Block):
     def __aiter__(self) -> Iteration:
         """The messages as they come, until the consumer is closed.
 
-        In an auto session a message is acknowledged when the next one is asked for, or when
-        the loop is left by `break` or `return`. An exception leaves it unacknowledged.
+        In an auto session a message is acknowledged when the next one is asked for, by the loop or by
+        `receive`, or by `message.ack()`. The message at which a loop is left stays unacknowledged and comes
+        again, however the loop is left: whoever wants one message more and then leaves says `message.ack()`.
 
         >>> async for message in consumer:
         ...     print(message.body)
+        ...     if message.type == "last":
+        ...         await message.ack()
+        ...         break
         """
-        return Iteration(self, self._intake, sys._getframe(1).f_code)
+        return Iteration(self)
 
     async def close(self) -> None:
         """Wait until the acknowledgements are confirmed, then receive nothing more.
@@ -143,6 +145,34 @@ class Consumer(Block):
     async def _opened(self) -> Consumer:
         await self._intake.opened()
         return self
+
+
+class Iteration:
+    """The messages of a consumer, one by one; `async for` makes it."""
+
+    __slots__ = ("_consumer", "_last")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._last: Span | None = None
+
+    def __aiter__(self) -> Iteration:
+        return self
+
+    async def __anext__(self) -> Message:
+        intake = self._consumer._intake
+        if self._last is not None:
+            last, self._last = self._last, None
+            intake.done_with(last)
+        try:
+            spans = await intake.take(1, None, in_turn=True)
+        except ConsumerClosed:
+            if intake.was_closed_here:
+                raise StopAsyncIteration from None
+            raise
+        self._last = spans[0]
+        intake.given_in_turn(spans[0])
+        return spans[0].message()
 
 
 class Intake:
@@ -399,9 +429,14 @@ class Intake:
 
     # -- taking ----------------------------------------------------------------
 
-    async def take(self, count: int, timeout: Duration | None) -> list[Span]:
-        """Up to `count` messages, not yet given to the application; see `given`."""
+    async def take(self, count: int, timeout: Duration | None, *, in_turn: bool = False) -> list[Span]:
+        """Up to `count` messages, not yet given to the application; see `given`.
+
+        A loop takes them `in_turn`: each is done with its own last message, and with no other's.
+        """
         link, session, core, _ = attached = self._opening.result or await self._open_to_take()
+        if core.in_hand and not in_turn:
+            self._gather(core.empty_hand())
         deadline = None if timeout is None else link.loop.time() + seconds(timeout, "timeout")
         taken: list[Span] = []
         wanted, is_late, asker, is_now = count, False, None, deadline is not None and not timeout
@@ -571,7 +606,7 @@ class Intake:
         """The application has this one now, and will ask for the next, see `done_with`."""
         if self._attached.session.is_automatic:
             link, _, core, _ = self._attached
-            core.put_in_hand(span.numbers[0])
+            core.put_in_hand(span)
             link.flush_soon()
         else:
             self._hold([span])
@@ -635,6 +670,9 @@ class Intake:
         _, session, core, _ = self._attached
         progress = lot.look(is_last=is_last)
         place = progress.start
+        if progress.was_called:
+            lot.in_hand.clear()
+            self._gather(core.empty_hand())
         for count, is_in_turn in progress.runs():
             spans = session.take(core, count)
             if is_in_turn:

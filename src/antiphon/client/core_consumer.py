@@ -127,7 +127,8 @@ class ConsumerCore:
         self.held = Ranges()
         # Was held until others got it: the application is told when it acknowledges or commits it.
         self.forfeited = Ranges()
-        self._in_hand: set[int] = set()
+        # What loops over the consumer work on, by number.
+        self.in_hand: dict[int, Span] = {}
         # Delivered and not taken; and what somebody took who waits for more before the application sees any.
         self.spans: deque[Span] = deque()
         self.in_transit: list[list[Span]] = []
@@ -275,8 +276,8 @@ class ConsumerCore:
         for spans in self.in_transit:
             spans[:] = _without(spans, lost)
         forfeited = self.held.intersection(lost)
-        for sequence in [one for one in self._in_hand if one in lost]:
-            self._in_hand.remove(sequence)
+        for sequence in [one for one in self.in_hand if one in lost]:
+            del self.in_hand[sequence]
             forfeited.add(sequence, sequence + 1)
         self.held.remove_all(forfeited)
         self.forfeited.add_all(forfeited)
@@ -419,21 +420,26 @@ class ConsumerCore:
 
     def hold_in_hand(self) -> None:
         """Nothing that the application works on will be acknowledged by itself."""
-        for sequence in self._in_hand:
+        for sequence in self.in_hand:
             self.held.add(sequence, sequence + 1)
-        self._in_hand.clear()
+        self.in_hand.clear()
 
-    def put_in_hand(self, sequence: int) -> None:
-        """The application works on this one, and is done with it when it asks for another."""
-        self._in_hand.add(sequence)
+    def put_in_hand(self, span: Span) -> None:
+        """The application works on this message, and is done with it when it asks for another."""
+        self.in_hand[span.numbers[0]] = span
 
     def take_from_hand(self, sequence: int) -> bool:
-        """It is done with this one now; False when that is not news."""
-        if sequence in self._in_hand:
-            self._in_hand.remove(sequence)
+        """The application is done with this message now; False when that is not news."""
+        if self.in_hand.pop(sequence, None) is not None:
             return True
         self.take_forfeited(sequence)
         return False
+
+    def empty_hand(self) -> list[Span]:
+        """The application is done with all that its loops worked on."""
+        spans = list(self.in_hand.values())
+        self.in_hand.clear()
+        return spans
 
     def take_forfeited(self, sequence: int) -> bool:
         """Was this one given to others? That is told once."""

@@ -25,11 +25,15 @@ from antiphon.client.core_consumer import Span
 
 
 class LotProgress(NamedTuple):
-    """How far a thread came: places from `start` on and below `stop` are new; these it works on."""
+    """How far a thread came: places from `start` on and below `stop` are new; loops work on those in turn.
+
+    When `receive` was called, loops are done with everything that they worked on before.
+    """
 
     start: int
     stop: int
     in_turn: frozenset[int]
+    was_called: bool = False
 
     def runs(self) -> Iterator[tuple[int, bool]]:
         """The new places as runs: how many, and does an iteration work on it?"""
@@ -54,6 +58,7 @@ class Lot:
         "_seen",
         "_stop",
         "_until_ns",
+        "_was_called",
         "in_hand",
         "messages",
         "spans",
@@ -70,18 +75,25 @@ class Lot:
         self._next = 0
         self._seen = 0
         self._in_turn: set[int] = set()
+        self._was_called = False
         self._is_over = False
-        # Who holds it may be interrupted by garbage that asks for it.
+        # The thread that holds it may be interrupted by a signal, whose handler asks for it.
         self._guard = threading.RLock()
 
     # -- the thread that hands out ---------------------------------------------
 
     def hand_out(self) -> int:
-        """The place of the next message, which is the application's from now on; -1: ask the loop."""
+        """The place of the next message, which is the application's from now on; -1: ask the loop.
+
+        That is `receive`: with it loops are done with what they work on.
+        """
         with self._guard:
             place = self._next
             if place >= self._stop or clock.now_ns() >= self._until_ns:
                 return -1
+            self._was_called = True
+            if self._in_turn:
+                self._in_turn.clear()
             self._next = place + 1
             return place
 
@@ -108,8 +120,8 @@ class Lot:
     def look(self, *, is_last: bool) -> LotProgress:
         """How far the thread came since the last look; after the last one it gets no further."""
         with self._guard:
-            progress = LotProgress(self._seen, self._next, frozenset(self._in_turn))
-            self._seen = self._next
+            progress = LotProgress(self._seen, self._next, frozenset(self._in_turn), self._was_called)
+            self._seen, self._was_called = self._next, False
             if is_last:
                 self._stop, self._is_over = self._next, True
         return progress

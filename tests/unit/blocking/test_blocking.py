@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -247,43 +248,35 @@ def test_a_message_is_acknowledged_by_its_own_word(server: ServerThread) -> None
         acknowledged(server, (1, 3))
 
 
-def test_leaving_a_loop_acknowledges_the_last_message(
-    server: ServerThread, session: blocking.Session
+@pytest.mark.parametrize("count", [3, 10])
+@pytest.mark.parametrize("leave", ["break", "raise", "ack", "receive"])
+def test_the_message_at_which_a_loop_was_left_comes_again_unless_it_is_acknowledged(
+    server: ServerThread, session: blocking.Session, leave: str, count: int
 ) -> None:
-    fill(server, b"a", b"b", b"c")
-    bodies = []
-    for message in session.consumer(QUEUE):
-        bodies.append(message.body)
-        if len(bodies) == 2:
-            break
-    assert bodies == [b"a", b"b"]
-    acknowledged(server, (1, 3))
-
-
-def test_returning_from_a_loop_acknowledges_the_last_message(
-    server: ServerThread, session: blocking.Session
-) -> None:
-    fill(server, b"a", b"b")
-
-    def first(consumer: blocking.Consumer) -> Any:
-        for message in consumer:
-            return message.body
-
-    assert first(session.consumer(QUEUE)) == b"a"
-    acknowledged(server, (1, 2))
-
-
-def test_an_exception_in_a_loop_leaves_its_message_unacknowledged(
-    server: ServerThread, session: blocking.Session
-) -> None:
-    fill(server, b"a", b"b")
+    fill(server, *numbered(count))
     consumer = session.consumer(QUEUE)
-    with pytest.raises(ZeroDivisionError):
+    server.until(lambda s: len(next(iter(s.consumers.values())).holds) == count)
+
+    def loop() -> None:
         for message in consumer:
-            if message.body == b"b":
-                raise ZeroDivisionError
+            if message.sequence == 2:
+                if leave == "raise":
+                    raise ZeroDivisionError
+                if leave == "ack":
+                    message.ack()
+                elif leave == "receive":
+                    assert consumer.receive(timeout=5) is not None
+                break
+
+    with suppress(ZeroDivisionError):
+        loop()
     consumer.close()
-    assert server.do(lambda s: s.acknowledged) == Ranges([(1, 2)])
+    done = {"break": 1, "raise": 1, "ack": 2, "receive": 3}[leave]
+    assert server.do(lambda s: s.acknowledged) == Ranges([(1, done + 1)])
+    again = session.consumer(QUEUE).receive_many(count - done, timeout=5)
+    assert [(message.sequence, message.redelivered) for message in again[:1]] == (
+        [(done + 1, done == 1)] if done < count else []
+    )
 
 
 def test_a_loop_ends_when_another_thread_closes_the_consumer(session: blocking.Session) -> None:
@@ -520,6 +513,7 @@ def test_a_loop_asks_the_other_thread_for_few_of_its_messages(
         for message in consumer:
             received.append(message)
             if len(received) == 1_000:
+                message.ack()
                 break
     assert [message.body for message in received if message] == numbered(1_000)
     assert calls < 100
@@ -552,25 +546,6 @@ def test_a_message_is_acknowledged_in_a_loop_when_the_next_one_is_asked_for(
     acknowledged(server, (1, 5))
     assert next(iteration).sequence == 6
     acknowledged(server, (1, 6))
-
-
-@pytest.mark.parametrize("leave", ["break", "raise"])
-def test_leaving_a_loop_among_many_messages(
-    server: ServerThread, consumer: blocking.Consumer, leave: str
-) -> None:
-    def loop() -> None:
-        for message in consumer:
-            if message.sequence == 5 and leave == "raise":
-                raise ZeroDivisionError
-            if message.sequence == 5:
-                break
-
-    try:
-        loop()
-    except ZeroDivisionError:
-        pass
-    consumer.close()
-    assert server.do(lambda s: s.acknowledged) == Ranges([(1, 6 if leave == "break" else 5)])
 
 
 def test_a_message_of_many_is_acknowledged_by_its_own_word(server: ServerThread) -> None:

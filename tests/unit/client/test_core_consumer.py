@@ -161,10 +161,14 @@ def test_many_bodies_are_acknowledged_at_once() -> None:
 
 def test_what_is_in_hand_is_done_with_once() -> None:
     core = consumer()
-    core.put_in_hand(4)
+    core.arrive(deliver(1, (4, [b"a", b"b"])))
+    first, second = core.take(1), core.take(1)
+    core.put_in_hand(first[0])
+    core.put_in_hand(second[0])
     assert core.take_from_hand(4)
     assert not core.take_from_hand(4)
-    assert not core.take_from_hand(5)
+    assert core.empty_hand() == second
+    assert core.empty_hand() == []
 
 
 @given(
@@ -207,7 +211,7 @@ def test_what_others_got_is_neither_taken_nor_acknowledged() -> None:
     core.arrive(deliver(1, (10, [b"a"] * 8)))
     core.gather(0, core.take(2))
     core.hold(core.take(2))
-    core.put_in_hand(core.take(1)[0].numbers[0])
+    core.put_in_hand(core.take(1)[0])
 
     core.drop(lost(11, 13, 14, 16))
 

@@ -73,40 +73,10 @@ async def leave_a_generator_by_break(consumer: antiphon.Consumer) -> None:
     assert [sequence async for sequence in bodies()] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "leave",
-    [
-        leave_by_break,
-        leave_by_return,
-        leave_by_break_in_finally,
-        leave_after_a_handled_exception,
-        leave_a_generator_by_break,
-    ],
-)
-@asynchronous
-async def test_leaving_the_loop_normally_acknowledges_the_last_message(
-    leave: Callable[[antiphon.Consumer], Coroutine[Any, Any, Any]],
-) -> None:
-    async with consuming(5) as (server, session, consumer):
-        await leave(consumer)
-        await session.close()
-        assert server.acknowledged == Ranges([(1, 4)])
-
-
 async def raise_in_the_body(consumer: antiphon.Consumer) -> None:
     async for message in consumer:
         if message.sequence == 3:
             raise Mine
-
-
-async def raise_and_catch_outside_the_loop(consumer: antiphon.Consumer) -> None:
-    try:
-        await raise_in_the_body(consumer)
-    except Mine:
-        pass
-    with suppress(Mine):
-        async for message in consumer:
-            raise Mine(message)
 
 
 async def raise_in_the_same_function(consumer: antiphon.Consumer) -> None:
@@ -146,28 +116,74 @@ async def be_cancelled(consumer: antiphon.Consumer) -> None:
 
 @pytest.mark.parametrize(
     "leave",
-    [raise_in_the_body, raise_in_the_same_function, raise_deep_inside, be_cancelled],
+    [
+        leave_by_break,
+        leave_by_return,
+        leave_by_break_in_finally,
+        leave_after_a_handled_exception,
+        leave_a_generator_by_break,
+        raise_in_the_body,
+        raise_in_the_same_function,
+        raise_deep_inside,
+        be_cancelled,
+    ],
 )
 @asynchronous
-async def test_an_exception_leaves_the_message_unacknowledged(
-    leave: Callable[[antiphon.Consumer], Coroutine[Any, Any, None]],
+async def test_the_message_at_which_a_loop_was_left_comes_again(
+    leave: Callable[[antiphon.Consumer], Coroutine[Any, Any, Any]],
 ) -> None:
     async with consuming(5) as (server, session, consumer):
         with suppress(Mine):
             await leave(consumer)
-        await session.close()
+        await consumer.close()
         assert server.acknowledged == Ranges([(1, 3)])
         assert server.heard_of(frames.ConsumerClose)[0].seen_through == 3
+        again = await session.consumer("queue:a").receive(timeout=60)
+        assert again is not None and (again.sequence, again.redelivered) == (3, True)
 
 
 @asynchronous
-async def test_an_exception_leaves_its_message_unacknowledged_though_others_follow() -> None:
+async def test_a_loop_is_done_with_its_own_last_message_and_no_other() -> None:
     async with consuming(5) as (server, session, consumer):
-        await raise_and_catch_outside_the_loop(consumer)
-        message = await consumer.receive()
-        assert message is not None and message.sequence == 5
+        await leave_by_break(consumer)
+        async for message in consumer:
+            if message.sequence == 5:
+                break
         await session.close()
-        assert server.acknowledged == Ranges([(1, 3), (5, 6)])
+        assert server.acknowledged == Ranges([(1, 3), (4, 5)])
+
+
+@asynchronous
+async def test_loops_side_by_side_are_each_done_with_their_own() -> None:
+    async with consuming(4) as (server, session, consumer):
+        slow, quick = aiter(consumer), aiter(consumer)
+        for iterator in (slow, quick, quick, quick):
+            await anext(iterator)
+        await session.close()
+        assert server.acknowledged == Ranges([(2, 4)])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@asynchronous
+async def test_a_message_is_acknowledged_when_receive_asks_for_the_next_one(count: int) -> None:
+    async with consuming(5) as (server, session, consumer):
+        async for message in consumer:
+            if message.sequence == 3:
+                await (consumer.receive() if count == 1 else consumer.receive_many(count))
+                break
+        await session.close()
+        assert server.acknowledged == Ranges([(1, 4 + count)])
+
+
+@asynchronous
+async def test_a_message_acknowledged_by_hand_does_not_come_again() -> None:
+    async with consuming(5) as (server, session, consumer):
+        async for message in consumer:
+            if message.sequence == 3:
+                await message.ack()
+                break
+        await session.close()
+        assert server.acknowledged == Ranges([(1, 4)])
 
 
 @asynchronous

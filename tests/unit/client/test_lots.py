@@ -20,10 +20,10 @@ def test_the_loop_sees_what_is_new_since_it_last_looked() -> None:
     one = lot()
     one.hand_out()
     one.hand_out()
-    assert one.look(is_last=False) == LotProgress(0, 2, frozenset())
+    assert one.look(is_last=False) == LotProgress(0, 2, frozenset(), was_called=True)
     assert one.look(is_last=False) == LotProgress(2, 2, frozenset())
     one.hand_out()
-    assert one.look(is_last=True) == LotProgress(2, 3, frozenset())
+    assert one.look(is_last=True) == LotProgress(2, 3, frozenset(), was_called=True)
     assert one.hand_out() == -1
 
 
@@ -39,12 +39,21 @@ def test_an_iteration_is_done_with_one_when_it_takes_the_next() -> None:
     assert one.hand_out_in_turn(-1) == 0
     assert one.look(is_last=False).in_turn == {0}
     assert one.hand_out_in_turn(0) == 1
-    assert one.hand_out() == 2
-    assert one.look(is_last=False) == LotProgress(1, 3, frozenset({1}))
+    assert one.hand_out_in_turn(-1) == 2, "another iteration"
+    assert one.look(is_last=False) == LotProgress(1, 3, frozenset({1, 2}))
     assert one.hand_out_in_turn(1) == -1, "there are no more, so it is not done with that one yet"
-    assert one.look(is_last=False).in_turn == {1}
+    assert one.look(is_last=False).in_turn == {1, 2}
     assert one.finish(1)
-    assert one.look(is_last=True).in_turn == set()
+    assert one.look(is_last=True).in_turn == {2}
+
+
+def test_iterations_are_done_with_theirs_when_receive_takes_one() -> None:
+    one = lot(3)
+    assert one.hand_out_in_turn(-1) == 0
+    assert one.hand_out() == 1
+    assert one.look(is_last=False) == LotProgress(0, 2, frozenset(), was_called=True)
+    assert one.hand_out_in_turn(0) == 2
+    assert one.look(is_last=False) == LotProgress(2, 3, frozenset({2}))
 
 
 def test_whoever_is_done_after_the_recall_has_to_say_so() -> None:
