@@ -37,7 +37,6 @@ from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.listener import ROLE as CLIENT_MANAGER_ROLE
 from antiphon.bus.listener import Listener
-from antiphon.bus.planted import MISREAD_PUTS_ASIDE, NONE, RESTORE_FORGETS_LOCKS
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import OrderReplay, choose, recover
@@ -104,7 +103,6 @@ class StartSettings:
     client_manager: ClientManagerSettings | None = field(default_factory=ClientManagerSettings)
     message_manager: MessageManagerSettings = field(default_factory=MessageManagerSettings)
     agreed: Agreed | None = None
-    planted: frozenset[str] = NONE
     # What makes a state of the bytes of a checkpoint; the simulator has readers that fail.
     read_state: Callable[..., ChannelState] = ChannelState.restore
 
@@ -160,23 +158,16 @@ def start(
     `distrusted` says why the files that are there must not be used, though they look well; a sync failed.
     """
 
-    def opened(distrusted: str) -> OpenedDisk:
-        return open_disk(
-            disk,
-            journal,
-            identity,
-            group=settings.group,
-            node_id=node_id,
-            cluster=settings.cluster,
-            distrusted=distrusted,
-        )
-
-    begun = opened(distrusted)
-    if MISREAD_PUTS_ASIDE in settings.planted and begun.has_peers:
-        begun.choose(partial(_read_state, begun, settings))
-        if problems := begun.opening.found.checkpoint_problems:
-            begun = opened(problems[0])  # planted: what does not read is taken for a ruined disk
-    return _start(begun, journal, identity, settings)
+    opened = open_disk(
+        disk,
+        journal,
+        identity,
+        group=settings.group,
+        node_id=node_id,
+        cluster=settings.cluster,
+        distrusted=distrusted,
+    )
+    return _start(opened, journal, identity, settings)
 
 
 def can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
@@ -289,7 +280,6 @@ def _start(
             recovered,
             name=settings.name,
             disk_id=found.disk_id,
-            planted=settings.planted,
         ),
         producer=Producer(group, node_id, identity.run_id, again=said_again),
         manager=manager,
@@ -327,7 +317,6 @@ def _client_manager(found: Recovered, identity: Identity, settings: StartSetting
         ids=identity.ids(found.node_id, found.run),
         channels=(settings.group.group,),
         settings=settings.client_manager,
-        planted=settings.planted,
         # An embedded system is its one disk, which was given its id when it was formatted.
         cluster_id=found.disk_id.hex(),
     )
@@ -341,7 +330,6 @@ def _message_manager(journal: Journal, node_id: int, settings: StartSettings) ->
         journal.payloads,
         settings.message_manager,
         group.data_servers,
-        planted=settings.planted,
     )
 
 
@@ -359,7 +347,6 @@ class ClientManagerStart:
     # All nodes of the cluster: questions about it are put to each of them.
     members: tuple[Member, ...] = ()
     settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
-    planted: frozenset[str] = NONE
     # In hex: clients tell one cluster from another by it, whatever its name is.
     cluster_id: str = ""
 
@@ -379,7 +366,6 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         ids=identity.ids(start.node_id, run),
         channels=tuple([group.group for group in start.groups]),
         settings=replace(start.settings, sure_ms=sure_ms, client_sure_ms=max(1, sure_ms // 2)),
-        planted=start.planted,
         cluster_id=start.cluster_id,
     )
     return Node(
@@ -407,8 +393,7 @@ def _read_state(
     opened: OpenedDisk, settings: StartSettings, checkpoint: CheckpointState
 ) -> tuple[ChannelState, list[tuple[Location, Damaged]]]:
     """The state of a checkpoint, and those of its records that are damaged and can be mended."""
-    is_planted = RESTORE_FORGETS_LOCKS in settings.planted
-    state = settings.read_state(bytes(checkpoint.manager_state), without_locks=is_planted)
+    state = settings.read_state(bytes(checkpoint.manager_state))
     if state.digest() != checkpoint.manager_digest:
         raise Unreadable("the state it gives is not the one that was reported")
     return state, _verify(opened, state)

@@ -19,7 +19,6 @@ import pytest
 from antiphon.batch import Batch
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, Multicast, Send
 from antiphon.bus.messages import Applied, BrowseReply, BrowseRequest, BusMessage, InDoubt, Unfinished
-from antiphon.bus.planted import DECISION_NOT_ORDERED, NONE
 from antiphon.client_manager.effects import (
     ChannelEvent,
     ConnectionLost,
@@ -40,6 +39,7 @@ from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import Outcome, Payload, encode_command, kind_of
 from antiphon.wire.transaction_frames import TransactionFate, TransactionPart
 from antiphon.wire.transactions import TRANSACTED_NUMBER, Consumed, StagedPublish, TransactedPublish
+from tests.planted.catalogue import planted
 from tests.unit.message_manager.channel import NODE, Channel, Client
 
 CHANNELS = ("a", "b", "c")
@@ -151,11 +151,11 @@ class Trader:
 class Door:
     """One life of a client manager."""
 
-    def __init__(self, node: int, planted: frozenset[str]) -> None:
+    def __init__(self, node: int) -> None:
         self.node = node
         settings = ClientManagerSettings(prepare_wait_ms=200, finish_wait_ms=30)
         ids = IdSource(node, 2, 3, 4)
-        self.manager = ClientManager(node, f"cm-{node}", "test", [], ids, CHANNELS, settings, planted)
+        self.manager = ClientManager(node, f"cm-{node}", "test", [], ids, CHANNELS, settings)
         self.now_ns = 0
         self.is_dead = False
         self.submitted: dict[str, deque[SubmitEnvelope]] = {channel: deque() for channel in CHANNELS}
@@ -189,9 +189,8 @@ class Door:
 class Scene:
     """Everybody, and the chance that drives them."""
 
-    def __init__(self, seed: int, planted: frozenset[str] = NONE) -> None:
+    def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.planted = planted
         self.places = {name: Place(name) for name in CHANNELS}
         self.doors: list[Door] = []
         self.dead: list[Door] = []
@@ -211,7 +210,7 @@ class Scene:
 
     def open_door(self) -> None:
         self._nodes += 1
-        self.doors.append(Door(self._nodes, self.planted))
+        self.doors.append(Door(self._nodes))
 
     def crash(self, door: Door) -> None:
         """What it has submitted may yet be ordered, until it is fenced."""
@@ -483,8 +482,8 @@ class Scene:
                 assert eaten[name, number] == int(gone), f"{number} of {name} was eaten {eaten[name, number]}"
 
 
-def run(seed: int, planted: frozenset[str] = NONE) -> Scene:
-    scene = Scene(seed, planted)
+def run(seed: int) -> Scene:
+    scene = Scene(seed)
     for _ in range(400):
         scene.happen()
     scene.heal()
@@ -516,7 +515,8 @@ def test_one_seed() -> None:
 def test_carrying_out_what_is_not_decided_is_seen() -> None:
     for seed in range(100):
         try:
-            run(seed, frozenset((DECISION_NOT_ORDERED,)))
+            with planted("decision-not-ordered"):
+                run(seed)
         except AssertionError as error:
             assert "sold" in str(error) or "lie" in str(error) or "eaten" in str(error), error
             return

@@ -10,11 +10,13 @@ import pytest
 
 from tests.tidy.source import Module, assert_none, modules, texts
 
-# A few lines of grace above the 60 that we aim at.
+# A few lines of grace above what we aim at, which is 60. A file may be long: it has one subject.
 FUNCTION_LINES_MAX = 70
 
 # Written in pieces, so that this file does not complain about itself.
 LEFTOVER = re.compile(r"\b(?:" + "|".join(["FIX" + "ME", "TO" + "DO", "X" * 3]) + r")\b")
+# Bugs are planted from outside, by patches in tests/planted.
+PLANTED = re.compile(r"plant(?:s|ed|ing)?\b", re.IGNORECASE)
 MACHINE_PATH = re.compile(
     r"(?<![\w.~:/$})-])/(?:home|root|work|Users)(?=/\w)|(?<![\w.~:/$})-])/(?:root|work)\b(?![\w.-])"
 )
@@ -153,6 +155,10 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 
 def test_bytes_never_become_code() -> None:
     assert_none([c for module in modules("src") for c in code_from_bytes(module)])
+
+
+def test_no_bug_on_purpose_is_in_the_product() -> None:
+    assert_none([c for module in modules("src") for c in matches(PLANTED, module.path, module.text)])
 
 
 def test_no_function_outgrows_the_screen() -> None:

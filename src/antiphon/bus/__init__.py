@@ -15,7 +15,7 @@ In the order in which an envelope meets them:
     recovery           what a crash left, turned into what they begin with
 
 What they speak and keep: messages, effects (and events), codec, entries, records, log, ledger, prefix,
-superblock, group. Handed in from outside: ports, chance. Bugs on purpose, for the checkers: planted.
+superblock, group. Handed in from outside: ports, chance.
 
 Pure: no clock, no chance of its own, no files, no sockets. A machine is stepped with the time and with
 what happened, and answers with what must be done.

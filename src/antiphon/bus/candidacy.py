@@ -27,7 +27,6 @@ from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry
 from antiphon.bus.pages import kept_through, start_page
-from antiphon.bus.planted import ADOPT_LONGEST, KEEP_OWN_SUFFIX, NO_RESUBMIT, NONE, SEAL_QUANTITY_ONE
 
 
 class Candidacy:
@@ -41,7 +40,6 @@ class Candidacy:
         claim_index: int,
         own: CommitServer,
         now_ns: int,
-        planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
         self._node = node
@@ -51,7 +49,6 @@ class Candidacy:
         self._own = own
         self.started_at = now_ns
         self._resend_at = now_ns + config.retransmit_ms * MS
-        self._planted = planted
         self.has_claimed = False
         # What we said in SEAL; it stays what it was then.
         self._committed = own.committed_upto
@@ -129,10 +126,7 @@ class Candidacy:
                 self._start(server, out)
             return True
         self._replies[server] = reply
-        quantity = self._config.seal_quantity
-        if SEAL_QUANTITY_ONE in self._planted:  # planted: our own promise is enough
-            quantity = 1
-        if len(self._replies) < quantity or self._node not in self._replies:
+        if len(self._replies) < self._config.seal_quantity or self._node not in self._replies:
             return True
         return self._choose(out)
 
@@ -140,9 +134,7 @@ class Candidacy:
         replies = self._replies
         # On a tie our own log, which needs no fetching; then the order of the configuration.
         servers = [self._node, *(s for s in self._config.commit_servers if s in replies and s != self._node)]
-        best = max(servers, key=lambda server: (replies[server].log_epoch, replies[server].last))
-        if ADOPT_LONGEST in self._planted:  # planted: the longest log, whoever wrote it
-            best = max(servers, key=lambda server: replies[server].last)
+        best = max(servers, key=lambda server: _rank(replies[server]))
         self._best = (best, replies[best])
         self.log_epoch = replies[best].log_epoch
         self._low = max(reply.committed_upto for reply in replies.values())
@@ -153,8 +145,6 @@ class Candidacy:
             # checkpoint; a node that knows more will stand meanwhile.
             self.base_out_of_reach = base
             return False
-        if KEEP_OWN_SUFFIX in self._planted:  # planted: our own entries, as far as others know theirs
-            self._committed = max(self._committed, min(self._low, self._own.log.last))
         self._fetch(out)
         return True
 
@@ -203,9 +193,6 @@ class Candidacy:
 
     def _start(self, server: int, out: list[RoleEffect]) -> None:
         assert self.log is not None, "nothing is adopted yet"
-        reply = self._replies.get(server)
-        if NO_RESUBMIT in self._planted and reply is not None and reply.log_epoch == self.log_epoch:
-            self.match[server] = reply.last  # planted: held is held, in any epoch
         self._paged.add((server, self._needs[server]))
         start = start_page(self._config, self.log, self.log_epoch, self.epoch, self._needs[server], self._low)
         if start is not None:
@@ -230,3 +217,8 @@ class Candidacy:
         """A commit server holds the adopted log through `last`."""
         if self.log is not None:
             self.match[server] = max(self.match.get(server, 0), last)
+
+
+def _rank(promise: m.SealOk) -> tuple[int, int]:
+    """The log of the newest epoch is the best, and of several of one epoch the longest."""
+    return promise.log_epoch, promise.last

@@ -67,16 +67,6 @@ from antiphon.bus.log import CommitLog
 from antiphon.bus.membership import tells
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.pages import Pages, gather
-from antiphon.bus.planted import (
-    ACKNOWLEDGE_BEFORE_FSYNC,
-    GARBAGE_BEFORE_STABLE,
-    NEGATIVE_AFTER_DAMAGE,
-    NO_FENCE,
-    NONE,
-    RAISE_COMMITTED_FROM_ANY_EPOCH,
-    RELEASE_BY_EARLIER_SYNC,
-    VOTE_AFTER_DAMAGE,
-)
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.records import (
@@ -112,7 +102,6 @@ class CommitServer:
         checkpoint_server: CheckpointServer | None = None,
         presence: PresenceKeeper | None = None,
         config_at: int = 0,
-        planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
         # The number of the entry that began this configuration, or one behind it; 0 for the first.
@@ -121,7 +110,6 @@ class CommitServer:
         self.presence = presence
         self._counter = counter
         self._superblock = superblock
-        self._planted = planted
         self.log = CommitLog() if log is None else log
         self.log_epoch = log_epoch
         self._log_config = log_config
@@ -298,15 +286,22 @@ class CommitServer:
 
     # -- the normal case ---------------------------------------------------------------------------
 
-    def _on_submit(self, sender: int, submit: m.CommitSubmit, out: list[RoleEffect]) -> None:
-        epoch, log = submit.epoch, self.log
+    def _may_write(self, sender: int, epoch: int, out: list[RoleEffect]) -> bool:
+        """May this sequencer write to our log? If it may not, it is told why."""
         if sender != epoch_node(epoch):
-            return
+            return False
         if self.status is not ServerStatus.OK:
             out.append(Send(sender, m.CommitAcknowledge(epoch, 0, self.status)))
-            return
-        if epoch < self.promised and NO_FENCE not in self._planted:  # planted: a promise means nothing
-            out.append(Send(sender, m.SealNack(self.promised)))
+            return False
+        promised = self._superblock.promised
+        if epoch < promised:
+            out.append(Send(sender, m.SealNack(promised)))
+            return False
+        return True
+
+    def _on_submit(self, sender: int, submit: m.CommitSubmit, out: list[RoleEffect]) -> None:
+        epoch, log = submit.epoch, self.log
+        if not self._may_write(sender, epoch, out):
             return
         if submit.config_id != self._config.config_id:
             self._refuse_config(sender, submit.config_id, out)
@@ -340,8 +335,6 @@ class CommitServer:
     def _learn_committed(self, epoch: int, committed_upto: int) -> None:
         # R7: only the epoch that wrote our log knows which of our entries are committed (P4).
         is_ours = epoch == self.log_epoch
-        if RAISE_COMMITTED_FROM_ANY_EPOCH in self._planted:  # planted: any epoch knows
-            is_ours = True
         if is_ours and committed_upto > self._committed_told:
             self._committed_told = committed_upto
         if is_ours and committed_upto > self.committed_upto:
@@ -384,8 +377,8 @@ class CommitServer:
         """The committed entries from number `first` on; None while we are in no state to tell."""
         if self._install_index > self._synced:
             return None
-        if self.status is ServerStatus.DAMAGED and NEGATIVE_AFTER_DAMAGE not in self._planted:
-            return None  # planted: a damaged server says what it has, and so what it has not
+        if self.status is ServerStatus.DAMAGED:
+            return None
         most = min(most, self._config.fetch_entries_max)
         entries = self.log.from_number(first, self.committed_upto, most)
         if not entries and self.status is ServerStatus.AMNESIA:
@@ -398,8 +391,7 @@ class CommitServer:
         epoch = seal.epoch
         if sender != epoch_node(epoch):
             return
-        is_fit = self.status not in _NO_VOTE or VOTE_AFTER_DAMAGE in self._planted  # planted: all are
-        if not is_fit:
+        if self.status in _NO_VOTE:
             out.append(Send(sender, m.SealNack(self.promised, self.status)))
         elif seal.config_id != self._config.config_id:
             self._refuse_config(sender, seal.config_id, out)
@@ -444,13 +436,7 @@ class CommitServer:
 
     def _on_epoch_start(self, sender: int, start: m.EpochStart, out: list[RoleEffect]) -> None:
         epoch = start.epoch
-        if sender != epoch_node(epoch):
-            return
-        if self.status is not ServerStatus.OK:
-            out.append(Send(sender, m.CommitAcknowledge(epoch, 0, self.status)))
-            return
-        if epoch < self.promised and NO_FENCE not in self._planted:  # planted: a promise means nothing
-            out.append(Send(sender, m.SealNack(self.promised)))
+        if not self._may_write(sender, epoch, out):
             return
         if self.log_epoch == epoch:
             out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
@@ -560,13 +546,11 @@ class CommitServer:
     def _reply_after(self, index: int, to: int, reply: m.BusMessage, out: list[RoleEffect]) -> None:
         """Hold a reply until the record with this index is durable (P1)."""
         self._held.append((index, Send(to, reply)))
-        while self._held and ACKNOWLEDGE_BEFORE_FSYNC in self._planted:  # planted: nothing waits for the disk
-            self._release(out)
 
     def _on_synced(self, index: int, out: list[RoleEffect]) -> None:
         self._synced = max(self._synced, index)
         held = self._held
-        while held and (held[0][0] <= index or RELEASE_BY_EARLIER_SYNC in self._planted):  # planted: any sync
+        while held and held[0][0] <= index:
             self._release(out)
 
     def _release(self, out: list[RoleEffect]) -> None:
@@ -588,9 +572,6 @@ class CommitServer:
                 # An entry that a sequencer made is made once, behind one log: whoever has it has that log
                 # before it. So this much of ours is the committed order, whichever epoch says so.
                 self.committed_upto = entry.last
-            is_marked = entry.kind is EntryKind.CHECKPOINT_MARK and self.log.base < entry.last
-            if is_marked and GARBAGE_BEFORE_STABLE in self._planted and entry.last <= self.committed_upto:
-                self._write_base(entry.last, NO_DIGEST, out)  # planted: whoever has the mark is content
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 stable = StableDetail.decode(entry.detail)
                 if stable.n > self._stable[0]:

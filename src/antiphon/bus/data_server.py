@@ -44,13 +44,6 @@ from antiphon.bus.entries import COUNT_MAX
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import Entry, EntryKind, NackReason, ReportItem, digest_of_parts
-from antiphon.bus.planted import (
-    ACKNOWLEDGE_BEFORE_FSYNC,
-    DELIVER_BEFORE_DURABLE,
-    NEVER_REREPORT,
-    NONE,
-    RELEASE_BY_EARLIER_SYNC,
-)
 from antiphon.bus.ports import CommittedOrder, JournalCounter, Payloads
 from antiphon.bus.prefix import Prefix
 from antiphon.errors import Damaged, ProtocolError
@@ -137,7 +130,6 @@ class DataServer:
         order: CommittedOrder,
         *,
         recovered: Sequence[Stored] = (),
-        planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
         self._node = node
@@ -151,7 +143,6 @@ class DataServer:
         self._began_at = known.upto
         self._ledger = ledger
         self._order = order
-        self._planted = planted
         self._epoch = 0
         self._held: dict[Mid, _Held] = {}
         # Committed, but never arrived here, or arrived and cannot be read; in the order of their numbers.
@@ -250,7 +241,6 @@ class DataServer:
         quota, lifetime, cached_max = config.producer_quota_bytes, config.lifetime, config.cached_bytes_max
         bytes_max = config.envelope_bytes_max
         held_by_mid, rows, weights, upto = self._held, self._ledger.rows, self._weights, self._known.upto
-        is_hasty = ACKNOWLEDGE_BEFORE_FSYNC in self._planted
         for data in datas:
             mid, ts, count, digest, payload = data
             held = held_by_mid.get(mid)
@@ -297,10 +287,6 @@ class DataServer:
             index = counter.last = counter.last + 1
             # Not made of `data` itself: taking apart what is no plain tuple costs more than making one.
             out.append(_new(Append, (index, _new(DataRecord, (mid, ts, count, digest, payload)))))
-            if is_hasty:  # planted: the report does not wait for the disk
-                held.is_durable = True
-                self._due.append(held)
-                continue
             writing.append((index, held))
 
     def _on_held(self, held: _Held, digest: bytes, out: list[RoleEffect], *, is_first_hand: bool) -> None:
@@ -341,7 +327,7 @@ class DataServer:
         writing = self._writing
         while writing:
             written, held = writing[0]
-            if written > index and RELEASE_BY_EARLIER_SYNC not in self._planted:  # planted: any sync will do
+            if written > index:
                 break
             writing.popleft()
             held.is_durable = True
@@ -391,8 +377,6 @@ class DataServer:
             elif verdict is not None:
                 # It was being written when a checkpoint was installed that covers it.
                 covered.append(verdict.mid)
-            elif NEVER_REREPORT in self._planted:  # planted: whoever heard it once will remember
-                continue
             elif is_all or held.reported_at + interval <= now_ns:
                 self.rereported += held.reported_at > 0
                 self._due.append(held)
@@ -517,11 +501,8 @@ class DataServer:
         """A committed envelope with its payload, for the member; None while it is not durable here."""
         first, count, _, mid, _, digest, _ = entry
         held = self._held.get(mid)
-        if held is None or not held.is_durable or self._planted:
-            # What is durable is written; but whoever errs on purpose has to look.
-            is_hasty = DELIVER_BEFORE_DURABLE in self._planted  # planted: arrived will do
-            if held is None or not (held.is_durable or is_hasty) or not self._payloads.has(mid):
-                return None
+        if held is None or not held.is_durable:
+            return None
         item = held.item
         if item.digest != digest:
             out.append(Alarm(f"{mid} is committed with another content than is stored here"))

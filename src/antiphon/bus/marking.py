@@ -22,7 +22,6 @@ from typing import Final
 
 from antiphon.bus.entries import ENTRY_BYTES_MIN
 from antiphon.bus.group import KIB, MS, GroupConfig
-from antiphon.bus.planted import HELD_SPACE_IGNORED, NONE
 
 # What one submit costs on disk beside its payloads: each 4 KiB of order is written twice, and what is
 # synced with it begins on a new page.
@@ -47,10 +46,9 @@ many is not helped by checkpoints."""
 class Marking:
     """What a reign has numbered since its last marks."""
 
-    __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "_planted", "bytes")
+    __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "bytes")
 
-    def __init__(self, planted: frozenset[str] = NONE) -> None:
-        self._planted = planted
+    def __init__(self) -> None:
         self._entries = 0
         # Bytes of the journal; whoever numbers an envelope adds what that takes.
         self.bytes = 0
@@ -109,8 +107,6 @@ class Marking:
         Such a journal was filled by few entries and bytes: lone messages, of which each takes a page of the
         order, or acknowledgements of much that was stored long ago.
         """
-        if HELD_SPACE_IGNORED in self._planted:  # planted: traffic alone calls for checkpoints
-            return False
         if not self._is_settled(now_ns, stable_n) or now_ns < self._apart_until:
             return False
         behind, count = self._for_held

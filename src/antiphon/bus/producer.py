@@ -52,7 +52,6 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry, EntryKind, NackReason, digest_of_parts
-from antiphon.bus.planted import EXCEPTIONS_OF_OTHERS_KEPT, HEARD_IS_DOUBTED, NONE, REFRESH_TS
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.repair import Repair
 from antiphon.ids import Mid, epoch_node
@@ -125,13 +124,11 @@ class Producer:
         *,
         opens_at_once: bool = False,
         again: Again = in_the_same_words,
-        planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
         self._again = again
         self._node = node
         self._run_id = run_id
-        self._planted = planted
         self._chance = chance = Chance.of(b"producer", config.group.encode(), run_id)
         # None until the first word about the order is heard: where we came in, we begin.
         self._known: Prefix | None = None
@@ -384,8 +381,6 @@ class Producer:
                 one.sent_at = now_ns
                 one.pause = min(one.pause + 1, _DOUBLINGS_MAX)
                 assert one.data is not None, f"envelope {pseq} was sent without an id"
-                if REFRESH_TS in self._planted:  # planted: an envelope that never grows old
-                    one.data = self._data(one.submitted, pseq, self._known_upto())
                 self.resent += 1
                 out.append(Multicast(one.data))
             due = one.sent_at + (interval << one.pause)
@@ -529,8 +524,6 @@ class Producer:
         What was heard of an envelope counts, whatever the table forgets later: each that is ordered again
         makes an outcome of each of its commands, and pushes as many others out of the table.
         """
-        if HEARD_IS_DOUBTED in self._planted:  # planted: whatever the table has forgotten
-            heard = 0
         return [one for one in self._unconfirmed if 0 < one.first <= floor and one.last > heard]
 
     def _keep(self, exceptions: list[Outcome]) -> None:
@@ -547,8 +540,6 @@ class Producer:
 
     def _that_may_be_ours(self, exceptions: list[Outcome]) -> list[Outcome]:
         """Those of our own numbers, and of numbers that what we have sent may turn out to have."""
-        if EXCEPTIONS_OF_OTHERS_KEPT in self._planted:  # planted: everything that was ever said
-            return exceptions
         unknown = self._known_upto() + 1 if self._sent else 1 << 64
         ours = sorted([(one.first, one.last) for one in self._unconfirmed if one.first])
         kept: list[Outcome] = []

@@ -41,14 +41,6 @@ from antiphon.bus.marking import RECORD_BYTES, Marking
 from antiphon.bus.membership import may_begin, may_follow
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ReportItem, ServerStatus
 from antiphon.bus.pages import kept_through, start_page
-from antiphon.bus.planted import (
-    CONFIG_BEFORE_COMMIT,
-    DEDUP_OFF,
-    FIFO_OFF,
-    NONE,
-    OWN_REPORT_NOT_REQUIRED,
-    TWO_CHANGES_AT_ONCE,
-)
 from antiphon.bus.portions import Portions
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import Mid
@@ -85,7 +77,6 @@ class Reign:
         now_ns: int,
         chance: Chance,
         presence: PresenceKeeper | None = None,
-        planted: frozenset[str] = NONE,
         *,
         adopted_epoch: int = 0,
     ) -> None:
@@ -98,7 +89,6 @@ class Reign:
         self._presence = presence
         self._laggards = Laggards(node, presence, now_ns)
         self._chance = chance
-        self._planted = planted
         self.log = log
         # The fold of the whole log, committed or not: what the next number may be given to.
         self._ledger = ledger
@@ -134,7 +124,7 @@ class Reign:
         self._stable_digest = b""
         self.stable_checkpoint = 0
         self._has_diverged = False
-        self._marking = Marking(planted)
+        self._marking = Marking()
         self._data_last = log.last
         # A CONFIG is the last entry that is numbered under a configuration.
         self.is_closed = False
@@ -240,10 +230,7 @@ class Reign:
             else:
                 self._refuse(server, item.mid, NackReason.FENCED, row.pe, out)
         elif pseq <= row.last_pseq:
-            if DEDUP_OFF in self._planted:  # planted: numbered again
-                self._number_data(item, row)
-            else:
-                duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
+            duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
         else:
             self._refuse(server, item.mid, NackReason.EXPIRED, 0, out)
             # Its data server gives it up when the order has passed ts + L, so that has to come about.
@@ -259,14 +246,8 @@ class Reign:
         quantity = self._data_quantity
         while waiting and not self.is_closed:
             pseq = row.last_pseq + 1
-            if FIFO_OFF in self._planted:  # planted: first come, first numbered
-                pseq = next(iter(waiting))
             report = waiting.get(pseq)
-            if report is None or len(report.holders) < quantity:
-                return
-            if (
-                not report.is_ours and OWN_REPORT_NOT_REQUIRED not in self._planted
-            ):  # planted: others' will do
+            if report is None or len(report.holders) < quantity or not report.is_ours:
                 return
             if self._uncommitted >= self._config.window_entries or self._laggards.holds_back:
                 self._is_blocked = True
@@ -609,19 +590,15 @@ class Reign:
         False if one is on its way, if this one does not follow ours, or if too few of its commit servers are
         there and have caught up: it would begin with nobody to lead it, or with too few to hand on the state.
         """
-        if self.is_closed and TWO_CHANGES_AT_ONCE not in self._planted:  # planted: one change after the other
+        if self.is_closed or config.config_id != self._config.config_id + 1:
             return False
         if not may_follow(self._config, config):
-            return False
-        if not self.is_closed and config.config_id != self._config.config_id + 1:
             return False
         ready = [server for server in config.nodes if self._is_ready(now_ns, server, config)]
         if not may_begin(self._config, config, ready):
             return False
         self._number(EntryKind.CONFIG, config.encode())
         self.is_closed = True
-        if CONFIG_BEFORE_COMMIT in self._planted:
-            self._config = config  # planted: it rules before it is committed
         return True
 
     def _is_ready(self, now_ns: int, server: int, config: GroupConfig) -> bool:

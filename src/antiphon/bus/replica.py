@@ -73,7 +73,6 @@ from antiphon.bus.ledger import Ledger
 from antiphon.bus.member import Member
 from antiphon.bus.membership import in_force
 from antiphon.bus.messages import EntryKind, ServerStatus
-from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter, Payloads
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.presence import PresenceKeeper
@@ -122,7 +121,6 @@ class Replica:
         *,
         name: str = "",
         disk_id: bytes = b"",
-        planted: frozenset[str] = NONE,
     ) -> None:
         found = recovered or RecoveredReplica.empty()
         config, config_at = in_force(
@@ -149,7 +147,7 @@ class Replica:
         # Until the first step was taken, it is due.
         self._deadline: int | None = 0
         chance = Chance.of(b"replica", config.group.encode(), run_id)
-        self._make_roles(found, config_at, payloads, counter, chance, planted)
+        self._make_roles(found, config_at, payloads, counter, chance)
         self._take_seats()
         self._look_at_disks()
 
@@ -160,7 +158,6 @@ class Replica:
         payloads: Payloads,
         counter: JournalCounter,
         chance: Chance,
-        planted: frozenset[str],
     ) -> None:
         config, node = self.config, self.node
         superblock = Superblock(counter, found.promised, found.epoch_claimed)
@@ -181,7 +178,6 @@ class Replica:
             checkpoint_server=checkpoint_server,
             presence=self._presence,
             config_at=config_at,
-            planted=planted,
         )
         # Of a log that was only learned all is committed, and while nobody leads only we may know.
         known.learn((), self._commit_server.committed_upto)
@@ -194,7 +190,6 @@ class Replica:
             ledger,
             self._commit_server,
             recovered=found.envelopes,
-            planted=planted,
         )
         self._member = Member(config, node, known, ledger, self._data_server, checkpoint_server, chance)
         self._sequencer = Sequencer(
@@ -205,7 +200,6 @@ class Replica:
             self._member,
             chance,
             presence=self._presence,
-            planted=planted,
         )
         self._holder = Holder(config, node, payloads, self._checkpoint_server)
         self._joiner = Joiner(config, node, payloads, counter, self._member, self._checkpoint_server, chance)

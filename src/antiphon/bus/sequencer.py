@@ -42,7 +42,6 @@ from antiphon.bus.effects import (
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.member import Member
 from antiphon.bus.messages import ServerStatus, SpaceState
-from antiphon.bus.planted import NONE
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Reign
 from antiphon.bus.superblock import Superblock
@@ -78,7 +77,6 @@ class Sequencer:
         chance: Chance,
         *,
         presence: PresenceKeeper | None = None,
-        planted: frozenset[str] = NONE,
     ) -> None:
         self._config = config
         self._node = node
@@ -88,7 +86,6 @@ class Sequencer:
         self._member = member
         self._chance = chance
         self.presence = presence
-        self._planted = planted
         self._may_stand = node in config.candidates
         self._is_alone = config.commit_servers == (node,)
         # Did our reign end with a new configuration? Then we stand in it without waiting or asking.
@@ -382,7 +379,7 @@ class Sequencer:
         out.append(append)
         self.epoch_seen = epoch
         self._candidacy = Candidacy(
-            self._config, self._node, epoch, append.index, self._commit_server, now_ns, self._planted
+            self._config, self._node, epoch, append.index, self._commit_server, now_ns
         )
 
     # -- leading -----------------------------------------------------------------------------------
@@ -405,7 +402,6 @@ class Sequencer:
             now_ns,
             self._chance,
             self.presence,
-            self._planted,
             adopted_epoch=candidacy.log_epoch,
         )
         self._reign.space = self._space

@@ -42,7 +42,6 @@ from antiphon.bus.messages import (
     Taker,
     Unregister,
 )
-from antiphon.bus.planted import CREDIT_KEPT, LOSS_NOT_TOLD, NONE, STANDING_CLOCK_TRUSTED
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.credits import CreditAccounts
 from antiphon.client_manager.requests import Requests
@@ -73,7 +72,6 @@ class Consumers:
         "_ids",
         "_node",
         "_outbox",
-        "_planted",
         "_refused",
         "_reopen",
         "_requests",
@@ -94,10 +92,8 @@ class Consumers:
         reopen: Callable[[Lane], None],
         refused: Callable[[Consumer], None],
         floors: Mapping[str, int],
-        planted: frozenset[str] = NONE,
     ) -> None:
         """`reopen` makes a channel that lost sight of a session know it again; for `floors` see `credits`."""
-        self._planted = planted
         self._node = node
         self._ids = ids
         self._outbox = outbox
@@ -180,8 +176,6 @@ class Consumers:
             raise ProtocolError(f"consumer {consumer.number} drains a second time before the first answer")
         consumer.drain_request, consumer.drain_messages = request, messages
         self.credit(consumer, messages, size)
-        if CREDIT_KEPT in self._planted:  # planted: what has come is all that there is
-            self._answer_drain(consumer)
         self._look_at_drain(consumer)
 
     def _look_at_drain(self, consumer: Consumer) -> None:
@@ -270,8 +264,7 @@ class Consumers:
 
     def time_missed(self, channel: str, event: TimeMissed) -> None:
         """Our clock stood still: what lies in our queues may be with others, and acknowledged by them."""
-        if STANDING_CLOCK_TRUSTED not in self._planted:  # planted: our clock is always right
-            self.streams.doubt(channel)
+        self.streams.doubt(channel)
 
     def _ask(self, channel: str, is_anew: bool) -> None:
         """Only what the primary says when it has heard from us tells whether the stream is ours (C6)."""
@@ -355,8 +348,7 @@ class Consumers:
         consumer.held.remove_all(lost)
         request, connection = consumer.request, consumer.session.connection
         if request is None or connection is None:
-            if LOSS_NOT_TOLD not in self._planted:  # planted: who is connected hears nothing
-                self._tell_lost(consumer, lost)
+            self._tell_lost(consumer, lost)
         else:
             consumer.request = None
             resumed = ConsumerResumed(request=request, lost=lost) if consumer.is_resumed else None

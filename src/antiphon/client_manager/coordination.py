@@ -31,7 +31,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from antiphon.bus.messages import InDoubt, Unfinished
-from antiphon.bus.planted import DECISION_NOT_ORDERED, NONE
 from antiphon.client_manager.admission import (
     check_application,
     check_consumed,
@@ -204,14 +203,12 @@ class Coordination:
         outbox: Outbox,
         ordering: Ordering,
         sessions: SessionService,
-        planted: frozenset[str] = NONE,
     ) -> None:
         self._system = min(channels)
         self._settings = settings
         self._outbox = outbox
         self._ordering = ordering
         self._sessions = sessions
-        self._planted = planted
         # What the node itself says is said outside of sessions.
         self._own = {channel: Lane(channel, None) for channel in channels}
         self._under_way: dict[Key, _Transaction] = {}
@@ -441,8 +438,6 @@ class Coordination:
         )
         lane, heard = transaction.lanes[transaction.home], partial(self._on_decided, transaction)
         self._ordering.order(lane, decide, heard, max(1, messages))
-        if DECISION_NOT_ORDERED in self._planted:
-            self._carry_out(transaction, TransactionFate.COMMITTED, "")
 
     def _on_decided(self, transaction: _Transaction, outcomes: Sequence[Outcome]) -> None:
         if transaction.stage != Stage.DECIDING:

@@ -52,7 +52,6 @@ from antiphon.bus.messages import (
     Unfinished,
     Unregistered,
 )
-from antiphon.bus.planted import NONE
 from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
@@ -121,7 +120,6 @@ class ClientManager:
         ids: IdSource,
         channels: Sequence[str],
         settings: ClientManagerSettings,
-        planted: frozenset[str] = NONE,
         cluster_id: str = "",
     ) -> None:
         assert channels, "a client manager without a channel can order nothing"
@@ -146,7 +144,6 @@ class ClientManager:
             self._on_session_detached,
             self._on_consumer_refused,
             self._ordering.confirmed_through,
-            planted,
         )
         self._browsing = Browsing(settings, self._outbox, ids.first_number)
         self._flow = Flow(self._outbox)
@@ -168,9 +165,7 @@ class ClientManager:
             self._flow,
             self._requests,
         )
-        self._coordination = Coordination(
-            channels, settings, self._outbox, self._ordering, self._sessions, planted
-        )
+        self._coordination = Coordination(channels, settings, self._outbox, self._ordering, self._sessions)
         self._timed = self._timed_parts()
         # In how many steps the parts that keep time are still to look at it; and what they said last, if
         # they have not looked since.

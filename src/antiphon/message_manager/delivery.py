@@ -49,7 +49,6 @@ from antiphon.bus.messages import (
     Unregister,
     Unregistered,
 )
-from antiphon.bus.planted import LOSS_FORGOTTEN, NONE
 from antiphon.errors import ConsumerClosed, ProtocolError, SessionClosed, SubscriptionInUse
 from antiphon.message_manager.absences import Absences
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
@@ -108,7 +107,6 @@ class Delivery:
         "_draining",
         "_gone",
         "_locks",
-        "_planted",
         "_reader",
         "_registration_ns",
         "_returns",
@@ -132,9 +130,7 @@ class Delivery:
         awaited: dict[int, int],
         absence_ns: int = 0,
         locks: Mapping[int, Ranges] = _NO_LOCKS,
-        planted: frozenset[str] = NONE,
     ) -> None:
-        self._planted = planted
         self._term = term
         self._claimed_after = claimed_after
         self._reader = reader
@@ -282,9 +278,7 @@ class Delivery:
             consumer = None
         dispatcher = self._dispatchers.get(source.id)
         if dispatcher is None:
-            dispatcher = self._dispatchers[source.id] = Dispatcher(
-                source, self._claimed_after, self._locks, self._planted
-            )
+            dispatcher = self._dispatchers[source.id] = Dispatcher(source, self._claimed_after, self._locks)
             self._by_destination.setdefault(source.destination, {})[source.id] = dispatcher
         former = self._former(key, message)
         answer = Registered(consumer=key.consumer, term=self._term, stream=stream.run)
@@ -329,8 +323,6 @@ class Delivery:
 
     def _lost(self, message: Register, consumer: Consumer) -> Ranges:
         """What its client takes for its own, and is gone or another's."""
-        if LOSS_FORGOTTEN in self._planted:  # planted: nobody has lost anything
-            return Ranges()
         return message.held.difference(consumer.in_flight)
 
     def _refuse(self, key: ConsumerKey, code: str, text: str) -> None:

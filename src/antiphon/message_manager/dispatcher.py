@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from antiphon.bus.messages import Piece
-from antiphon.bus.planted import NONE, RETURNED_LAST
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.destinations.source import Source
@@ -66,7 +65,6 @@ class Dispatcher:
         "_heard",
         "_locks",
         "_looked",
-        "_planted",
         "consumers",
         "given_before",
         "is_held_up",
@@ -82,9 +80,7 @@ class Dispatcher:
         source: Source,
         claimed_after: int = 0,
         locks: Mapping[int, Ranges] = _NO_LOCKS,
-        planted: frozenset[str] = NONE,
     ) -> None:
-        self._planted = planted
         self.source = source
         self.ready = Ranges()
         # What is locked, by the id of the source; and what of ours is, and is with nobody.
@@ -315,8 +311,6 @@ class Dispatcher:
         spent = 0
         while left > 0 and spent < bytes_left and ready:
             start, stop = next(iter(ready))
-            if RETURNED_LAST in self._planted:  # planted: what was given back waits for all the rest
-                start, stop = min(ready, key=lambda one: self.source.counts.of(one[0]) > 0)
             try:
                 cut = reader.cut(
                     self.source,

@@ -18,12 +18,8 @@ from typing import Final
 
 from antiphon.bus.effects import Multicast
 from antiphon.bus.messages import InDoubt, Unfinished
-from antiphon.bus.planted import NONE, PARTICIPANT_DECIDES_ALONE
-from antiphon.message_manager.effects import Propose
-from antiphon.message_manager.proposals import node_command
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.transactions import Decision, PreparedPart, Transactions
-from antiphon.wire.transactions import FinishTransaction
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -34,12 +30,9 @@ _Key = tuple[bool, int, int]
 class Doubts:
     """What is prepared, or decided and not complete, in one term, and when to speak of it."""
 
-    __slots__ = ("_again_ns", "_fresh", "_next_ns", "_planted", "_wait_ns", "_waiting")
+    __slots__ = ("_again_ns", "_fresh", "_next_ns", "_wait_ns", "_waiting")
 
-    def __init__(
-        self, transactions: Transactions, settings: MessageManagerSettings, planted: frozenset[str] = NONE
-    ) -> None:
-        self._planted = planted
+    def __init__(self, transactions: Transactions, settings: MessageManagerSettings) -> None:
         self._wait_ns = settings.in_doubt_ms * _NS_PER_MS
         self._again_ns = settings.in_doubt_again_ms * _NS_PER_MS
         # When to say what.
@@ -76,7 +69,7 @@ class Doubts:
     def next_deadline_ns(self, now_ns: int) -> int | None:
         return now_ns if self._fresh else self._next_ns
 
-    def flush(self, now_ns: int) -> list[Multicast | Propose]:
+    def flush(self, now_ns: int) -> list[Multicast]:
         """Once per wake-up; as a rule there is nothing to do."""
         if self._fresh:
             for key, said in self._fresh.items():
@@ -89,17 +82,7 @@ class Doubts:
         for key, said in due:
             self._waiting[key] = (now_ns + self._again_ns, said)
         self._look()
-        return [self._speak(said) for _, said in due]
+        return [Multicast(said) for _, said in due]
 
     def _look(self) -> None:
         self._next_ns = min([at_ns for at_ns, _ in self._waiting.values()], default=None)
-
-    def _speak(self, said: InDoubt | Unfinished) -> Multicast | Propose:
-        if isinstance(said, InDoubt) and PARTICIPANT_DECIDES_ALONE in self._planted:
-            # Planted: what was promised is broken, because nobody came.
-            return node_command(
-                FinishTransaction(
-                    session=said.session, transaction=said.transaction, commits=False, messages=0
-                )
-            )
-        return Multicast(said)

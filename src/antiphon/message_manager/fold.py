@@ -20,14 +20,6 @@ from collections.abc import Callable
 from typing import Final
 
 from antiphon.bus.messages import Entry
-from antiphon.bus.planted import (
-    ACKNOWLEDGED_TWICE,
-    COUNT_STUCK,
-    DECISION_ENDS_WITH_SESSION,
-    NONE,
-    OLD_TERM_ACCEPTED,
-    OPEN_SURVIVES_FENCE,
-)
 from antiphon.bus.ports import Location
 from antiphon.errors import DestinationError, InvalidName, ProtocolError
 from antiphon.message_manager.destinations.directory import KIND_TOPIC, Destination
@@ -97,8 +89,8 @@ class Fold(HoldFold):
 
     __slots__ = ("_channel", "_handlers")
 
-    def __init__(self, channel: str, planted: frozenset[str] = NONE) -> None:
-        super().__init__(planted)
+    def __init__(self, channel: str) -> None:
+        super().__init__()
         self._channel = channel
         self._handlers: dict[int, Handler] = {
             CommandKind.SESSION_OPEN: self._on_session_open,
@@ -204,7 +196,7 @@ class Fold(HoldFold):
         # queue that somebody holds to consume it.
         removed = source.acknowledge(numbers if locked is None else numbers.difference(locked))
         lost = numbers.count - removed.count
-        if lost and ACKNOWLEDGED_TWICE not in self._planted:  # planted: what is gone is acknowledged
+        if lost:
             text = f"{lost} of {numbers.count} were no longer there"
             self._settle(turn, ACK_LOST, numbers.difference(removed).first, text)
         else:
@@ -230,9 +222,6 @@ class Fold(HoldFold):
             self._refuse_missing(turn, wish.destination, wish.subscription)
             return
         back = source.return_(wish.ranges, is_counted=wish.counted)
-        if COUNT_STUCK in self._planted and wish.counted:  # planted: the count begins anew each time
-            source.counts.forget(back)
-            source.counts.raise_(back)
         self._settle(turn)
         if back and self.primary is not None:
             self.primary.delivery.returned(source.id, back, turn.header.session)
@@ -450,7 +439,6 @@ class Fold(HoldFold):
             return
         row = self.state.sessions.get(expire.session)
         is_current = expire.term == self.state.term
-        is_current = is_current or OLD_TERM_ACCEPTED in self._planted  # planted: any primary's word counts
         # A client manager that was fenced and is back has resumed the session in the same generation.
         is_same = row is not None and row.owner in (NOBODY, Owner(expire.pid, expire.pe))
         if row is not None and is_same and is_current and expire.generation == row.generation:
@@ -461,9 +449,6 @@ class Fold(HoldFold):
     def _end_session(self, row: Session) -> None:
         self.state.sessions.remove(row.id)
         self.state.transactions.end_open(row.id)
-        if DECISION_ENDS_WITH_SESSION in self._planted:  # planted: nobody waits for its participants
-            for session, _, decision in list(self.state.transactions.unfinished()):
-                decision.is_complete = session == row.id
         self.state.transactions.tidy(row.id, is_known=False)
         if self.primary is not None:
             self.primary.delivery.session_ended(row.id)
@@ -484,7 +469,6 @@ class Fold(HoldFold):
         directory = self.state.directory
         self.state.log_time_ms = max(self.state.log_time_ms, time.time_ms)
         for topic in directory.topics:
-            topic.planted = self._planted
             topic.time_passed(self.state.log_time_ms)
         self.state.transactions.time_passed(self.state.log_time_ms)
         self.state.times.mark(turn.sequence, self.state.log_time_ms)
@@ -505,7 +489,7 @@ class Fold(HoldFold):
         if self.primary is not None:
             self.primary.delivery.client_manager_gone(pid, before)
         for row in self.state.sessions.detach(pid, before):
-            if is_fenced and OPEN_SURVIVES_FENCE not in self._planted:  # planted: it stays open
+            if is_fenced:
                 self.state.transactions.end_open(row.id)
             if self.primary is not None:
                 self.primary.delivery.session_lost(row.id)

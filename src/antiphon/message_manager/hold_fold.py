@@ -12,7 +12,6 @@ What it leaves to others
 
 from __future__ import annotations
 
-from antiphon.bus.planted import HOLD_BEGUN_ANEW, OUTDATED_HOLD_TAKEN
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.holds import everything
 from antiphon.message_manager.transaction_fold import TransactionFold
@@ -39,7 +38,7 @@ class HoldFold(TransactionFold):
             return
         state = self.state
         floor = state.holds.heard_floor(wish.name)
-        if wish.heard < floor and OUTDATED_HOLD_TAKEN not in self._planted:  # planted: any word counts
+        if wish.heard < floor:
             self._settle(turn, OUTDATED, floor, f"a hold has begun or ended since, at number {floor:,}")
             return
         ids = tuple([id for id in sorted(set(wish.destinations)) if state.directory.get(id) is not None])
@@ -51,8 +50,6 @@ class HoldFold(TransactionFold):
             self._settle(turn, REFUSED, text=why_not)
             return
         is_new = wish.name not in state.holds.rows
-        if HOLD_BEGUN_ANEW in self._planted:  # planted: the position may move back, and what was kept is gone
-            state.holds.release(wish.name, turn.sequence)
         consumed = state.holds.hold(wish, ids, turn.sequence)
         self._settle(turn)
         if wish.consumes:

@@ -23,8 +23,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from antiphon.bus.planted import NONE, WALL_CLOCK_BELIEVED
-
 CATCH_UP_RATE: Final = 60
 """So many times as fast as the own clock log time moves towards the wall clock when a term begins."""
 
@@ -45,7 +43,6 @@ class LogClock:
         "_is_alarmed",
         "_is_catching_up",
         "_is_wall_ahead",
-        "_planted",
         "_slack_ns",
         "_time_ns",
         "_told_ns",
@@ -53,8 +50,7 @@ class LogClock:
         "told_ms",
     )
 
-    def __init__(self, interval_ms: int, planted: frozenset[str] = NONE) -> None:
-        self._planted = planted
+    def __init__(self, interval_ms: int) -> None:
         self._slack_ns = interval_ms * _NS_PER_MS // SLACK_SHARE
         # The last mark that was applied here, 0 if there was none, and when.
         self.told_ms = 0
@@ -90,8 +86,6 @@ class LogClock:
         wall_ns = wall_ms * _NS_PER_MS
         if not self._time_ns:
             self._time_ns = max(wall_ns, _NS_PER_MS)
-        elif WALL_CLOCK_BELIEVED in self._planted:  # planted: the time is what the machine says
-            self._time_ns = max(wall_ns, self._time_ns)
         else:
             passed_ns = max(0, now_ns - self._at_ns)
             rate = CATCH_UP_RATE if self._is_catching_up else 1

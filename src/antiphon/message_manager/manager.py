@@ -18,7 +18,6 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from antiphon.bus.effects import Multicast, Send
@@ -43,14 +42,6 @@ from antiphon.bus.messages import (
     SessionDetachedHeard,
     Unregister,
 )
-from antiphon.bus.planted import (
-    CHECKPOINT_FORGETS_TRANSACTIONS,
-    FLOOR_IGNORED,
-    HELD_RANGES_IGNORED,
-    LATE_WORD_DETACHES,
-    NONE,
-    RESTORE_FORGETS_LOCKS,
-)
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged, FormatMismatch, Unreadable
 from antiphon.message_manager.browsing import Browsing
@@ -70,7 +61,6 @@ from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.sessions import NOBODY
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import ChannelState, Store
-from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Buffer
 
 __all__ = ["MessageManager", "MessageManagerSettings"]
@@ -92,15 +82,12 @@ class MessageManager:
         payloads: Payloads,
         settings: MessageManagerSettings | None = None,
         replicas: tuple[int, ...] = (),
-        *,
-        planted: frozenset[str] = NONE,
     ) -> None:
-        self._planted = planted
         self.channel = channel
         self.node = node
         self.settings = settings or MessageManagerSettings()
-        self._fold = Fold(channel, planted)
-        self._log_clock = LogClock(self.settings.log_time_interval_ms, planted)
+        self._fold = Fold(channel)
+        self._log_clock = LogClock(self.settings.log_time_interval_ms)
         self._mender = Mender(payloads)
         self.reconfigure(replicas)
         self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
@@ -237,7 +224,6 @@ class MessageManager:
             awaited={row.id: row.owner.pid for row in state.sessions if row.owner != NOBODY},
             absence_ns=settings.registration_wait_ms * _NS_PER_MS,
             locks=state.locks,
-            planted=self._planted,
         )
         proposals = Proposals(
             term=state.term,
@@ -250,7 +236,7 @@ class MessageManager:
         for row in state.sessions:
             if row.owner == NOBODY:
                 proposals.detached(now_ns, row)
-        doubts = Doubts(state.transactions, settings, self._planted)
+        doubts = Doubts(state.transactions, settings)
         return Primary(term=state.term, delivery=delivery, proposals=proposals, doubts=doubts)
 
     def announced(self, now_ns: int, term: int) -> None:
@@ -271,8 +257,6 @@ class MessageManager:
         """
         self._now_ns = now_ns
         if isinstance(message, BrowseRequest):
-            if FLOOR_IGNORED in self._planted:  # planted: whatever is here is shown
-                message = replace(message, floor=0)
             self._browsing.ask(sender, message)
             return
         if isinstance(message, RangeRequest | RangeAsk):
@@ -300,17 +284,11 @@ class MessageManager:
             case Credits():
                 delivery.credit(sender, message)
             case Register():
-                if HELD_RANGES_IGNORED in self._planted:  # planted: who came before counts for nothing
-                    message = replace(message, held=Ranges())
                 delivery.register(sender, message, self.state.sessions)
             case Unregister():
                 delivery.unregister(sender, message)
             case SessionDetached():
                 row = self.state.sessions.get(message.session)
-                if (
-                    row is not None and LATE_WORD_DETACHES in self._planted
-                ):  # planted: whichever client it was
-                    message = replace(message, generation=row.generation)
                 is_theirs = row is not None and (row.generation, row.owner.pid) == (
                     message.generation,
                     sender,
@@ -391,23 +369,17 @@ class MessageManager:
         assert n == self.state.applied, f"a checkpoint at {n}, but {self.state.applied} is applied"
         # Segments may be given up after this: hold on to none of them.
         self._reader.let_go()
-        # Planted: what is under way is not written down.
-        forgets = CHECKPOINT_FORGETS_TRANSACTIONS in self._planted
-        digest, data = self.state.capture(without_transactions=forgets)
+        digest, data = self.state.capture()
         return digest, data, tuple(self.live_bytes_by_segment())
 
     def restore(self, data: bytes | memoryview) -> None:
         """Begin with a checkpoint instead of an empty channel; raises what `ChannelState.restore` does."""
-        self.begin(self._read_state(data))
+        self.begin(ChannelState.restore(data))
 
     def begin(self, state: ChannelState) -> None:
         """Begin with this state instead of an empty channel. Who is primary, the log will say."""
         assert self.state.applied == 0, "a state is restored before anything is applied"
         self._fold.state = state
-
-    def _read_state(self, data: Buffer) -> ChannelState:
-        # Planted: nobody has a queue for himself any more.
-        return ChannelState.restore(data, without_locks=RESTORE_FORGETS_LOCKS in self._planted)
 
     def open_state(self, data: Buffer) -> tuple[bytes, tuple[Location, ...]]:
         """Look at the state of another node: its digest, and where the records lie that it refers to.
@@ -415,7 +387,7 @@ class MessageManager:
         It is kept aside. An empty digest: it cannot be read.
         """
         try:
-            self._opened = self._read_state(data)
+            self._opened = ChannelState.restore(data)
         except (FormatMismatch, Unreadable):
             self._opened = None
             return b"", ()

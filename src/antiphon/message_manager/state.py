@@ -24,7 +24,6 @@ from antiphon.message_manager.destinations.directory import (
     Destination,
     Directory,
 )
-from antiphon.message_manager.destinations.index import SegmentUse
 from antiphon.message_manager.destinations.placements import Placements
 from antiphon.message_manager.destinations.queue import DIGEST_BYTES, Queue
 from antiphon.message_manager.destinations.topic import Topic
@@ -98,16 +97,15 @@ class ChannelState:
 
     def digest(self) -> bytes:
         """BLAKE2b-16 over the logical part."""
-        return _digest_of(self._logical(self.transactions))
+        return _digest_of(self._logical())
 
-    def capture(self, *, without_transactions: bool = False) -> tuple[bytes, bytes]:
-        """The digest and the bytes of a checkpoint; `without_transactions` is for planting a bug."""
-        transactions = Transactions(SegmentUse()) if without_transactions else self.transactions
-        logical = self._logical(transactions)
+    def capture(self) -> tuple[bytes, bytes]:
+        """The digest and the bytes of a checkpoint."""
+        logical = self._logical()
         writer = Writer()
         for destination in self.directory:
             destination.write_places(writer)
-        transactions.write_places(writer)
+        self.transactions.write_places(writer)
         self.holds.acknowledgements.write_places(writer)
         head = _HEAD.pack(_MAGIC, len(logical))
         return _digest_of(logical), b"".join((head, logical, *writer.parts))
@@ -122,7 +120,7 @@ class ChannelState:
         for store in self.stores:
             store.index.move_all(moved)
 
-    def _logical(self, transactions: Transactions) -> bytes:
+    def _logical(self) -> bytes:
         writer = Writer()
         writer.u64(self.applied)
         writer.u64(self.term)
@@ -139,16 +137,16 @@ class ChannelState:
             writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
             destination.write_logical(writer)
         self.placements.write(writer)
-        transactions.write_logical(writer)
+        self.transactions.write_logical(writer)
         self.holds.write_logical(writer)
         return writer.join()
 
     @classmethod
-    def restore(cls, data: Buffer, *, without_locks: bool = False) -> ChannelState:
+    def restore(cls, data: Buffer) -> ChannelState:
         """What `capture` wrote.
 
         Raises `FormatMismatch` if another version wrote it, and `Unreadable` if this one did and cannot read
-        it: an older state may be a better one then. `without_locks` is for planting a bug.
+        it: an older state may be a better one then.
         """
         view = memoryview(data)
         start = bytes(view[: len(_MAGIC)])
@@ -172,8 +170,6 @@ class ChannelState:
             # A fault of the software must not cost more than the state that shows it.
             what = f"{type(error).__name__}: {error}"
             raise Unreadable(f"the state of the channel does not read: {what}") from error
-        if without_locks:
-            state.locks.clear()
         return state
 
     def _read_logical(self, reader: Reader) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from antiphon.bus.planted import EXPIRED_THOUGH_RESUMED, LOWER_GENERATION_ACCEPTED, NONE
 from antiphon.message_manager.primary import Primary
 from antiphon.message_manager.sessions import Owner, Session
 from antiphon.message_manager.state import ChannelState
@@ -63,10 +62,9 @@ class Turn:
 class Turns:
     """The state, and who may change it; `primary` is told if this replica is the one."""
 
-    __slots__ = ("_planted", "primary", "state")
+    __slots__ = ("primary", "state")
 
-    def __init__(self, planted: frozenset[str] = NONE) -> None:
-        self._planted = planted
+    def __init__(self) -> None:
         self.state = ChannelState()
         self.primary: Primary | None = None
 
@@ -81,7 +79,7 @@ class Turns:
         row = self.state.sessions.get(header.session)
         if row is None:
             return self._deny(turn, SESSION_UNKNOWN)
-        if header.generation != row.generation and not self._is_taken_anyway(header, row):
+        if header.generation != row.generation:
             return self._deny(turn, STALE)
         if row.owner != turn.owner:
             # The client manager had to open itself to the bus anew, but the session never left it.
@@ -105,15 +103,11 @@ class Turns:
         row = self.state.sessions.get(header.session)
         if row is None:
             return self._deny(turn, SESSION_UNKNOWN)
-        if header.generation != row.generation and not self._is_taken_anyway(header, row):
+        if header.generation != row.generation:
             return self._deny(turn, STALE)
         if row.owner != turn.owner:
             self._take_over(row, row.generation, turn.owner)
         return True
-
-    def _is_taken_anyway(self, header: CommandHeader, row: Session) -> bool:
-        """Never; planted: whatever a former client manager still had."""
-        return LOWER_GENERATION_ACCEPTED in self._planted and header.generation < row.generation
 
     def _deny(self, turn: Turn, code: int, text: str = "") -> bool:
         self._note(turn.sequence, turn.header.count, code, 0, text)
@@ -133,7 +127,6 @@ class Turns:
         if self.primary is not None:
             if generation != row.generation:
                 self.primary.delivery.session_lost(row.id)
-            if EXPIRED_THOUGH_RESUMED not in self._planted:  # planted: who is back goes on being missed
-                self.primary.proposals.attached(row.id)
+            self.primary.proposals.attached(row.id)
         row.generation = generation
         row.owner = owner

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Final, NamedTuple
 
-from antiphon.bus import planted
-
 
 class DrawnLimit(NamedTuple):
     """A number of a module, and what it may be in a run."""
@@ -66,19 +64,19 @@ SIZES: Final[dict[str, tuple[int, ...]]] = {
 }
 """Of the settings of client managers and message managers."""
 
-FOR_PLANTED: Final[dict[str, dict[str, int]]] = {
-    planted.HEARD_IS_DOUBTED: {"outcomes": 32, "outcomes in a page": 16},
+OF_PROFILES: Final[dict[str, dict[str, int]]] = {
+    "doubt": {"outcomes": 32, "outcomes in a page": 16},
 }
-"""Runs that look for one planted bug draw none of these, but for what the bug needs."""
+"""Runs of a named profile draw none of these, but for what the profile needs."""
 
 are_drawn = True
 """Tests of seeds that found something are of a time when nothing of this was drawn."""
 
 
 @contextmanager
-def drawn(seed: int, made_for: str = "") -> Iterator[Mapping[str, int]]:
+def drawn(seed: int, profile: str = "") -> Iterator[Mapping[str, int]]:
     """The limits of a run, while it lasts."""
-    values = _draw(seed, made_for)
+    values = _draw(seed, profile)
     former: list[tuple[object, str, int]] = []
     for key, value in values.items():
         limit = LIMITS[key]
@@ -92,15 +90,15 @@ def drawn(seed: int, made_for: str = "") -> Iterator[Mapping[str, int]]:
             setattr(changed, name, usual)
 
 
-def _draw(seed: int, made_for: str) -> dict[str, int]:
-    if made_for:
-        return FOR_PLANTED.get(made_for, {})
+def _draw(seed: int, profile: str) -> dict[str, int]:
+    if profile:
+        return OF_PROFILES.get(profile, {})
     return _some(random.Random(f"{seed}-limits"), {key: one.choices for key, one in LIMITS.items()})
 
 
-def sizes(seed: int, made_for: str = "") -> dict[str, int]:
+def sizes(seed: int, profile: str = "") -> dict[str, int]:
     """Sizes for the settings of a run's nodes."""
-    return {} if made_for else _some(random.Random(f"{seed}-sizes"), SIZES)
+    return {} if profile else _some(random.Random(f"{seed}-sizes"), SIZES)
 
 
 def refusals(seed: int) -> int:

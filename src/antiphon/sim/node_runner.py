@@ -133,13 +133,11 @@ class NodeRunner(Lives):
         clock: NodeClock,
         watch: Watch,
         habits: NodeHabits,
-        planted: frozenset[str],
     ) -> None:
         super().__init__(world, node_id, clock, habits.tick_ns)
         self.disk = disk
         self._watch = watch
         self._habits = habits
-        self._planted = planted
         self._started: StartedNode | None = None
         self._storage: ChannelStorage | None = None
         self._port: ClientPort | None = None
@@ -187,7 +185,6 @@ class NodeRunner(Lives):
             group=self._habits.group(self.node_id),
             client_manager=self._habits.client_manager(),
             message_manager=self._habits.message_manager(),
-            planted=self._planted,
         )
         started = start(self.disk, self._habits.journal(), identity, settings)
         journal, found = started.journal, started.found
@@ -213,7 +210,6 @@ class NodeRunner(Lives):
             self._watch,
             tell=self._tell,
             later=lambda delay_ns, action: self._later(life, delay_ns, action),
-            planted=self._planted,
         )
         self._started = started
         self._plan_step()

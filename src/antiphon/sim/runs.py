@@ -37,7 +37,6 @@ class Report:
 
     workload: str
     seed: int
-    planted: str
     profile: str
     nodes: int = 0
     violation: str
@@ -55,9 +54,7 @@ class Report:
     @property
     def replay(self) -> str:
         """The words that repeat this run and show what happened."""
-        words = f" --planted {self.planted}" if self.planted else ""
-        if self.profile != self.planted:
-            words += f" --profile {self.profile}"
+        words = f" --profile {self.profile}" if self.profile else ""
         if self.nodes:
             words += f" --nodes {self.nodes}"
         return f"antiphon sim {self.workload} --seed {self.seed}{words} --trace"
@@ -67,20 +64,18 @@ def run(
     workload: str,
     seed: int,
     *,
-    planted: str = "",
-    profile: str | None = None,
+    profile: str = "",
     without: Sequence[str] = (),
     nodes: int = 0,
     trace: Trace | None = None,
 ) -> Report:
     """Run one seed. The same seed gives the same report in every process.
 
-    A planted bug brings the profile made for it; `profile` alone is that profile without the bug.
-    `without` names checkers that look away, to see what the others see. `nodes` says how large the group
-    of the bus workload is, which the seed decides otherwise.
+    `profile` names one of the workload's profiles, which lays stress on one thing. `without` names checkers
+    that look away, to see what the others see. `nodes` says how large the group of the bus workload is, which
+    the seed decides otherwise.
     """
     trace = trace or Trace()
-    profile = planted if profile is None else profile
     # Whether somebody still looks at a file is asked of Python's reference counts; a collection in the
     # middle would answer differently depending on what ran before.
     collects = gc.isenabled()
@@ -88,7 +83,7 @@ def run(
     try:
         violation = ""
         with limits.drawn(seed, profile) as drawn:
-            acting = _acting(workload, seed, trace, planted, profile, without, nodes)
+            acting = _acting(workload, seed, trace, profile, without, nodes)
             try:
                 if trace.is_on:
                     acting.world.note("limits", str(drawn))
@@ -105,7 +100,6 @@ def run(
         return Report(
             workload=workload,
             seed=seed,
-            planted=planted,
             profile=profile,
             nodes=nodes,
             violation=violation,
@@ -121,10 +115,10 @@ def run(
 
 
 def _acting(
-    workload: str, seed: int, trace: Trace, planted: str, profile: str, without: Sequence[str], nodes: int
+    workload: str, seed: int, trace: Trace, profile: str, without: Sequence[str], nodes: int
 ) -> BusRun | ClusterRun | NodeRun | TransactionRun:
     kind = WORKLOADS[workload]
     if issubclass(kind, BusRun):
-        return kind(seed, trace, planted, profile, without, nodes)
+        return kind(seed, trace, profile, without, nodes)
     assert not nodes, "only the size of the group of the bus workload can be chosen"
-    return kind(seed, trace, planted, profile, without)
+    return kind(seed, trace, profile, without)

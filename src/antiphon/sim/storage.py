@@ -11,13 +11,6 @@ from collections import deque
 from collections.abc import Callable
 
 from antiphon.bus import effects as bus
-from antiphon.bus.planted import (
-    CHECKPOINT_BEFORE_RECORDS,
-    DEAD_KEEP_SEGMENTS,
-    FALLBACK_SEGMENTS_FREED,
-    NONE,
-    REFERENCES_IGNORED,
-)
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged, NoSpace
 from antiphon.journal.checkpoint_line import CheckpointLine
@@ -37,28 +30,6 @@ _TIGHT_BELOW = 0.5
 _SPARSE_BELOW = 0.25
 
 
-class _HastyLine(CheckpointLine[bus.WriteCheckpoint]):
-    """Planted: a file is begun at once."""
-
-    def due(self, durable_index: int) -> list[bus.WriteCheckpoint]:
-        return super().due(1 << 62)
-
-
-class _ForgetfulLine(CheckpointLine[bus.WriteCheckpoint]):
-    """Planted: what only the older file refers to is not needed."""
-
-    def release(self, before: int) -> set[int]:
-        super().release(before)
-        segments = self._files | self._asked
-        return set(segments[max(segments)]) if segments else set()
-
-
-def _line(planted: frozenset[str]) -> type[CheckpointLine[bus.WriteCheckpoint]]:
-    if CHECKPOINT_BEFORE_RECORDS in planted:
-        return _HastyLine
-    return _ForgetfulLine if FALLBACK_SEGMENTS_FREED in planted else CheckpointLine
-
-
 class ChannelStorage:
     """The journal of one channel in one life of a node."""
 
@@ -74,7 +45,6 @@ class ChannelStorage:
         watch: Watch,
         tell: Callable[[bus.Event], None],
         later: Callable[[int, Callable[[], None]], None],
-        planted: frozenset[str] = NONE,
     ) -> None:
         self._world = world
         self._node = node
@@ -100,9 +70,7 @@ class ChannelStorage:
         self._mends: list[bus.Mend] = []
         # Checkpoints from this number on are being fetched by another node; 0 if none is.
         self._held_from = 0
-        self._checkpoints = _line(planted)(found.checkpoint_segments)
-        self._keeps_references = REFERENCES_IGNORED not in planted
-        self._once_live: set[int] | None = set() if DEAD_KEEP_SEGMENTS in planted else None
+        self._checkpoints = CheckpointLine[bus.WriteCheckpoint](found.checkpoint_segments)
         self._show_files()
         self._later(_PULSE_NS, self._pulse)
 
@@ -341,11 +309,7 @@ class ChannelStorage:
         referenced = self._checkpoints.release(oldest)
         self._later(self._disk.latency_ns(), lambda: self._drop_checkpoints(oldest))
         live = self._manager.live_bytes_by_segment()
-        if self._once_live is not None:  # planted: what was live once is taken for live
-            self._once_live.update(live)
-            referenced |= self._once_live
-        # Planted: nobody is asked what is still referred to.
-        freed = journal.release(base, referenced.union(live) if self._keeps_references else ())
+        freed = journal.release(base, referenced.union(live))
         self._world.probe("journal.segments_freed", freed)
         self._empty_sparse_segments(live)
         self._look_again()

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.planted import OUTDATED_HOLD_TAKEN
 from antiphon.sim.runs import run
+from tests.planted.catalogue import planted
 
 
 # 700071 shows it no more since clocks may stand still while somebody sleeps.
@@ -27,6 +27,5 @@ def test_what_is_released_stays_released(seed: int) -> None:
     report = run("holds", seed, without=("Waits",))
 
     assert report.is_clean, f"{report.violation}\n    {report.replay}"
-    assert not run("holds", seed, planted=OUTDATED_HOLD_TAKEN, without=("Waits",)).is_clean, (
-        "the seed shows it no more"
-    )
+    with planted("outdated-hold-taken"):
+        assert not run("holds", seed, without=("Waits",)).is_clean, "the seed shows it no more"

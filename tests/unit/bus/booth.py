@@ -19,7 +19,6 @@ from antiphon.bus.entries import StableDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
-from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.records import decode_order
@@ -41,9 +40,7 @@ def ticks(first: int, last: int, epoch: int = OLD) -> tuple[Entry, ...]:
 class Booth:
     """A commit server of node 2 whose log holds 1 … `last` of epoch OLD, durably."""
 
-    def __init__(
-        self, last: int = 0, committed: int = 0, planted: frozenset[str] = NONE, **settings: Any
-    ) -> None:
+    def __init__(self, last: int = 0, committed: int = 0, **settings: Any) -> None:
         self.config = GroupConfig.of("main", (1, 2, 3), **settings)
         counter = JournalCounter()
         self.superblock = Superblock(counter, OLD if last else 0)
@@ -60,7 +57,6 @@ class Booth:
             log_epoch=OLD if last else 0,
             checkpoint_server=self.checkpoints,
             presence=self.presence,
-            planted=planted,
         )
         self.now_ns = 10_000 * MS
         self.written = 0

@@ -23,7 +23,6 @@ from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.member import Member
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
-from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.presence import PresenceKeeper
@@ -53,7 +52,6 @@ class Chair:
         nodes: tuple[int, ...] = (1,),
         entries: Sequence[Entry] = (),
         committed: int = 0,
-        planted: frozenset[str] = NONE,
         **settings: Any,
     ) -> None:
         self.config = GroupConfig.of("main", nodes, **settings)
@@ -77,7 +75,6 @@ class Chair:
             self.member,
             Chance(2),
             presence=self.presence,
-            planted=planted,
         )
         self.now_ns = 1_000 * MS
         self.epoch = 0

@@ -31,7 +31,6 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry, EntryKind
-from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import recover
@@ -67,7 +66,6 @@ class Node:
             JournalCounter(),
             recover(disk.found(), self.payloads, keeps_state=keeps_state),
             disk_id=self.disk_id if config.disk_ids else b"",
-            planted=cluster.planted,
         )
         self.producer = Producer(config, node, run_id)
         # Whom a multicast reaches: what comes before `Reconfigured` is for those of the configuration before.
@@ -160,11 +158,9 @@ class Cluster:
         config: GroupConfig,
         nodes: tuple[int, ...] = (),
         seed: int = 1,
-        planted: frozenset[str] = NONE,
     ) -> None:
         self.random = random.Random(seed)
         self.config = config
-        self.planted = planted
         self.now_ns = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0

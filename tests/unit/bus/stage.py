@@ -36,7 +36,6 @@ from antiphon.bus.effects import (
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry, EntryKind, digest_of
-from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import RecoveredReplica, recover
@@ -190,7 +189,6 @@ class OneNode:
         self,
         config: GroupConfig | None = None,
         disk: StageDisk | None = None,
-        planted: frozenset[str] = NONE,
         run_id: bytes = RUN,
     ) -> None:
         self.config = config or GroupConfig.of("main", (1,))
@@ -204,9 +202,7 @@ class OneNode:
                 if isinstance(append.record, DataRecord):
                     self.payloads.write(append.record)
             self.recovered = recover(self.disk.found(), self.payloads)
-        self.replica = Replica(
-            self.config, 1, run_id, self.payloads, self.counter, self.recovered, planted=planted
-        )
+        self.replica = Replica(self.config, 1, run_id, self.payloads, self.counter, self.recovered)
         self.producer = Producer(self.config, 1, run_id)
         self.said: list[m.BusMessage] = []
         self.replica.loopback = self._overhear
@@ -264,10 +260,10 @@ class OneNode:
                 self.settle()
         self.now_ns = until
 
-    def crash(self, planted: frozenset[str] = NONE, run_id: bytes = b"run-after-crash!") -> OneNode:
+    def crash(self, run_id: bytes = b"run-after-crash!") -> OneNode:
         """The next life of this node, with what was durable."""
         disk = StageDisk([*self.disk.synced], [], [*self.disk.checkpoints], self.disk.released)
-        node = OneNode(self.config, disk, planted, run_id)
+        node = OneNode(self.config, disk, run_id)
         node.now_ns = self.now_ns
         return node
 

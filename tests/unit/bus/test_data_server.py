@@ -25,13 +25,13 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
-from antiphon.bus.planted import NEVER_REREPORT, NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import Stored
+from tests.planted.catalogue import with_and_without
 from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of, item_of
 
 EPOCH = make_epoch(1, 1)
@@ -46,7 +46,7 @@ def opened(number: int, run: bytes) -> Entry:
 class Desk:
     """A data server of node 2 with its surroundings: it knows the order through number 1, an OPEN of 7."""
 
-    def __init__(self, planted: frozenset[str] = NONE, **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.config = GroupConfig.of("main", (1, 2, 3, 7), **settings)
         self.payloads = MemoryPayloads()
         self.known = Prefix(1)
@@ -63,7 +63,6 @@ class Desk:
             self.known,
             self.ledger,
             self.order,
-            planted=planted,
         )
 
     def step(self, *events: Any) -> list[RoleEffect]:
@@ -616,9 +615,9 @@ def test_a_range_that_is_gone_from_the_log_is_told_by_its_base() -> None:
 # -- planted -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_planted", [False, True])
+@with_and_without("never-rereport")
 def test_reporting_only_once_is_seen(is_planted: bool) -> None:
-    desk = Desk(frozenset({NEVER_REREPORT}) if is_planted else NONE)
+    desk = Desk()
     desk.lead()
     desk.hear(data_of(mid(1)))
     assert reported(desk.step(Synced(1))) == [[1]]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
 from antiphon.bus.checkpoint_server import CheckpointServer
@@ -29,10 +27,10 @@ from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.member import Member
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
-from antiphon.bus.planted import DELIVER_BEFORE_DURABLE, NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.prefix import Prefix
 from antiphon.ids import Mid, make_epoch
+from tests.planted.catalogue import with_and_without
 from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of
 
 EPOCH = make_epoch(1, 1)
@@ -53,7 +51,6 @@ class Pew:
     def __init__(
         self,
         nodes: tuple[int, ...] = (1, 2, 3, 7),
-        planted: frozenset[str] = NONE,
         seed: int = 1,
         **settings: Any,
     ) -> None:
@@ -68,7 +65,6 @@ class Pew:
             known,
             ledger,
             KnownLog(CommitLog()),
-            planted=planted,
         )
         self.checkpoints = CheckpointServer(self.config, 2)
         self.member = Member(self.config, 2, known, ledger, self.data_server, self.checkpoints, Chance(seed))
@@ -424,9 +420,9 @@ def test_what_an_installed_state_covers_need_not_be_held() -> None:
 # -- planted -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_planted", [False, True])
+@with_and_without("deliver-before-durable")
 def test_applying_what_is_not_durable_here_is_seen(is_planted: bool) -> None:
-    pew = Pew(planted=frozenset({DELIVER_BEFORE_DURABLE}) if is_planted else NONE)
+    pew = Pew()
     pew.store(ONE, durable=False)
     effects = pew.commit(OPENED, entry_of(ONE, 2))
     assert (2 in applied(effects)) == is_planted, "a crash now would lose what was applied"

@@ -21,10 +21,10 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
-from antiphon.bus.planted import NONE, REFRESH_TS
 from antiphon.bus.producer import Again, Producer, in_the_same_words
 from antiphon.ids import Mid, make_epoch
 from antiphon.wire.commands import Outcome, OutcomeCode
+from tests.planted.catalogue import with_and_without
 from tests.unit.bus.stage import envelope
 
 EPOCH = make_epoch(1, 1)
@@ -35,14 +35,12 @@ OTHER = b"run of a ghost.."
 class Door:
     """The producer of node 7, which has no replica and so far knows that number 3 is committed."""
 
-    def __init__(
-        self, planted: frozenset[str] = NONE, again: Again = in_the_same_words, **settings: Any
-    ) -> None:
+    def __init__(self, again: Again = in_the_same_words, **settings: Any) -> None:
         servers = dict.fromkeys(
             ("commit_servers", "data_servers", "checkpoint_servers", "candidates"), (1, 2)
         )
         self.config = GroupConfig.of("main", (1, 2, 7), **{**servers, **settings})
-        self.producer = Producer(self.config, 7, RUN, again=again, planted=planted)
+        self.producer = Producer(self.config, 7, RUN, again=again)
         self.now_ns = 0
         self.next = 4
         self.hear(m.Heartbeat(EPOCH, 3, 0, 1, 3, True))
@@ -707,13 +705,10 @@ def test_a_row_of_a_replica_that_knows_less_than_we_do_is_no_news() -> None:
 # -- planted -------------------------------------------------------------------------------------
 
 
-def test_a_refreshed_ts_is_seen() -> None:
-    def ts_of_both(planted: frozenset[str]) -> tuple[int, int]:
-        door = Door(planted)
-        (first,) = door.open(1)
-        door.commit(door.entry(EntryKind.TICK))
-        (again,) = sent(door.wait())
-        return first.ts, again.ts
-
-    assert ts_of_both(NONE) == (4, 4)
-    assert ts_of_both(frozenset({REFRESH_TS})) == (4, 5), "an envelope that never grows old"
+@with_and_without("refresh-ts")
+def test_a_refreshed_ts_is_seen(is_planted: bool) -> None:
+    door = Door()
+    (first,) = door.open(1)
+    door.commit(door.entry(EntryKind.TICK))
+    (again,) = sent(door.wait())
+    assert (first.ts, again.ts) == (4, 5 if is_planted else 4), "an envelope that never grows old"

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from antiphon.cli.main import main
+from tests.planted.catalogue import planted
 
 
 def test_seeds_without_a_fault_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,11 +22,12 @@ def test_seeds_without_a_fault_are_counted(capsys: pytest.CaptureFixture[str]) -
 def test_a_broken_promise_names_the_seed_the_promise_and_the_replay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["sim", "node", "--seeds", "3", "--planted", "acknowledge-before-fsync"]) == 1
+    with planted("acknowledge-before-fsync"):
+        assert main(["sim", "node", "--seeds", "3", "--profile", "acknowledging-early"]) == 1
 
     said = capsys.readouterr().out
     assert "seed 1: I15 write before send: " in said
-    assert "replay: antiphon sim node --seed 1 --planted acknowledge-before-fsync --trace" in said
+    assert "replay: antiphon sim node --seed 1 --profile acknowledging-early --trace" in said
 
 
 def test_one_seed_tells_its_digest_and_its_probes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,20 +68,20 @@ def test_a_group_is_simulated_and_its_size_may_be_chosen(capsys: pytest.CaptureF
 def test_a_broken_promise_of_a_group_is_replayed_with_the_same_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["sim", "bus", "--planted", "dedup-off", "--nodes", "3"]
-    assert main([*words, "--seeds", "8"]) == 1
-
-    verdict, replay = capsys.readouterr().out.splitlines()[-2:]
-    assert replay.startswith("replay: antiphon sim bus --seed ")
-    seed = replay.split()[5]
-    assert main([*words, "--seed", seed]) == 1
+    words = ["sim", "bus", "--profile", "numbering-twice", "--nodes", "3"]
+    with planted("dedup-off"):
+        assert main([*words, "--seeds", "8"]) == 1
+        verdict, replay = capsys.readouterr().out.splitlines()[-2:]
+        assert replay.startswith("replay: antiphon sim bus --seed ")
+        seed = replay.split()[5]
+        assert main([*words, "--seed", seed]) == 1
     assert verdict in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["node", "--planted", "adopt-longest"], "node has no profile for adopt-longest; it has: "),
+        (["node", "--profile", "doubt"], "node has no profile doubt; it has: "),
         (["topic", "--nodes", "3"], "--nodes is for the workload bus"),
     ],
 )

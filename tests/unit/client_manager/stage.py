@@ -19,7 +19,6 @@ from antiphon.bus.messages import (
     Registered,
     Target,
 )
-from antiphon.bus.planted import NONE
 from antiphon.client_manager.effects import (
     ChannelEvent,
     CloseConnection,
@@ -68,7 +67,6 @@ class Stage:
         channels: Sequence[str] = (CHANNEL,),
         *,
         is_led: bool = True,
-        planted: frozenset[str] = NONE,
         ids: IdSource | None = None,
         **settings: Any,
     ) -> None:
@@ -87,7 +85,6 @@ class Stage:
             IdSource(1, 2 << 16, 4, 4) if ids is None else ids,
             channels,
             ClientManagerSettings(**settings),
-            planted,
             CLUSTER_ID,
         )
         self.now_ns = 0

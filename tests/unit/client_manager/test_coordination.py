@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus.messages import InDoubt
-from antiphon.bus.planted import DECISION_NOT_ORDERED
 from antiphon.client_manager.coordination import DECIDE, FAILPOINTS, FINISH
 from antiphon.client_manager.effects import Proceed, Reached, SubmitEnvelope
 from antiphon.errors import SessionClosed
@@ -26,6 +25,7 @@ from antiphon.wire.transactions import (
     Participant,
     PrepareTransaction,
 )
+from tests.planted.catalogue import planted
 from tests.unit.client_manager.deal import (
     COMMITTED,
     HOME,
@@ -449,7 +449,7 @@ def test_a_session_that_is_closed_meanwhile_is_rolled_back() -> None:
     assert deal.is_idle()
 
 
-# -- failpoints and planted bugs ---------------------------------------------------------------------
+# -- failpoints, and a planted bug ---------------------------------------------------------------------
 
 
 def test_a_commit_can_be_held_up_before_each_step_while_others_go_on() -> None:
@@ -505,9 +505,10 @@ def test_who_waits_is_told_what_was_decided_though_carrying_it_out_is_held_up() 
 
 
 def test_the_planted_bug_carries_out_what_nobody_has_decided() -> None:
-    deal = Deal(planted=frozenset((DECISION_NOT_ORDERED,)))
-    deal.commit()
-    deal.settle(OTHER)
+    deal = Deal()
+    with planted("decision-not-ordered"):
+        deal.commit()
+        deal.settle(OTHER)
     assert deal.kinds(HOME) == [CommandKind.TX_DECIDE]
     assert deal.waiting(OTHER) == [finish(deal.session, commits=True, messages=2)]
     deal.settle(HOME, NO._replace(count=4))

@@ -24,7 +24,6 @@ from antiphon.bus.messages import (
     Unregister,
     digest_of,
 )
-from antiphon.bus.planted import NONE
 from antiphon.bus.ports import Location, identity_of
 from antiphon.ids import Mid, make_epoch
 from antiphon.message_manager.effects import Effect, Propose
@@ -136,7 +135,6 @@ class Channel:
         node: int = NODE,
         records_per_segment: int = 4,
         begin: bool = True,
-        planted: frozenset[str] = NONE,
     ) -> None:
         self.now_ns = 0
         self.wall_ms = 1_000
@@ -144,7 +142,7 @@ class Channel:
         self.next = 1
         self.payloads = MemoryPayloads(records_per_segment)
         self.settings = settings
-        self.manager = MessageManager("main", node, self.payloads, settings, planted=planted)
+        self.manager = MessageManager("main", node, self.payloads, settings)
         self._runs: dict[int, tuple[int, int]] = {}
         self._counter = 0
         self._credits = 0

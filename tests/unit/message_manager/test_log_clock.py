@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from antiphon.bus.effects import Alarm
-from antiphon.bus.planted import WALL_CLOCK_BELIEVED
 from antiphon.message_manager.log_clock import CATCH_UP_RATE, LogClock
+from tests.planted.catalogue import planted
 from tests.unit.message_manager.channel import NODE, Channel, Client, proposals
 
 SECOND_NS = 1_000_000_000
@@ -135,9 +135,9 @@ def test_a_backup_that_becomes_the_primary_goes_on_from_the_mark_it_applied() ->
 # -- what comes of it -------------------------------------------------------------------------------
 
 
-def kept_after_a_wrong_second(planted: frozenset[str]) -> tuple[int, int, int]:
+def kept_after_a_wrong_second() -> tuple[int, int, int]:
     """What a topic keeps for a day, how many holds are left, and log time, after a second of +400 days."""
-    channel = Channel(planted=planted)
+    channel = Channel()
     channel.wall_ms = START_MS
     client = Client()
     channel.order(client.open())
@@ -155,13 +155,14 @@ def kept_after_a_wrong_second(planted: frozenset[str]) -> tuple[int, int, int]:
 
 
 def test_nothing_goes_in_a_second_of_a_wrong_clock() -> None:
-    kept, holds, time_ms = kept_after_a_wrong_second(frozenset())
+    kept, holds, time_ms = kept_after_a_wrong_second()
     assert (kept, holds) == (4, 1)
     assert START_MS + 4_000 <= time_ms <= START_MS + 4_050
 
 
 def test_with_the_bug_planted_everything_goes_in_a_second_of_a_wrong_clock() -> None:
-    kept, holds, time_ms = kept_after_a_wrong_second(frozenset([WALL_CLOCK_BELIEVED]))
+    with planted("wall-clock-believed"):
+        kept, holds, time_ms = kept_after_a_wrong_second()
     assert kept < 4 and holds == 0 and time_ms > START_MS + 399 * DAY_MS
 
 

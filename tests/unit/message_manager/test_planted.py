@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from antiphon.bus.effects import Send
 from antiphon.bus.messages import BrowseReply, BrowseRequest, Deliver, SessionDetached
-from antiphon.bus.planted import (
-    ACKNOWLEDGED_TWICE,
-    AGED_ONE_TOO_MANY,
-    CHECKPOINT_FORGETS_TRANSACTIONS,
-    COUNT_STUCK,
-    DECISION_ENDS_WITH_SESSION,
-    EXPIRED_THOUGH_RESUMED,
-    FLOOR_IGNORED,
-    HELD_RANGES_IGNORED,
-    HOLD_BEGUN_ANEW,
-    LATE_WORD_DETACHES,
-    LOWER_GENERATION_ACCEPTED,
-    NONE,
-    OF_CLUSTER,
-    OF_HOLDS,
-    OF_TRANSACTIONS,
-    OLD_TERM_ACCEPTED,
-    OPEN_SURVIVES_FENCE,
-    OUTDATED_HOLD_TAKEN,
-    PARTICIPANT_DECIDES_ALONE,
-    RESTORE_FORGETS_LOCKS,
-    RETURNED_LAST,
-    SHED_ONE_TOO_MANY,
-    WALL_CLOCK_BELIEVED,
-)
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
+from tests.planted.catalogue import with_and_without
 from tests.unit.message_manager.channel import (
     AT_ONCE,
     SECOND_NS,
@@ -43,22 +17,10 @@ from tests.unit.message_manager.channel import (
     delivered,
 )
 
-planted_or_not = pytest.mark.parametrize("is_planted", [False, True])
 
-
-def channel_with(bug: str, is_planted: bool) -> Channel:
-    assert bug in OF_CLUSTER + OF_TRANSACTIONS + OF_HOLDS
-    channel = Channel(begin=False)
-    planted = frozenset({bug}) if is_planted else NONE
-    channel.manager = MessageManager("main", 1, channel.payloads, channel.settings, planted=planted)
-    channel.claim(1)
-    channel.open_producer(1)
-    return channel
-
-
-@planted_or_not
+@with_and_without("held-ranges-ignored")
 def test_handing_out_again_what_a_living_consumer_holds_is_seen(is_planted: bool) -> None:
-    channel = channel_with(HELD_RANGES_IGNORED, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     first = channel.order(client.open(), client.publish(queue, [b"a", b"b"])) + 1
     channel.claim(2)
@@ -69,9 +31,9 @@ def test_handing_out_again_what_a_living_consumer_holds_is_seen(is_planted: bool
     assert bool(pushed) == is_planted
 
 
-@planted_or_not
+@with_and_without("lower-generation-accepted")
 def test_taking_what_a_former_client_manager_had_in_its_queue_is_seen(is_planted: bool) -> None:
-    channel = channel_with(LOWER_GENERATION_ACCEPTED, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     channel.order(client.open())
     late = client.publish(queue, [b"late"])
@@ -82,9 +44,9 @@ def test_taking_what_a_former_client_manager_had_in_its_queue_is_seen(is_planted
     assert kept is not None and bool(kept.live) == is_planted
 
 
-@planted_or_not
+@with_and_without("acknowledged-twice")
 def test_accepting_a_second_acknowledgement_is_seen(is_planted: bool) -> None:
-    channel = channel_with(ACKNOWLEDGED_TWICE, is_planted)
+    channel = Channel()
     one, other, queue = Client(), Client(0xB2), channel.create("q")
     first = channel.order(one.open(), one.publish(queue, [b"a"])) + 1
     channel.order(other.open(), one.ack(queue, (first, first + 1)))
@@ -95,9 +57,9 @@ def test_accepting_a_second_acknowledgement_is_seen(is_planted: bool) -> None:
     assert codes == ([] if is_planted else [OutcomeCode.ACK_LOST])
 
 
-@planted_or_not
+@with_and_without("old-term-accepted")
 def test_doing_what_a_former_primary_proposed_is_seen(is_planted: bool) -> None:
-    channel = channel_with(OLD_TERM_ACCEPTED, is_planted)
+    channel = Channel()
     channel.order(Client().open())
     term = channel.manager.term
     channel.claim(2)
@@ -106,9 +68,9 @@ def test_doing_what_a_former_primary_proposed_is_seen(is_planted: bool) -> None:
     assert (channel.manager.state.sessions.get(SESSION) is None) == is_planted
 
 
-@planted_or_not
+@with_and_without("floor-ignored")
 def test_showing_a_page_before_what_was_confirmed_is_applied_is_seen(is_planted: bool) -> None:
-    channel = channel_with(FLOOR_IGNORED, is_planted)
+    channel = Channel()
     queue = channel.create("q")
     channel.flush()
 
@@ -121,9 +83,9 @@ def test_showing_a_page_before_what_was_confirmed_is_applied_is_seen(is_planted:
     assert bool(pages) == is_planted
 
 
-@planted_or_not
+@with_and_without("participant-decides-alone")
 def test_a_participant_that_decides_alone_is_seen(is_planted: bool) -> None:
-    channel = channel_with(PARTICIPANT_DECIDES_ALONE, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     channel.order(client.open(), client.tx_publish(queue, [b"a"]), client.prepare(1, 1))
     channel.flush()
@@ -133,9 +95,9 @@ def test_a_participant_that_decides_alone_is_seen(is_planted: bool) -> None:
     assert bool(channel.manager.state.transactions.prepared) != is_planted
 
 
-@planted_or_not
+@with_and_without("checkpoint-forgets-transactions")
 def test_a_checkpoint_that_forgets_transactions_is_seen(is_planted: bool) -> None:
-    channel = channel_with(CHECKPOINT_FORGETS_TRANSACTIONS, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     channel.order(client.open(), client.tx_publish(queue, [b"a"]))
     _, state, _ = channel.manager.capture(channel.mark())
@@ -145,9 +107,9 @@ def test_a_checkpoint_that_forgets_transactions_is_seen(is_planted: bool) -> Non
     assert bool(restored.state.transactions.open) != is_planted
 
 
-@planted_or_not
+@with_and_without("hold-begun-anew")
 def test_beginning_a_hold_anew_is_seen(is_planted: bool) -> None:
-    channel = channel_with(HOLD_BEGUN_ANEW, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     first = channel.order(client.open(), client.publish(queue, [b"a"])) + 1
     channel.order(client.hold("reader", first, queue), client.ack(queue, (first, first + 1)))
@@ -157,9 +119,9 @@ def test_beginning_a_hold_anew_is_seen(is_planted: bool) -> None:
     assert kept is not None and bool(kept.stored) != is_planted
 
 
-@planted_or_not
+@with_and_without("count-stuck")
 def test_a_count_that_stays_at_one_is_seen(is_planted: bool) -> None:
-    channel = channel_with(COUNT_STUCK, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     first = channel.order(client.open(), client.publish(queue, [b"a"])) + 1
     channel.register(7, queue)
@@ -171,9 +133,9 @@ def test_a_count_that_stays_at_one_is_seen(is_planted: bool) -> None:
     assert delivered(channel.flush()) == [(7, first, b"a", 1 if is_planted else 2)]
 
 
-@planted_or_not
+@with_and_without("returned-last")
 def test_what_goes_to_the_end_when_it_comes_back_is_seen(is_planted: bool) -> None:
-    channel = channel_with(RETURNED_LAST, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     first = channel.order(client.open(), client.publish(queue, [b"a", b"b", b"c"])) + 1
     channel.register(7, queue, credit=2)
@@ -186,9 +148,9 @@ def test_what_goes_to_the_end_when_it_comes_back_is_seen(is_planted: bool) -> No
     )
 
 
-@planted_or_not
+@with_and_without("open-survives-fence")
 def test_a_part_that_stays_open_behind_a_fence_is_seen(is_planted: bool) -> None:
-    channel = channel_with(OPEN_SURVIVES_FENCE, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     channel.order(client.open(), client.tx_publish(queue, [b"a"]))
 
@@ -196,9 +158,9 @@ def test_a_part_that_stays_open_behind_a_fence_is_seen(is_planted: bool) -> None
     assert bool(channel.manager.state.transactions.open) == is_planted
 
 
-@planted_or_not
+@with_and_without("decision-ends-with-session")
 def test_a_decision_that_goes_with_its_session_is_seen(is_planted: bool) -> None:
-    channel = channel_with(DECISION_ENDS_WITH_SESSION, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     channel.order(client.open(), client.tx_publish(queue, [b"a"]), client.decide(1, 1))
 
@@ -206,9 +168,9 @@ def test_a_decision_that_goes_with_its_session_is_seen(is_planted: bool) -> None
     assert bool(list(channel.manager.state.transactions.unfinished())) != is_planted
 
 
-@planted_or_not
+@with_and_without("outdated-hold-taken")
 def test_taking_a_hold_that_is_outdated_is_seen(is_planted: bool) -> None:
-    channel = channel_with(OUTDATED_HOLD_TAKEN, is_planted)
+    channel = Channel()
     client, queue = Client(), channel.create("q")
     channel.order(client.open(), client.hold("reader", 1, queue))
     channel.order(client.release("reader", channel.heard))
@@ -217,22 +179,21 @@ def test_taking_a_hold_that_is_outdated_is_seen(is_planted: bool) -> None:
     assert bool(channel.manager.state.holds.rows) == is_planted
 
 
-@planted_or_not
+@with_and_without("restore-forgets-locks")
 def test_a_restore_that_forgets_locks_is_seen(is_planted: bool) -> None:
     channel = Channel()
     client, queue = Client(), channel.create("q")
     channel.order(client.open(), client.hold("taker", 1, queue, consumes=True))
     _, state, _ = channel.manager.capture(channel.mark())
 
-    planted = frozenset([RESTORE_FORGETS_LOCKS] if is_planted else [])
-    restored = MessageManager("main", 1, channel.payloads, AT_ONCE, planted=planted)
+    restored = MessageManager("main", 1, channel.payloads, AT_ONCE)
     restored.restore(state)
     assert bool(restored.state.locks) != is_planted
 
 
-@planted_or_not
+@with_and_without("wall-clock-believed")
 def test_a_wall_clock_that_is_believed_is_seen(is_planted: bool) -> None:
-    channel = channel_with(WALL_CLOCK_BELIEVED, is_planted)
+    channel = Channel()
     for _ in range(2):
         channel.create(f"q{channel.next}")
         channel.now_ns, channel.wall_ms = channel.now_ns + SECOND_NS, channel.wall_ms + 86_400_000
@@ -241,9 +202,9 @@ def test_a_wall_clock_that_is_believed_is_seen(is_planted: bool) -> None:
     assert (channel.manager.state.log_time_ms == channel.wall_ms) == is_planted
 
 
-@planted_or_not
+@with_and_without("aged-one-too-many")
 def test_letting_go_of_a_message_that_is_not_too_old_is_seen(is_planted: bool) -> None:
-    channel = channel_with(AGED_ONE_TOO_MANY, is_planted)
+    channel = Channel()
     client, topic = Client(), channel.create_topic("t", '{"retention":60}')
     channel.order(client.open(), client.publish(topic, [b"old"]))
     channel.pass_time(1_000)
@@ -255,9 +216,9 @@ def test_letting_go_of_a_message_that_is_not_too_old_is_seen(is_planted: bool) -
     assert kept is not None and kept.live.count == (0 if is_planted else 1)
 
 
-@planted_or_not
+@with_and_without("shed-one-too-many")
 def test_letting_go_of_more_bytes_than_are_too_many_is_seen(is_planted: bool) -> None:
-    channel = channel_with(SHED_ONE_TOO_MANY, is_planted)
+    channel = Channel()
     client, topic = Client(), channel.create_topic("t", '{"retention_bytes":1000}')
     channel.order(client.open())
     channel.pass_time(1_000)
@@ -268,9 +229,9 @@ def test_letting_go_of_more_bytes_than_are_too_many_is_seen(is_planted: bool) ->
     assert kept is not None and kept.live.count == (1 if is_planted else 2)
 
 
-@planted_or_not
+@with_and_without("late-word-detaches")
 def test_a_late_word_that_detaches_who_came_back_is_seen(is_planted: bool) -> None:
-    channel = channel_with(LATE_WORD_DETACHES, is_planted)
+    channel = Channel()
     client = Client()
     channel.order(client.open(), client.resume(2))
 
@@ -280,9 +241,9 @@ def test_a_late_word_that_detaches_who_came_back_is_seen(is_planted: bool) -> No
     assert (channel.manager.state.sessions.get(SESSION) is None) == is_planted
 
 
-@planted_or_not
+@with_and_without("expired-though-resumed")
 def test_a_session_that_is_ended_though_it_has_an_owner_again_is_seen(is_planted: bool) -> None:
-    channel = channel_with(EXPIRED_THOUGH_RESUMED, is_planted)
+    channel = Channel()
     client = Client()
     channel.order(client.open())
     channel.fence(1, channel.manager.term)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from antiphon.bus import planted
 from antiphon.message_manager import outcomes
 from antiphon.sim import limits
 
@@ -17,7 +16,7 @@ def test_every_limit_is_a_number_of_its_module_and_is_drawn_smaller_than_it_is()
 
 def test_limits_hold_while_a_run_lasts_and_not_longer() -> None:
     usual = outcomes.OUTCOMES_MAX
-    with limits.drawn(1, planted.HEARD_IS_DOUBTED) as drawn:
+    with limits.drawn(1, "doubt") as drawn:
         assert outcomes.OUTCOMES_MAX == drawn["outcomes"] < usual
     assert usual == outcomes.OUTCOMES_MAX
 

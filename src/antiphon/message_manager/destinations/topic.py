@@ -28,7 +28,6 @@ from collections import deque
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from antiphon.bus.planted import AGED_ONE_TOO_MANY, NONE, SHED_ONE_TOO_MANY
 from antiphon.bus.ports import Location
 from antiphon.message_manager.destinations.counts import DeliveryCounts
 from antiphon.message_manager.destinations.index import BatchIndex, SegmentUse
@@ -76,7 +75,6 @@ class Topic:
         "marked",
         "marks",
         "name",
-        "planted",
         "published",
         "retention",
         "settings",
@@ -115,8 +113,6 @@ class Topic:
         self.marked = 0
         # By id, which is the order in which they came.
         self.subscriptions: dict[int, Subscription] = {}
-        # What is wrong with it on purpose, which the fold says.
-        self.planted: frozenset[str] = NONE
         # Covers everything that ever happened to the topic, so that a checkpoint need not.
         self.digest = bytes(DIGEST_BYTES)
 
@@ -212,8 +208,6 @@ class Topic:
         while marks and now_ms - marks[0].time_ms >= age_ms:
             through = marks.popleft().through
         if through > self.horizon:
-            if AGED_ONE_TOO_MANY in self.planted:  # planted: the oldest that is not too old goes, too
-                through = self._behind(through)
             self._move_horizon(through)
 
     def due_ms(self) -> int | None:
@@ -228,15 +222,7 @@ class Topic:
         """So many bytes too much are kept for their own sake."""
         if len(self.live) > RANGES_FEW and excess * TRIM_SHARE < self.fresh_bytes:
             return
-        through = self.index.reach(self.horizon + 1, excess, self.live) - 1
-        if SHED_ONE_TOO_MANY in self.planted:  # planted: one message more goes than must
-            through = self._behind(through)
-        self._move_horizon(through)
-
-    def _behind(self, number: int) -> int:
-        """The next message behind this number; the number itself if there is none."""
-        later = self.live.clip(number + 1, self.last + 1)
-        return later.first if later else number
+        self._move_horizon(self.index.reach(self.horizon + 1, excess, self.live) - 1)
 
     def _move_horizon(self, through: int) -> None:
         passed = self.live.clip(self.horizon + 1, through + 1)

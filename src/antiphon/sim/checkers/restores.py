@@ -15,11 +15,9 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Final
 
 from antiphon.bus.messages import Entry
-from antiphon.bus.planted import NONE, RESTORE_FORGETS_LOCKS
 from antiphon.errors import AntiphonError
 from antiphon.message_manager.destinations.directory import Directory
 from antiphon.message_manager.destinations.index import BatchIndex
@@ -36,7 +34,7 @@ SAMPLE_ONE_IN: Final = 24
 Restore = Callable[[bytes], ChannelState]
 
 # Of one life only: a new one begins to count anew, and is told again what is wrong on purpose.
-_PASSING: Final = {(Uncommitted, "generation"), (Topic, "planted")}
+_PASSING: Final = {(Uncommitted, "generation")}
 # Where the order of a dict is that of the log.
 _ORDERED: Final = {
     (Directory, "_by_id"),
@@ -142,16 +140,14 @@ class Restores(Checker):
 
     promise = "I11 restore"
 
-    def __init__(self, world: World, planted: frozenset[str] = NONE) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
-        # Who restores makes the mistake, and not who looks at it.
-        self._restore = partial(ChannelState.restore, without_locks=RESTORE_FORGETS_LOCKS in planted)
         self._chance = world.random("restores")
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         if self._chance.randrange(SAMPLE_ONE_IN):
             return
         self.world.probe("model.restored_and_compared")
-        found = what_a_restore_changes(state, self._restore)
+        found = what_a_restore_changes(state)
         if found is not None:
             self.fail(f"node {node} after {entry.last}: {found}")

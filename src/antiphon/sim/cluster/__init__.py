@@ -5,5 +5,5 @@ runner.py        lets one node live, die, sleep and live again, with a clock of 
 disks.py         two kinds of disk behind one interface: records in memory, or the real journal
 links.py         the network between the nodes: loss, duplicates, delays, partitions
 faults.py        what goes wrong, and when
-profile.py       how much of it, drawn from the seed or made for one planted bug
+profile.py       how much of it, drawn from the seed; named profiles lay stress on one thing
 """

@@ -2,8 +2,8 @@
 
 By default every kind of fault is switched on with a probability of one half and its rate is drawn:
 leaving kinds out finds more than having all of them always, because some hide others. Settings are drawn
-too, among them tiny windows, pages and time-outs. For each bug that can be planted there is a profile
-that looks where that bug hurts; what sharpens one blunts another.
+too, among them tiny windows, pages and time-outs. A named profile lays stress on one thing, at the expense
+of others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.bus import planted
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.cluster.links import LinkHabits
 from antiphon.sim.disk import DiskHabits
@@ -111,7 +110,7 @@ class BusProfile:
     # How often a clock leaps, so that every time-out of a node strikes at once.
     leaps: int = 0
     checkpoint_entries: int = 100_000
-    # Of profiles made for one bug: which numbers do not do what they ask; none if this is 0.
+    # Of named profiles: which numbers do not do what they ask; none if this is 0.
     refuses_one_in: int = 0
     # Does a node submit more than the outcomes of which are kept?
     is_greedy: bool = False
@@ -146,15 +145,15 @@ class BusProfile:
         )
 
 
-def draw(chance: random.Random, made_for: str = "") -> BusProfile:
-    """The profile of a run, sharpened for one planted bug if it is named."""
+def draw(chance: random.Random, name: str = "") -> BusProfile:
+    """The profile of a run; a named one lays stress on one thing."""
     profile = BusProfile()
     _draw_size(chance, profile)
     _draw_faults(chance, profile)
     _draw_links_and_disks(chance, profile)
     _draw_settings(chance, profile)
-    if made_for:
-        MADE_FOR[made_for](chance, profile)
+    if name:
+        PROFILES[name](chance, profile)
     return profile
 
 
@@ -213,7 +212,7 @@ def _draw_settings(chance: random.Random, profile: BusProfile) -> None:
         profile.settings[name] = chance.choice(choices)
 
 
-# --- profiles made for one bug -------------------------------------------------------------------
+# --- named profiles -------------------------------------------------------------------
 
 
 def _for_acknowledging_early(chance: random.Random, profile: BusProfile) -> None:
@@ -368,27 +367,20 @@ def _for_held_space(chance: random.Random, profile: BusProfile) -> None:
     profile.checkpoint_entries = 100_000
 
 
-MADE_FOR: dict[str, Callable[[random.Random, BusProfile], None]] = {
-    planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
-    planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
-    planted.DEDUP_OFF: _for_numbering_twice,
-    planted.FIFO_OFF: _for_numbering_out_of_order,
-    planted.NEVER_REREPORT: _for_producers_that_die,
-    planted.DELIVER_BEFORE_DURABLE: _for_slow_members,
-    planted.REFRESH_TS: _for_old_envelopes,
-    planted.SEAL_QUANTITY_ONE: _for_muted_sequencers,
-    planted.NO_FENCE: _for_late_words,
-    planted.ADOPT_LONGEST: _for_muted_sequencers,
-    planted.NO_RESUBMIT: _for_muted_sequencers,
-    planted.RAISE_COMMITTED_FROM_ANY_EPOCH: _for_muted_sequencers,
-    planted.KEEP_OWN_SUFFIX: _for_muted_sequencers,
-    planted.OWN_REPORT_NOT_REQUIRED: _for_lost_envelopes,
-    planted.CONFIG_BEFORE_COMMIT: _for_changes,
-    planted.TWO_CHANGES_AT_ONCE: _for_changes,
-    planted.VOTE_AFTER_DAMAGE: _for_damaged_logs,
-    planted.NEGATIVE_AFTER_DAMAGE: _for_damaged_logs,
-    planted.GARBAGE_BEFORE_STABLE: _for_checkpoints,
-    planted.EXCEPTIONS_OF_OTHERS_KEPT: _for_kept_exceptions,
-    planted.HEARD_IS_DOUBTED: _for_doubt,
-    planted.HELD_SPACE_IGNORED: _for_held_space,
+PROFILES: dict[str, Callable[[random.Random, BusProfile], None]] = {
+    "acknowledging-early": _for_acknowledging_early,
+    "numbering-twice": _for_numbering_twice,
+    "numbering-out-of-order": _for_numbering_out_of_order,
+    "producers-that-die": _for_producers_that_die,
+    "slow-members": _for_slow_members,
+    "old-envelopes": _for_old_envelopes,
+    "muted-sequencers": _for_muted_sequencers,
+    "late-words": _for_late_words,
+    "lost-envelopes": _for_lost_envelopes,
+    "changes": _for_changes,
+    "damaged-logs": _for_damaged_logs,
+    "checkpoints": _for_checkpoints,
+    "kept-exceptions": _for_kept_exceptions,
+    "doubt": _for_doubt,
+    "held-space": _for_held_space,
 }

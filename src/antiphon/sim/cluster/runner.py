@@ -15,7 +15,6 @@ from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Received, Submitted
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, Data, Envelopes, ServerStatus
-from antiphon.bus.planted import NONE
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import recover
@@ -42,7 +41,6 @@ class Hall:
         self.world = world
         self.config = config
         self.watch = watch
-        self.planted: frozenset[str] = NONE
         self.links = Links(world, habits, self._arrive)
         self.tick_ns = 20 * MICROSECOND_NS
         self.restart_ns = 500 * MILLISECOND_NS
@@ -140,7 +138,7 @@ class BusRunner:
         run_id = self._chance.randbytes(16)
         disk_id = disk.disk_id if disk is not None else NO_DISK
         carrier = Carrier(hall.world, hall.watch, hall.config, node, run_id, disk_id)
-        producer = Producer(hall.config, node, run_id, planted=hall.planted)
+        producer = Producer(hall.config, node, run_id)
         if disk is None:
             machines = Station(hall.config, node, producer, disk_id=disk_id, carry=carrier.carry)
         else:
@@ -161,7 +159,6 @@ class BusRunner:
                 counter,
                 recovered,
                 disk_id=disk_id,
-                planted=hall.planted,
             )
             # The order may know of a later configuration.
             producer.reconfigure(replica.config)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.bus import planted
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.cluster.links import LinkHabits
 from antiphon.sim.disk import DiskHabits
@@ -87,7 +86,7 @@ class ClusterProfile:
     # The settings of all topics; those of the run's seed if there are none.
     topic_settings: str = ""
     sleep_ns_max: int = 1_200 * MILLISECOND_NS
-    # Is it made for one planted bug? Then clocks of sleepers stand still only where it says so.
+    # Is it a named profile? Then clocks of sleepers stand still only where it says so.
     is_made: bool = False
 
     disk: DiskHabits = field(default_factory=DiskHabits)
@@ -120,12 +119,12 @@ class ClusterProfile:
         return group_of(channel, shape, voters, doors, new_disk_id, min_copies=min_copies, **self.settings)
 
 
-def draw(chance: random.Random, made_for: str = "") -> ClusterProfile:
-    """The profile of a run, sharpened for one planted bug if it is named."""
+def draw(chance: random.Random, name: str = "") -> ClusterProfile:
+    """The profile of a run; a named one lays stress on one thing."""
     profile = ClusterProfile()
     draw_into(chance, profile)
-    if made_for:
-        MADE_FOR[made_for](chance, profile)
+    if name:
+        PROFILES[name](chance, profile)
         profile.is_made = True
     if profile.is_gentle:
         _be_gentle(profile)
@@ -447,24 +446,22 @@ def _for_kept_credit(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.take_pause_ns = 10 * MILLISECOND_NS
 
 
-MADE_FOR: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
-    planted.HELD_RANGES_IGNORED: _for_held_ranges,
-    planted.LOWER_GENERATION_ACCEPTED: _for_lower_generations,
-    planted.ACKNOWLEDGED_TWICE: _for_second_acknowledgements,
-    planted.OLD_TERM_ACCEPTED: _for_old_terms,
-    planted.STANDING_CLOCK_TRUSTED: _for_sleepers,
-    planted.FLOOR_IGNORED: _for_early_pages,
-    planted.MISREAD_PUTS_ASIDE: _for_misreading,
-    planted.COUNT_STUCK: _for_returns,
-    planted.RETURNED_LAST: _for_returns,
-    planted.REFERENCES_IGNORED: _for_references,
-    planted.DEAD_KEEP_SEGMENTS: _for_dead_segments,
-    planted.LOSS_NOT_TOLD: _for_losses,
-    planted.LOSS_FORGOTTEN: _for_losses,
-    planted.WALL_CLOCK_BELIEVED: _for_wrong_clocks,
-    planted.AGED_ONE_TOO_MANY: _for_retention_by_age,
-    planted.SHED_ONE_TOO_MANY: _for_retention_by_bytes,
-    planted.LATE_WORD_DETACHES: _for_late_words,
-    planted.EXPIRED_THOUGH_RESUMED: _for_return_after_a_fence,
-    planted.CREDIT_KEPT: _for_kept_credit,
+PROFILES: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
+    "held-ranges": _for_held_ranges,
+    "lower-generations": _for_lower_generations,
+    "second-acknowledgements": _for_second_acknowledgements,
+    "old-terms": _for_old_terms,
+    "sleepers": _for_sleepers,
+    "early-pages": _for_early_pages,
+    "misreading": _for_misreading,
+    "returns": _for_returns,
+    "references": _for_references,
+    "dead-segments": _for_dead_segments,
+    "losses": _for_losses,
+    "wrong-clocks": _for_wrong_clocks,
+    "retention-by-age": _for_retention_by_age,
+    "retention-by-bytes": _for_retention_by_bytes,
+    "late-words": _for_late_words,
+    "return-after-a-fence": _for_return_after_a_fence,
+    "kept-credit": _for_kept_credit,
 }

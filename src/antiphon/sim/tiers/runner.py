@@ -19,7 +19,6 @@ from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Event, Received
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, Data, Deliver, Entry
-from antiphon.bus.planted import NONE
 from antiphon.bus.sequencer import State
 from antiphon.errors import Unreadable
 from antiphon.journal.format import LOST_AND_FOUND
@@ -82,7 +81,6 @@ class Town:
         self.quarters = {one.channel: one for one in quarters}
         self.habits = habits
         self.watch = watch
-        self.planted: frozenset[str] = NONE
         self.misreads = Misreads.NOTHING
         self.restart_ns = 300 * MILLISECOND_NS
         self.links = Links(world, links, self._arrive)
@@ -366,14 +364,14 @@ class ManagerRunner(TierRunner):
         fresh_id = self.world.random(f"fresh disk/{self.node_id}/{self.life}").randbytes(16)
         return replace(super()._identity(), disk_id=fresh_id)
 
-    def _read_state(self, data: bytes, *, without_locks: bool = False) -> ChannelState:
+    def _read_state(self, data: bytes) -> ChannelState:
         """As the software of this moment can."""
         misreads = self.town.misreads
         if misreads is Misreads.ALL or (misreads is Misreads.NEWEST and not self._has_misread):
             self._has_misread = True
             self.world.probe("node.misread")
             raise Unreadable("the software cannot read it")
-        return ChannelState.restore(data, without_locks=without_locks)
+        return ChannelState.restore(data)
 
     def _begin(self) -> None:
         try:
@@ -397,7 +395,6 @@ class ManagerRunner(TierRunner):
             client_manager=None,
             message_manager=town.habits.message_manager(),
             agreed=_AGREED,
-            planted=town.planted,
             read_state=self._read_state,
         )
         before = None if town.misreads is Misreads.NOTHING else self.disk.contents()
@@ -431,7 +428,6 @@ class ManagerRunner(TierRunner):
             self.quarter.watch,
             tell=self._tell,
             later=lambda delay_ns, action: self._later(life, delay_ns, action),
-            planted=town.planted,
         )
         self._started = started
         self._live(started.node, identity)
@@ -528,7 +524,6 @@ class DoorRunner(TierRunner):
                 groups=tuple([one.config for one in self.quarters]),
                 servers=(),
                 settings=town.habits.client_manager(),
-                planted=town.planted,
             ),
         )
         manager = machines.client_manager

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from antiphon.bus import planted
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.tiers.profile import ClusterProfile, draw_into
 from antiphon.sim.workloads.teller import TellerHabits
@@ -55,8 +54,8 @@ class TransactionProfile(ClusterProfile):
         ]
 
 
-def draw(chance: random.Random, made_for: str = "") -> TransactionProfile:
-    """The profile of a run, sharpened for one planted bug if it is named."""
+def draw(chance: random.Random, name: str = "") -> TransactionProfile:
+    """The profile of a run; a named one lays stress on one thing."""
     profile = TransactionProfile()
     draw_into(chance, profile)
     profile.is_gentle = False
@@ -78,8 +77,8 @@ def draw(chance: random.Random, made_for: str = "") -> TransactionProfile:
     profile.clients.body_bytes_max = chance.choice((40, 300))
     profile.clients.credit_messages = chance.choice((1, 5, 20))
     _draw_tellers(chance, profile.tellers)
-    if made_for:
-        MADE_FOR[made_for](chance, profile)
+    if name:
+        PROFILES[name](chance, profile)
         profile.is_made = True
     return profile
 
@@ -143,10 +142,10 @@ def _for_ended_sessions(chance: random.Random, profile: TransactionProfile) -> N
     profile.tellers.pause_ns = 5 * MILLISECOND_NS
 
 
-MADE_FOR: dict[str, Callable[[random.Random, TransactionProfile], None]] = {
-    planted.DECISION_NOT_ORDERED: _for_hasty_commits,
-    planted.PARTICIPANT_DECIDES_ALONE: _for_lonely_decisions,
-    planted.CHECKPOINT_FORGETS_TRANSACTIONS: _for_lost_parts,
-    planted.OPEN_SURVIVES_FENCE: _for_open_parts,
-    planted.DECISION_ENDS_WITH_SESSION: _for_ended_sessions,
+PROFILES: dict[str, Callable[[random.Random, TransactionProfile], None]] = {
+    "hasty-commits": _for_hasty_commits,
+    "lonely-decisions": _for_lonely_decisions,
+    "lost-parts": _for_lost_parts,
+    "open-parts": _for_open_parts,
+    "ended-sessions": _for_ended_sessions,
 }

@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from antiphon.bus.planted import NONE
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.bounds import Repetitions, Rest, Space
@@ -42,10 +41,9 @@ class WorkloadRun(Generic[DrawnProfile]):
     liveness_ns = 60 * SECOND_NS
     look_ns = 20 * MILLISECOND_NS
 
-    def __init__(self, seed: int, trace: Trace, planted: str, without: Sequence[str]) -> None:
+    def __init__(self, seed: int, trace: Trace, without: Sequence[str]) -> None:
         self.world = World(seed, trace)
         self._chance: random.Random = self.world.random("workload")
-        self._planted = frozenset([planted]) if planted else NONE
         self._without = without
 
     def run(self) -> None:

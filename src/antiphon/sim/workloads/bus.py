@@ -24,7 +24,7 @@ from antiphon.sim.checkers.watch import NodeFacts
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.cluster.disks import JournalDisk, NodeDisk, RecordDisk
 from antiphon.sim.cluster.faults import Faults
-from antiphon.sim.cluster.profile import MADE_FOR, SHAPE_OF_NODES, BusProfile, draw
+from antiphon.sim.cluster.profile import PROFILES, SHAPE_OF_NODES, BusProfile, draw
 from antiphon.sim.cluster.runner import BusRunner, Hall
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
@@ -35,18 +35,17 @@ from antiphon.wire.commands import CommandKind, LogTime, encode_command
 class BusRun(WorkloadRun[BusProfile]):
     """One run of the workload."""
 
-    profiles = tuple(MADE_FOR)
+    profiles = tuple(PROFILES)
 
     def __init__(
         self,
         seed: int,
         trace: Trace,
-        planted: str = "",
         profile: str = "",
         without: Sequence[str] = (),
         nodes: int = 0,
     ) -> None:
-        super().__init__(seed, trace, planted, without)
+        super().__init__(seed, trace, without)
         self.profile = draw(self._chance, profile)
         if nodes:
             self.profile.shape = SHAPE_OF_NODES[nodes]
@@ -62,7 +61,6 @@ class BusRun(WorkloadRun[BusProfile]):
         self.hall.numbered = next(one for one in checkers if isinstance(one, Copies)).numbered
         committed = next(one for one in checkers if isinstance(one, Committed))
         self.hall.committed_in = lambda: committed.config_id
-        self.hall.planted = self._planted
         self.hall.refuses_one_in = self._refusals(seed, profile)
         self.hall.tick_ns, self.hall.restart_ns = self.profile.tick_ns, self.profile.restart_ns
         self.runners = self.hall.runners
@@ -78,11 +76,11 @@ class BusRun(WorkloadRun[BusProfile]):
         ]
         self._has_spoken: set[int] = set()
 
-    def _refusals(self, seed: int, made_for: str) -> int:
+    def _refusals(self, seed: int, profile: str) -> int:
         """One number in how many fails. The table must hold what several nodes have under way: nobody
         here tells outcomes in time, as a message manager does, or gathers a few commands only.
         """
-        if made_for:
+        if profile:
             return self.profile.refuses_one_in
         return limits.refusals(seed) if outcomes.OUTCOMES_MAX >= 64 else 0
 

@@ -26,7 +26,7 @@ from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.tiers import Destinations, Primaries, Reads, TotalDestinations
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.tiers.faults import Faults
-from antiphon.sim.tiers.profile import MADE_FOR, ClusterProfile, draw
+from antiphon.sim.tiers.profile import PROFILES, ClusterProfile, draw
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
@@ -43,13 +43,11 @@ _SESSION_EXPIRY_SHORT_MS = 1_000
 class ClusterRun(TownRun[ClusterProfile]):
     """One run of the workload."""
 
-    profiles = tuple(MADE_FOR)
+    profiles = tuple(PROFILES)
     model = Destinations
 
-    def __init__(
-        self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
-    ) -> None:
-        super().__init__(seed, trace, planted, without)
+    def __init__(self, seed: int, trace: Trace, profile: str = "", without: Sequence[str] = ()) -> None:
+        super().__init__(seed, trace, without)
         self.profile = draw(self._chance, profile)
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
@@ -80,7 +78,7 @@ class ClusterRun(TownRun[ClusterProfile]):
             destinations,
             Confirmations(self.world, order, destinations),
             Checkpoints(self.world),
-            Restores(self.world, self._planted),
+            Restores(self.world),
             Acknowledgements(self.world),
             Finality(self.world, self._channel),
             Redeliveries(self.world),

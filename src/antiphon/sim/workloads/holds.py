@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from antiphon.bus.planted import OF_HOLDS
 from antiphon.message_manager.state import ChannelState
 from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.holds import Holdings
 from antiphon.sim.checkers.watch import Checker
-from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.client import SimClient
 from antiphon.sim.workloads.cluster import ClusterRun
 from antiphon.sim.workloads.holder import HolderSession
@@ -19,15 +15,9 @@ _HOLDERS_MAX = 3
 
 
 class HoldsRun(ClusterRun):
-    """One run of the workload. Its bugs hurt everywhere: no profile is made for one of them."""
+    """One run of the workload."""
 
-    profiles = OF_HOLDS
     model = HeldDestinations
-
-    def __init__(
-        self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
-    ) -> None:
-        super().__init__(seed, trace, planted, "", without)
 
     def _checkers(self) -> list[Checker]:
         return [*super()._checkers(), Holdings(self.world)]

@@ -37,7 +37,7 @@ from antiphon.sim.workloads.acts import WorkloadRun
 from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
 from antiphon.sim.workloads.library import LibraryClient
 from antiphon.sim.workloads.process import ClientProcess, Hall
-from antiphon.sim.workloads.profile import MADE_FOR, Profile, draw
+from antiphon.sim.workloads.profile import PROFILES, Profile, draw
 from antiphon.sim.world import MILLISECOND_NS, ClockSteps, NodeClock
 
 _NODE = 1
@@ -48,12 +48,10 @@ class NodeRun(WorkloadRun[Profile]):
 
     look_ns = 5 * MILLISECOND_NS
     total_kind: type[TotalQueue] = TotalQueue
-    profiles = tuple(MADE_FOR)
+    profiles = tuple(PROFILES)
 
-    def __init__(
-        self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
-    ) -> None:
-        super().__init__(seed, trace, planted, without)
+    def __init__(self, seed: int, trace: Trace, profile: str = "", without: Sequence[str] = ()) -> None:
+        super().__init__(seed, trace, without)
         self.profile = draw(self._chance, profile)
         self.profile.node.sizes = limits.sizes(seed, profile)
         self._total = self.total_kind(self.world)
@@ -76,7 +74,6 @@ class NodeRun(WorkloadRun[Profile]):
             self._clock,
             self._watch,
             self.profile.node,
-            self._planted,
         )
         self._hall = Hall(self.world, self._network, self._watch, lambda address: self.node.port_if_serving())
         self._clients = [*self._producers(), *self._consumers()]
@@ -91,7 +88,7 @@ class NodeRun(WorkloadRun[Profile]):
             Monotone(self.world),
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
-            Restores(self.world, self._planted),
+            Restores(self.world),
             FinalAcknowledgements(self.world),
             Redeliveries(self.world),
             *self._of_time(None),

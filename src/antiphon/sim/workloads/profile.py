@@ -1,9 +1,8 @@
 """Profiles: what goes wrong in a run, and how much of it.
 
 By default every kind of fault is switched on with a probability of one half and its rate is drawn:
-leaving kinds out finds more than having all of them always, because some hide others. For each bug
-that can be planted there is a profile that looks where that bug hurts; what sharpens one blunts
-another.
+leaving kinds out finds more than having all of them always, because some hide others. A named profile
+lays stress on one thing, at the expense of others.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from antiphon.bus import planted
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.network import NetworkHabits
 from antiphon.sim.node_runner import NodeHabits
@@ -48,14 +46,14 @@ class Profile:
     clients: ClientHabits = field(default_factory=ClientHabits)
 
 
-def draw(chance: random.Random, made_for: str = "") -> Profile:
-    """The profile of a run, sharpened for one planted bug if it is named."""
+def draw(chance: random.Random, name: str = "") -> Profile:
+    """The profile of a run; a named one lays stress on one thing."""
     profile = Profile()
     _draw_size(chance, profile)
     _draw_faults(chance, profile)
     _draw_habits(chance, profile)
-    if made_for:
-        MADE_FOR[made_for](chance, profile)
+    if name:
+        PROFILES[name](chance, profile)
     return profile
 
 
@@ -165,11 +163,10 @@ def _for_fallbacks(chance: random.Random, profile: Profile) -> None:
     profile.clients.publish_pause_ns = MILLISECOND_NS
 
 
-MADE_FOR: dict[str, Callable[[random.Random, Profile], None]] = {
-    planted.ACKNOWLEDGE_BEFORE_FSYNC: _for_acknowledging_early,
-    planted.RELEASE_BY_EARLIER_SYNC: _for_acknowledging_early,
-    planted.DEDUP_OFF: _for_numbering_twice,
-    planted.FIFO_OFF: _for_numbering_out_of_order,
-    planted.CHECKPOINT_BEFORE_RECORDS: _for_moved_records,
-    planted.FALLBACK_SEGMENTS_FREED: _for_fallbacks,
+PROFILES: dict[str, Callable[[random.Random, Profile], None]] = {
+    "acknowledging-early": _for_acknowledging_early,
+    "numbering-twice": _for_numbering_twice,
+    "numbering-out-of-order": _for_numbering_out_of_order,
+    "moved-records": _for_moved_records,
+    "fallbacks": _for_fallbacks,
 }

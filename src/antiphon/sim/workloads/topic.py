@@ -167,7 +167,7 @@ class TopicRun(NodeRun):
             WriteBeforeSend(self.world),
             Checkpoints(self.world),
             Redeliveries(self.world),
-            Restores(self.world, self._planted),
+            Restores(self.world),
             *self._of_time(topics),
             self._total,
         ]

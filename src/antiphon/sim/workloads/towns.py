@@ -37,8 +37,8 @@ class TownRun(WorkloadRun[TownProfile]):
     clients: Sequence[ClientProcess]
     faults: Faults
 
-    def __init__(self, seed: int, trace: Trace, planted: str, without: Sequence[str]) -> None:
-        super().__init__(seed, trace, planted, without)
+    def __init__(self, seed: int, trace: Trace, without: Sequence[str]) -> None:
+        super().__init__(seed, trace, without)
         self._disk_ids = self.world.random("disk ids")
         # By channel.
         self._convergence: dict[str, Convergence] = {}
@@ -61,7 +61,6 @@ class TownRun(WorkloadRun[TownProfile]):
         """All nodes, and a hall for the clients; `watch` sees what crosses the client ports."""
         profile = self.profile
         self.town = Town(self.world, quarters, profile.node, profile.links, watch)
-        self.town.planted = self._planted
         for quarter in quarters:
             for node in quarter.config.commit_servers:
                 disk = SimDisk(self.world, f"disk/{node}")

@@ -29,7 +29,7 @@ from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.strikes import StepWatch, Strikes
-from antiphon.sim.tiers.transaction_profile import MADE_FOR, TransactionProfile, draw
+from antiphon.sim.tiers.transaction_profile import PROFILES, TransactionProfile, draw
 from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.depositor import Depositor, Stager
@@ -46,12 +46,10 @@ class TransactionRun(TownRun[TransactionProfile]):
     """One run of the workload."""
 
     clients: list[Teller | LibraryTrader]
-    profiles = tuple(MADE_FOR)
+    profiles = tuple(PROFILES)
 
-    def __init__(
-        self, seed: int, trace: Trace, planted: str = "", profile: str = "", without: Sequence[str] = ()
-    ) -> None:
-        super().__init__(seed, trace, planted, without)
+    def __init__(self, seed: int, trace: Trace, profile: str = "", without: Sequence[str] = ()) -> None:
+        super().__init__(seed, trace, without)
         self.profile = draw(self._chance, profile)
         if not profile and NAME not in without:
             draw_waits(self.world.random("waits"), self.profile)
@@ -76,7 +74,7 @@ class TransactionRun(TownRun[TransactionProfile]):
                 Order(self.world),
                 Ledger(self.world, channel, self._bank),
                 Checkpoints(self.world),
-                Restores(self.world, self._planted),
+                Restores(self.world),
                 Primaries(self.world),
                 redeliveries,
                 GivenOut(self.world, channel, self._hands),

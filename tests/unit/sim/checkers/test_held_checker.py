@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.planted import NONE, OUTDATED_HOLD_TAKEN
 from antiphon.message_manager.destinations.queue import Queue
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import Violation, World
+from tests.planted.catalogue import with_and_without
 from tests.unit.message_manager.channel import Channel, Client, delivers
 
 NODE = 1
@@ -18,9 +18,9 @@ NODE = 1
 class Log:
     """A queue with four messages, which "taker" has alone; the model sees every entry."""
 
-    def __init__(self, planted: frozenset[str] = NONE) -> None:
+    def __init__(self) -> None:
         self.checker = HeldDestinations(World(1))
-        self.channel, self.client = Channel(begin=False, planted=planted), Client()
+        self.channel, self.client = Channel(begin=False), Client()
         self.channel.claim(NODE)
         self.channel.open_producer(1)
         self._shown = 0
@@ -82,11 +82,11 @@ def test_what_the_position_passed_and_is_not_acknowledged_is_seen() -> None:
         log.hold(log.first + 1)
 
 
-@pytest.mark.parametrize("planted", [NONE, frozenset([OUTDATED_HOLD_TAKEN])])
-def test_a_word_that_comes_late_and_counts_is_seen(planted: frozenset[str]) -> None:
-    log = Log(planted)
+@with_and_without("outdated-hold-taken")
+def test_a_word_that_comes_late_and_counts_is_seen(is_planted: bool) -> None:
+    log = Log()
     log.order(log.client.release("taker", log.channel.heard))
-    if planted:
+    if is_planted:
         with pytest.raises(Violation, match="has the holds"):
             log.hold(log.first, heard=log.heard_early)
     else:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.planted import DECISION_ENDS_WITH_SESSION, NONE, OPEN_SURVIVES_FENCE
 from antiphon.message_manager.transactions import OpenPart
 from antiphon.sim.checkers.bank import Bank, Money
 from antiphon.sim.checkers.ledger import Ledger
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World
+from tests.planted.catalogue import planted
 from tests.unit.message_manager.channel import SESSION, Channel, Client, forget
 
 NODE, DOOR, OTHER_DOOR = 1, 1, 2
@@ -19,12 +19,12 @@ KEY = (SESSION, 1)
 class Log:
     """A channel with a queue and a session; everything is shown to the ledger."""
 
-    def __init__(self, planted: frozenset[str] = NONE) -> None:
+    def __init__(self) -> None:
         world = World(1)
         self.bank = Bank(world)
         self.ledger = Ledger(world, "a", self.bank)
         self.ledger.on_started(NODE, Image(), 0)
-        self.channel, self.client = Channel(begin=False, planted=planted), Client()
+        self.channel, self.client = Channel(begin=False), Client()
         self.claim()
         self.channel.open_producer(DOOR)
         self.show()
@@ -77,9 +77,12 @@ def test_what_was_open_is_rolled_back_by_a_fence_and_by_a_claim() -> None:
 
 
 def test_a_part_that_stays_open_behind_a_fence_is_seen() -> None:
-    log = Log(frozenset([OPEN_SURVIVES_FENCE]))
+    log = Log()
     log.send()
-    with pytest.raises(Violation, match="has a part open in a, and 1 was fenced"):
+    with (
+        planted("open-survives-fence"),
+        pytest.raises(Violation, match="has a part open in a, and 1 was fenced"),
+    ):
         log.fence(DOOR)
 
 
@@ -110,7 +113,7 @@ def test_a_decision_is_kept_beyond_the_end_of_its_session_until_it_is_forgotten(
 
 
 def test_a_decision_that_goes_with_its_session_is_seen() -> None:
-    log = Log(frozenset([DECISION_ENDS_WITH_SESSION]))
+    log = Log()
     log.decide()
-    with pytest.raises(Violation, match="let go of its decision"):
+    with planted("decision-ends-with-session"), pytest.raises(Violation, match="let go of its decision"):
         log.order(log.client.close())

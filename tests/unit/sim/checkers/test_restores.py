@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.bus.planted import RESTORE_FORGETS_LOCKS
 from antiphon.message_manager.destinations.queue import Queue
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.state import ChannelState
@@ -15,6 +14,7 @@ from antiphon.sim.checkers import restores
 from antiphon.sim.checkers.restores import Restores, difference, what_a_restore_changes
 from antiphon.sim.world import Violation, World
 from antiphon.wire.transactions import Consumed
+from tests.planted.catalogue import with_and_without
 from tests.unit.message_manager.channel import Channel, Client
 
 
@@ -155,13 +155,13 @@ def test_a_state_that_is_refused_is_told_with_the_reason(monkeypatch: pytest.Mon
     assert "what was captured is refused" in (what_a_restore_changes(log.state) or "")
 
 
-@pytest.mark.parametrize("is_planted", [True, False])
+@with_and_without("restore-forgets-locks")
 def test_the_checker_sees_locks_that_a_restore_forgets(
     is_planted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restores, "SAMPLE_ONE_IN", 1)
     log = Log()
-    checker = Restores(World(1), frozenset([RESTORE_FORGETS_LOCKS] if is_planted else []))
+    checker = Restores(World(1))
     entry = log.channel.log[-1][0]
     if is_planted:
         with pytest.raises(Violation, match="locks"):

@@ -1,0 +1,255 @@
+"""Bugs of the message manager: in what the fold applies, and in what the primary hands out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest import MonkeyPatch
+
+from antiphon.bus.effects import Multicast
+from antiphon.bus.messages import BrowseRequest, InDoubt, SessionDetached
+from antiphon.message_manager.delivery import Delivery
+from antiphon.message_manager.destinations.counts import DeliveryCounts
+from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.dispatcher import Dispatcher
+from antiphon.message_manager.doubts import Doubts
+from antiphon.message_manager.fold import Fold
+from antiphon.message_manager.holds import Holds
+from antiphon.message_manager.log_clock import LogClock
+from antiphon.message_manager.manager import MessageManager
+from antiphon.message_manager.proposals import node_command
+from antiphon.message_manager.turns import ACK_LOST, APPLIED
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import ExpireSession
+from antiphon.wire.transactions import FinishTransaction
+
+_NS_PER_MS = 1_000_000
+
+
+def held_ranges_ignored(patch: MonkeyPatch) -> None:
+    """A new primary does not listen to what consumers that live still hold, and hands it out again."""
+    register = Delivery.register
+
+    def register_empty_handed(self: Any, sender: int, message: Any, sessions: Any) -> None:
+        register(self, sender, replace(message, held=Ranges()), sessions)
+
+    patch.setattr(Delivery, "register", register_empty_handed)
+
+
+def lower_generation_accepted(patch: MonkeyPatch) -> None:
+    """The fold takes commands of a session that a former client manager still had in its queues."""
+
+    def anyway(admit: Any) -> Any:
+        def admit_anyway(self: Any, turn: Any) -> bool:
+            row = self.state.sessions.get(turn.header.session)
+            if row is not None and turn.header.generation < row.generation:
+                turn.header = turn.header._replace(generation=row.generation)
+            return bool(admit(self, turn))
+
+        return admit_anyway
+
+    patch.setattr(Fold, "_admit", anyway(Fold._admit))
+    patch.setattr(Fold, "_admit_unnumbered", anyway(Fold._admit_unnumbered))
+
+
+def acknowledged_twice(patch: MonkeyPatch) -> None:
+    """The fold accepts an acknowledgement of what somebody has acknowledged before."""
+    settle = Fold._settle
+
+    def settle_well(self: Any, turn: Any, code: int = APPLIED, original: int = 0, text: str = "") -> None:
+        if code == ACK_LOST:
+            settle(self, turn)
+        else:
+            settle(self, turn, code, original, text)
+
+    patch.setattr(Fold, "_settle", settle_well)
+
+
+def old_term_accepted(patch: MonkeyPatch) -> None:
+    """The fold does what a primary proposed that is none any more."""
+    expire = Fold._on_session_expire
+
+    def expire_in_any_term(self: Any, turn: Any, body: memoryview) -> None:
+        term, self.state.term = self.state.term, ExpireSession.decode(body).term
+        expire(self, turn, body)
+        self.state.term = term
+
+    patch.setattr(Fold, "_on_session_expire", expire_in_any_term)
+
+
+def floor_ignored(patch: MonkeyPatch) -> None:
+    """A replica shows a page before it has applied what was confirmed to whoever asks."""
+    receive = MessageManager.receive
+
+    def receive_without_floor(self: Any, now_ns: int, sender: int, message: Any) -> None:
+        if isinstance(message, BrowseRequest):
+            message = replace(message, floor=0)
+        receive(self, now_ns, sender, message)
+
+    patch.setattr(MessageManager, "receive", receive_without_floor)
+
+
+def late_word_detaches(patch: MonkeyPatch) -> None:
+    """A primary takes the word that a client is gone for true under any generation of its session."""
+    receive = MessageManager.receive
+
+    def receive_as_current(self: Any, now_ns: int, sender: int, message: Any) -> None:
+        if isinstance(message, SessionDetached):
+            row = self.state.sessions.get(message.session)
+            if row is not None:
+                message = replace(message, generation=row.generation)
+        receive(self, now_ns, sender, message)
+
+    patch.setattr(MessageManager, "receive", receive_as_current)
+
+
+def loss_forgotten(patch: MonkeyPatch) -> None:
+    """A new primary does not say which messages that a consumer holds it has given to others."""
+    patch.setattr(Delivery, "_lost", lambda self, message, consumer: Ranges())
+
+
+def count_stuck(patch: MonkeyPatch) -> None:
+    """What is given back a second time counts as given back once."""
+    raise_ = DeliveryCounts.raise_
+
+    def begin_anew(self: Any, numbers: Ranges) -> None:
+        self.forget(numbers)
+        raise_(self, numbers)
+
+    patch.setattr(DeliveryCounts, "raise_", begin_anew)
+
+
+def returned_last(patch: MonkeyPatch) -> None:
+    """What was given back goes out behind everything that was not."""
+    give = Dispatcher._give
+
+    def give_fresh_first(self: Any, *arguments: Any) -> int:
+        fresh = Ranges([one for one in self.ready if not self.source.counts.of(one[0])])
+        if not fresh:
+            return give(self, *arguments)
+        returned, self.ready = self.ready.difference(fresh), fresh
+        spent = give(self, *arguments)
+        self.ready.add_all(returned)
+        return spent
+
+    patch.setattr(Dispatcher, "_give", give_fresh_first)
+
+
+def expired_though_resumed(patch: MonkeyPatch) -> None:
+    """A primary ends a session that was without an owner for a while, though it has one again."""
+
+    def take_over(self: Any, row: Any, generation: int, owner: Any) -> None:
+        if self.primary is not None and generation != row.generation:
+            self.primary.delivery.session_lost(row.id)
+        row.generation, row.owner = generation, owner
+
+    patch.setattr(Fold, "_take_over", take_over)
+
+
+def wall_clock_believed(patch: MonkeyPatch) -> None:
+    """The channel's time is what the wall clock of its primary says, unless that is earlier than before."""
+    tell = LogClock.tell
+
+    def believe(self: Any, now_ns: int, wall_ms: int) -> int:
+        if self._time_ns:
+            self._time_ns, self._at_ns = max(wall_ms * _NS_PER_MS, self._time_ns), now_ns
+        return tell(self, now_ns, wall_ms)
+
+    patch.setattr(LogClock, "tell", believe)
+
+
+def aged_one_too_many(patch: MonkeyPatch) -> None:
+    """When messages of a topic are too old, the one behind them goes with them."""
+    patch.setattr(Topic, "time_passed", _one_too_many(Topic.time_passed))
+
+
+def shed_one_too_many(patch: MonkeyPatch) -> None:
+    """When a topic keeps too many bytes, one message more goes than must."""
+    patch.setattr(Topic, "_shed", _one_too_many(Topic._shed))
+
+
+def _one_too_many(method: Any) -> Any:
+    def and_the_next(self: Any, argument: int) -> None:
+        horizon = self.horizon
+        method(self, argument)
+        later = self.live.clip(self.horizon + 1, self.last + 1)
+        if self.horizon > horizon and later:
+            self._move_horizon(later.first)
+
+    return and_the_next
+
+
+def participant_decides_alone(patch: MonkeyPatch) -> None:
+    """The primary of a participant rolls back what it has prepared when nobody has come for a while."""
+    flush = Doubts.flush
+
+    def decide(effect: Multicast) -> Any:
+        said = effect.message
+        if not isinstance(said, InDoubt):
+            return effect
+        return node_command(
+            FinishTransaction(session=said.session, transaction=said.transaction, commits=False, messages=0)
+        )
+
+    patch.setattr(Doubts, "flush", lambda self, now_ns: [decide(one) for one in flush(self, now_ns)])
+
+
+def open_survives_fence(patch: MonkeyPatch) -> None:
+    """What was open at a client manager that is fenced stays open."""
+    producer_gone = Fold.producer_gone
+
+    def gone_in_peace(self: Any, now_ns: int, pid: int, before: int, *, is_fenced: bool = False) -> None:
+        producer_gone(self, now_ns, pid, before)
+
+    patch.setattr(Fold, "producer_gone", gone_in_peace)
+
+
+def decision_ends_with_session(patch: MonkeyPatch) -> None:
+    """A home takes a decision for carried out when the session ends, though participants still have to."""
+    end_session = Fold._end_session
+
+    def end_decisions(self: Any, row: Any) -> None:
+        for session, _, decision in list(self.state.transactions.unfinished()):
+            decision.is_complete = session == row.id
+        end_session(self, row)
+
+    patch.setattr(Fold, "_end_session", end_decisions)
+
+
+def hold_begun_anew(patch: MonkeyPatch) -> None:
+    """A HOLD that is said again begins anew: what was kept for its holder until then goes."""
+    hold = Holds.hold
+
+    def release_and_hold(self: Any, wish: Any, ids: Any, sequence: int) -> Ranges:
+        self.release(wish.name, sequence)
+        return hold(self, wish, ids, sequence)
+
+    patch.setattr(Holds, "hold", release_and_hold)
+
+
+def outdated_hold_taken(patch: MonkeyPatch) -> None:
+    """The fold takes a HOLD that was said before the hold of this name ended."""
+    patch.setattr(Holds, "heard_floor", lambda self, name: 0)
+
+
+BUGS = (
+    held_ranges_ignored,
+    lower_generation_accepted,
+    acknowledged_twice,
+    old_term_accepted,
+    floor_ignored,
+    late_word_detaches,
+    loss_forgotten,
+    count_stuck,
+    returned_last,
+    expired_though_resumed,
+    wall_clock_believed,
+    aged_one_too_many,
+    shed_one_too_many,
+    participant_decides_alone,
+    open_survives_fence,
+    decision_ends_with_session,
+    hold_begun_anew,
+    outdated_hold_taken,
+)
