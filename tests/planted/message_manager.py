@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,19 +10,21 @@ from pytest import MonkeyPatch
 
 from antiphon.bus.effects import Multicast
 from antiphon.bus.messages import BrowseRequest, InDoubt, SessionDetached
+from antiphon.message_manager import manager
 from antiphon.message_manager.delivery import Delivery
 from antiphon.message_manager.destinations.counts import DeliveryCounts
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.dispatcher import Dispatcher
 from antiphon.message_manager.doubts import Doubts
-from antiphon.message_manager.fold import Fold
+from antiphon.message_manager.fold import sessions, turns
+from antiphon.message_manager.fold.fold import RULES
+from antiphon.message_manager.fold.turns import ACK_LOST, Channel, Turn, Verdict
 from antiphon.message_manager.holds import Holds
 from antiphon.message_manager.log_clock import LogClock
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.proposals import node_command
-from antiphon.message_manager.turns import ACK_LOST, APPLIED
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import ExpireSession
+from antiphon.wire.commands import CommandKind, ExpireSession
 from antiphon.wire.transactions import FinishTransaction
 
 _NS_PER_MS = 1_000_000
@@ -39,43 +42,48 @@ def held_ranges_ignored(patch: MonkeyPatch) -> None:
 
 def lower_generation_accepted(patch: MonkeyPatch) -> None:
     """The fold takes commands of a session that a former client manager still had in its queues."""
+    row_for = turns._row_for
 
-    def anyway(admit: Any) -> Any:
-        def admit_anyway(self: Any, turn: Any) -> bool:
-            row = self.state.sessions.get(turn.header.session)
-            if row is not None and turn.header.generation < row.generation:
-                turn.header = turn.header._replace(generation=row.generation)
-            return bool(admit(self, turn))
+    def row_for_any_generation(channel: Channel, turn: Turn) -> Any:
+        row = channel.state.sessions.get(turn.header.session)
+        if row is not None and turn.header.generation < row.generation:
+            turn.header = turn.header._replace(generation=row.generation)
+        return row_for(channel, turn)
 
-        return admit_anyway
+    patch.setattr(turns, "_row_for", row_for_any_generation)
 
-    patch.setattr(Fold, "_admit", anyway(Fold._admit))
-    patch.setattr(Fold, "_admit_unnumbered", anyway(Fold._admit_unnumbered))
+
+def _replace_handler(patch: MonkeyPatch, kind: CommandKind, make: Callable[[Any], Any]) -> None:
+    rule = RULES[kind]
+    patch.setitem(RULES, int(kind), rule._replace(handler=make(rule.handler)))
 
 
 def acknowledged_twice(patch: MonkeyPatch) -> None:
     """The fold accepts an acknowledgement of what somebody has acknowledged before."""
-    settle = Fold._settle
 
-    def settle_well(self: Any, turn: Any, code: int = APPLIED, original: int = 0, text: str = "") -> None:
-        if code == ACK_LOST:
-            settle(self, turn)
-        else:
-            settle(self, turn, code, original, text)
+    def accept(acknowledge: Any) -> Any:
+        def acknowledge_well(channel: Channel, turn: Turn, wish: Any) -> Verdict | None:
+            verdict: Verdict | None = acknowledge(channel, turn, wish)
+            return None if verdict is not None and verdict.code == ACK_LOST else verdict
 
-    patch.setattr(Fold, "_settle", settle_well)
+        return acknowledge_well
+
+    _replace_handler(patch, CommandKind.ACK, accept)
 
 
 def old_term_accepted(patch: MonkeyPatch) -> None:
     """The fold does what a primary proposed that is none any more."""
-    expire = Fold._on_session_expire
 
-    def expire_in_any_term(self: Any, turn: Any, body: memoryview) -> None:
-        term, self.state.term = self.state.term, ExpireSession.decode(body).term
-        expire(self, turn, body)
-        self.state.term = term
+    def in_any_term(expire: Any) -> Any:
+        def expire_in_any_term(channel: Channel, turn: Turn, wish: ExpireSession) -> Verdict | None:
+            term, channel.state.term = channel.state.term, wish.term
+            verdict: Verdict | None = expire(channel, turn, wish)
+            channel.state.term = term
+            return verdict
 
-    patch.setattr(Fold, "_on_session_expire", expire_in_any_term)
+        return expire_in_any_term
+
+    _replace_handler(patch, CommandKind.SESSION_EXPIRE, in_any_term)
 
 
 def floor_ignored(patch: MonkeyPatch) -> None:
@@ -139,12 +147,13 @@ def returned_last(patch: MonkeyPatch) -> None:
 def expired_though_resumed(patch: MonkeyPatch) -> None:
     """A primary ends a session that was without an owner for a while, though it has one again."""
 
-    def take_over(self: Any, row: Any, generation: int, owner: Any) -> None:
-        if self.primary is not None and generation != row.generation:
-            self.primary.delivery.session_lost(row.id)
+    def take_over(channel: Channel, row: Any, generation: int, owner: Any) -> None:
+        if channel.primary is not None and generation != row.generation:
+            channel.primary.delivery.session_lost(row.id)
         row.generation, row.owner = generation, owner
 
-    patch.setattr(Fold, "_take_over", take_over)
+    patch.setattr(turns, "take_over", take_over)
+    patch.setattr(sessions, "take_over", take_over)
 
 
 def wall_clock_believed(patch: MonkeyPatch) -> None:
@@ -197,24 +206,25 @@ def participant_decides_alone(patch: MonkeyPatch) -> None:
 
 def open_survives_fence(patch: MonkeyPatch) -> None:
     """What was open at a client manager that is fenced stays open."""
-    producer_gone = Fold.producer_gone
 
-    def gone_in_peace(self: Any, now_ns: int, pid: int, before: int, *, is_fenced: bool = False) -> None:
-        producer_gone(self, now_ns, pid, before)
+    def gone_in_peace(
+        channel: Channel, now_ns: int, pid: int, before: int, *, is_fenced: bool = False
+    ) -> None:
+        sessions.producer_gone(channel, now_ns, pid, before)
 
-    patch.setattr(Fold, "producer_gone", gone_in_peace)
+    patch.setattr(manager, "producer_gone", gone_in_peace)
 
 
 def decision_ends_with_session(patch: MonkeyPatch) -> None:
     """A home takes a decision for carried out when the session ends, though participants still have to."""
-    end_session = Fold._end_session
+    end_session = sessions._end_session
 
-    def end_decisions(self: Any, row: Any) -> None:
-        for session, _, decision in list(self.state.transactions.unfinished()):
+    def end_decisions(channel: Channel, row: Any) -> None:
+        for session, _, decision in list(channel.state.transactions.unfinished()):
             decision.is_complete = session == row.id
-        end_session(self, row)
+        end_session(channel, row)
 
-    patch.setattr(Fold, "_end_session", end_decisions)
+    patch.setattr(sessions, "_end_session", end_decisions)
 
 
 def hold_begun_anew(patch: MonkeyPatch) -> None:

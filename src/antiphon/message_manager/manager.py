@@ -50,7 +50,10 @@ from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.doubts import Doubts
 from antiphon.message_manager.effects import Effect
-from antiphon.message_manager.fold import Fold
+from antiphon.message_manager.fold import fold
+from antiphon.message_manager.fold.destinations import place_of
+from antiphon.message_manager.fold.sessions import producer_gone
+from antiphon.message_manager.fold.turns import Channel
 from antiphon.message_manager.log_clock import LogClock
 from antiphon.message_manager.lookups import Lookups
 from antiphon.message_manager.mending import Mender
@@ -86,7 +89,7 @@ class MessageManager:
         self.channel = channel
         self.node = node
         self.settings = settings or MessageManagerSettings()
-        self._fold = Fold(channel)
+        self._channel = Channel(channel)
         self._log_clock = LogClock(self.settings.log_time_interval_ms)
         self._mender = Mender(payloads)
         self.reconfigure(replicas)
@@ -120,12 +123,12 @@ class MessageManager:
 
     @property
     def state(self) -> ChannelState:
-        return self._fold.state
+        return self._channel.state
 
     @property
     def primary(self) -> Primary | None:
         """Our own consumers and clocks, if we serve the channel in a term that we claimed in this life."""
-        return self._fold.primary
+        return self._channel.primary
 
     @property
     def applied(self) -> int:
@@ -165,24 +168,24 @@ class MessageManager:
         kind = entry.kind
         if kind == _DATA:
             if payload is None or location is None:
-                self._fold.apply_void(entry)
+                fold.apply_void(self._channel, entry)
             else:
-                self._fold.apply(entry, payload, location)
+                fold.apply(self._channel, entry, payload, location)
                 if state.log_time_ms != self._log_clock.told_ms:
                     self._log_clock.told(now_ns, state.log_time_ms)
-                if self._fold.primary is not None:
+                if self._channel.primary is not None:
                     self._reader.applied(location, payload)
         elif kind == EntryKind.PRIMARY_CLAIM:
             self._on_primary_claim(entry)
         elif kind == EntryKind.PRODUCER_OPEN:
-            self._fold.producer_gone(now_ns, OpenDetail.decode(entry.detail).pid, entry.first)
+            producer_gone(self._channel, now_ns, OpenDetail.decode(entry.detail).pid, entry.first)
         elif kind == EntryKind.PRODUCER_FENCE:
             fence = FenceDetail.decode(entry.detail)
             if fence.term == state.term:
-                self._fold.producer_gone(now_ns, fence.pid, fence.pe + 1, is_fenced=True)
+                producer_gone(self._channel, now_ns, fence.pid, fence.pe + 1, is_fenced=True)
         state.applied = entry.first + entry.count - 1
         outcomes = state.outcomes
-        is_said = outcomes.last < entry.first or self._fold.primary is None
+        is_said = outcomes.last < entry.first or self._channel.primary is None
         if not is_said and outcomes.must_be_said(self._announced):
             # The table forgets while a step is taken, too: what is said at its end may be too late.
             self._announce()
@@ -200,12 +203,13 @@ class MessageManager:
             return
         state.term = entry.mid.pe
         state.primary = entry.mid.pid
-        self._fold.primary_claimed()
-        self._fold.primary = self._begin_term() if state.primary == self.node else None
+        # What nobody has promised ends with the term of the primary that took it.
+        state.transactions.end_all_open()
+        self._channel.primary = self._begin_term() if state.primary == self.node else None
 
     def step_down(self) -> None:
         """We are not the primary, whatever the log says: we are not the life that claimed to be."""
-        self._fold.primary = None
+        self._channel.primary = None
 
     def _begin_term(self) -> Primary:
         state, settings, now_ns = self.state, self.settings, self._now_ns
@@ -379,7 +383,7 @@ class MessageManager:
     def begin(self, state: ChannelState) -> None:
         """Begin with this state instead of an empty channel. Who is primary, the log will say."""
         assert self.state.applied == 0, "a state is restored before anything is applied"
-        self._fold.state = state
+        self._channel.state = state
 
     def open_state(self, data: Buffer) -> tuple[bytes, tuple[Location, ...]]:
         """Look at the state of another node: its digest, and where the records lie that it refers to.
@@ -412,8 +416,8 @@ class MessageManager:
         self._reader.let_go()
         self._mender.forget()
         self._referrers = {}
-        self._fold.state = opened
-        self._fold.primary = self._begin_term() if term_served == opened.term else None
+        self._channel.state = opened
+        self._channel.primary = self._begin_term() if term_served == opened.term else None
         self._browsing.mended()
         self._range_reads.mended()
 
@@ -487,7 +491,7 @@ class MessageManager:
 
     def find_placement(self, name: str) -> dict[str, Any] | None:
         """Look up in which channel a destination lives; only the system channel knows of them all."""
-        channel = self._fold.place_of(name)
+        channel = place_of(self._channel, name)
         return None if channel is None else {"channel": channel}
 
     def find_session(self, session: int) -> dict[str, Any] | None:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.bus.ports import Location
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.fold import read_acknowledge
+from antiphon.message_manager.fold import (
+    destinations,
+    holds,
+    messages,
+    sessions,
+    subscriptions,
+    transactions,
+)
+from antiphon.message_manager.fold import turns as fold_turns
+from antiphon.message_manager.fold.fold import RULES
+from antiphon.message_manager.fold.messages import read_acknowledge
+from antiphon.message_manager.sessions import Owner
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     Acknowledge,
+    CommandHeader,
     CommandKind,
     CreateDestination,
     LogTime,
@@ -424,3 +437,21 @@ def test_the_count_of_a_message_goes_with_it(channel: Channel, client: Client, q
         assert source is not None and list(source.counts.items()) == [(number, 1)]
         channel.order(client.ack(destination, (number, number + 1), subscription=id))
         assert not source.counts
+
+
+def test_every_kind_of_command_has_one_rule() -> None:
+    families = (messages, destinations, subscriptions, sessions, transactions, holds)
+    kinds = [rule.kind for family in families for rule in family.RULES]
+    assert sorted(kinds) == sorted(CommandKind)
+    assert list(RULES) == [int(kind) for kind in kinds]
+
+
+def test_a_verdict_can_be_printed_without_a_channel_around_it() -> None:
+    """A handler is a function of the channel, the turn and the payload, and returns what became of it."""
+    channel = fold_turns.Channel("main")
+    envelope = fold_turns.Envelope(memoryview(b""), Owner(1, 1), b"", Location(0, 0, 0, b""))
+    header = CommandHeader(int(CommandKind.PUBLISH), 0, 0, 1, 1, 1, 0, SESSION)
+    turn = fold_turns.Turn(header, 7, 0, envelope)
+    verdict = messages.publish(channel, turn, Publish(999, 0, 0, b""))
+    assert verdict == fold_turns.Verdict(int(C.NO_DESTINATION))
+    assert list(channel.state.outcomes.page(0, 7)[2]) == []

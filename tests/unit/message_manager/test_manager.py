@@ -9,7 +9,7 @@ from antiphon.bus.messages import Applied, AppliedGet, Presence
 from antiphon.bus.ports import Location
 from antiphon.errors import FormatMismatch, Unreadable
 from antiphon.message_manager import outcomes
-from antiphon.message_manager.fold import LOST
+from antiphon.message_manager.fold.fold import LOST
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
 from antiphon.message_manager.outcomes import OUTCOMES_MAX, PAGE_MAX
 from antiphon.message_manager.state import ChannelState

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.message_manager import transaction_fold, transactions
+from antiphon.message_manager import transactions
+from antiphon.message_manager.fold import transactions as transaction_fold
 from antiphon.message_manager.manager import MessageManager
 from antiphon.wire.commands import OutcomeCode
 from antiphon.wire.transactions import STAGED_SECONDS_MAX

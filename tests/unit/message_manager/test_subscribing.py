@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.message_manager import fold
 from antiphon.message_manager.destinations.subscription import Subscription
 from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.fold import subscriptions
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     CommandKind,
+    CreateDestination,
     Outcome,
     StartKind,
     Subscribe,
@@ -187,7 +188,7 @@ def test_the_node_itself_does_not_subscribe(channel: Channel, topic: int) -> Non
 def test_a_topic_has_only_so_many_subscriptions(
     channel: Channel, client: Client, topic: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fold, "SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr(subscriptions, "SUBSCRIPTIONS_MAX", 2)
     channel.order(client.subscribe(topic, "audit", client_id="desk"))
     channel.order(client.subscribe(topic, client_id="desk"))
     assert channel.exceptions() == []
@@ -340,7 +341,7 @@ def test_with_other_settings_it_is_refused_and_said_which(channel: Channel) -> N
 def test_a_setting_nobody_knows_is_refused_by_name(channel: Channel) -> None:
     [outcome] = create(channel, '{"color":"red"}')
     assert outcome.text == ("topic:prices: a topic has no setting 'color'; it has retention, retention_bytes")
-    channel.order(of_node(fold.CreateDestination(kind=1, name="orders", settings='{"retention":"consumed"}')))
+    channel.order(of_node(CreateDestination(kind=1, name="orders", settings='{"retention":"consumed"}')))
     assert channel.exceptions() == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.message_manager import transaction_fold
+from antiphon.message_manager.fold import transactions as transaction_fold
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.transactions import OPEN_MS_MAX, Transactions
 from antiphon.ranges import Ranges

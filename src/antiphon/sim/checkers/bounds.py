@@ -64,7 +64,6 @@ _CODE = frozenset(
     (
         "Replica._routes",
         "Replica._events",
-        "Fold._handlers",
         "ClientManager._on_channel",
         "ClientManager._on_request",
         "ClientManager._on_event",

@@ -19,14 +19,12 @@ fold would take a dozen calls, on every replica.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from antiphon.batch.layout import HEADER, VERSION
-from antiphon.bus.ports import Location
 from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.fold.turns import Channel, Envelope
 from antiphon.message_manager.primary import Primary
-from antiphon.message_manager.sessions import Owner
-from antiphon.message_manager.state import ChannelState
 from antiphon.wire.commands import COMMAND_HEADER_SIZE, PUBLISH_BATCH_OFFSET, CommandKind
 
 # The header of a command, the head of a publish, the header of its batch: 112 bytes, read at once.
@@ -37,23 +35,13 @@ _PUBLISH: Final = int(CommandKind.PUBLISH)
 _HEAD_BYTES: Final = PUBLISH_BATCH_OFFSET - COMMAND_HEADER_SIZE
 
 
-class Envelope(NamedTuple):
-    """What is the same for all commands of an envelope."""
-
-    payload: memoryview
-    owner: Owner
-    digest: bytes
-    location: Location
-
-
-def take_plain(
-    state: ChannelState, primary: Primary | None, envelope: Envelope, sequence: int, end: int
-) -> tuple[int, int]:
+def take_plain(channel: Channel, envelope: Envelope, sequence: int, end: int) -> tuple[int, int]:
     """Apply what an envelope begins with (U1). Its numbers are from `sequence` to before `end`.
 
     Returns the offset and the number of the first command that is left.
     """
     payload, owner, _, _ = envelope
+    state, primary = channel.state, channel.primary
     size = len(payload)
     row_of, from_bytes, unpack = state.sessions.get, int.from_bytes, _PLAIN.unpack_from
     queue: Queue | None = None

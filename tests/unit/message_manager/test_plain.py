@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.message_manager import fold
 from antiphon.message_manager.destinations.queue import Queue
-from antiphon.message_manager.publishing import take_plain
+from antiphon.message_manager.fold import fold
+from antiphon.message_manager.fold.plain import take_plain
 from antiphon.wire.commands import OutcomeCode
 from antiphon.wire.primitives import Writer
 from tests.unit.message_manager.channel import Channel, Client, bodies, delivered
@@ -97,9 +97,7 @@ class Play:
         ]
 
 
-def take_nothing(
-    state: object, primary: object, envelope: object, sequence: int, end: int
-) -> tuple[int, int]:
+def take_nothing(channel: object, envelope: object, sequence: int, end: int) -> tuple[int, int]:
     return 0, sequence
 
 
@@ -120,7 +118,7 @@ def test_a_run_is_taken_whole_and_what_follows_it_is_left(monkeypatch: pytest.Mo
     taken: list[int] = []
 
     def watch(*arguments: object) -> tuple[int, int]:
-        before = arguments[3]
+        before = arguments[2]
         offset, sequence = take_plain(*arguments)  # type: ignore[arg-type]
         assert isinstance(before, int)
         taken.append(sequence - before)

@@ -1,0 +1,101 @@
+"""Fold: applies the commands of the log to the state of a channel, by a table of handlers.
+
+Where it sits
+    bus  ->  manager  ->  FOLD  ->  handlers: messages, destinations, subscriptions, sessions, transactions,
+    holds  ->  the state; and the primary's parts hear of it
+
+What it promises
+    F1  Only what is in the log and in the state decides: every replica does the same, the primary too.
+    F2  A command is first held against its session (numbers, generation), and only then done.
+    F3  Whatever a client may have put into a command, applying it never fails. What cannot be done has
+        an outcome, and takes its numbers.
+
+What it leaves to others
+    Clocks and consumers: the primary's parts are told what happened, and decide nothing here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from antiphon.bus.messages import Entry
+from antiphon.bus.ports import Location
+from antiphon.errors import ProtocolError
+from antiphon.message_manager.fold import (
+    destinations,
+    holds,
+    messages,
+    sessions,
+    subscriptions,
+    transactions,
+)
+from antiphon.message_manager.fold.plain import take_plain
+from antiphon.message_manager.fold.turns import (
+    REFUSED,
+    TEXT_MAX,
+    Channel,
+    CommandRule,
+    Envelope,
+    Turn,
+    Verdict,
+    settle,
+)
+from antiphon.message_manager.sessions import Owner
+from antiphon.wire.commands import CommandKind, Outcome, iterate_commands
+
+RULES: Final[dict[int, CommandRule[Any]]] = {
+    int(rule.kind): rule
+    for family in (messages, destinations, subscriptions, sessions, transactions, holds)
+    for rule in family.RULES
+}
+
+LOST: Final = "the data servers lost it, and an operator gave it up"
+"""What is told of the numbers of an envelope that went on without its payload."""
+
+# A plain number: looking up a member of an enum costs as much as a step of the fold.
+_LOG_TIME: Final = int(CommandKind.LOG_TIME)
+
+
+def apply(channel: Channel, entry: Entry, payload: memoryview, location: Location) -> None:
+    """Apply the commands of one envelope, in their order."""
+    sequence = entry.first
+    end = sequence + entry.count
+    envelope = Envelope(payload, Owner(entry.mid.pid, entry.mid.pe), entry.digest, location)
+    taken, sequence = take_plain(channel, envelope, sequence, end)
+    has_traffic = taken > 0
+    try:
+        for header, body, offset in iterate_commands(payload, taken):
+            upto = sequence + header.count
+            if upto > end:
+                raise ProtocolError("the commands of an envelope take more numbers than it has")
+            apply_command(channel, Turn(header, sequence, offset, envelope), body)
+            has_traffic = has_traffic or header.kind != _LOG_TIME
+            sequence = upto
+    except ProtocolError as error:
+        # Only a client manager that does not look lets this happen; replicas agree on it all the same (F3).
+        if sequence < end:
+            outcome = Outcome(sequence, end - sequence, REFUSED, 0, error.text[:TEXT_MAX])
+            channel.state.outcomes.note(outcome)
+    if has_traffic and channel.primary is not None:
+        channel.primary.proposals.has_traffic = True
+
+
+def apply_command(channel: Channel, turn: Turn, body: memoryview) -> None:
+    """Apply one command: admit it (F2), decode it, do it, and note what became of it."""
+    _, admit, decode, handler, malformed = RULES[turn.header.kind]
+    if not admit(channel, turn):
+        return
+    try:
+        wish = decode(body)
+    except ProtocolError as error:
+        if malformed is not None:
+            malformed(channel, turn)
+        verdict: Verdict | None = Verdict(REFUSED, text=error.text)
+    else:
+        verdict = handler(channel, turn, wish)
+    settle(channel, turn, verdict)
+
+
+def apply_void(channel: Channel, entry: Entry) -> None:
+    """An envelope whose payload is lost for good: its numbers stay empty, and that is what is told."""
+    channel.state.outcomes.note(Outcome(entry.first, entry.count, REFUSED, 0, LOST))

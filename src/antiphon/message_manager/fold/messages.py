@@ -1,0 +1,121 @@
+"""What the commands of messages do: PUBLISH, ACK and RETURN."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from antiphon.errors import ProtocolError
+from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.fold.turns import (
+    ACK_LOST,
+    NO_DESTINATION,
+    REFUSED,
+    Channel,
+    CommandRule,
+    Turn,
+    Verdict,
+    admit_numbered,
+)
+from antiphon.message_manager.reading import looks_like_batch
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import (
+    COMMAND_HEADER_SIZE,
+    PUBLISH_BATCH_OFFSET,
+    CommandKind,
+    Publish,
+    Return,
+)
+from antiphon.wire.transactions import Consumed
+
+_ACKNOWLEDGE_HEAD = struct.Struct("<QQ")
+
+
+def read_acknowledge(body: memoryview) -> tuple[int, int, Ranges]:
+    """What `Acknowledge.decode` reads, in a third of the time: there is one for every few publishes."""
+    if len(body) < _ACKNOWLEDGE_HEAD.size:
+        raise ProtocolError(f"an acknowledgement of {len(body)} bytes")
+    destination, subscription = _ACKNOWLEDGE_HEAD.unpack_from(body)
+    return destination, subscription, Ranges.decode(body[_ACKNOWLEDGE_HEAD.size :])
+
+
+def publish(channel: Channel, turn: Turn, wish: Publish) -> Verdict | None:
+    destination, _, _, batch = wish
+    store = channel.state.directory.get(destination)
+    first, skip, count = turn.sequence, turn.skip, turn.header.count
+    if store is None:
+        return Verdict(NO_DESTINATION)
+    if not looks_like_batch(batch, count):
+        return Verdict(REFUSED, text=f"this is no batch of {count} messages")
+    _, _, digest, location = turn.envelope
+    store.publish(first, count, skip, location, turn.offset + PUBLISH_BATCH_OFFSET, len(batch), digest)
+    if channel.primary is not None:
+        channel.primary.delivery.published(destination, first + skip, first + count)
+    return None
+
+
+def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> Verdict | None:
+    destination, subscription, numbers = wish
+    state, primary, session = channel.state, channel.primary, turn.header.session
+    source = state.directory.source(destination, subscription)
+    if source is None:
+        return _why_missing(channel, destination, subscription)
+    locked = state.locks.get(source.id) if state.locks else None
+    # What a prepared transaction is about to acknowledge is lost to everybody else; and so is all of a
+    # queue that somebody holds to consume it.
+    removed = source.acknowledge(numbers if locked is None else numbers.difference(locked))
+    if removed and state.holds.is_audited and state.holds.audits(destination):
+        _audit(
+            channel,
+            turn,
+            Consumed(destination, subscription, removed),
+            is_whole=removed.count == numbers.count,
+        )
+    if removed and primary is not None:
+        primary.delivery.acknowledged(source.id, removed, session)
+    if locked is not None and primary is not None:
+        # Its consumer has done with it. If the transaction is rolled back, somebody else gets it.
+        primary.delivery.let_go(source.id, numbers.intersection(locked), session)
+    lost = numbers.count - removed.count
+    if lost:
+        text = f"{lost} of {numbers.count} were no longer there"
+        return Verdict(ACK_LOST, numbers.difference(removed).first, text)
+    return None
+
+
+def _audit(channel: Channel, turn: Turn, consumed: Consumed, *, is_whole: bool) -> None:
+    """An acknowledgement was carried out, in a destination where somebody asks for that."""
+    acknowledgements = channel.state.holds.acknowledgements
+    if is_whole:
+        length = COMMAND_HEADER_SIZE + turn.header.length
+        acknowledgements.keep(turn.sequence, turn.envelope.location, turn.offset, length)
+    else:
+        acknowledgements.tell(turn.sequence, (consumed,))
+
+
+def give_back(channel: Channel, turn: Turn, wish: Return) -> Verdict | None:
+    source = channel.state.directory.source(wish.destination, wish.subscription)
+    if source is None:
+        return _why_missing(channel, wish.destination, wish.subscription)
+    back = source.return_(wish.ranges, is_counted=wish.counted)
+    if back and channel.primary is not None:
+        channel.primary.delivery.returned(source.id, back, turn.header.session)
+    return None
+
+
+def _why_missing(channel: Channel, destination: int, subscription: int) -> Verdict:
+    there = channel.state.directory.get(destination)
+    if there is None:
+        return Verdict(NO_DESTINATION)
+    if not isinstance(there, Topic):
+        return Verdict(REFUSED, text=f"{there.name} is a queue and has no subscriptions")
+    if not subscription:
+        return Verdict(REFUSED, text=f"{there.name} is a topic: its subscriptions have messages")
+    return Verdict(REFUSED, text=f"{there.name} has no subscription {subscription}")
+
+
+RULES: Final = (
+    CommandRule(CommandKind.PUBLISH, admit_numbered, Publish.decode, publish),
+    CommandRule(CommandKind.ACK, admit_numbered, read_acknowledge, acknowledge),
+    CommandRule(CommandKind.RETURN, admit_numbered, Return.decode, give_back),
+)

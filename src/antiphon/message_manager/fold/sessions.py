@@ -1,0 +1,145 @@
+"""What the commands of sessions and of the log's time do, and what the log says of client managers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from antiphon.message_manager.fold.holds import free_queue
+from antiphon.message_manager.fold.subscriptions import end_subscription
+from antiphon.message_manager.fold.turns import (
+    DUPLICATE,
+    SESSION_UNKNOWN,
+    STALE,
+    Channel,
+    CommandRule,
+    Turn,
+    Verdict,
+    admit_any,
+    take_over,
+)
+from antiphon.message_manager.sessions import NOBODY, Owner, Session
+from antiphon.wire.commands import (
+    CloseSession,
+    CommandKind,
+    ExpireSession,
+    LogTime,
+    OpenSession,
+    ResumeSession,
+)
+
+
+def open_session(channel: Channel, turn: Turn, wish: OpenSession) -> Verdict | None:
+    header, sessions = turn.header, channel.state.sessions
+    row = sessions.get(header.session)
+    if row is not None:
+        # Said again; or a former client manager's word came first, and this is a resumption.
+        return _resume(channel, turn, row)
+    sessions.add(
+        Session(
+            id=header.session,
+            generation=header.generation,
+            owner=turn.envelope.owner,
+            user=wish.user,
+            client_id=wish.client_id,
+        )
+    )
+    channel.state.transactions.session_opened(header.session)
+    return None
+
+
+def resume_session(channel: Channel, turn: Turn, wish: ResumeSession) -> Verdict | None:
+    row = channel.state.sessions.get(turn.header.session)
+    if row is None or row.generation < wish.known:
+        # The one that was known here has ended. An opening that came late may have made another, whose
+        # numbers begin anew: what the first has applied would be applied again.
+        return Verdict(SESSION_UNKNOWN)
+    return _resume(channel, turn, row)
+
+
+def _resume(channel: Channel, turn: Turn, row: Session) -> Verdict | None:
+    generation, owner = turn.header.generation, turn.envelope.owner
+    if generation < row.generation:
+        return Verdict(STALE)
+    if generation > row.generation:
+        take_over(channel, row, generation, owner)
+        return None
+    if row.owner != owner:
+        # Its client manager was taken for dead, and says that it still has it.
+        take_over(channel, row, generation, owner)
+    return Verdict(DUPLICATE)
+
+
+def close_session(channel: Channel, turn: Turn, wish: CloseSession) -> Verdict | None:
+    row = channel.state.sessions.get(turn.header.session)
+    if row is None:
+        return Verdict(SESSION_UNKNOWN)
+    if turn.header.generation != row.generation:
+        return Verdict(STALE)
+    _end_session(channel, row)
+    return None
+
+
+def expire_session(channel: Channel, turn: Turn, wish: ExpireSession) -> Verdict | None:
+    """Void unless the proposer still is the primary and the session was not resumed since."""
+    row = channel.state.sessions.get(wish.session)
+    is_current = wish.term == channel.state.term
+    # A client manager that was fenced and is back has resumed the session in the same generation.
+    is_same = row is not None and row.owner in (NOBODY, Owner(wish.pid, wish.pe))
+    if row is None or not is_same or not is_current or wish.generation != row.generation:
+        return Verdict(STALE)
+    _end_session(channel, row)
+    return None
+
+
+def _end_session(channel: Channel, row: Session) -> None:
+    state, primary = channel.state, channel.primary
+    state.sessions.remove(row.id)
+    state.transactions.end_open(row.id)
+    state.transactions.tidy(row.id, is_known=False)
+    if primary is not None:
+        primary.delivery.session_ended(row.id)
+        primary.proposals.attached(row.id)
+    for subscription in state.directory.of_session(row.id):
+        end_subscription(channel, subscription)
+
+
+def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None:
+    """The channel's time never goes back, and only the primary moves it."""
+    state = channel.state
+    if wish.term != state.term:
+        return Verdict(STALE)
+    time_ms = state.log_time_ms = max(state.log_time_ms, wish.time_ms)
+    for topic in state.directory.topics:
+        topic.time_passed(time_ms)
+    state.transactions.time_passed(time_ms)
+    state.times.mark(turn.sequence, time_ms)
+    for queue in state.holds.time_passed(time_ms, turn.sequence):
+        free_queue(channel, queue)
+    if channel.primary is not None:
+        channel.primary.proposals.due_ms = state.due_ms()
+    return None
+
+
+def producer_gone(channel: Channel, now_ns: int, pid: int, before: int, *, is_fenced: bool = False) -> None:
+    """Lives of this client manager that began before number `before` are over: so are its attachments.
+
+    If it was fenced, so is what its sessions had open: nobody can say that it is still being worked on.
+    """
+    state, primary = channel.state, channel.primary
+    if primary is not None:
+        primary.delivery.client_manager_gone(pid, before)
+    for row in state.sessions.detach(pid, before):
+        if is_fenced:
+            state.transactions.end_open(row.id)
+        if primary is not None:
+            primary.delivery.session_lost(row.id)
+            primary.proposals.detached(now_ns, row)
+
+
+RULES: Final = (
+    CommandRule(CommandKind.SESSION_OPEN, admit_any, OpenSession.decode, open_session),
+    CommandRule(CommandKind.SESSION_RESUME, admit_any, ResumeSession.decode, resume_session),
+    CommandRule(CommandKind.SESSION_CLOSE, admit_any, CloseSession.decode, close_session),
+    CommandRule(CommandKind.SESSION_EXPIRE, admit_any, ExpireSession.decode, expire_session),
+    CommandRule(CommandKind.LOG_TIME, admit_any, LogTime.decode, move_log_time),
+)

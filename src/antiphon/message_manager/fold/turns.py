@@ -1,0 +1,182 @@
+"""Turns: what applying a command has in common, whatever the command does.
+
+Where it sits
+    FOLD = turns, and a module of handlers for each family of commands
+
+What it promises
+    E1  A command of a session is held against the session's row: its generation, and the number it has.
+    E2  What became of a command is noted once: in the session's row, and in the outcomes if the command did
+        not do what it asked.
+
+What it leaves to others
+    What the command does: the handlers of its family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from antiphon.bus.ports import Location
+from antiphon.message_manager.primary import Primary
+from antiphon.message_manager.sessions import Owner, Session
+from antiphon.message_manager.state import ChannelState
+from antiphon.wire.commands import NODE_SESSION, CommandHeader, CommandKind, Outcome, OutcomeCode
+
+TEXT_MAX: Final = 200
+
+# Plain numbers: looking up a member of an enum costs as much as a step of the fold.
+APPLIED: Final = int(OutcomeCode.APPLIED)
+DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
+NO_DESTINATION: Final = int(OutcomeCode.NO_DESTINATION)
+REFUSED: Final = int(OutcomeCode.REFUSED)
+STALE: Final = int(OutcomeCode.STALE)
+GAP: Final = int(OutcomeCode.GAP)
+TX_ROLLED_BACK: Final = int(OutcomeCode.TX_ROLLED_BACK)
+ACK_LOST: Final = int(OutcomeCode.ACK_LOST)
+SESSION_UNKNOWN: Final = int(OutcomeCode.SESSION_UNKNOWN)
+EXISTS: Final = int(OutcomeCode.EXISTS)
+OUTDATED: Final = int(OutcomeCode.OUTDATED)
+
+
+class Channel:
+    """One replica of a channel: its name, its state, and the primary's part if this replica serves it."""
+
+    __slots__ = ("name", "primary", "state")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = ChannelState()
+        self.primary: Primary | None = None
+
+
+class Envelope(NamedTuple):
+    """What is the same for all commands of an envelope."""
+
+    payload: memoryview
+    owner: Owner
+    digest: bytes
+    location: Location
+
+
+class Turn:
+    """One command while it is being applied: its numbers in the log, and which part of it is new."""
+
+    __slots__ = ("envelope", "header", "offset", "row", "sequence", "skip")
+
+    def __init__(self, header: CommandHeader, sequence: int, offset: int, envelope: Envelope) -> None:
+        self.header = header
+        self.sequence = sequence
+        # Where in the envelope the command begins.
+        self.offset = offset
+        self.envelope = envelope
+        # The row of the session, of a command that has numbers in it.
+        self.row: Session | None = None
+        # So many of the rows of a publish were applied before, under other numbers.
+        self.skip = 0
+
+
+class Verdict(NamedTuple):
+    """What became of a command that did not do what it asked, as `Outcome` tells it."""
+
+    code: int
+    original: int = 0
+    text: str = ""
+
+
+Wish = TypeVar("Wish")
+
+
+class CommandRule(NamedTuple, Generic[Wish]):
+    """How commands of one kind are applied.
+
+    The handler gets the decoded payload, and returns None if the command did what it asked. If the payload
+    does not decode, the command is refused, after `malformed` was called.
+    """
+
+    kind: CommandKind
+    admit: Callable[[Channel, Turn], bool]
+    decode: Callable[[memoryview], Wish]
+    handler: Callable[[Channel, Turn, Wish], Verdict | None]
+    malformed: Callable[[Channel, Turn], None] | None = None
+
+
+# -- admission -----------------------------------------------------------------------
+
+
+def admit_numbered(channel: Channel, turn: Turn) -> bool:
+    """May this command be applied, and which part of it (E1)? If not, its outcome is noted."""
+    header = turn.header
+    if header.session == NODE_SESSION:
+        return True
+    row = _row_for(channel, turn)
+    if row is None:
+        return False
+    if header.confirmed_through > row.confirmed_through:
+        row.confirm(header.confirmed_through)
+    known = row.last + 1 - header.number
+    if known < 0:
+        settle(channel, turn, Verdict(GAP))
+        return False
+    turn.row = row
+    if known:
+        turn.skip = min(known, header.count)
+        for outcome in row.recall(header.number, turn.skip, turn.sequence):
+            channel.state.outcomes.note(outcome)
+        return turn.skip < header.count
+    return True
+
+
+def admit_unnumbered(channel: Channel, turn: Turn) -> bool:
+    """Does the sender have the session? The command leaves no trace in the session's row."""
+    return _row_for(channel, turn) is not None
+
+
+def admit_any(channel: Channel, turn: Turn) -> bool:
+    """The handler decides, not the row of a session."""
+    return True
+
+
+def _row_for(channel: Channel, turn: Turn) -> Session | None:
+    """The row of the command's session, if the command is of its generation; else the outcome is noted."""
+    header, owner = turn.header, turn.envelope.owner
+    row = channel.state.sessions.get(header.session)
+    if row is None:
+        settle(channel, turn, Verdict(SESSION_UNKNOWN))
+        return None
+    if header.generation != row.generation:
+        settle(channel, turn, Verdict(STALE))
+        return None
+    if row.owner != owner:
+        # The client manager had to open itself to the bus anew, but the session never left it.
+        take_over(channel, row, row.generation, owner)
+    return row
+
+
+def take_over(channel: Channel, row: Session, generation: int, owner: Owner) -> None:
+    """The session goes on under this owner; consumers of the former one are void."""
+    primary = channel.primary
+    if primary is not None:
+        if generation != row.generation:
+            primary.delivery.session_lost(row.id)
+        primary.proposals.attached(row.id)
+    row.generation = generation
+    row.owner = owner
+
+
+# -- the end of a turn -----------------------------------------------------------------
+
+
+def settle(channel: Channel, turn: Turn, verdict: Verdict | None) -> None:
+    """The command is done (E2): the outcomes tell a verdict, and the session's row remembers it."""
+    row, skip = turn.row, turn.skip
+    count = turn.header.count - skip
+    if verdict is None:
+        if row is not None:
+            row.note(count, APPLIED, turn.sequence + skip)
+        return
+    code, original, text = verdict
+    text = text[:TEXT_MAX]
+    if row is not None:
+        row.note(count, code, original, text)
+    channel.state.outcomes.note(Outcome(turn.sequence + skip, count, code, original, text))
