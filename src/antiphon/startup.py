@@ -56,7 +56,7 @@ from antiphon.journal.opening import Opening
 from antiphon.journal.ports import Disk, Location, RecordKeeper
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.node import EMBEDDED_ROLE, Node
 from antiphon.standing import Agreed
 

@@ -22,7 +22,7 @@ from antiphon.journal.format import (
     segment_numbers,
 )
 from antiphon.journal.superblock import SuperblockFile
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.ranges import Ranges
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.spoiling import spoil_checkpoint

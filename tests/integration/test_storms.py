@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.message_manager import outcomes
+from antiphon.message_manager.state import outcomes
 from antiphon.wire.commands import count_of
 from tests.nodes import Cluster
 from tests.unit.message_manager.channel import Client

@@ -12,9 +12,9 @@ from pytest import MonkeyPatch
 from antiphon import startup
 from antiphon.journal.checkpoint_line import CheckpointLine
 from antiphon.journal.journal import Journal
-from antiphon.message_manager.destinations.index import SegmentUse
-from antiphon.message_manager.state import ChannelState
-from antiphon.message_manager.transactions import Transactions
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.index import SegmentUse
+from antiphon.message_manager.state.transactions import Transactions
 
 _EVERYTHING = 1 << 62
 

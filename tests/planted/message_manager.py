@@ -11,18 +11,18 @@ from pytest import MonkeyPatch
 from antiphon.bus.effects import Multicast
 from antiphon.bus.messages import BrowseRequest, InDoubt, SessionDetached
 from antiphon.message_manager import manager
-from antiphon.message_manager.delivery import Delivery
-from antiphon.message_manager.destinations.counts import DeliveryCounts
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.dispatcher import Dispatcher
-from antiphon.message_manager.doubts import Doubts
+from antiphon.message_manager.delivery.delivery import Delivery
+from antiphon.message_manager.delivery.dispatcher import Dispatcher
+from antiphon.message_manager.delivery.doubts import Doubts
+from antiphon.message_manager.delivery.log_clock import LogClock
+from antiphon.message_manager.delivery.proposals import node_command
 from antiphon.message_manager.fold import sessions, turns
 from antiphon.message_manager.fold.fold import RULES
 from antiphon.message_manager.fold.turns import ACK_LOST, Channel, Turn, Verdict
-from antiphon.message_manager.holds import Holds
-from antiphon.message_manager.log_clock import LogClock
 from antiphon.message_manager.manager import MessageManager
-from antiphon.message_manager.proposals import node_command
+from antiphon.message_manager.state.destinations.counts import DeliveryCounts
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.holds import Holds
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import CommandKind, ExpireSession
 from antiphon.wire.transactions import FinishTransaction

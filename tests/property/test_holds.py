@@ -11,9 +11,9 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.message_manager import dispatcher
-from antiphon.message_manager.acknowledgements import read_acknowledged
+from antiphon.message_manager.delivery import dispatcher
 from antiphon.message_manager.manager import MessageManager
+from antiphon.message_manager.state.acknowledgements import read_acknowledged
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
 from tests.property.restored import RestoredChannel

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.bus.messages import Deliver
-from antiphon.message_manager import dispatcher
+from antiphon.message_manager.delivery import dispatcher
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
 from antiphon.wire.transactions import Consumed

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.bus.messages import Deliver
-from antiphon.message_manager import dispatcher
+from antiphon.message_manager.delivery import dispatcher
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges

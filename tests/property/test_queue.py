@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.bus.ports import Location
-from antiphon.message_manager.destinations.index import SegmentUse
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.state.destinations.index import SegmentUse
+from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 

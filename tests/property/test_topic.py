@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.bus.ports import Location
-from antiphon.message_manager.destinations.index import SegmentUse
-from antiphon.message_manager.destinations.subscription import Subscription
-from antiphon.message_manager.destinations.topic import Topic
+from antiphon.message_manager.state.destinations.index import SegmentUse
+from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 

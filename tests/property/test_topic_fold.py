@@ -10,9 +10,9 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.message_manager.destinations.subscription import Subscription
-from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.manager import MessageManager
+from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from tests.property.restored import RestoredChannel
 from tests.unit.message_manager.channel import AT_ONCE, Client, delivered

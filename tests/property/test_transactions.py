@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.message_manager.manager import MessageManager
-from antiphon.message_manager.transactions import MARK_MS_MAX, OPEN_MS_MAX
+from antiphon.message_manager.state.transactions import MARK_MS_MAX, OPEN_MS_MAX
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import COMMAND_HEADER_SIZE, OutcomeCode
 from antiphon.wire.transactions import Consumed

@@ -187,8 +187,8 @@ def test_pure_modules_touch_no_clock_no_chance_and_no_world() -> None:
         ("bus/member.py", "from antiphon.message_manager import manager"),
         ("client/core.py", "from antiphon.bus.messages import Data"),
         ("client_manager/manager.py", "from antiphon.message_manager.manager import MessageManager"),
-        ("message_manager/delivery.py", "from antiphon.client_manager import session"),
-        ("message_manager/destinations/queue.py", "from ...client_manager import session"),
+        ("message_manager/delivery/delivery.py", "from antiphon.client_manager import session"),
+        ("message_manager/state/destinations/queue.py", "from ....client_manager import session"),
         ("sim/world.py", "from antiphon.runtime import network"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import antiphon
 from antiphon.cli.options import add_connection_options, retention_option
-from antiphon.message_manager.log_clock import DIFFERENCE_MS_MAX
+from antiphon.message_manager.delivery.log_clock import DIFFERENCE_MS_MAX
 
 _LOOK_SECONDS = 0.2
 

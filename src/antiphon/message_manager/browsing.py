@@ -24,9 +24,9 @@ from typing import Final
 from antiphon.bus.effects import Send
 from antiphon.bus.messages import BrowseReply, BrowseRequest, Piece
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.reading import BatchReader
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.directory import Destination
 
 PAGE_MESSAGES_MAX: Final = 10_000
 PAGES_AT_ONCE: Final = 8

@@ -45,25 +45,25 @@ from antiphon.bus.messages import (
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged, FormatMismatch, Unreadable
 from antiphon.message_manager.browsing import Browsing
-from antiphon.message_manager.delivery import Delivery
-from antiphon.message_manager.destinations.directory import Destination
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.doubts import Doubts
+from antiphon.message_manager.delivery.delivery import Delivery
+from antiphon.message_manager.delivery.doubts import Doubts
+from antiphon.message_manager.delivery.log_clock import LogClock
+from antiphon.message_manager.delivery.primary import Primary
+from antiphon.message_manager.delivery.proposals import Proposals, counted_return
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.fold import fold
 from antiphon.message_manager.fold.destinations import place_of
 from antiphon.message_manager.fold.sessions import producer_gone
 from antiphon.message_manager.fold.turns import Channel
-from antiphon.message_manager.log_clock import LogClock
 from antiphon.message_manager.lookups import Lookups
 from antiphon.message_manager.mending import Mender
-from antiphon.message_manager.primary import Primary
-from antiphon.message_manager.proposals import Proposals, counted_return
 from antiphon.message_manager.range_reads import RangeReads
 from antiphon.message_manager.reading import BatchReader
-from antiphon.message_manager.sessions import NOBODY
 from antiphon.message_manager.settings import MessageManagerSettings
-from antiphon.message_manager.state import ChannelState, Store
+from antiphon.message_manager.state.channel_state import ChannelState, Store
+from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.sessions import NOBODY
 from antiphon.wire.primitives import Buffer
 
 __all__ = ["MessageManager", "MessageManagerSettings"]

@@ -28,7 +28,7 @@ from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
 from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
 from antiphon.bus.ports import Location, Payloads, identity_of
 from antiphon.errors import Damaged
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 
 ASK_AGAIN_NS: Final = 200_000_000
 ASKED_AT_ONCE: Final = 64

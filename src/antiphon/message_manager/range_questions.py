@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.destinations.directory import Destination
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.directory import Destination
 
 LISTING_LENGTH_MAX: Final = 1 << 19
 """Characters of names in one page of a listing, unless a single one has more."""

@@ -26,8 +26,6 @@ from typing import Final, NamedTuple
 from antiphon.bus.effects import Send
 from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.acknowledgements import read_acknowledged
-from antiphon.message_manager.destinations.directory import Destination
 from antiphon.message_manager.range_questions import (
     NoSuchDestination,
     Question,
@@ -38,7 +36,9 @@ from antiphon.message_manager.range_questions import (
     weight_of,
 )
 from antiphon.message_manager.reading import BatchReader
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.acknowledgements import read_acknowledged
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.directory import Destination
 from antiphon.ranges import Ranges
 from antiphon.wire.range_frames import ACK_BYTES, LOSS_BYTES, PIECE_BYTES, RangeAck, RangeLoss, page_buffers
 

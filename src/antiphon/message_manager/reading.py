@@ -15,8 +15,8 @@ from antiphon.batch.layout import HEADER, VERSION, ColumnId
 from antiphon.bus.messages import Piece
 from antiphon.bus.ports import Location, Payloads
 from antiphon.errors import Damaged
-from antiphon.message_manager.destinations.index import StoredBatch
-from antiphon.message_manager.destinations.source import Indexed, Stored
+from antiphon.message_manager.state.destinations.index import StoredBatch
+from antiphon.message_manager.state.destinations.source import Indexed, Stored
 from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Buffer
 

@@ -25,19 +25,19 @@ class DrawnLimit(NamedTuple):
 
 
 LIMITS: Final[dict[str, DrawnLimit]] = {
-    "outcomes": DrawnLimit("message_manager.outcomes", "OUTCOMES_MAX", (8, 16, 64)),
-    "outcomes in a page": DrawnLimit("message_manager.outcomes", "PAGE_MAX", (1, 3)),
-    "outcomes of a session": DrawnLimit("message_manager.sessions", "RECORDS_MAX", (2, 4, 16)),
+    "outcomes": DrawnLimit("message_manager.state.outcomes", "OUTCOMES_MAX", (8, 16, 64)),
+    "outcomes in a page": DrawnLimit("message_manager.state.outcomes", "PAGE_MAX", (1, 3)),
+    "outcomes of a session": DrawnLimit("message_manager.state.sessions", "RECORDS_MAX", (2, 4, 16)),
     "outcomes of before": DrawnLimit("message_manager.manager", "_OF_BEFORE_MAX", (0, 2)),
     "early outcomes": DrawnLimit("bus.producer", "EARLY_MAX", (0, 1, 4)),
     "entries ahead": DrawnLimit("bus.prefix", "AHEAD_MAX", (0, 1, 4)),
-    "consumers that went": DrawnLimit("message_manager.delivery", "_GONE_REMEMBERED", (1, 4)),
-    "ranges that are ready": DrawnLimit("message_manager.dispatcher", "RANGES_READY", (1, 3)),
-    "spare runs": DrawnLimit("message_manager.consumers", "_RUNS_SPARE", (0, 1)),
-    "rows to tidy": DrawnLimit("message_manager.destinations.index", "_TIDY_ROWS_MIN", (1, 4)),
-    "ranges of a topic": DrawnLimit("message_manager.destinations.topic", "RANGES_FEW", (2,)),
-    "marks of a topic": DrawnLimit("message_manager.destinations.topic", "MARKS_MAX", (2,)),
-    "marks of time": DrawnLimit("message_manager.log_times", "MARKS_MAX", (4, 16)),
+    "consumers that went": DrawnLimit("message_manager.delivery.delivery", "_GONE_REMEMBERED", (1, 4)),
+    "ranges that are ready": DrawnLimit("message_manager.delivery.dispatcher", "RANGES_READY", (1, 3)),
+    "spare runs": DrawnLimit("message_manager.delivery.consumers", "_RUNS_SPARE", (0, 1)),
+    "rows to tidy": DrawnLimit("message_manager.state.destinations.index", "_TIDY_ROWS_MIN", (1, 4)),
+    "ranges of a topic": DrawnLimit("message_manager.state.destinations.topic", "RANGES_FEW", (2,)),
+    "marks of a topic": DrawnLimit("message_manager.state.destinations.topic", "MARKS_MAX", (2,)),
+    "marks of time": DrawnLimit("message_manager.state.log_times", "MARKS_MAX", (4, 16)),
     "pages at once": DrawnLimit("message_manager.browsing", "PAGES_AT_ONCE", (1,)),
     "messages of a page": DrawnLimit("message_manager.browsing", "PAGE_MESSAGES_MAX", (1, 5)),
     "pages that wait": DrawnLimit("message_manager.browsing", "WAITING_MAX", (1, 4)),
@@ -47,7 +47,7 @@ LIMITS: Final[dict[str, DrawnLimit]] = {
     "records that were read": DrawnLimit("journal.records", "_REMEMBERED_MAX", (1,)),
     "few ranges": DrawnLimit("ranges", "_FEW", (1, 2)),
     "requests that were closed": DrawnLimit("client.core", "CLOSED_REMEMBERED", (1,)),
-    "marks of transactions": DrawnLimit("message_manager.transactions", "MARKS_MAX", (2, 8)),
+    "marks of transactions": DrawnLimit("message_manager.state.transactions", "MARKS_MAX", (2, 8)),
     "marks apart": DrawnLimit("bus.marking", "MARKS_APART_MS", (1, 100)),
 }
 

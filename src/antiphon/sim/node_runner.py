@@ -18,10 +18,10 @@ from antiphon.bus.messages import BusMessage, Data, Entry, Presence, ProducerOpe
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.ports import Location
-from antiphon.message_manager import outcomes
 from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.settings import MessageManagerSettings
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state import outcomes
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.node import InChannel, NodeEvent
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.disk import SimDisk

@@ -3,7 +3,7 @@
 The client manager did not know that consumer any more, and said so. The primary took it for a word about what
 the client had seen: nothing. So what it had seen came again without saying so.
 
-The steps behind it: tests/unit/message_manager/test_absences.py
+The steps behind it: tests/unit/message_manager/delivery/test_absences.py
 Found by: antiphon sim cluster --seed 15000149
 """
 

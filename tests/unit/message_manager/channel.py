@@ -28,7 +28,7 @@ from antiphon.bus.ports import Location, identity_of
 from antiphon.ids import Mid, make_epoch
 from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
-from antiphon.message_manager.sessions import NOBODY
+from antiphon.message_manager.state.sessions import NOBODY
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     NODE_SESSION,

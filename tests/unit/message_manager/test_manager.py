@@ -8,11 +8,11 @@ from antiphon.bus.effects import Send
 from antiphon.bus.messages import Applied, AppliedGet, Presence
 from antiphon.bus.ports import Location
 from antiphon.errors import FormatMismatch, Unreadable
-from antiphon.message_manager import outcomes
 from antiphon.message_manager.fold.fold import LOST
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
-from antiphon.message_manager.outcomes import OUTCOMES_MAX, PAGE_MAX
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state import outcomes
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.outcomes import OUTCOMES_MAX, PAGE_MAX
 from antiphon.wire.commands import CommandKind, ExpireSession, LogTime, Outcome, OutcomeCode, read_command
 from tests.unit.message_manager.channel import (
     AT_ONCE,
@@ -429,7 +429,7 @@ def test_whatever_goes_wrong_in_reading_a_state_makes_it_unreadable(
     def fail(reader: object) -> None:
         raise KeyError("a fault of the software")
 
-    monkeypatch.setattr("antiphon.message_manager.state.LogTimes.read", fail)
+    monkeypatch.setattr("antiphon.message_manager.state.channel_state.LogTimes.read", fail)
     with pytest.raises(Unreadable, match="KeyError: 'a fault of the software'"):
         MessageManager("main", 1, MemoryPayloads(), AT_ONCE).restore(state)
     manager = MessageManager("main", 1, MemoryPayloads(), AT_ONCE)

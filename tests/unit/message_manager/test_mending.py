@@ -9,9 +9,9 @@ from antiphon.bus.effects import Alarm, CopyRecord, Mend, Send
 from antiphon.bus.messages import BatchGet, BatchReply, Data, digest_of
 from antiphon.bus.ports import Location, Record
 from antiphon.errors import Damaged
-from antiphon.message_manager.acknowledgements import ACKNOWLEDGEMENTS
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.mending import ASK_AGAIN_NS
+from antiphon.message_manager.state.acknowledgements import ACKNOWLEDGEMENTS
 from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads, batch_of
 
 MID = MemoryPayloads.HEAD[0]

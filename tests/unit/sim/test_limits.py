@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from antiphon.message_manager import outcomes
+from antiphon.message_manager.state import outcomes
 from antiphon.sim import limits
 
 

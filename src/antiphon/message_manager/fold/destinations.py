@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from antiphon.errors import DestinationError, InvalidName, ProtocolError
-from antiphon.message_manager.destinations.directory import KIND_TOPIC, Destination
-from antiphon.message_manager.destinations.settings import complete, difference, read_settings
 from antiphon.message_manager.fold.turns import (
     DUPLICATE,
     EXISTS,
@@ -19,6 +17,8 @@ from antiphon.message_manager.fold.turns import (
     admit_any,
     admit_numbered,
 )
+from antiphon.message_manager.state.destinations.directory import KIND_TOPIC, Destination
+from antiphon.message_manager.state.destinations.settings import complete, difference, read_settings
 from antiphon.wire.commands import CommandKind, CreateDestination, DeleteDestination, PlaceDestination
 
 

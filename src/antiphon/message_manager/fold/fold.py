@@ -40,7 +40,7 @@ from antiphon.message_manager.fold.turns import (
     Verdict,
     settle,
 )
-from antiphon.message_manager.sessions import Owner
+from antiphon.message_manager.state.sessions import Owner
 from antiphon.wire.commands import CommandKind, Outcome, iterate_commands
 
 RULES: Final[dict[int, CommandRule[Any]]] = {

@@ -14,7 +14,7 @@ from antiphon.message_manager.fold.turns import (
     Verdict,
     admit_numbered,
 )
-from antiphon.message_manager.holds import everything
+from antiphon.message_manager.state.holds import everything
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import CommandKind
 from antiphon.wire.holds import Hold, ReleaseHold

@@ -6,7 +6,6 @@ import struct
 from typing import Final
 
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.fold.turns import (
     ACK_LOST,
     NO_DESTINATION,
@@ -18,6 +17,7 @@ from antiphon.message_manager.fold.turns import (
     admit_numbered,
 )
 from antiphon.message_manager.reading import looks_like_batch
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
     COMMAND_HEADER_SIZE,

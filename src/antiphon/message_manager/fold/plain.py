@@ -22,9 +22,9 @@ import struct
 from typing import Final
 
 from antiphon.batch.layout import HEADER, VERSION
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.delivery.primary import Primary
 from antiphon.message_manager.fold.turns import Channel, Envelope
-from antiphon.message_manager.primary import Primary
+from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.wire.commands import COMMAND_HEADER_SIZE, PUBLISH_BATCH_OFFSET, CommandKind
 
 # The header of a command, the head of a publish, the header of its batch: 112 bytes, read at once.

@@ -17,7 +17,7 @@ from antiphon.message_manager.fold.turns import (
     admit_any,
     take_over,
 )
-from antiphon.message_manager.sessions import NOBODY, Owner, Session
+from antiphon.message_manager.state.sessions import NOBODY, Owner, Session
 from antiphon.wire.commands import (
     CloseSession,
     CommandKind,

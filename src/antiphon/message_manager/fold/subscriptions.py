@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from antiphon.errors import InvalidName
-from antiphon.message_manager.destinations.directory import Destination
-from antiphon.message_manager.destinations.subscription import Subscription
-from antiphon.message_manager.destinations.topic import Topic
 from antiphon.message_manager.fold.turns import (
     EXISTS,
     NO_DESTINATION,
@@ -18,7 +15,10 @@ from antiphon.message_manager.fold.turns import (
     Verdict,
     admit_numbered,
 )
-from antiphon.message_manager.sessions import Session
+from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.sessions import Session
 from antiphon.names import check_subscription_name
 from antiphon.wire.commands import CommandKind, StartKind, Subscribe, Unsubscribe
 

@@ -29,14 +29,14 @@ from antiphon.message_manager.fold.turns import (
     admit_unnumbered,
 )
 from antiphon.message_manager.reading import looks_like_batch
-from antiphon.message_manager.transactions import (
+from antiphon.message_manager.state.transactions import (
     APPLICATIONS_MAX,
     Decision,
     OpenPart,
     PreparedPart,
     StagedPart,
 )
-from antiphon.message_manager.uncommitted import Held
+from antiphon.message_manager.state.uncommitted import Held
 from antiphon.wire.commands import COMMAND_HEADER_SIZE, NODE_SESSION, CommandKind
 from antiphon.wire.primitives import Buffer
 from antiphon.wire.transactions import (

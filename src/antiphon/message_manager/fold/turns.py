@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from antiphon.bus.ports import Location
-from antiphon.message_manager.primary import Primary
-from antiphon.message_manager.sessions import Owner, Session
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.delivery.primary import Primary
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.sessions import Owner, Session
 from antiphon.wire.commands import NODE_SESSION, CommandHeader, CommandKind, Outcome, OutcomeCode
 
 TEXT_MAX: Final = 200

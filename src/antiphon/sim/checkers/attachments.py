@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from antiphon.bus.messages import Entry
-from antiphon.message_manager.sessions import NOBODY
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.sessions import NOBODY
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import CLOCK_RATE_MAX, MILLISECOND_NS, World
 from antiphon.wire.commands import CommandKind, ExpireSession, iterate_commands

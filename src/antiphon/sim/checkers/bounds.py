@@ -19,10 +19,10 @@ from antiphon.journal import records
 from antiphon.journal.format import segment_name, segment_numbers, spare_name, spare_numbers
 from antiphon.journal.journal import REST_SEGMENTS
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.message_manager import log_times, outcomes, sessions
-from antiphon.message_manager.destinations import index
-from antiphon.message_manager.destinations.directory import Directory
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state import log_times, outcomes, sessions
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations import index
+from antiphon.message_manager.state.destinations.directory import Directory
 from antiphon.sim.checkers.containers import Container, containers
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World

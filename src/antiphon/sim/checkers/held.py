@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from antiphon.bus.messages import BusMessage, Deliver, Entry
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.tiers import Destinations
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import World

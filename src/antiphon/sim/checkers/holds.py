@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from antiphon.bus.messages import Entry
-from antiphon.message_manager.destinations.directory import Destination
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.holds import HoldRow
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.directory import Destination
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.holds import HoldRow
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World

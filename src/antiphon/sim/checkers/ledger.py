@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.sim.checkers.bank import Bank, Key
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image

@@ -27,7 +27,7 @@ from antiphon.journal.format import (
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.ports import Location
 from antiphon.journal.records import RecordReader
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
 

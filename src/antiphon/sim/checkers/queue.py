@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
-from antiphon.message_manager.sessions import NOBODY, Owner
+from antiphon.message_manager.state.sessions import NOBODY, Owner
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World

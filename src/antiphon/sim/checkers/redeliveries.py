@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Register
-from antiphon.message_manager.destinations.source import Source
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.source import Source
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.image import Image

@@ -19,13 +19,13 @@ from typing import Any, Final
 
 from antiphon.bus.messages import Entry
 from antiphon.errors import AntiphonError
-from antiphon.message_manager.destinations.directory import Directory
-from antiphon.message_manager.destinations.index import BatchIndex
-from antiphon.message_manager.destinations.placements import Placements
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.state import ChannelState
-from antiphon.message_manager.transactions import Transactions
-from antiphon.message_manager.uncommitted import Uncommitted
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.directory import Directory
+from antiphon.message_manager.state.destinations.index import BatchIndex
+from antiphon.message_manager.state.destinations.placements import Placements
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.transactions import Transactions
+from antiphon.message_manager.state.uncommitted import Uncommitted
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
 

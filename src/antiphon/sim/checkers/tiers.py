@@ -27,8 +27,8 @@ from antiphon.bus.messages import (
     Registered,
 )
 from antiphon.ids import epoch_node
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.total_topic import TotalTopic

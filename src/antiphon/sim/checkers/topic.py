@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon.bus.messages import BusMessage, Deliver, Register
-from antiphon.message_manager.destinations.directory import KIND_TOPIC
+from antiphon.message_manager.state.destinations.directory import KIND_TOPIC
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.queue import Queues
 from antiphon.sim.checkers.watch import Holder

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from antiphon.bus.messages import Entry, EntryKind
-from antiphon.message_manager.destinations import topic as topics
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.log_clock import CATCH_UP_RATE, DIFFERENCE_MS_MAX, SLACK_SHARE
-from antiphon.message_manager.state import ChannelState
-from antiphon.message_manager.transactions import OPEN_MS_MAX
+from antiphon.message_manager.delivery.log_clock import CATCH_UP_RATE, DIFFERENCE_MS_MAX, SLACK_SHARE
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations import topic as topics
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.transactions import OPEN_MS_MAX
 from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image

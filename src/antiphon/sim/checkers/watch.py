@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from antiphon.bus.messages import BusMessage, Entry, ServerStatus
 from antiphon.ids import Mid
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.ranges import Ranges
 from antiphon.sim.image import Image, Record
 from antiphon.sim.world import Violation, World

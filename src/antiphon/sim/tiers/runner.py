@@ -26,7 +26,7 @@ from antiphon.journal.journal import Journal
 from antiphon.journal.ports import Buffer, Location
 from antiphon.message_manager.effects import Propose
 from antiphon.message_manager.manager import MessageManager
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
 from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
 from antiphon.sim.cluster.links import LinkHabits, Links

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.bounds import Repetitions, Rest, Space
 from antiphon.sim.checkers.places import Mending, Places
 from antiphon.sim.checkers.watch import Checker, Watch

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.message_manager import outcomes
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state import outcomes
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.cluster import cluster_checkers
 from antiphon.sim.checkers.committed import Committed

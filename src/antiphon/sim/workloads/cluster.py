@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import Acknowledgements, Finality
 from antiphon.sim.checkers.asking import Asked

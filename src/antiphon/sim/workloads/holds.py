@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.holds import Holdings
 from antiphon.sim.checkers.watch import Checker

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.attachments import Attachments, Expiries

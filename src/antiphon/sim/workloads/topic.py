@@ -7,7 +7,7 @@ subscription that is left must have got every message since its beginning.
 
 from __future__ import annotations
 
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.checkpoint import Checkpoints
 from antiphon.sim.checkers.durability import Durability
 from antiphon.sim.checkers.monotone import Monotone

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from antiphon.journal.memory_disk import MemoryDisk
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.tiers import Convergence
 from antiphon.sim.checkers.topic import Topics

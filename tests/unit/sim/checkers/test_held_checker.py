@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.message_manager.destinations.queue import Queue
+from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.watch import Holder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.message_manager.transactions import OpenPart
+from antiphon.message_manager.state.transactions import OpenPart
 from antiphon.sim.checkers.bank import Bank, Money
 from antiphon.sim.checkers.ledger import Ledger
 from antiphon.sim.image import Image

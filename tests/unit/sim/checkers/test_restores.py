@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.message_manager.destinations.queue import Queue
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.state import ChannelState
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.queue import Queue
+from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers import restores
 from antiphon.sim.checkers.restores import Restores, difference, what_a_restore_changes

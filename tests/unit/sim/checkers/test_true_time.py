@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from antiphon.bus.messages import Entry
-from antiphon.message_manager.destinations.topic import Topic
-from antiphon.message_manager.sessions import NOBODY, Session
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.sessions import NOBODY, Session
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.topic import Topics
 from antiphon.sim.checkers.true_time import FASTEST, Lifetimes, LogTimePace

@@ -1,0 +1,692 @@
+"""Delivery: the primary's hand. Attached consumers, what they are given, and what comes back.
+
+Where it sits
+    queue, subscription  ->  dispatcher  ->  DELIVERY  ->  client managers
+
+What it promises
+    Y1  Exists only at the primary and only for one term; nothing in it is needed after the term.
+    Y2  After a claim it waits for the client managers to attach their consumers with what these hold,
+        or a short while from when they can know of it, before it gives out anything: a failover does
+        not hand out again what living consumers still hold.
+    Y3  What a consumer saw and did not acknowledge is given to nobody before its return is ordered.
+    Y4  A registration is answered, whatever is wrong with it.
+    Y5  Every subscription of a topic has a dispatcher of its own: what one subscriber does not take
+        holds up no other.
+    Y6  What a consumer holds whose client was lost is given to nobody else for a short while (absences),
+        and stays with it if it comes back by then.
+    Y7  Everything that is said to client managers may come twice, late, or not at all, and so may what they
+        say: asked again, the primary answers again; what it says in numbers it says until it is known to
+        have come (streams).
+    Y8  A consumer that drains is answered in the stream, behind all that it was given, once the primary
+        serves and has applied what was confirmed to its client manager; no credit is left then.
+    Y9  The same rows for several consumers leave once: to one client manager in one message, to several in
+        one message for all of them.
+
+What it leaves to others
+    Who may consume is the client manager's business, in what order the fold's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from antiphon.bus.effects import Alarm, Multicast, Send
+from antiphon.bus.messages import (
+    SESSION_DETACHED,
+    ConsumerEnded,
+    Credits,
+    Deliver,
+    DeliverAck,
+    Drained,
+    Piece,
+    Register,
+    Registered,
+    SessionDetachedHeard,
+    Taker,
+    Target,
+    Unregister,
+    Unregistered,
+)
+from antiphon.errors import ConsumerClosed, ProtocolError, SessionClosed, SubscriptionInUse
+from antiphon.message_manager.delivery.absences import Absences
+from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
+from antiphon.message_manager.delivery.dispatcher import Dispatcher
+from antiphon.message_manager.delivery.rounds import Round
+from antiphon.message_manager.delivery.streams import Rows, Sent, Stream, Streams
+from antiphon.message_manager.reading import BatchReader
+from antiphon.message_manager.settings import MessageManagerSettings
+from antiphon.message_manager.state.destinations.directory import Directory
+from antiphon.message_manager.state.destinations.source import Source
+from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.sessions import NOBODY, Session, Sessions
+from antiphon.ranges import Ranges
+
+NO_DESTINATION: Final = "destination.unknown"
+NOT_SO: Final = "destination.refused"
+DELETED: Final = "destination.deleted"
+NO_SUBSCRIPTION: Final = "subscription.unknown"
+UNSUBSCRIBED: Final = "subscription.deleted"
+
+_NO_DISPATCHERS: Final[dict[int, Dispatcher]] = {}
+_NO_LOCKS: Final[dict[int, Ranges]] = {}
+
+_GONE_REMEMBERED: Final = 4_096
+"""Consumers that were detached and may not be attached again by a word that comes late."""
+
+_WHOLE: Final = 1 << 62
+
+Said = Send | Multicast | Alarm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenReturn:
+    """Messages that a departed consumer saw: to be given back, counted."""
+
+    destination: int
+    subscription: int
+    numbers: Ranges
+
+
+class Delivery:
+    """What the primary of a channel knows of the consumers in its term."""
+
+    __slots__ = (
+        "_absences",
+        "_answers",
+        "_by_destination",
+        "_by_number",
+        "_by_session",
+        "_claimed_after",
+        "_consumers",
+        "_directory",
+        "_dispatchers",
+        "_done_with",
+        "_draining",
+        "_gone",
+        "_locks",
+        "_reader",
+        "_registration_ns",
+        "_returns",
+        "_round",
+        "_stirred",
+        "_streams",
+        "_term",
+        "awaited",
+        "serves_at_ns",
+    )
+
+    def __init__(
+        self,
+        *,
+        term: int,
+        claimed_after: int,
+        reader: BatchReader,
+        directory: Directory,
+        settings: MessageManagerSettings,
+        registration_ns: int,
+        awaited: dict[int, int],
+        absence_ns: int = 0,
+        locks: Mapping[int, Ranges] = _NO_LOCKS,
+    ) -> None:
+        self._term = term
+        self._claimed_after = claimed_after
+        self._reader = reader
+        self._directory = directory
+        self._locks = locks
+        self._round = Round(term, settings.deliver_bytes_max)
+        # How long consumers of an earlier term are waited for (Y2), and until when: that is known once client
+        # managers can know of this term.
+        self._registration_ns = registration_ns
+        self.serves_at_ns: int | None = None
+        # Sessions whose client managers may hold messages of an earlier term, and where these are (Y2).
+        self.awaited = awaited
+        self._consumers: dict[ConsumerKey, Consumer] = {}
+        self._by_session: dict[int, dict[ConsumerKey, Consumer]] = {}
+        # By the session and what the client calls it there: the one that was attached last.
+        self._by_number: dict[tuple[int, int], Consumer] = {}
+        # What sessions have let go of before their consumers were attached here, by session and source.
+        self._done_with: dict[int, dict[int, Ranges]] = {}
+        # By the id of the source; and those of one destination together.
+        self._dispatchers: dict[int, Dispatcher] = {}
+        self._by_destination: dict[int, dict[int, Dispatcher]] = {}
+        # Sources where something may be given now, in the order in which that became so.
+        self._stirred: dict[int, Dispatcher] = {}
+        # Consumers that wait to hear that there is nothing for them (Y8).
+        self._draining: dict[ConsumerKey, Consumer] = {}
+        self._streams = Streams(term, settings)
+        # Those that were detached last; a dict for its order.
+        self._gone: dict[ConsumerKey, None] = {}
+        self._answers: list[Send] = []
+        self._returns: list[SeenReturn] = []
+        self._absences = Absences(absence_ns)
+
+    # -- looking ---------------------------------------------------------------
+
+    def consumer_count(self, destination: int) -> int:
+        return sum(
+            not consumer.is_away
+            for dispatcher in self._dispatchers_of(destination)
+            for consumer in dispatcher.consumers.values()
+        )
+
+    def in_flight_count(self, destination: int) -> int:
+        return sum(dispatcher.in_flight for dispatcher in self._dispatchers_of(destination))
+
+    def dispatcher(self, source: int) -> Dispatcher | None:
+        return self._dispatchers.get(source)
+
+    def sessions_at(self, source: int) -> list[int]:
+        """The sessions whose consumers are attached to a queue or a subscription."""
+        dispatcher = self._dispatchers.get(source)
+        consumers = dispatcher.consumers.values() if dispatcher else ()
+        return [consumer.session for consumer in consumers if not consumer.is_away]
+
+    def _dispatchers_of(self, destination: int) -> Iterable[Dispatcher]:
+        return self._by_destination.get(destination, _NO_DISPATCHERS).values()
+
+    def next_deadline_ns(self, now_ns: int) -> int | None:
+        """When to flush without anything having happened: what one flush left over, or the wait is over."""
+        if self._answers or self._returns:
+            return now_ns
+        stirred_ns = None
+        if self._stirred and not self.awaited:
+            stirred_ns = now_ns
+        elif (self._stirred or self._draining) and self.serves_at_ns is not None and self.awaited:
+            stirred_ns = max(now_ns, self.serves_at_ns)
+        earliest = stirred_ns
+        for deadline_ns in (
+            self._absences.next_deadline_ns(now_ns),
+            self._streams.next_deadline_ns(now_ns),
+        ):
+            if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
+                earliest = deadline_ns
+        return earliest
+
+    def announced(self, now_ns: int) -> None:
+        """Client managers can know of this term from now on: their consumers are waited for (Y2)."""
+        if self.serves_at_ns is None:
+            self.serves_at_ns = now_ns + self._registration_ns
+
+    # -- client managers say -----------------------------------------------------
+
+    def register(self, sender: int, message: Register, sessions: Sessions) -> None:
+        """Attach a consumer, or say why not (Y4). What is meant for another term is nothing to us."""
+        if message.term != self._term:
+            return
+        key = ConsumerKey(sender, message.consumer)
+        session = sessions.get(message.session)
+        destination = self._directory.get(message.destination)
+        source = self._directory.source(message.destination, message.subscription)
+        if key in self._gone or self._is_superseded(key, message):
+            self._refuse(key, ConsumerClosed.code, "the consumer was detached")
+        elif session is None:
+            self._refuse(
+                key, SessionClosed.code, "the channel does not know the session; it may have expired"
+            )
+        elif session.generation == message.generation and session.owner == NOBODY:
+            self._refuse(key, SESSION_DETACHED, "no client manager has the session")
+        elif session.generation != message.generation or session.owner.pid != sender:
+            self._refuse(key, SessionClosed.code, "the session has been resumed elsewhere")
+        elif destination is None:
+            self._refuse(key, NO_DESTINATION, "there is no such destination")
+        elif isinstance(destination, Topic) and not message.subscription:
+            self._refuse(key, NOT_SO, f"{destination.name} is a topic: a consumer needs a subscription")
+        elif source is None or (isinstance(source, Subscription) and not _may_attach(session, source)):
+            self._refuse(key, NO_SUBSCRIPTION, f"{destination.name} has no such subscription")
+        elif source.is_exclusive and self._has_other_consumer(source.id, key, message):
+            self._refuse(key, SubscriptionInUse.code, f"{source.name}, has a consumer already")
+        else:
+            self._attach(key, message, source, self._streams.begin(sender, session.owner.pe))
+
+    def _has_other_consumer(self, source: int, key: ConsumerKey, message: Register) -> bool:
+        """Who is away keeps nobody out: its place is taken. Who resumes is no other."""
+        dispatcher = self._dispatchers.get(source)
+        others = [other for other in dispatcher.consumers.values() if other.key != key] if dispatcher else []
+        strangers = [other for other in others if not _is_former(other, message)]
+        for other in strangers:
+            if other.is_away:
+                self._drop(other, None)
+        return not all(other.is_away for other in strangers)
+
+    def _is_superseded(self, key: ConsumerKey, message: Register) -> bool:
+        """Has its client manager attached the same consumer again, under a key that it gave later?"""
+        other = self._by_number.get((message.session, message.number))
+        return (
+            other is not None
+            and (other.generation, other.key.node) == (message.generation, key.node)
+            and other.key.consumer > key.consumer
+        )
+
+    def _former(self, key: ConsumerKey, message: Register) -> Consumer | None:
+        """What is still known of a consumer that comes back: under its own key, or under another."""
+        known = self._consumers.get(key)
+        if known is not None:
+            return known if known.is_away else None
+        return self._by_number.get((message.session, message.number)) if message.resumes else None
+
+    def _attach(self, key: ConsumerKey, message: Register, source: Source, stream: Stream) -> None:
+        consumer = self._consumers.get(key)
+        if consumer is not None and (consumer.session, consumer.generation, consumer.source) != (
+            message.session,
+            message.generation,
+            source.id,
+        ):
+            self._drop(consumer, None)
+            consumer = None
+        dispatcher = self._dispatchers.get(source.id)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[source.id] = Dispatcher(source, self._claimed_after, self._locks)
+            self._by_destination.setdefault(source.destination, {})[source.id] = dispatcher
+        former = self._former(key, message)
+        answer = Registered(consumer=key.consumer, term=self._term, stream=stream.run)
+        if consumer is None or former is consumer:
+            consumer = Consumer(
+                key=key,
+                session=message.session,
+                generation=message.generation,
+                destination=message.destination,
+                subscription=message.subscription,
+                number=message.number,
+                stream=stream,
+            )
+            consumer.grant(message.credit_messages, message.credit_bytes)
+            held = self._still_held(message, source)
+            if former is not None and former.source == source.id:
+                self._forget(former)
+                dispatcher.come_back(former, consumer, held)
+            else:
+                dispatcher.attach(consumer, held)
+            self._consumers[key] = consumer
+            self._by_session.setdefault(message.session, {})[key] = consumer
+            self._by_number[message.session, message.number] = consumer
+            answer = replace(answer, lost=self._lost(message, consumer))
+            self._answers.append(self._streams.number(stream, answer))
+        else:
+            # Said again because our answer was lost.
+            consumer.grant(message.credit_messages, message.credit_bytes)
+            dispatcher.look_at_credit(consumer)
+            answer = replace(answer, lost=self._lost(message, consumer))
+            self.answer(key.node, answer)
+        self._stir(dispatcher)
+
+    def _still_held(self, message: Register, source: Source) -> Ranges:
+        """What a consumer holds, less what its session has let go of meanwhile: that is said once."""
+        done_with = self._done_with.get(message.session, {}).get(source.id)
+        if not done_with:
+            return message.held
+        gone = message.held.intersection(done_with)
+        done_with.remove_all(gone)
+        return message.held.difference(gone)
+
+    def _lost(self, message: Register, consumer: Consumer) -> Ranges:
+        """What its client takes for its own, and is gone or another's."""
+        return message.held.difference(consumer.in_flight)
+
+    def _refuse(self, key: ConsumerKey, code: str, text: str) -> None:
+        self.answer(key.node, Registered(consumer=key.consumer, term=self._term, code=code, text=text))
+
+    def answer(self, node: int, message: Registered | Unregistered | SessionDetachedHeard) -> None:
+        """Beside the stream: whoever does not hear it asks again."""
+        self._answers.append(Send(node, message))
+
+    def credit(self, sender: int, message: Credits) -> None:
+        """Credit is absolute, so it does not matter in which order it comes."""
+        if message.term != self._term:
+            return
+        if message.is_settled and self.awaited:
+            self.awaited = {session: node for session, node in self.awaited.items() if node != sender}
+        if self._streams.heard(sender, message) is None:
+            return
+        for item in message.items:
+            consumer = self._consumers.get(ConsumerKey(sender, item.consumer))
+            if consumer is not None:
+                consumer.grant(item.messages, item.bytes)
+                if item.drains and consumer.drain(item.messages, message.floor):
+                    self._draining[consumer.key] = consumer
+                dispatcher = self._dispatchers[consumer.source]
+                dispatcher.look_at_credit(consumer)
+                self._stir(dispatcher)
+
+    def beaten(self, beat: int, answered: int) -> bool:
+        """How far the heartbeats are, and a quorum's answers; is a client manager to be told?"""
+        return self._streams.beaten(beat, answered)
+
+    def acknowledge(self, sender: int, message: DeliverAck) -> None:
+        """A client manager has taken what it was sent; those of its consumers that waited go on."""
+        stream = self._streams.acknowledge(sender, message)
+        if stream is None:
+            return
+        stopped, stream.stopped = stream.stopped, {}
+        for consumer in stopped.values():
+            dispatcher = self._dispatchers[consumer.source]
+            dispatcher.look_at_credit(consumer)
+            self._stir(dispatcher)
+
+    def unregister(self, sender: int, message: Unregister) -> None:
+        """Whoever is not attached any more, or never was, is detached."""
+        if message.term != self._term:
+            return
+        key = ConsumerKey(sender, message.consumer)
+        self.answer(sender, Unregistered(message.consumer, self._term))
+        self._gone[key] = None
+        if len(self._gone) > _GONE_REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+        consumer = self._consumers.get(key)
+        if consumer is None or consumer.is_away:
+            # Who is away is waited for. A client manager that speaks of it once more has forgotten it, and
+            # with it what its client saw: a delivery that was late made it say so.
+            return
+        if message.is_lost:
+            self._suspend(consumer, message.seen_through)
+        else:
+            self._drop(consumer, message.seen_through)
+
+    def _suspend(self, consumer: Consumer, seen_through: int | None) -> None:
+        """Its client was lost, and may come back (Y6)."""
+        if not consumer.is_away:
+            dispatcher = self._dispatchers[consumer.source]
+            self._absences.add(consumer, seen_through)
+            self._draining.pop(consumer.key, None)
+            dispatcher.suspend(consumer, seen_through)
+            self._stir(dispatcher)
+
+    # -- the log says --------------------------------------------------------------
+
+    def published(self, destination: int, start: int, stop: int) -> None:
+        for dispatcher in self._by_destination.get(destination, _NO_DISPATCHERS).values():
+            dispatcher.published(start, stop)
+            self._stir(dispatcher)
+
+    def acknowledged(self, source: int, numbers: Ranges, session: int) -> None:
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.acknowledged(numbers, self._holders(source, session))
+
+    def returned(self, source: int, numbers: Ranges, session: int) -> None:
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.returned(numbers, self._holders(source, session))
+            self._stir(dispatcher)
+
+    def let_go(self, source: int, numbers: Ranges, session: int) -> None:
+        """A session has acknowledged what a transaction or a hold has locked, and so does not hold it any
+        more. Its client manager may say that it does when it attaches its consumers: it has not heard yet.
+        """
+        dispatcher, holders = self._dispatchers.get(source), self._holders(source, session)
+        if dispatcher is not None and holders:
+            dispatcher.let_go(numbers, holders)
+        else:
+            self._done_with.setdefault(session, {}).setdefault(source, Ranges()).add_all(numbers)
+
+    def locked(self, source: int, numbers: Ranges) -> None:
+        """A transaction is about to acknowledge these, and may still be rolled back."""
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.locked(numbers)
+
+    def unlocked(self, source: int, numbers: Ranges) -> None:
+        """It was rolled back."""
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.unlocked(numbers)
+            self._stir(dispatcher)
+
+    def _holders(self, source: int, session: int) -> list[Consumer]:
+        consumers = self._by_session.get(session)
+        if not consumers:
+            return []
+        return [consumer for consumer in consumers.values() if consumer.source == source]
+
+    def client_manager_gone(self, node: int, before: int) -> None:
+        """Its runs that began before number `before` are over; its sessions are lost one by one."""
+        self._streams.end(node, before)
+
+    def session_lost(self, session: int) -> None:
+        """The session was resumed elsewhere, or its client manager is gone: its consumers may come back."""
+        for consumer in list(self._by_session.get(session, {}).values()):
+            if not consumer.is_away:
+                self._suspend(consumer, None)
+                self._tell_end(consumer, ConsumerClosed.code, "the session has left this client manager")
+
+    def session_ended(self, session: int) -> None:
+        """The session was closed or has expired: its consumers are void."""
+        self.awaited.pop(session, None)
+        self._done_with.pop(session, None)
+        for consumer in list(self._by_session.get(session, {}).values()):
+            self._drop(consumer, None)
+            if not consumer.is_away:
+                self._tell_end(consumer, ConsumerClosed.code, "the session has ended")
+
+    def destination_deleted(self, destination: int, name: str) -> None:
+        for dispatcher in list(self._dispatchers_of(destination)):
+            self._close(dispatcher, DELETED, f"{name} was deleted")
+
+    def subscription_ended(self, subscription: Subscription) -> None:
+        """It was ended, or its session was."""
+        dispatcher = self._dispatchers.get(subscription.id)
+        if dispatcher is not None:
+            self._close(dispatcher, UNSUBSCRIBED, f"{subscription.name}, was ended")
+
+    def _close(self, dispatcher: Dispatcher, code: str, text: str) -> None:
+        """What it gives out of is no more: its consumers are told, and nothing of theirs comes back."""
+        self._let_go(dispatcher)
+        for consumer in list(dispatcher.consumers.values()):
+            self._forget(consumer)
+            if not consumer.is_away:
+                self._tell_end(consumer, code, text)
+
+    def _let_go(self, dispatcher: Dispatcher) -> None:
+        source = dispatcher.source
+        del self._dispatchers[source.id]
+        self._stirred.pop(source.id, None)
+        of_destination = self._by_destination[source.destination]
+        del of_destination[source.id]
+        if not of_destination:
+            del self._by_destination[source.destination]
+
+    def _tell_end(self, consumer: Consumer, code: str, text: str) -> None:
+        """In the stream: whatever it is still to be given comes before. Who has no stream hears of that."""
+        stream = consumer.stream
+        if stream is not None and self._streams.is_current(stream):
+            ended = ConsumerEnded(consumer=consumer.key.consumer, term=self._term, code=code, text=text)
+            self._answers.append(self._streams.number(stream, ended))
+
+    def _drop(self, consumer: Consumer, seen_through: int | None) -> None:
+        self._forget(consumer)
+        dispatcher = self._dispatchers[consumer.source]
+        seen = dispatcher.detach(consumer, seen_through)
+        if seen:
+            self._returns.append(
+                SeenReturn(destination=consumer.destination, subscription=consumer.subscription, numbers=seen)
+            )
+        if dispatcher.is_idle:
+            # A source without consumers costs nothing per message.
+            self._let_go(dispatcher)
+        else:
+            self._stir(dispatcher)
+
+    def _forget(self, consumer: Consumer) -> None:
+        self._absences.remove(consumer)
+        if consumer.stream is not None:
+            consumer.stream.stopped.pop(consumer.key, None)
+        self._draining.pop(consumer.key, None)
+        del self._consumers[consumer.key]
+        if self._by_number.get((consumer.session, consumer.number)) is consumer:
+            del self._by_number[consumer.session, consumer.number]
+        of_session = self._by_session[consumer.session]
+        del of_session[consumer.key]
+        if not of_session:
+            del self._by_session[consumer.session]
+
+    def _stir(self, dispatcher: Dispatcher) -> None:
+        if dispatcher.can_go_on:
+            self._stirred[dispatcher.source.id] = dispatcher
+
+    def mended(self) -> None:
+        """A damaged record can be read again: whoever waited for it goes on."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.is_held_up = False
+            self._stir(dispatcher)
+
+    # -- flushing ------------------------------------------------------------------
+
+    def flush(self, now_ns: int, bytes_max: int, applied: int) -> tuple[list[Said], list[SeenReturn]]:
+        """Answers first, then deliveries of up to so many bytes; and what has to be given back.
+
+        Everything through number `applied` of the log is known here.
+        """
+        for absence in self._absences.take_due(now_ns):
+            self._drop(absence.consumer, absence.seen_through)
+        effects: list[Said] = list(self._answers)
+        self._answers.clear()
+        returns, self._returns = self._returns, []
+        if self.awaited and self.serves_at_ns is not None and now_ns >= self.serves_at_ns:
+            self.awaited = {}
+        bytes_max -= self._repeat(effects, bytes_max)
+        if not self.awaited and self._stirred:
+            self._give_out(effects, bytes_max)
+        if self._draining and not self.awaited:
+            effects += self._drain(applied)
+        effects += self._streams.heads(now_ns)
+        return effects, returns
+
+    def _give_out(self, effects: list[Said], bytes_max: int) -> None:
+        """In rounds: in each a source has its turn once, and what is the same for several is put together."""
+        round_ = self._round
+        while self._stirred and bytes_max > 0:
+            dispatcher = self._stirred.pop(next(iter(self._stirred)))
+            source = dispatcher.source
+            if round_.had_turn(source.id):
+                effects += round_.end()
+            parcels, spent, complaints = dispatcher.distribute(self._reader, bytes_max)
+            bytes_max -= spent
+            effects += map(Alarm, complaints)
+            # A queue is the only source of its messages; subscriptions of a topic have the same ones.
+            round_.add(source.id, parcels, is_shared=len(self._by_destination[source.destination]) > 1)
+            self._stir(dispatcher)
+        effects += round_.end()
+
+    def _drain(self, applied: int) -> list[Send]:
+        """Who has been given all that there was for it, and drains, is told so (Y8)."""
+        told = []
+        for consumer in list(self._draining.values()):
+            dispatcher, stream = self._dispatchers[consumer.source], consumer.stream
+            if consumer.drain_floor > applied or dispatcher.has_more_for(consumer):
+                continue
+            del self._draining[consumer.key]
+            through = dispatcher.use_up(consumer)
+            if stream is not None and self._streams.is_current(stream):
+                told.append(self._streams.number(stream, Drained(consumer.key.consumer, self._term, through)))
+        return told
+
+    # -- saying it again -------------------------------------------------------------
+
+    def _repeat(self, effects: list[Said], bytes_max: int) -> int:
+        """What client managers miss, under the same numbers; how many bytes of bodies that is."""
+        spent = 0
+        for stream in self._streams:
+            while stream.again and spent < bytes_max:
+                number = next(iter(stream.again))
+                del stream.again[number]
+                sent = stream.find(number)
+                if sent is not None:
+                    spent += self._send_again(stream, number, sent, effects)
+        return spent
+
+    def _send_again(self, stream: Stream, number: int, sent: Sent, effects: list[Said]) -> int:
+        if sent.message is not None:
+            effects.append(Send(stream.node, sent.message))
+            return 0
+        takers = [
+            (taker, self._consumers.get(ConsumerKey(stream.node, taker.consumer))) for taker in sent.takers
+        ]
+        here = [(taker, one) for taker, one in takers if one is not None and not one.is_away]
+        sent.takers = tuple([taker for taker, _ in here])
+        read = self._read_again(sent, [consumer for _, consumer in here])
+        if read is None:
+            # It is being mended; whoever misses it will say so again.
+            return 0
+        before, count = sum([rows.body_bytes for rows in sent.rows]), _count_of(sent.rows)
+        pieces, sent.rows = read
+        spent = sum([rows.body_bytes for rows in sent.rows])
+        if _count_of(sent.rows) < count:
+            # They have the last of the numbers: what the client counts on from there is then what we count.
+            left = [(rows.first, rows.count) for rows in sent.rows]
+            sent.takers = tuple(
+                [
+                    taker._replace(first_delivery=consumer.give_fewer(taker.first_delivery, count, left))
+                    for taker, consumer in here
+                ]
+            )
+        if spent < before:
+            self._refund(stream.node, sent.takers, before - spent)
+        target = Target(stream.node, number, sent.takers, stream.run)
+        effects.append(Send(stream.node, Deliver(self._term, sent.destination, (target,), pieces)))
+        return spent
+
+    def _read_again(
+        self, sent: Sent, holders: list[Consumer]
+    ) -> tuple[tuple[Piece, ...], tuple[Rows, ...]] | None:
+        """What all of these still hold of rows that were sent once; None if it cannot be read just now.
+
+        Nothing is left when nobody is. The number must come all the same. What only some of them hold,
+        because a late acknowledgement came for the others, these get anew.
+        """
+        destination = self._directory.get(sent.destination)
+        pieces: list[Piece] = []
+        read: list[Rows] = []
+        for first, count, redelivery_count, _ in sent.rows if destination is not None else ():
+            assert destination is not None, "of a destination that is gone nothing is left"
+            left = self._held_by_all(holders, first, first + count)
+            for start, stop in left.intersection(destination.live):
+                while start < stop:
+                    try:
+                        cut = self._reader.cut(destination, start, stop, _WHOLE)
+                    except ProtocolError:
+                        break
+                    if cut is None:
+                        return None
+                    pieces.append(cut.piece._replace(redelivery_count=redelivery_count))
+                    read.append(Rows(start, cut.stop - start, redelivery_count, cut.body_bytes))
+                    start = cut.stop
+        return tuple(pieces), tuple(read)
+
+    def _held_by_all(self, holders: list[Consumer], start: int, stop: int) -> Ranges:
+        held = [consumer.in_flight.clip(start, stop) for consumer in holders]
+        common = held[0] if held else Ranges()
+        for one in held[1:]:
+            common = common.intersection(one)
+        for consumer, one in zip(holders, held, strict=True):
+            if one != common:
+                dispatcher = self._dispatchers[consumer.source]
+                dispatcher.take_back(consumer, one.difference(common))
+                self._stir(dispatcher)
+        return common
+
+    def _refund(self, node: int, takers: tuple[Taker, ...], size: int) -> None:
+        """These will never get so many bytes of what they were given: they are not to count."""
+        for taker in takers:
+            consumer = self._consumers[ConsumerKey(node, taker.consumer)]
+            consumer.delivered_bytes -= size
+            dispatcher = self._dispatchers[consumer.source]
+            dispatcher.look_at_credit(consumer)
+            self._stir(dispatcher)
+
+
+def _count_of(rows: tuple[Rows, ...]) -> int:
+    return sum([one.count for one in rows])
+
+
+def _is_former(other: Consumer, message: Register) -> bool:
+    """Does its client know this consumer under the same number, and resumes it?"""
+    return message.resumes and (other.session, other.number) == (message.session, message.number)
+
+
+def _may_attach(session: Session, subscription: Subscription) -> bool:
+    """A durable subscription is its client id's, any other its session's."""
+    if subscription.is_durable:
+        return subscription.client_id == session.client_id
+    return subscription.session == session.id

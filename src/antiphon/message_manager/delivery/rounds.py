@@ -1,0 +1,101 @@
+"""Round: what is given out at once, put into messages. The same rows for several consumers leave once.
+
+Where it sits
+    dispatchers  ->  ROUND  ->  streams  ->  client managers
+
+What it promises
+    R1  In a round each consumer gets one parcel at most, so that its messages keep their order however
+        parcels are put together.
+    R2  Parcels with the same rows are one message: for one client manager, or for several at once.
+    R3  To put them together costs something for each piece of a batch, not for each message.
+    R4  No message is larger than a frame may be.
+"""
+
+from __future__ import annotations
+
+from antiphon.bus.effects import Multicast, Send
+from antiphon.bus.messages import Deliver, Taker, Target
+from antiphon.message_manager.delivery.dispatcher import Parcel
+from antiphon.message_manager.delivery.streams import Rows, Sent, Stream, weight_of
+
+
+class Round:
+    """Parcels of sources that had their turn, until all are sent."""
+
+    __slots__ = ("_deliver_bytes_max", "_groups", "_had_turn", "_term")
+
+    def __init__(self, term: int, deliver_bytes_max: int) -> None:
+        self._term = term
+        self._deliver_bytes_max = deliver_bytes_max
+        self._had_turn: set[int] = set()
+        # Parcels that are the same but for their consumers, in the order of the first of each kind.
+        self._groups: dict[object, list[Parcel]] = {}
+
+    def had_turn(self, source: int) -> bool:
+        """Was something of this source taken into the round?"""
+        return source in self._had_turn
+
+    def add(self, source: int, parcels: list[Parcel], *, is_shared: bool) -> None:
+        """What a source gives. Only one that `is_shared` can give what another one gives, too."""
+        self._had_turn.add(source)
+        for parcel in parcels:
+            consumer = parcel.consumer
+            same = (consumer.destination, parcel.rows) if is_shared else consumer.key
+            self._groups.setdefault(same, []).append(parcel)
+
+    def end(self) -> list[Send | Multicast]:
+        """Everything is sent; another round may begin."""
+        effects: list[Send | Multicast] = []
+        for parcels in self._groups.values():
+            self._wrap(parcels, effects)
+            for parcel in parcels:
+                _stream_of(parcel).given_bytes = 0
+        self._groups.clear()
+        self._had_turn.clear()
+        return effects
+
+    def _wrap(self, parcels: list[Parcel], effects: list[Send | Multicast]) -> None:
+        pieces = parcels[0].pieces
+        start = size = 0
+        for at, piece in enumerate(pieces):
+            piece_size = sum(map(len, piece.buffers))
+            if at > start and size + piece_size > self._deliver_bytes_max:
+                effects.append(self._send(parcels, start, at, size))
+                start, size = at, 0
+            size += piece_size
+        effects.append(self._send(parcels, start, len(pieces), size))
+
+    def _send(self, parcels: list[Parcel], start: int, stop: int, size: int) -> Send | Multicast:
+        """The pieces [start, stop) of these, which are `size` bytes."""
+        first = parcels[0]
+        destination, pieces = first.consumer.destination, tuple(first.pieces[start:stop])
+        messages_before = sum([piece.count for piece in first.pieces[:start]])
+        bytes_through = sum(first.body_bytes[:stop])
+        by_node: dict[int, tuple[Stream, list[Taker]]] = {}
+        for parcel in parcels:
+            stream = _stream_of(parcel)
+            taker = Taker(
+                parcel.consumer.key.consumer,
+                parcel.first_delivery + messages_before,
+                parcel.bytes_before + bytes_through,
+            )
+            by_node.setdefault(stream.node, (stream, []))[1].append(taker)
+        rows = tuple(
+            [
+                Rows(piece.first_sequence, piece.count, piece.redelivery_count, body_bytes)
+                for piece, body_bytes in zip(pieces, first.body_bytes[start:stop], strict=True)
+            ]
+        )
+        targets = []
+        for stream, listed in by_node.values():
+            takers = tuple(listed)
+            number = stream.put(Sent(weight_of(size), None, destination, takers, rows))
+            targets.append(Target(stream.node, number, takers, stream.run))
+        deliver = Deliver(self._term, destination, tuple(targets), pieces)
+        return Send(targets[0].node, deliver) if len(targets) == 1 else Multicast(deliver)
+
+
+def _stream_of(parcel: Parcel) -> Stream:
+    stream = parcel.consumer.stream
+    assert stream is not None, "a consumer was attached without a stream"
+    return stream

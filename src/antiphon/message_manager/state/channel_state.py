@@ -1,0 +1,208 @@
+"""ChannelState: everything the log has made of a channel, and its bytes.
+
+A checkpoint holds two parts. The *logical* part is what all replicas agree on, in one canonical
+spelling: rows sorted by id, integers of fixed width, no floats. Its digest is what replicas compare. The
+*places* are where this replica keeps the bytes; they are its own and stand behind the logical part.
+
+Every destination has a digest of its own that each command updates. So the digest of a state covers
+not only what is there, but all that led to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Final, TypeAlias
+
+from antiphon.bus.ports import Location
+from antiphon.errors import FormatMismatch, ProtocolError, Unreadable
+from antiphon.message_manager.state.acknowledgements import ACKNOWLEDGEMENTS, AcknowledgementLog
+from antiphon.message_manager.state.destinations.directory import (
+    KIND_QUEUE,
+    KIND_TOPIC,
+    Destination,
+    Directory,
+)
+from antiphon.message_manager.state.destinations.placements import Placements
+from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES, Queue
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.holds import Holds
+from antiphon.message_manager.state.log_times import LogTimes
+from antiphon.message_manager.state.outcomes import Outcomes
+from antiphon.message_manager.state.sessions import Session, Sessions
+from antiphon.message_manager.state.transactions import Transactions
+from antiphon.message_manager.state.uncommitted import Uncommitted
+from antiphon.wire.primitives import Buffer, Reader, Writer
+
+# What all versions begin with, and this one.
+_FAMILY: Final = b"AMS"
+_MAGIC: Final = b"AMS8"
+_HEAD = struct.Struct("<4sI")
+
+Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog
+"""What refers to records in the journal."""
+
+
+class ChannelState:
+    """The fold of the log through number `applied`."""
+
+    __slots__ = (
+        "applied",
+        "directory",
+        "holds",
+        "locks",
+        "log_time_ms",
+        "outcomes",
+        "placements",
+        "primary",
+        "sessions",
+        "term",
+        "times",
+        "transactions",
+    )
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self.term = 0
+        self.primary = 0
+        self.log_time_ms = 0
+        self.times = LogTimes()
+        self.sessions = Sessions()
+        self.outcomes = Outcomes()
+        self.directory = Directory()
+        self.placements = Placements()
+        self.transactions = Transactions(self.directory.use)
+        # The same, a step nearer: every acknowledgement looks whether there are any.
+        self.locks = self.transactions.locks
+        self.holds = Holds(self.directory, self.locks)
+
+    def due_ms(self) -> int | None:
+        """When something becomes too old, if the channel's time moves on; 0 if that must be told first."""
+        due = (self.directory.due_ms(), self.transactions.due_ms(), self.holds.due_ms())
+        return min((ms for ms in due if ms is not None), default=None)
+
+    @property
+    def stores(self) -> Iterator[Store]:
+        """All that refers to records in the journal."""
+        yield from self.directory
+        yield self.transactions.uncommitted
+        yield self.holds.acknowledgements
+
+    def store(self, id: int) -> Store | None:
+        """A destination; or, under the id 0, what is not committed; or the acknowledgements that are kept."""
+        if id == ACKNOWLEDGEMENTS:
+            return self.holds.acknowledgements
+        return self.directory.get(id) if id else self.transactions.uncommitted
+
+    def digest(self) -> bytes:
+        """BLAKE2b-16 over the logical part."""
+        return _digest_of(self._logical())
+
+    def capture(self) -> tuple[bytes, bytes]:
+        """The digest and the bytes of a checkpoint."""
+        logical = self._logical()
+        writer = Writer()
+        for destination in self.directory:
+            destination.write_places(writer)
+        self.transactions.write_places(writer)
+        self.holds.acknowledgements.write_places(writer)
+        head = _HEAD.pack(_MAGIC, len(logical))
+        return _digest_of(logical), b"".join((head, logical, *writer.parts))
+
+    def records(self) -> tuple[Location, ...]:
+        """Where the records lie that the state refers to, each once, in the order of the journal."""
+        found = {place: None for store in self.stores for place in store.index.records()}
+        return tuple(sorted(found))
+
+    def move_records(self, moved: Mapping[Location, Location]) -> None:
+        """The state came from another node: from now on it refers to copies in the journal of this one."""
+        for store in self.stores:
+            store.index.move_all(moved)
+
+    def _logical(self) -> bytes:
+        writer = Writer()
+        writer.u64(self.applied)
+        writer.u64(self.term)
+        writer.u16(self.primary)
+        writer.i64(self.log_time_ms)
+        self.times.write(writer)
+        writer.u64(self.directory.version)
+        writer.count(len(self.sessions))
+        for session in self.sessions:
+            session.write(writer)
+        self.outcomes.write(writer)
+        writer.count(len(self.directory))
+        for destination in self.directory:
+            writer.u8(KIND_TOPIC if isinstance(destination, Topic) else KIND_QUEUE)
+            destination.write_logical(writer)
+        self.placements.write(writer)
+        self.transactions.write_logical(writer)
+        self.holds.write_logical(writer)
+        return writer.join()
+
+    @classmethod
+    def restore(cls, data: Buffer) -> ChannelState:
+        """What `capture` wrote.
+
+        Raises `FormatMismatch` if another version wrote it, and `Unreadable` if this one did and cannot read
+        it: an older state may be a better one then.
+        """
+        view = memoryview(data)
+        start = bytes(view[: len(_MAGIC)])
+        if start.startswith(_FAMILY) and len(start) == len(_MAGIC) and start != _MAGIC:
+            raise FormatMismatch(
+                f"the state of the channel was written in format {start.decode(errors='replace')}, and this "
+                f"version of Antiphon reads {_MAGIC.decode()}: nothing was changed; start the version that "
+                "wrote it"
+            )
+        if len(view) < _HEAD.size or start != _MAGIC:
+            raise Unreadable("the bytes are no state of a channel")
+        _, logical_length = _HEAD.unpack_from(view)
+        places = _HEAD.size + logical_length
+        try:
+            state = cls()
+            state._read_logical(Reader(view[_HEAD.size : places]))
+            state._read_places(Reader(view[places:]))
+        except ProtocolError as error:
+            raise Unreadable(f"the state of the channel does not read: {error.text}") from error
+        except Exception as error:
+            # A fault of the software must not cost more than the state that shows it.
+            what = f"{type(error).__name__}: {error}"
+            raise Unreadable(f"the state of the channel does not read: {what}") from error
+        return state
+
+    def _read_logical(self, reader: Reader) -> None:
+        self.applied = reader.u64()
+        self.term = reader.u64()
+        self.primary = reader.u16()
+        self.log_time_ms = reader.i64()
+        self.times = LogTimes.read(reader)
+        self.directory.version = reader.u64()
+        for _ in range(reader.count(1)):
+            self.sessions.add(Session.read(reader))
+        self.outcomes = Outcomes.read(reader)
+        for _ in range(reader.count(1)):
+            self.directory.add(self._read_destination(reader.u8(), reader))
+        self.placements = Placements.read(reader)
+        self.transactions.read_logical(reader)
+        self.holds.read_logical(reader)
+        reader.finish()
+
+    def _read_destination(self, kind: int, reader: Reader) -> Destination:
+        if kind == KIND_QUEUE:
+            return Queue.read_logical(reader, self.directory.use)
+        if kind == KIND_TOPIC:
+            return Topic.read_logical(reader, self.directory.use)
+        raise ProtocolError(f"a destination of kind {kind}")
+
+    def _read_places(self, reader: Reader) -> None:
+        for destination in self.directory:
+            destination.read_places(reader, self.directory.use)
+        self.transactions.read_places(reader, self.directory.use)
+        self.holds.acknowledgements.read_places(reader, self.directory.use)
+        reader.finish()
+
+
+def _digest_of(logical: bytes) -> bytes:
+    return blake2b(logical, digest_size=DIGEST_BYTES).digest()

@@ -1,0 +1,158 @@
+"""Directory: the destinations of a channel by id and by name, and the subscriptions of its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from antiphon.errors import InvalidName
+from antiphon.message_manager.state.destinations.index import SegmentUse
+from antiphon.message_manager.state.destinations.queue import Queue
+from antiphon.message_manager.state.destinations.settings import complete, read_settings, spell
+from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.names import parse_destination
+from antiphon.wire.commands import CreateDestination
+
+# The kinds of destination as the CREATE command spells them.
+KIND_QUEUE: Final = 1
+KIND_TOPIC: Final = 2
+_PREFIXES = {KIND_QUEUE: "queue:", KIND_TOPIC: "topic:"}
+
+Destination: TypeAlias = Queue | Topic
+
+
+class Directory:
+    """What exists in a channel. Ids ascend in the order of creation and are never used twice."""
+
+    __slots__ = (
+        "_by_id",
+        "_by_name",
+        "_by_session",
+        "_durable",
+        "_subscriptions",
+        "_topics",
+        "use",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Destination] = {}
+        self._by_name: dict[str, Destination] = {}
+        self._topics: dict[int, Topic] = {}
+        self._subscriptions: dict[int, Subscription] = {}
+        # The durable ones by client id and name; the others by session and id.
+        self._durable: dict[tuple[str, str], Subscription] = {}
+        self._by_session: dict[int, dict[int, Subscription]] = {}
+        self.use = SegmentUse()
+        # The number of the command that last made or removed a destination.
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Destination]:
+        """By id, ascending: a created one has a higher id than all before."""
+        return iter(self._by_id.values())
+
+    @property
+    def topics(self) -> Iterator[Topic]:
+        """By id, ascending."""
+        return iter(self._topics.values())
+
+    def get(self, destination: int) -> Destination | None:
+        return self._by_id.get(destination)
+
+    def named(self, name: str) -> Destination | None:
+        """Look up `queue:orders`."""
+        return self._by_name.get(name)
+
+    def spelled(self, wish: CreateDestination) -> str:
+        """The full name of what a CREATE asks for; raises InvalidName if there can be no such thing."""
+        prefix = _PREFIXES.get(wish.kind)
+        if prefix is None:
+            raise InvalidName(f"there is no destination of kind {wish.kind}")
+        return str(parse_destination(prefix + wish.name))
+
+    def create(self, id: int, kind: int, name: str, settings: str) -> Destination:
+        """Make a destination; raises DestinationError if it cannot be set so."""
+        is_topic = kind == KIND_TOPIC
+        spelled = spell(complete(read_settings(settings, is_topic=is_topic), is_topic=is_topic))
+        made: Destination
+        if is_topic:
+            made = Topic(id=id, name=name, settings=spelled, use=self.use)
+        else:
+            made = Queue(id=id, name=name, settings=spelled, use=self.use)
+        self.add(made)
+        self.version = id
+        return made
+
+    def add(self, made: Destination) -> None:
+        assert made.name not in self._by_name, f"{made.name} exists already"
+        assert not self._by_id or made.id > next(reversed(self._by_id)), "ids of destinations do not ascend"
+        self._by_id[made.id] = made
+        self._by_name[made.name] = made
+        if isinstance(made, Topic):
+            self._topics[made.id] = made
+            for subscription in made.subscriptions.values():
+                self._enter(subscription)
+
+    def delete(self, gone: Destination, number: int) -> None:
+        """Remove a destination and all it holds, by the command of this number."""
+        self.version = number
+        if isinstance(gone, Topic):
+            for subscription in gone.subscriptions.values():
+                self._strike(subscription)
+            del self._topics[gone.id]
+        gone.index.clear(gone.stored)
+        del self._by_id[gone.id]
+        del self._by_name[gone.name]
+
+    def due_ms(self) -> int | None:
+        """When a message of some topic becomes too old; see `Topic.due_ms`."""
+        return min((due for topic in self.topics if (due := topic.due_ms()) is not None), default=None)
+
+    # -- subscriptions -----------------------------------------------------------
+
+    def source(self, destination: int, subscription: int) -> Queue | Subscription | None:
+        """The queue, or the subscription of the topic, that messages are taken from."""
+        if subscription:
+            found = self._subscriptions.get(subscription)
+            return found if found is not None and found.destination == destination else None
+        queue = self._by_id.get(destination)
+        return queue if isinstance(queue, Queue) else None
+
+    def subscription(self, id: int) -> Subscription | None:
+        return self._subscriptions.get(id)
+
+    def durable(self, client_id: str, name: str) -> Subscription | None:
+        return self._durable.get((client_id, name))
+
+    def of_session(self, session: int) -> list[Subscription]:
+        """The subscriptions that end with a session, in the order in which they were made."""
+        return [subscription for _, subscription in sorted(self._by_session.get(session, {}).items())]
+
+    def subscribe(self, subscription: Subscription) -> None:
+        subscription.topic.subscribe(subscription)
+        self._enter(subscription)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._strike(subscription)
+        subscription.topic.unsubscribe(subscription)
+
+    def _enter(self, subscription: Subscription) -> None:
+        self._subscriptions[subscription.id] = subscription
+        if subscription.is_durable:
+            self._durable[subscription.client_id, subscription.subscriber] = subscription
+        else:
+            self._by_session.setdefault(subscription.session, {})[subscription.id] = subscription
+
+    def _strike(self, subscription: Subscription) -> None:
+        del self._subscriptions[subscription.id]
+        if subscription.is_durable:
+            del self._durable[subscription.client_id, subscription.subscriber]
+            return
+        of_session = self._by_session[subscription.session]
+        del of_session[subscription.id]
+        if not of_session:
+            del self._by_session[subscription.session]

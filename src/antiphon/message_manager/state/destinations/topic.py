@@ -1,0 +1,300 @@
+"""Topic: messages stored once, however many subscriptions need them.
+
+Where it sits
+    bus -> manager -> TOPIC -> its subscriptions -> delivery
+
+What it promises
+    T1  published = kept + trimmed, always.
+    T2  A message that a subscription needs is kept. Beyond that it is kept until it is older than the
+        topic's retention, by the channel's time, or until more than `retention_bytes` are newer. While
+        somebody holds the topic from a number on (holds), nothing goes from there on.
+    T3  The same commands give the same state and the same digest on every replica, wherever each of
+        them keeps the bytes.
+    T4  A message is looked at when it comes, when it falls behind the horizon, and when a subscription
+        is done with it: by runs of numbers and by batches, never one by one.
+
+What it leaves to others
+    How far a subscriber has come is its subscription's business.
+
+The *horizon* is a number: everything up to it is too old, or too much, to be kept for its own sake. So
+what is kept below the horizon is what subscriptions need, and what is above it is kept for everybody.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import deque
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from antiphon.bus.ports import Location
+from antiphon.message_manager.state.destinations.counts import DeliveryCounts
+from antiphon.message_manager.state.destinations.index import BatchIndex, SegmentUse
+from antiphon.message_manager.state.destinations.queue import DIGEST_BYTES
+from antiphon.message_manager.state.destinations.settings import retention_of
+from antiphon.message_manager.state.destinations.subscription import Subscription
+from antiphon.ranges import Ranges
+from antiphon.wire.primitives import Reader, Writer
+
+MARKS_MAX: Final = 1_024
+"""So many marks of time share the age of retention, about: an hour is seen in steps of four seconds."""
+
+RANGES_FEW: Final = 4_096
+TRIM_SHARE: Final = 64
+"""With few ranges every byte too much goes at once. With many it goes when it is one part in so many of
+what is kept: each trimming moves all ranges behind it."""
+
+_PUBLISHED = struct.Struct("<BQII")
+_OF_SUBSCRIPTION = struct.Struct("<BQ")
+_ACKNOWLEDGED, _RETURNED, _SUBSCRIBED, _UNSUBSCRIBED = 2, 3, 4, 5
+
+
+class Mark(NamedTuple):
+    """Everything through this number was there at this time of the channel."""
+
+    through: int
+    time_ms: int
+
+
+class Topic:
+    """One topic. `id` is the number of the command that created it."""
+
+    __slots__ = (
+        "acknowledged",
+        "bytes",
+        "digest",
+        "fresh_bytes",
+        "held_from",
+        "horizon",
+        "id",
+        "index",
+        "last",
+        "live",
+        "lost_through",
+        "marked",
+        "marks",
+        "name",
+        "published",
+        "retention",
+        "settings",
+        "settings_version",
+        "subscriptions",
+        "trimmed",
+    )
+
+    # Deliveries are counted for each subscription.
+    counts = DeliveryCounts()
+
+    def __init__(self, *, id: int, name: str, settings: str, use: SegmentUse) -> None:
+        self.id = id
+        self.name = name
+        self.settings = settings
+        self.settings_version = 1
+        self.retention = retention_of(json.loads(settings))
+        # What is kept.
+        self.live = Ranges()
+        self.index = BatchIndex(use)
+        self.bytes = 0
+        self.published = 0
+        self.trimmed = 0
+        # Of all subscriptions together, also of those that are gone.
+        self.acknowledged = 0
+        # The last number that ever was a message of this topic.
+        self.last = 0
+        # The highest number that was trimmed: who reads on from it or from before misses something.
+        self.lost_through = 0
+        self.held_from: int | None = None
+        self.horizon = 0
+        # Bytes of what is above the horizon.
+        self.fresh_bytes = 0
+        # Marks ascend; those behind the horizon are gone. Everything through `marked` once had a mark.
+        self.marks: deque[Mark] = deque()
+        self.marked = 0
+        # By id, which is the order in which they came.
+        self.subscriptions: dict[int, Subscription] = {}
+        # Covers everything that ever happened to the topic, so that a checkpoint need not.
+        self.digest = bytes(DIGEST_BYTES)
+
+    @property
+    def stored(self) -> Ranges:
+        """What lies in the journal."""
+        return self.live
+
+    @property
+    def last_stored(self) -> int:
+        return self.last
+
+    def _remember(self, what: bytes) -> None:
+        self.digest = blake2b(self.digest + what, digest_size=DIGEST_BYTES).digest()
+
+    def _remember_of(self, what: int, subscription: Subscription, more: bytes = b"") -> None:
+        self._remember(_OF_SUBSCRIPTION.pack(what, subscription.id) + more)
+
+    # -- messages --------------------------------------------------------------
+
+    def publish(
+        self, first: int, count: int, skip: int, location: Location, offset: int, length: int, origin: bytes
+    ) -> None:
+        """Store a batch of `count` rows, the first `skip` of which are here already under other numbers.
+
+        The rows keep their numbers first … first+count-1; those of the skipped rows stay empty.
+        `origin` is the digest of the envelope, so that ours covers the contents.
+        """
+        stored = count - skip
+        size = length // count * stored
+        self.index.append(first, count, location, offset, length)
+        self.live.add(first + skip, first + count)
+        self.last = first + count - 1
+        self.published += stored
+        self.bytes += size
+        self.fresh_bytes += size
+        self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
+        if not self.retention.age_ms:
+            self._move_horizon(self.last)
+        elif self.fresh_bytes > self.retention.bytes:
+            self._shed(self.fresh_bytes - self.retention.bytes)
+
+    def acknowledged_by(self, subscription: Subscription, numbers: Ranges) -> None:
+        """The subscription is done with these messages, all of which are kept."""
+        self.acknowledged += numbers.count
+        self._remember_of(_ACKNOWLEDGED, subscription, numbers.encode())
+        if numbers.first <= self.horizon:
+            self._trim(numbers.clip(0, self.horizon + 1))
+
+    def returned_by(self, subscription: Subscription, numbers: Ranges) -> None:
+        """They were counted as delivered in vain."""
+        self._remember_of(_RETURNED, subscription, numbers.encode())
+
+    # -- subscriptions -----------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """From now on messages above its floor are kept for it."""
+        self.subscriptions[subscription.id] = subscription
+        subscription.begin()
+        self._remember_of(_SUBSCRIBED, subscription)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Nothing is kept for it any more."""
+        del self.subscriptions[subscription.id]
+        self._remember_of(_UNSUBSCRIBED, subscription)
+        self._trim(self.live.clip(subscription.floor + 1, self.horizon + 1))
+
+    # -- holds -------------------------------------------------------------------
+
+    def hold_from(self, position: int | None) -> None:
+        """Nothing goes from this number on; None: nobody needs that any more."""
+        before, self.held_from = self.held_from, position
+        if before is not None and before != position:
+            self._trim(self.live.clip(before, self.horizon + 1))
+
+    def held_again(self, position: int | None) -> None:
+        """A checkpoint was read: the topic was held from this number on. Nothing goes."""
+        self.held_from = position
+
+    # -- retention ---------------------------------------------------------------
+
+    def time_passed(self, now_ms: int) -> None:
+        """The channel's time has moved on: mark it, and let go of what has become too old (T2)."""
+        marks, age_ms = self.marks, self.retention.age_ms
+        if self.last > self.marked:
+            self.marked = self.last
+            # The last mark moves until it is far enough from the one before it. A message whose mark has
+            # moved is kept a little longer.
+            if len(marks) > 1 and (now_ms - marks[-2].time_ms) * MARKS_MAX < age_ms:
+                marks.pop()
+            marks.append(Mark(self.last, now_ms))
+        through = 0
+        while marks and now_ms - marks[0].time_ms >= age_ms:
+            through = marks.popleft().through
+        if through > self.horizon:
+            self._move_horizon(through)
+
+    def due_ms(self) -> int | None:
+        """When something becomes too old; 0 when that cannot be told before time is marked again."""
+        if self.horizon >= self.last:
+            return None
+        if self.marked < self.last:
+            return 0
+        return self.marks[0].time_ms + self.retention.age_ms
+
+    def _shed(self, excess: int) -> None:
+        """So many bytes too much are kept for their own sake."""
+        if len(self.live) > RANGES_FEW and excess * TRIM_SHARE < self.fresh_bytes:
+            return
+        self._move_horizon(self.index.reach(self.horizon + 1, excess, self.live) - 1)
+
+    def _move_horizon(self, through: int) -> None:
+        passed = self.live.clip(self.horizon + 1, through + 1)
+        self.horizon = through
+        while self.marks and self.marks[0].through <= through:
+            self.marks.popleft()
+        if passed:
+            self.fresh_bytes -= self.index.weigh(passed)
+            self._trim(passed)
+
+    def _trim(self, numbers: Ranges) -> None:
+        """Let go of those of these kept messages that no subscription and no hold needs."""
+        if self.held_from is not None and numbers and numbers.last >= self.held_from:
+            numbers = numbers.clip(0, self.held_from)
+        for subscription in self.subscriptions.values():
+            if not numbers:
+                return
+            if subscription.floor < numbers.last:
+                numbers = numbers.difference(subscription.needs(numbers))
+        if not numbers:
+            return
+        if len(numbers) > 1 and self.live.clip(numbers.first, numbers.last + 1) == numbers:
+            # Nobody holds anything back, so they go in one piece, however many batches they are.
+            self.live.remove(numbers.first, numbers.last + 1)
+        else:
+            self.live.remove_all(numbers)
+        self.bytes -= self.index.forget(numbers, self.live)
+        self.trimmed += numbers.count
+        self.lost_through = max(self.lost_through, numbers.last)
+
+    # -- bytes -----------------------------------------------------------------
+
+    def write_logical(self, writer: Writer) -> None:
+        """What every replica agrees on."""
+        writer.u64(self.id)
+        writer.text(self.name)
+        writer.text(self.settings)
+        writer.u32(self.settings_version)
+        for number in (self.published, self.trimmed, self.acknowledged, self.bytes, self.last):
+            writer.u64(number)
+        for number in (self.horizon, self.fresh_bytes, self.marked, self.lost_through):
+            writer.u64(number)
+        writer.raw(self.digest)
+        writer.bytes_(self.live.encode())
+        writer.count(len(self.marks))
+        for through, time_ms in self.marks:
+            writer.u64(through)
+            writer.i64(time_ms)
+        writer.count(len(self.subscriptions))
+        for subscription in self.subscriptions.values():
+            subscription.write(writer)
+
+    def write_places(self, writer: Writer) -> None:
+        """Where this replica keeps the bytes."""
+        self.index.write(writer, self.live)
+
+    @classmethod
+    def read_logical(cls, reader: Reader, use: SegmentUse) -> Topic:
+        topic = cls(id=reader.u64(), name=reader.text(), settings=reader.text(), use=use)
+        topic.settings_version = reader.u32()
+        topic.published, topic.trimmed, topic.acknowledged = reader.u64(), reader.u64(), reader.u64()
+        topic.bytes, topic.last = reader.u64(), reader.u64()
+        topic.horizon, topic.fresh_bytes, topic.marked = reader.u64(), reader.u64(), reader.u64()
+        topic.lost_through = reader.u64()
+        topic.digest = bytes(reader.raw(DIGEST_BYTES))
+        topic.live = Ranges.decode(reader.bytes_())
+        for _ in range(reader.count(8 + 8)):
+            topic.marks.append(Mark(reader.u64(), reader.i64()))
+        for _ in range(reader.count(8 + 16 + 2 + 2 + 8 + 8 + 4 + 4)):
+            subscription = Subscription.read(reader, topic)
+            topic.subscriptions[subscription.id] = subscription
+        return topic
+
+    def read_places(self, reader: Reader, use: SegmentUse) -> None:
+        self.index = BatchIndex.read(reader, use)
