@@ -13,6 +13,11 @@ from tests.tidy.source import Module, assert_none, modules, texts
 # A few lines of grace above what we aim at, which is 60. A file may be long: it has one subject.
 FUNCTION_LINES_MAX = 70
 
+# Lines of documents. Tables, code blocks, and a single link or piece of code cannot be broken.
+DOCUMENT_LINE_MAX = 110
+NOT_YET_BROKEN = {"ARCHITECTURE.md"}
+UNBREAKABLE = re.compile(r"(?:`[^`]*`|\[[^\]]*\]\([^)]*\)|\S)+")
+
 # Written in pieces, so that this file does not complain about itself.
 LEFTOVER = re.compile(r"\b(?:" + "|".join(["FIX" + "ME", "TO" + "DO", "X" * 3]) + r")\b")
 # Bugs are planted from outside, by patches in tests/planted.
@@ -124,6 +129,17 @@ def _are_faces(places: list[str]) -> bool:
     return len(places) == 2 and all(any(place.startswith(face) for place in places) for face in FACES)
 
 
+def long_lines(path: str, text: str) -> Iterator[str]:
+    """Lines of a document that are too long and could be broken."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        is_code ^= line.lstrip().startswith("```")
+        if is_code or len(line) <= DOCUMENT_LINE_MAX or line.startswith("|"):
+            continue
+        if len(UNBREAKABLE.findall(line.lstrip(" -*0123456789."))) > 1:
+            yield f"{path}:{number}: {len(line)} characters, over {DOCUMENT_LINE_MAX}"
+
+
 def sleeps(module: Module) -> Iterator[str]:
     """Calls that wait for time to pass. `asyncio.sleep(0)` only lets others run and is fine."""
     names = {"time.sleep", "asyncio.sleep"}
@@ -174,6 +190,11 @@ def test_a_class_name_stands_for_one_thing() -> None:
     known = set(TWICE.split())
     assert_none([f"{name}: {' and '.join(found[name])}" for name in sorted(set(found) - known)])
     assert known <= set(found), "these stand for one thing by now: take them off the list"
+
+
+def test_lines_of_documents_can_be_read() -> None:
+    documents = [(path, text) for path, text in texts() if path.endswith(".md")]
+    assert_none([c for path, text in documents for c in long_lines(path, text) if path not in NOT_YET_BROKEN])
 
 
 def test_tests_do_not_sleep() -> None:
@@ -242,3 +263,22 @@ def test_both_faces_of_the_client_use_the_same_names() -> None:
 def test_a_giant_is_seen() -> None:
     body = "    pass\n" * FUNCTION_LINES_MAX
     assert len(list(long_functions(Module.parse("src/antiphon/a.py", f"def giant():\n{body}")))) == 1
+
+
+def test_a_long_line_of_a_document_is_seen() -> None:
+    assert len(list(long_lines("a.md", "- " + "word " * 30))) == 1
+    assert len(list(long_lines("a.md", "```\n" + "x" * 200 + "\n```\n" + "word " * 30))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 21,
+        "| a cell |" + " word" * 30 + " |",
+        "```\n" + "word " * 30 + "\n```",
+        f"- [a page]({'long/' * 30})",
+        "`call(" + "a, " * 40 + ")`",
+    ],
+)
+def test_a_line_that_cannot_be_broken_passes(text: str) -> None:
+    assert list(long_lines("a.md", text)) == []
