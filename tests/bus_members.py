@@ -23,9 +23,9 @@ from typing import Any
 from antiphon.bus.codec import NO_DISK
 from antiphon.errors import NodeError
 from antiphon.runtime.cluster_data import free_ports
-from antiphon.transport.interface import Lane
 from antiphon.transport.key_file import generate_key_file
 from antiphon.transport.sockets import open_multicast
+from antiphon.wire.lanes import Lane
 
 READY_SECONDS = 60.0
 ANSWER_SECONDS = 60.0

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
-from antiphon.bus.producer import FOR_PRODUCER, OF_PRODUCER
+from antiphon.bus.producer import OF_PRODUCER
+from antiphon.bus.schema import Machine, heard_by
 from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager import effects as door
 from antiphon.client_manager.manager import ClientManager
@@ -37,47 +38,13 @@ from antiphon.message_manager.effects import Propose
 from antiphon.standing import Agreed, Standing
 
 # Sets, and asked for the very type: every message of the bus is held against them.
-FOR_MESSAGE_MANAGER = frozenset[type[said.BusMessage]](
-    (
-        said.Register,
-        said.Unregister,
-        said.Credits,
-        said.DeliverAck,
-        said.Lookup,
-        said.SessionDetached,
-        said.BrowseRequest,
-        said.RangeRequest,
-        said.RangeAsk,
-        said.AppliedGet,
-        said.BatchGet,
-        said.BatchReply,
-    )
-)
-FOR_CLIENT_MANAGER = frozenset[type[said.BusMessage]](
-    (
-        said.Registered,
-        said.Unregistered,
-        said.SessionDetachedHeard,
-        said.Deliver,
-        said.DeliverHead,
-        said.ConsumerEnded,
-        said.Drained,
-        said.BrowseReply,
-        said.RangeReply,
-        said.RangeTold,
-        said.LookupReply,
-        said.Advertised,
-        said.InDoubt,
-        said.Unfinished,
-    )
-)
+_FOR_MESSAGE_MANAGER = heard_by(Machine.MESSAGE_MANAGER)
+_FOR_CLIENT_MANAGER = heard_by(Machine.CLIENT_MANAGER)
+_FOR_PRODUCER = heard_by(Machine.PRODUCER)
+_FOR_LISTENER = heard_by(Machine.LISTENER)
+_OF_PRODUCER = frozenset(OF_PRODUCER)
 
 NEVER_NS = 1 << 62
-
-FOR_LISTENER = (said.Heartbeat, said.Presence)
-
-_FOR_PRODUCER = frozenset(FOR_PRODUCER)
-_OF_PRODUCER = frozenset(OF_PRODUCER)
 
 _CLAIM = int(said.EntryKind.PRIMARY_CLAIM)
 
@@ -190,12 +157,12 @@ class Node:
         if self.loopback is not None and sender == self.node_id:
             message = self.loopback(message)
         kind = type(message)
-        if kind in FOR_MESSAGE_MANAGER:
+        if kind in _FOR_MESSAGE_MANAGER:
             if parts.manager is not None:
                 parts.manager.receive(self._now_ns, sender, message)
                 parts.manager_heard = True
-        elif kind in FOR_CLIENT_MANAGER:
-            self._tell_client_manager(door.ChannelEvent(parts.name, message))  # type: ignore[arg-type]
+        elif kind in _FOR_CLIENT_MANAGER:
+            self._tell_client_manager(door.ChannelEvent(parts.name, message))
         elif isinstance(message, said.AdminAsk):
             self._send(parts, sender, self.standing.answer(message))
         elif isinstance(message, said.AdminAnswer):
@@ -205,7 +172,7 @@ class Node:
             if kind in _FOR_PRODUCER:
                 parts.for_producer.append(event)
             if parts.listener is not None:
-                if kind in FOR_LISTENER:
+                if kind in _FOR_LISTENER:
                     parts.for_listener.append(event)
             # The roles of this node have heard each other already; see `Replica`.
             elif sender != self.node_id or kind in _OF_PRODUCER:

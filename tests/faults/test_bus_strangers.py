@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.transport.interface import Lane
 from antiphon.transport.key_file import read_key_file
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.sealing import Sealer
 from antiphon.transport.sockets import open_multicast
+from antiphon.wire.lanes import Lane
 from tests.bus_members import (
     LOOPBACK,
     NO_MULTICAST,

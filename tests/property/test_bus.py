@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -31,10 +31,12 @@ from antiphon.bus.records import (
 )
 from antiphon.bus.recovery import recover
 from antiphon.bus.reign import Reign
+from antiphon.bus.schema import KINDS
 from antiphon.bus.superblock import Superblock
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid, make_epoch
 from antiphon.ranges import Ranges
+from antiphon.wire import layout
 from antiphon.wire.commands import Outcome, OutcomeCode
 from tests.unit.bus.stage import MemoryPayloads
 from tests.unit.bus.test_recovery import at, found
@@ -74,78 +76,60 @@ ranges = st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 99)), max_size
 )
 takers = st.lists(st.builds(m.Taker, u64, u64, u64), max_size=3).map(tuple)
 targets = st.builds(m.Target, u16, u64, takers, u64)
-by_name: dict[str, st.SearchStrategy[Any]] = {
-    "mid": mids,
-    "mids": st.lists(mids, max_size=3).map(tuple),
-    "unknown": st.lists(mids, max_size=3).map(tuple),
-    "firsts": st.lists(u64, max_size=3).map(tuple),
-    "destinations": st.lists(u64, max_size=3).map(tuple),
-    "entries": entry_lists(),
-    "digest": ids,
-    "checksum": ids,
-    "run_id": ids,
-    "payload": st.binary(max_size=50),
-    "reason": st.sampled_from(NackReason),
-    "status": st.sampled_from(ServerStatus),
-    "config_digest": st.binary(max_size=20),
-    "exceptions": st.lists(outcomes, max_size=3).map(tuple),
-    "held": ranges,
-    "lost": ranges,
-    "missing": ranges,
-    "space": st.sampled_from(SpaceState),
-    "targets": st.lists(targets, max_size=3).map(tuple),
-    "number": u32,
-    "pieces": st.lists(pieces, max_size=3).map(tuple),
-    "pid": u16,
-    "count": u32,
-    "most": u32,
-    "limit": u32,
-    "generation": u32,
-    "session": u128,
-    "messages": u32,
-    "config_id": u32,
-    "config": st.binary(max_size=50),
-    "bytes_max": u32,
-    "places": st.lists(st.builds(m.Place, u32, u32, u32, u64), max_size=3).map(tuple),
-    "data": st.binary(max_size=50),
-    "since": st.lists(u64, max_size=3).map(tuple),
-    "page": st.lists(st.binary(max_size=30), max_size=3),
-    "page_bytes": u32,
-    "wait_ms": u32,
-    "ahead": u16,
-}
-items_of = {
-    m.DataReport: st.lists(items, max_size=3),
-    m.Envelopes: st.lists(datas, max_size=3),
-    m.FetchDataReply: st.lists(datas, max_size=3),
-    m.FetchRangeReply: st.lists(datas, max_size=3),
-    m.StoredReply: st.lists(datas, max_size=3),
-    m.BatchReply: st.lists(datas, max_size=3),
-    m.Credits: st.lists(st.builds(m.ConsumerCredit, u64, u64, u64), max_size=3),
+
+
+def some(elements: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(elements, max_size=3).map(tuple)
+
+
+def field_of(annotation: Any) -> Any:
+    return annotation.__metadata__[0]
+
+
+# What may stand in a field, by its format.
+by_format: dict[int, st.SearchStrategy[Any]] = {
+    id(field_of(annotation)): values
+    for annotation, values in [
+        (layout.U16, u16),
+        (layout.U32, u32),
+        (layout.U64, u64),
+        (layout.U128, u128),
+        (layout.Bool, st.booleans()),
+        (layout.Text, texts),
+        (layout.Document, texts),
+        (layout.Texts, some(texts)),
+        (layout.U32s, some(u32)),
+        (layout.U64s, some(u64)),
+        (layout.Bytes, st.binary(max_size=50)),
+        (layout.Bytes16, ids),
+        (layout.View, st.binary(max_size=50)),
+        (layout.SomeRanges, ranges),
+        (m.MidField, mids),
+        (m.Mids, some(mids)),
+        (m.Outcomes, some(outcomes)),
+        (m.EntriesField, entry_lists()),
+        (m.Datas, some(datas)),
+        (m.ReportItems, some(items)),
+        (m.ReasonField, st.sampled_from(NackReason)),
+        (m.SpaceField, st.sampled_from(SpaceState)),
+        (m.StatusField, st.sampled_from(ServerStatus)),
+        (m.Places, some(st.builds(m.Place, u32, u32, u32, u64))),
+        (m.Buffers, st.lists(st.binary(max_size=30), max_size=3)),
+        (m.ConsumerCredits, some(st.builds(m.ConsumerCredit, u64, u64, u64, st.booleans()))),
+        (m.Pieces, some(pieces)),
+        (m.Targets, some(targets)),
+    ]
 }
 
 
 def strategy_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     if kind is m.Data:
         return datas
-    parts = {}
-    for field in fields(kind):
-        if field.name == "items":
-            parts[field.name] = items_of[kind].map(tuple)
-        elif field.type == "str":
-            parts[field.name] = texts
-        elif field.type == "tuple[str, ...]":
-            parts[field.name] = st.lists(texts, max_size=3).map(tuple)
-        elif field.type == "tuple[int, ...]" and kind is m.Unfinished:
-            parts[field.name] = st.lists(u32, max_size=3).map(tuple)
-        elif field.type == "bool":
-            parts[field.name] = st.booleans()
-        else:
-            parts[field.name] = by_name.get(field.name, u64)
-    return st.builds(kind, **parts)
+    hints = get_type_hints(kind, include_extras=True)
+    return st.builds(kind, **{name: by_format[id(field_of(hint))] for name, hint in hints.items()})
 
 
-MESSAGES = get_args(m.BusMessage)
+MESSAGES = tuple(KINDS)
 messages = st.one_of([strategy_of(kind) for kind in MESSAGES])
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from antiphon.errors import LocalError, NodeError, ProtocolError
 from antiphon.transport import packing as p
 from antiphon.transport.faults import FaultRules
-from antiphon.transport.interface import Lane
 from antiphon.transport.keys import parse_keys
 from antiphon.transport.reassembly import Assembler
 from antiphon.transport.replay import ReplayWindow
 from antiphon.transport.sealing import LANE, UNICAST
+from antiphon.wire.lanes import Lane
 from tests.unit.transport.links import Network, settings_of
 
 frames = st.lists(st.binary(max_size=700), max_size=20)

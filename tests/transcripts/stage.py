@@ -56,12 +56,14 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
+from antiphon.bus.schema import Machine, heard_by
 from antiphon.bus.sequencer import State
 from antiphon.journal.checkpoints import Checkpoint
 from tests.transcripts.shelf import Shelf, StagePayloads
 from tests.transcripts.wording import Wording, epoch_name, kind_name, letter, letters
 from tests.unit.bus.stage import MemoryPayloads, StageDisk, command
 
+FOR_PRODUCER = heard_by(Machine.PRODUCER)
 NEVER_SHOWN = m.HeartbeatAck | m.Presence | m.AppliedGet
 WIDTH = 100
 
@@ -154,6 +156,7 @@ class Life:
             heard, self._replica_hears = self._replica_hears, []
             self._perform(self.replica.step(self.stage.now_ns, heard), self._producer_hears)
             heard, self._producer_hears = self._producer_hears, []
+            heard = [e for e in heard if not isinstance(e, Received) or type(e.message) in FOR_PRODUCER]
             self._perform(self.producer.step(self.stage.now_ns, heard), self._replica_hears)
 
     @property

@@ -42,6 +42,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import StableDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import EntryKind
+from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import ProtocolError
 from antiphon.ids import epoch_node
 from antiphon.wire.primitives import Buffer, Reader, Writer
@@ -165,6 +166,8 @@ class CheckpointServer:
                     self._write_at = now_ns + WRITE_AGAIN_MS * MS
                 case Learned():
                     self._on_learned(event, out)
+                case Received(_, message):
+                    not_for(Machine.CHECKPOINT_SERVER, message)
                 case _:
                     pass
         if self._write_at is not None and now_ns >= self._write_at and self._writing is not None:

@@ -77,6 +77,7 @@ from antiphon.bus.records import (
     encode_appended,
     encode_order,
 )
+from antiphon.bus.schema import Machine, not_for
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import epoch_node
 
@@ -271,7 +272,7 @@ class CommitServer:
                 if self._may_encourage(now_ns, message):
                     out.append(Send(sender, m.PreSealOk(message.counter)))
             case _:
-                pass
+                not_for(Machine.COMMIT_SERVER, message)
 
     def _may_encourage(self, now_ns: int, asked: m.PreSeal) -> bool:
         """Nobody leads as far as we hear, and the candidate is not far behind, or nobody led for long."""

@@ -40,12 +40,12 @@ from antiphon.bus.effects import (
     Spoilt,
     Synced,
 )
-from antiphon.bus.entries import COUNT_MAX
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
-from antiphon.bus.messages import Entry, EntryKind, NackReason, ReportItem, digest_of_parts
+from antiphon.bus.messages import COUNT_MAX, Entry, EntryKind, NackReason, ReportItem, digest_of_parts
 from antiphon.bus.ports import CommittedOrder, JournalCounter, Payloads
 from antiphon.bus.prefix import Prefix
+from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.ids import Mid, epoch_node
 from antiphon.journal.recovery import Stored
@@ -233,7 +233,7 @@ class DataServer:
             case m.FetchDataReply() | m.FetchRangeReply():
                 self._on_data(message.items, out, is_first_hand=False)
             case _:
-                pass
+                not_for(Machine.DATA_SERVER, message)
 
     def _on_data(self, datas: Sequence[m.Data], out: list[RoleEffect], *, is_first_hand: bool) -> None:
         # As many as there are envelopes, so what can be looked up before the loop is.

@@ -39,6 +39,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import NO_DIGEST
 from antiphon.bus.ports import Location, Payloads
+from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged
 
 
@@ -84,6 +85,8 @@ class Holder:
                     # What is kept for others is the first that goes; they can begin again.
                     self._held.clear()
                     self._until.clear()
+                case Received(_, message):
+                    not_for(Machine.HOLDER, message)
                 case _:
                     pass
         for n in [n for n, until in self._until.items() if now_ns >= until]:

@@ -72,6 +72,7 @@ from antiphon.bus.ledger import Ledger
 from antiphon.bus.member import Member
 from antiphon.bus.messages import Entry, EntryKind, Place, digest_of
 from antiphon.bus.ports import JournalCounter, Location, Payloads, identity_of
+from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid, epoch_node
 
@@ -295,7 +296,7 @@ class Joiner:
                 if self._transfer is not None and sender == self._transfer.holder:
                     self._on_stored(now_ns, self._transfer, message, out)
             case _:
-                pass
+                not_for(Machine.JOINER, message)
 
     def _on_order(self, sender: int, base: int, entries: tuple[Entry, ...]) -> None:
         if sender in self._log_keepers:

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from antiphon.bus.entries import ENTRY_BYTES_MIN
 from antiphon.bus.group import KIB, MS, GroupConfig
+from antiphon.bus.messages import ENTRY_BYTES_MIN
 
 # What one submit costs on disk beside its payloads: each 4 KiB of order is written twice, and what is
 # synced with it begins on a new page.

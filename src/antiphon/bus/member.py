@@ -46,6 +46,7 @@ from antiphon.bus.ledger import Ledger, Row
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.repair import Repair
+from antiphon.bus.schema import Machine, not_for
 from antiphon.ids import Mid, epoch_node
 
 _ANSWERS = (m.FetchIdReply, m.FetchRangeReply)
@@ -132,6 +133,8 @@ class Member:
                         self._informed = event.sender
                 elif type(message) is m.ProducerStateGet:
                     asked.append((event.sender, message.pid))
+                else:
+                    not_for(Machine.MEMBER, message)
             elif type(event) is Installed:
                 learned = self._install(event, learned, out)
         notable: tuple[Entry, ...] = ()

@@ -1,108 +1,92 @@
 """What the nodes of a channel say to each other.
 
-One frozen dataclass per message, nouns named as in the protocol. `codec.py` gives each its bytes;
-the memory transport hands the objects over as they are.
+One frozen dataclass per message, nouns named as in the protocol: `declare` says its number, who listens to it
+and on which lane it goes, and its fields say its bytes (see `schema.py`). The memory transport hands the
+objects over as they are.
+
+Entries, envelopes and items of a report, of which a message can have hundreds, are written and read in one
+sweep. Payloads and batches come out as views into what was decoded, except small ones among several.
+
+The first part is the order's: what the roles of the bus say. The second part is what client managers and
+message managers say to each other, and nodes about themselves. None of that is ordered: what must survive is
+a command in an envelope.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
+from itertools import accumulate
 from struct import Struct
-from typing import Final, NamedTuple
+from struct import error as StructError
+from typing import Annotated, Any, Final, NamedTuple
 
 from xxhash import xxh3_128_digest
 
-# Named here, too: whoever speaks on the bus finds everything that is said on it in one place.
-from antiphon.bus.tier_messages import (
-    AdminAnswer as AdminAnswer,
-)
-from antiphon.bus.tier_messages import (
-    AdminAsk as AdminAsk,
-)
-from antiphon.bus.tier_messages import (
-    Advertised as Advertised,
-)
-from antiphon.bus.tier_messages import (
-    BrowseReply as BrowseReply,
-)
-from antiphon.bus.tier_messages import (
-    BrowseRequest as BrowseRequest,
-)
-from antiphon.bus.tier_messages import (
-    ConsumerCredit as ConsumerCredit,
-)
-from antiphon.bus.tier_messages import (
-    ConsumerEnded as ConsumerEnded,
-)
-from antiphon.bus.tier_messages import (
-    Credits as Credits,
-)
-from antiphon.bus.tier_messages import (
-    Deliver as Deliver,
-)
-from antiphon.bus.tier_messages import (
-    DeliverAck as DeliverAck,
-)
-from antiphon.bus.tier_messages import (
-    DeliverHead as DeliverHead,
-)
-from antiphon.bus.tier_messages import (
-    Drained as Drained,
-)
-from antiphon.bus.tier_messages import (
-    InDoubt as InDoubt,
-)
-from antiphon.bus.tier_messages import (
-    Lookup as Lookup,
-)
-from antiphon.bus.tier_messages import (
-    LookupReply as LookupReply,
-)
-from antiphon.bus.tier_messages import (
-    Piece as Piece,
-)
-from antiphon.bus.tier_messages import (
-    RangeAsk as RangeAsk,
-)
-from antiphon.bus.tier_messages import (
-    RangeReply as RangeReply,
-)
-from antiphon.bus.tier_messages import (
-    RangeRequest as RangeRequest,
-)
-from antiphon.bus.tier_messages import (
-    RangeTold as RangeTold,
-)
-from antiphon.bus.tier_messages import (
-    Register as Register,
-)
-from antiphon.bus.tier_messages import (
-    Registered as Registered,
-)
-from antiphon.bus.tier_messages import (
-    SessionDetached as SessionDetached,
-)
-from antiphon.bus.tier_messages import (
-    SessionDetachedHeard as SessionDetachedHeard,
-)
-from antiphon.bus.tier_messages import (
-    Taker as Taker,
-)
-from antiphon.bus.tier_messages import (
-    Target as Target,
-)
-from antiphon.bus.tier_messages import (
-    Unfinished as Unfinished,
-)
-from antiphon.bus.tier_messages import (
-    Unregister as Unregister,
-)
-from antiphon.bus.tier_messages import (
-    Unregistered as Unregistered,
-)
+from antiphon.bus.schema import TO_ONE, Machine, declare
+from antiphon.errors import ProtocolError
 from antiphon.ids import MID_STRUCT, Mid
-from antiphon.wire.commands import Outcome
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import Outcome, read_outcomes, write_outcomes
+from antiphon.wire.lanes import Lane
+from antiphon.wire.layout import (
+    U16,
+    U32,
+    U64,
+    U128,
+    Bool,
+    Bytes,
+    Bytes16,
+    Document,
+    Field,
+    Layout,
+    SomeRanges,
+    Text,
+    Texts,
+    U32s,
+    U64s,
+    View,
+    enum_of,
+    list_of,
+)
+from antiphon.wire.primitives import Buffer, Reader, Writer, pack
+from antiphon.wire.transactions import STAGED_MESSAGES_MAX
+
+MEMBER, DATA_SERVER, SEQUENCER = Machine.MEMBER, Machine.DATA_SERVER, Machine.SEQUENCER
+COMMIT_SERVER, VOTER, LEARNER = Machine.COMMIT_SERVER, Machine.VOTER, Machine.LEARNER
+CHECKPOINT_SERVER, HOLDER, JOINER = Machine.CHECKPOINT_SERVER, Machine.HOLDER, Machine.JOINER
+PRESENCE, PRODUCER, LISTENER = Machine.PRESENCE, Machine.PRODUCER, Machine.LISTENER
+MESSAGE_MANAGER, CLIENT_MANAGER, NODE = Machine.MESSAGE_MANAGER, Machine.CLIENT_MANAGER, Machine.NODE
+
+
+class BusMessage:
+    """What a node of a channel sends to others, or one machine of a node to another."""
+
+    __slots__ = ()
+
+
+# What a tuple with names does when it is made, without the Python call around it: half the time.
+_new = tuple.__new__
+
+
+def _write_mid(writer: Writer, mid: Mid) -> None:
+    writer.raw(pack(MID_STRUCT, *mid))
+
+
+def _read_mid(reader: Reader) -> Mid:
+    return Mid(*reader.numbers(MID_STRUCT))
+
+
+_MID: Final = Field(_write_mid, _read_mid)
+MidField = Annotated[Mid, _MID]
+Mids = Annotated[tuple[Mid, ...], list_of(_MID, MID_STRUCT.size)]
+Outcomes = Annotated[
+    tuple[Outcome, ...], Field(write_outcomes, lambda reader: read_outcomes(reader, Outcome))
+]
+
+# --- entries of the log --------------------------------------------------------------------------
 
 
 class EntryKind(IntEnum):
@@ -158,6 +142,212 @@ def digest_of_parts(pid: int, pe: int, pseq: int, ts: int, count: int, payload: 
     return xxh3_128_digest(_DIGEST_HEAD.pack(pid, pe, pseq, ts, count) + xxh3_128_digest(payload))
 
 
+# first, count, kind, pid, pe, pseq, ts, digest, length of the detail
+_ENTRY = Struct("<QIBHQQQ16sH")
+ENTRY_BYTES_MIN: Final = _ENTRY.size
+COUNT_MAX: Final = STAGED_MESSAGES_MAX
+"""The most numbers one envelope may take: those of the largest commit, which cannot be cut in two."""
+
+_NUMBER_END: Final = 1 << 64
+_KINDS: Final = {int(kind): kind for kind in EntryKind}
+
+
+class Entries(tuple[Entry, ...]):
+    """Entries that know their bytes: what is said to several and written down is encoded once."""
+
+    encoded: bytes
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Entries:
+        made = cls(entries)
+        made.encoded = _encode(made)
+        return made
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """The entries end to end, without a count."""
+    return entries.encoded if type(entries) is Entries else _encode(entries)
+
+
+def _encode(entries: Sequence[Entry]) -> bytes:
+    pack = _ENTRY.pack
+    return b"".join(
+        [
+            pack(first, count, kind, mid[0], mid[1], mid[2], ts, digest, len(detail)) + detail
+            for first, count, kind, mid, ts, digest, detail in entries
+        ]
+    )
+
+
+def write_entries(writer: Writer, entries: Sequence[Entry]) -> None:
+    """A count, then the entries."""
+    writer.count(len(entries))
+    try:
+        writer.raw(encode_entries(entries))
+    except StructError as error:
+        raise ValueError(f"an entry that does not fit: {error}") from None
+
+
+def read_entries(reader: Reader) -> tuple[Entry, ...]:
+    """What `write_entries` wrote: whole entries, each beginning where the one before ends."""
+    count = reader.count(ENTRY_BYTES_MIN)
+    size = count * ENTRY_BYTES_MIN
+    plain = _read_plain(bytes(reader.ahead(size)))
+    if plain is not None:
+        reader.raw(size)
+        return plain
+    rows: list[tuple[Any, ...]] = []
+    details: list[bytes] = []
+    for _ in range(count):
+        rows.append(reader.numbers(_ENTRY))
+        details.append(bytes(reader.raw(rows[-1][8])))
+    return tuple(_checked(rows, details))
+
+
+# What a commit server is told to write, it is soon told to be committed: in the same bytes, as a rule.
+@lru_cache(maxsize=32)
+def _read_plain(data: bytes) -> Entries | None:
+    """Entries without details, as a rule all are: rows of one length, which are read in one sweep."""
+    rows = list(_ENTRY.iter_unpack(data))
+    if any(row[8] for row in rows):
+        return None
+    entries = Entries(_checked(rows, []))
+    entries.encoded = data
+    return entries
+
+
+def _checked(rows: list[tuple[Any, ...]], details: list[bytes]) -> list[Entry]:
+    entries: list[Entry] = []
+    expected = 0
+    new, kinds = _new, _KINDS
+    for first, count, kind_number, pid, pe, pseq, ts, digest, _ in rows:
+        kind = kinds.get(kind_number)
+        if kind is None:
+            raise ProtocolError(f"an entry of kind {kind_number}")
+        if not 1 <= count <= COUNT_MAX:
+            raise ProtocolError(f"an entry that takes {count} numbers")
+        if first < 1 or (expected and first != expected):
+            raise ProtocolError(f"an entry at {first} where {expected or 'a number'} was expected")
+        expected = first + count
+        detail = details[len(entries)] if details else b""
+        entries.append(new(Entry, (first, count, kind, new(Mid, (pid, pe, pseq)), ts, digest, detail)))
+    if expected > _NUMBER_END:
+        raise ProtocolError(f"entries up to {expected - 1}, which does not fit 64 bits")
+    return entries
+
+
+EntriesField = Annotated[tuple[Entry, ...], Field(write_entries, read_entries)]
+
+
+# --- envelopes and reports -----------------------------------------------------------------------
+
+_ITEM = Struct("<HQQQII16s")
+_DATA = Struct("<HQQQI16sI")
+_COPIED_BYTES: Final = 65_536
+ENVELOPE_BYTES: Final = _DATA.size
+"""What one of several envelopes takes beside its payload."""
+
+
+class _DataFields(NamedTuple):
+    mid: Mid
+    ts: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    digest: bytes
+    payload: bytes | memoryview
+
+
+def _write_data(writer: Writer, data: _DataFields) -> None:
+    payload = data.payload
+    writer.parts += (pack(_DATA, *data.mid, data.ts, data.count, data.digest, len(payload)), payload)
+
+
+def _read_data(reader: Reader) -> Data:
+    pid, pe, pseq, ts, count, digest, size = reader.numbers(_DATA)
+    return Data(Mid(pid, pe, pseq), ts, count, digest, reader.raw(size))
+
+
+@declare(1, to=DATA_SERVER, lane=Lane.DATA, by_hand=Field(_write_data, _read_data))
+class Data(_DataFields, BusMessage):
+    """An envelope, from its producer to all data servers.
+
+    A tuple and not a dataclass like its neighbours: it is made for every envelope that passes. Its bytes are
+    written by hand: it is the one that is large.
+    """
+
+    __slots__ = ()
+
+
+def _write_datas(writer: Writer, datas: tuple[Data, ...]) -> None:
+    """A count, then what is known of each, then the payloads end to end."""
+    write = _DATA.pack
+    writer.count(len(datas))
+    try:
+        rows = [
+            write(pid, pe, pseq, ts, count, digest, len(payload))
+            for (pid, pe, pseq), ts, count, digest, payload in datas
+        ]
+    except StructError as error:
+        raise ValueError(f"an envelope that does not fit: {error}") from None
+    writer.raw(b"".join(rows))
+    writer.parts += [payload for _, _, _, _, payload in datas]
+
+
+def _read_datas(reader: Reader) -> tuple[Data, ...]:
+    count = reader.count(_DATA.size)
+    rows = list(_DATA.iter_unpack(reader.raw(count * _DATA.size)))
+    total = sum([row[6] for row in rows])
+    payloads: Buffer = reader.raw(total)
+    if count > 1 and total <= _COPIED_BYTES:
+        # A piece of bytes costs less than a view, and does not keep its neighbours in memory.
+        payloads = bytes(payloads)
+    ends = accumulate([row[6] for row in rows])
+    return tuple(
+        [
+            _new(Data, (_new(Mid, (pid, pe, pseq)), ts, count, digest, payloads[end - size : end]))
+            for (pid, pe, pseq, ts, count, digest, size), end in zip(rows, ends, strict=True)
+        ]
+    )
+
+
+Datas = Annotated[tuple[Data, ...], Field(_write_datas, _read_datas)]
+
+
+class ReportItem(NamedTuple):
+    """One envelope that a data server holds durably; `size` is the length of its payload."""
+
+    mid: Mid
+    ts: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    digest: bytes
+    size: int = 0
+
+
+def _write_items(writer: Writer, items: tuple[ReportItem, ...]) -> None:
+    write = _ITEM.pack
+    writer.count(len(items))
+    try:
+        rows = [
+            write(pid, pe, pseq, ts, count, size, digest)
+            for (pid, pe, pseq), ts, count, digest, size in items
+        ]
+    except StructError as error:
+        raise ValueError(f"an item that does not fit: {error}") from None
+    writer.raw(b"".join(rows))
+
+
+def _read_items(reader: Reader) -> tuple[ReportItem, ...]:
+    rows = _ITEM.iter_unpack(reader.raw(reader.count(_ITEM.size) * _ITEM.size))
+    return tuple(
+        [
+            _new(ReportItem, (_new(Mid, (pid, pe, pseq)), ts, count, digest, size))
+            for pid, pe, pseq, ts, count, size, digest in rows
+        ]
+    )
+
+
+ReportItems = Annotated[tuple[ReportItem, ...], Field(_write_items, _read_items)]
+
+
 class NackReason(IntEnum):
     """Why the sequencer will not number an envelope."""
 
@@ -189,198 +379,212 @@ class ServerStatus(IntEnum):
     RETIRED = 4
 
 
-class ReportItem(NamedTuple):
-    """One envelope that a data server holds durably; `size` is the length of its payload."""
-
-    mid: Mid
-    ts: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name
-    digest: bytes
-    size: int = 0
+ReasonField = Annotated[NackReason, enum_of(NackReason)]
+SpaceField = Annotated[SpaceState, enum_of(SpaceState)]
+StatusField = Annotated[ServerStatus, enum_of(ServerStatus)]
 
 
-class Data(NamedTuple):
-    """An envelope, from its producer to all data servers.
-
-    A tuple and not a dataclass like its neighbours: it is made for every envelope that passes.
-    """
-
-    mid: Mid
-    ts: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name
-    digest: bytes
-    payload: bytes | memoryview
+# --- the order -----------------------------------------------------------------------------------
 
 
+@declare(64, to=DATA_SERVER, lane=Lane.DATA)
 @dataclass(frozen=True, slots=True)
-class Envelopes:
+class Envelopes(BusMessage):
     """Several DATA that one producer sent in one step, each as good as if it had come alone."""
 
-    items: tuple[Data, ...]
+    items: Datas
 
 
+@declare(2, to=PRODUCER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class Published:
+class Published(BusMessage):
     """A data server to a producer: that envelope is committed already, up to and including its pseq."""
 
-    mid: Mid
+    mid: MidField
 
 
+@declare(3, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class DataReport:
+class DataReport(BusMessage):
     """A data server to the sequencer: these envelopes are durable here."""
 
-    epoch_hint: int
-    items: tuple[ReportItem, ...]
+    epoch_hint: U64
+    items: ReportItems
 
 
+@declare(4, to=(DATA_SERVER, PRODUCER), lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class ReportNack:
+class ReportNack(BusMessage):
     """The sequencer to a data server, which passes it on to the producer."""
 
-    epoch: int
-    mid: Mid
-    reason: NackReason
-    argument: int = 0
+    epoch: U64
+    mid: MidField
+    reason: ReasonField
+    argument: U64 = 0
 
 
+@declare(5, to=SEQUENCER, lane=Lane.CONTROL)
 @dataclass(frozen=True, slots=True)
-class ProducerOpen:
+class ProducerOpen(BusMessage):
     """A node asks the sequencer to open it as a producer of this channel; idempotent per run id."""
 
-    pid: int
-    run_id: bytes
+    pid: U16
+    run_id: Bytes16
 
 
+@declare(6, to=PRODUCER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class ProducerOpened:
+class ProducerOpened(BusMessage):
     """The sequencer answers a repeated `ProducerOpen`: it is committed already, as number `pe`."""
 
-    pid: int
-    run_id: bytes
-    pe: int
+    pid: U16
+    run_id: Bytes16
+    pe: U64
 
 
+@declare(7, to=VOTER, lane=TO_ONE, sometimes=(DATA_SERVER,))
 @dataclass(frozen=True, slots=True)
-class CommitSubmit:
+class CommitSubmit(BusMessage):
     """The sequencer to the commit servers: append these behind `prev`."""
 
-    epoch: int
-    prev: int
-    entries: tuple[Entry, ...]
-    committed_upto: int
-    config_id: int = 1
+    epoch: U64
+    prev: U64
+    entries: EntriesField
+    committed_upto: U64
+    config_id: U32 = 1
 
 
+@declare(8, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class CommitAcknowledge:
+class CommitAcknowledge(BusMessage):
     """A commit server: my log of this epoch is durable through `last`."""
 
-    epoch: int
-    last: int
-    status: ServerStatus = ServerStatus.OK
+    epoch: U64
+    last: U64
+    status: StatusField = ServerStatus.OK
 
 
+@declare(
+    9,
+    to=(MEMBER, LEARNER, PRODUCER),
+    lane=Lane.CONTROL,
+    sometimes=(DATA_SERVER, SEQUENCER, CHECKPOINT_SERVER),
+    is_late=True,
+)
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(BusMessage):
     """The sequencer to all: these entries are committed."""
 
-    epoch: int
-    entries: tuple[Entry, ...]
-    committed_upto: int
+    epoch: U64
+    entries: EntriesField
+    committed_upto: U64
 
 
+@declare(
+    10,
+    to=(MEMBER, DATA_SERVER, SEQUENCER, COMMIT_SERVER, CHECKPOINT_SERVER, JOINER, PRODUCER, LISTENER),
+    lane=Lane.CONTROL,
+)
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(BusMessage):
     """The sequencer to all, periodically; also tells whether the primary serves, and how far it applied."""
 
-    epoch: int
-    committed_upto: int
-    stable_checkpoint: int
-    nonce: int
-    applied: int
-    serving: bool
-    space: SpaceState = SpaceState.AMPLE
+    epoch: U64
+    committed_upto: U64
+    stable_checkpoint: U64
+    nonce: U64
+    applied: U64
+    serving: Bool
+    space: SpaceField = SpaceState.AMPLE
 
 
+@declare(11, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class HeartbeatAck:
+class HeartbeatAck(BusMessage):
     """A commit server answers a heartbeat, so that the sequencer knows it still leads a quorum; also tells
     whether checkpoints would free segments of its journal."""
 
-    epoch: int
-    nonce: int
-    holds_space: bool = False
+    epoch: U64
+    nonce: U64
+    holds_space: Bool = False
 
 
+@declare(12, to=VOTER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class PreSeal:
+class PreSeal(BusMessage):
     """A candidate asks whether anybody still hears a sequencer (liveness only)."""
 
-    counter: int
+    counter: U64
     # How far the candidate has applied: one that lags far behind had better not lead.
-    applied: int = 0
+    applied: U64 = 0
 
 
+@declare(13, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class PreSealOk:
+class PreSealOk(BusMessage):
     """A commit server has not heard a heartbeat within the suspicion time."""
 
-    counter: int
+    counter: U64
 
 
+@declare(14, to=COMMIT_SERVER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(BusMessage):
     """A candidate asks the commit servers to promise its epoch."""
 
-    epoch: int
-    candidate_committed: int
-    config_id: int = 1
+    epoch: U64
+    candidate_committed: U64
+    config_id: U32 = 1
 
 
+@declare(15, to=(SEQUENCER, JOINER), lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class SealOk:
+class SealOk(BusMessage):
     """A commit server promised the epoch (durably) and tells where its log stands."""
 
-    epoch: int
-    log_epoch: int
-    base: int
-    last: int
-    committed_upto: int
+    epoch: U64
+    log_epoch: U64
+    base: U64
+    last: U64
+    committed_upto: U64
 
 
+@declare(16, to=SEQUENCER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class SealNack:
+class SealNack(BusMessage):
     """A commit server refuses: it promised a higher epoch, or it may not vote.
 
     `config` is the configuration that followed the asker's, encoded, when that one is over.
     """
 
-    promised: int
-    status: ServerStatus = ServerStatus.OK
-    config: bytes = b""
+    promised: U64
+    status: StatusField = ServerStatus.OK
+    config: Bytes = b""
 
 
+@declare(17, to=VOTER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class FetchLog:
+class FetchLog(BusMessage):
     """A candidate asks a commit server that promised its epoch for log entries, in pages."""
 
-    epoch: int
-    start: int
+    epoch: U64
+    start: U64
 
 
+@declare(18, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class FetchLogReply:
+class FetchLogReply(BusMessage):
     """Entries from `start` on; `last` tells where the log ends."""
 
-    epoch: int
-    start: int
-    entries: tuple[Entry, ...]
-    last: int
+    epoch: U64
+    start: U64
+    entries: EntriesField
+    last: U64
 
 
+@declare(19, to=VOTER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class EpochStart:
+class EpochStart(BusMessage):
     """The new sequencer to a commit server: your log is your prefix below `from_seq` plus these.
 
     `log_epoch` is that of the adopted log. Of two logs of one epoch one is a prefix of the other, so a
@@ -390,288 +594,651 @@ class EpochStart:
     START_NEED for the next.
     """
 
-    epoch: int
-    from_seq: int
-    entries: tuple[Entry, ...]
-    committed_upto: int
-    log_epoch: int = 0
+    epoch: U64
+    from_seq: U64
+    entries: EntriesField
+    committed_upto: U64
+    log_epoch: U64 = 0
     # Under which configuration this epoch leads: a server that knows of a later one refuses.
-    config_id: int = 1
+    config_id: U32 = 1
     # Where the log ends if more pages follow, else 0.
-    through: int = 0
+    through: U64 = 0
 
 
+@declare(20, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class StartNeed:
+class StartNeed(BusMessage):
     """A commit server cannot take a submit or a start: its log, of `log_epoch`, stands elsewhere."""
 
-    epoch: int
-    committed_upto: int
-    last: int
-    log_epoch: int = 0
+    epoch: U64
+    committed_upto: U64
+    last: U64
+    log_epoch: U64 = 0
 
 
+@declare(21, to=COMMIT_SERVER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class FetchId:
+class FetchId(BusMessage):
     """A member asks a commit server for committed entries from number `first` on."""
 
-    first: int
-    most: int
+    first: U64
+    most: U32
 
 
+@declare(22, to=(MEMBER, COMMIT_SERVER, JOINER, PRODUCER), lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class FetchIdReply:
+class FetchIdReply(BusMessage):
     """Committed entries; `base` tells how far back this server's log reaches."""
 
-    entries: tuple[Entry, ...]
-    committed_upto: int
-    base: int
+    entries: EntriesField
+    committed_upto: U64
+    base: U64
 
 
+@declare(23, to=DATA_SERVER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class FetchData:
+class FetchData(BusMessage):
     """A member asks a data server for payloads.
 
     Beside each id stands the first number of its entry, or 0 if it has none yet: a data server finds
     what it has delivered by number, and what waits by id.
     """
 
-    mids: tuple[Mid, ...]
-    firsts: tuple[int, ...]
+    mids: Mids
+    firsts: U64s
 
 
+@declare(24, to=DATA_SERVER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class FetchDataReply:
+class FetchDataReply(BusMessage):
     """Payloads it has, and the ids it does not know."""
 
-    items: tuple[Data, ...]
-    unknown: tuple[Mid, ...]
+    items: Datas
+    unknown: Mids
 
 
+@declare(38, to=DATA_SERVER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class FetchRange:
+class FetchRange(BusMessage):
     """A member that is far behind asks for committed entries and their payloads in one trip."""
 
-    first: int
-    bytes_max: int
+    first: U64
+    bytes_max: U32
 
 
+@declare(39, to=(MEMBER, DATA_SERVER, JOINER), lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class FetchRangeReply:
+class FetchRangeReply(BusMessage):
     """Committed entries from the one that covers `first` on, with the payloads that this server has."""
 
-    entries: tuple[Entry, ...]
-    items: tuple[Data, ...]
-    committed_upto: int
-    base: int
+    entries: EntriesField
+    items: Datas
+    committed_upto: U64
+    base: U64
 
 
+@declare(40, to=MEMBER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class ProducerStateGet:
+class ProducerStateGet(BusMessage):
     """A producer that was away for longer than the log reaches back asks a replica what became of it."""
 
-    pid: int
+    pid: U16
 
 
+@declare(41, to=PRODUCER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(BusMessage):
     """The row of a producer after number `upto`; all of pe up to last_pseq is committed, nothing else is."""
 
-    pid: int
-    upto: int
-    pe: int
-    last_pseq: int
-    last_seq: int
-    previous_pe: int
-    previous_last_pseq: int
-    run_id: bytes
+    pid: U16
+    upto: U64
+    pe: U64
+    last_pseq: U64
+    last_seq: U64
+    previous_pe: U64
+    previous_last_pseq: U64
+    run_id: Bytes16
 
 
+@declare(42, to=HOLDER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class CheckpointGet:
+class CheckpointGet(BusMessage):
     """A joiner asks for a piece of the stable checkpoint at `n`; 0: which does the server have?"""
 
-    n: int
-    offset: int
+    n: U64
+    offset: U64
 
 
+@declare(43, to=JOINER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class CheckpointChunk:
+class CheckpointChunk(BusMessage):
     """A piece of the checkpoint at `n`, whose whole has this digest and size; n is 0 if there is none.
 
     Without data it only tells what the sender has: it was asked for that, or for one that it has no more.
     """
 
-    n: int
-    digest: bytes
-    size: int
-    offset: int
-    data: bytes | memoryview
+    n: U64
+    digest: Bytes16
+    size: U64
+    offset: U64
+    data: View
     # XXH3-128 of the data: of what stands in a checkpoint, its digest covers only the logical state.
-    checksum: bytes = NO_DIGEST
+    checksum: Bytes16 = NO_DIGEST
 
 
 class Place(NamedTuple):
     """Where the holder's journal has a record, which means nothing to others, and which envelope it is."""
 
-    segment: int
-    offset: int
-    length: int
-    identity: int
+    segment: U32
+    offset: U32
+    length: U32
+    identity: U64
 
 
+Places = Annotated[tuple[Place, ...], list_of(Layout(Place), 20)]
+
+
+@declare(44, to=HOLDER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class StoredGet:
+class StoredGet(BusMessage):
     """A joiner asks for the envelopes that lie where the checkpoint at `n` says, in the holder's journal."""
 
-    n: int
-    places: tuple[Place, ...]
+    n: U64
+    places: Places
 
 
+@declare(45, to=JOINER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class StoredReply:
+class StoredReply(BusMessage):
     """Of the places that were asked for, the first ones with their envelopes, as many as fit.
 
     A place that is passed over cannot be read here, and so is the first one if there is none at all.
     """
 
-    n: int
-    places: tuple[Place, ...]
-    items: tuple[Data, ...]
-    is_gone: bool = False
+    n: U64
+    places: Places
+    items: Datas
+    is_gone: Bool = False
 
 
+@declare(46, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class BatchGet:
+class BatchGet(BusMessage):
     """A replica asks another for the envelopes that stored batches came in: some of its own are damaged.
 
     A batch is named by its destination and its first number, which are the same on all replicas.
     """
 
-    destinations: tuple[int, ...]
-    firsts: tuple[int, ...]
+    destinations: U64s
+    firsts: U64s
 
 
+@declare(47, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class BatchReply:
+class BatchReply(BusMessage):
     """Of the batches that were asked for, those that are stored here and can be read, as many as fit."""
 
-    destinations: tuple[int, ...]
-    firsts: tuple[int, ...]
-    items: tuple[Data, ...]
+    destinations: U64s
+    firsts: U64s
+    items: Datas
 
 
+@declare(25, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
-class CheckpointReport:
+class CheckpointReport(BusMessage):
     """A checkpoint server: my checkpoint after number n is durable and has this digest."""
 
-    seq: int
-    digest: bytes
-    size: int
+    seq: U64
+    digest: Bytes16
+    size: U64
 
 
+@declare(26, to=(MEMBER, JOINER, PRESENCE, LISTENER), lane=Lane.CONTROL)
 @dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(BusMessage):
     """Every member to its channels, periodically: liveness and drift only, never safety."""
 
-    name: str
-    role: str
-    applied: int
-    synchronized: bool
-    config_digest: bytes
-    load: int
-    config_id: int = 1
+    name: Text
+    role: Text
+    applied: U64
+    synchronized: Bool
+    config_digest: Bytes
+    load: U64
+    config_id: U32 = 1
 
 
+@declare(27, to=PRODUCER, lane=Lane.CONTROL, is_late=True)
 @dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(BusMessage):
     """The primary to all: everything through `upto` is applied and did what it asked, but for these.
 
     What it says concerns the numbers behind `after`: who has not heard up to there asks (`AppliedGet`).
     Of what became of the numbers through `floor`, nobody can tell any more.
     """
 
-    epoch: int
-    upto: int
-    exceptions: tuple[Outcome, ...] = ()
-    after: int = 0
-    floor: int = 0
+    epoch: U64
+    upto: U64
+    exceptions: Outcomes = ()
+    after: U64 = 0
+    floor: U64 = 0
 
 
+@declare(37, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class AppliedGet:
+class AppliedGet(BusMessage):
     """A producer missed what was said about the numbers behind `after`; any replica may answer."""
 
-    after: int
+    after: U64
 
+
+# --- client managers and message managers --------------------------------------------------------
 
 SESSION_DETACHED: Final = "session.detached"
 """The code of a refusal to attach a consumer: in the eyes of the channel, nobody has its session."""
 
 
-BusMessage = (
-    Data
-    | Envelopes
-    | Published
-    | DataReport
-    | ReportNack
-    | ProducerOpen
-    | ProducerOpened
-    | CommitSubmit
-    | CommitAcknowledge
-    | Commit
-    | Heartbeat
-    | HeartbeatAck
-    | PreSeal
-    | PreSealOk
-    | Seal
-    | SealOk
-    | SealNack
-    | FetchLog
-    | FetchLogReply
-    | EpochStart
-    | StartNeed
-    | FetchId
-    | FetchIdReply
-    | FetchData
-    | FetchDataReply
-    | FetchRange
-    | FetchRangeReply
-    | ProducerStateGet
-    | ProducerState
-    | CheckpointReport
-    | CheckpointGet
-    | CheckpointChunk
-    | StoredGet
-    | StoredReply
-    | BatchGet
-    | BatchReply
-    | Presence
-    | Applied
-    | AppliedGet
-    | Register
-    | Registered
-    | Unregister
-    | Unregistered
-    | SessionDetached
-    | SessionDetachedHeard
-    | Credits
-    | Deliver
-    | DeliverHead
-    | DeliverAck
-    | ConsumerEnded
-    | Drained
-    | BrowseRequest
-    | BrowseReply
-    | RangeRequest
-    | RangeReply
-    | RangeAsk
-    | RangeTold
-    | Lookup
-    | LookupReply
-    | Advertised
-    | InDoubt
-    | Unfinished
-    | AdminAsk
-    | AdminAnswer
-)
+def _write_buffers(writer: Writer, buffers: list[bytes | memoryview]) -> None:
+    writer.u32(sum(map(len, buffers)))
+    writer.parts.extend(buffers)
+
+
+Buffers = Annotated[list[bytes | memoryview], Field(_write_buffers, lambda reader: [reader.bytes_()])]
+
+
+@declare(28, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Register(BusMessage):
+    """A client manager attaches a consumer at the primary; repeated on a new term.
+
+    Its client knows it under `number` in its session, and `resumes` it after its connection was lost.
+    """
+
+    consumer: U64
+    session: U128
+    generation: U32
+    destination: U64
+    subscription: U64
+    selector: Text
+    credit_messages: U64
+    credit_bytes: U64
+    held: SomeRanges = field(default_factory=Ranges)
+    number: U32 = 0
+    resumes: Bool = False
+    # For the primary of this term and no other: what is held, and the credit, hold for it alone.
+    term: U64 = 0
+
+
+@declare(29, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Registered(BusMessage):
+    """The primary's answer; `code` is empty when the consumer is attached.
+
+    Of what it held, it does not have `lost` any more: gone, or another's. Told of an attachment for the
+    first time it has a number in the stream of its client manager, so that it comes before the messages.
+    """
+
+    consumer: U64
+    term: U64
+    code: Text = ""
+    text: Text = ""
+    lost: SomeRanges = field(default_factory=Ranges)
+    stream: U64 = 0
+    number: U64 = 0
+
+
+@declare(30, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Unregister(BusMessage):
+    """A client manager detaches a consumer; deliveries above `seen_through` never reached the application.
+
+    A client that `is_lost` may come back: what it holds is kept for it for a short while.
+    """
+
+    consumer: U64
+    seen_through: U64
+    is_lost: Bool = False
+    term: U64 = 0
+
+
+@declare(48, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Unregistered(BusMessage):
+    """The primary's answer to `Unregister`: it has no such consumer any more."""
+
+    consumer: U64
+    term: U64
+
+
+@declare(31, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class SessionDetached(BusMessage):
+    """A client manager lost the client of a session; the primary lets it expire after a while."""
+
+    session: U128
+    generation: U32
+
+
+@declare(49, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class SessionDetachedHeard(BusMessage):
+    """The primary's answer to `SessionDetached`; one that `is_over` has ended or goes on elsewhere."""
+
+    session: U128
+    generation: U32
+    is_over: Bool = False
+
+
+class ConsumerCredit(NamedTuple):
+    """How far the primary may deliver to a consumer, absolutely: deliveries and body bytes from its start.
+
+    A consumer that `drains` wants what is there now, and is answered by `Drained`.
+    """
+
+    consumer: U64
+    messages: U64
+    bytes: U64
+    drains: Bool = False
+
+
+ConsumerCredits = Annotated[tuple[ConsumerCredit, ...], list_of(Layout(ConsumerCredit), 25)]
+
+
+@declare(50, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Credits(BusMessage):
+    """A client manager to the primary: the credit of these consumers. Said again until it is heard of.
+
+    Without items it asks whether the primary still knows the client manager's stream. One that
+    `is_settled` was here in an earlier term, and has attached again whoever it had. A primary that has not
+    applied everything through `floor`, which was confirmed to clients, does not know yet what is there.
+    """
+
+    term: U64
+    number: U64
+    items: ConsumerCredits
+    stream: U64 = 0
+    is_settled: Bool = False
+    floor: U64 = 0
+
+
+class Piece(NamedTuple):
+    """Rows of one stored batch with consecutive numbers; `buffers` joined are the bytes of a batch."""
+
+    first_sequence: U64
+    count: U32  # type: ignore[assignment]  # a tuple has a method of that name
+    redelivery_count: U32
+    buffers: Buffers
+
+
+Pieces = Annotated[tuple[Piece, ...], list_of(Layout(Piece), 20)]
+
+
+class Taker(NamedTuple):
+    """A consumer that gets what is delivered, and the number that the first message is to it.
+
+    With the last one it has been given so many bytes of bodies since it was attached.
+    """
+
+    consumer: U64
+    first_delivery: U64
+    bytes_through: U64 = 0
+
+
+Takers = Annotated[tuple[Taker, ...], list_of(Layout(Taker), 24)]
+
+
+class Target(NamedTuple):
+    """A client manager, which number in its stream this is, and who there gets it."""
+
+    node: U16
+    number: U64
+    takers: Takers
+    stream: U64 = 0
+
+
+Targets = Annotated[tuple[Target, ...], list_of(Layout(Target), 22)]
+
+
+@declare(33, to=CLIENT_MANAGER, lane=Lane.DELIVERIES)
+@dataclass(frozen=True, slots=True)
+class Deliver(BusMessage):
+    """The primary to one client manager or to several: messages of one destination.
+
+    Each client manager has a stream of its own, numbered 1, 2, 3 … within a term, whichever way its parts
+    come. Several that need the same rows are told at once, each under its own number. A stream is named
+    after the run of its client manager, by the number of its PRODUCER_OPEN: another run, another stream.
+    """
+
+    term: U64
+    destination: U64
+    targets: Targets
+    pieces: Pieces
+
+
+@declare(51, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class DeliverHead(BusMessage):
+    """The primary to a client manager: how long its stream is, and which `Credits` were heard of.
+
+    Said when its end has not been acknowledged for a while, and in answer to `Credits`. Of a stream that
+    `is_void` nothing comes any more, and the consumers it was for are not attached. `sure` is the last of the
+    `Credits` after whose arrival a quorum has said that it goes by no later primary.
+    """
+
+    term: U64
+    number: U64
+    credits_heard: U64
+    stream: U64 = 0
+    acknowledged: U64 = 0
+    is_void: Bool = False
+    sure: U64 = 0
+
+
+@declare(52, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class DeliverAck(BusMessage):
+    """A client manager to the primary: its stream came whole through `upto`; beyond, these are missing."""
+
+    term: U64
+    upto: U64
+    missing: SomeRanges = field(default_factory=Ranges)
+    stream: U64 = 0
+
+
+@declare(34, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class ConsumerEnded(BusMessage):
+    """The primary closed a consumer (its destination or session went away)."""
+
+    consumer: U64
+    term: U64
+    code: Text
+    text: Text
+    stream: U64 = 0
+    number: U64 = 0
+
+
+@declare(65, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Drained(BusMessage):
+    """The primary's answer to a credit that `drains`: there was no more for the consumer.
+
+    Its credit through delivery number `through` is used up, though perhaps nothing came under the last ones.
+    """
+
+    consumer: U64
+    term: U64
+    through: U64
+    stream: U64 = 0
+    number: U64 = 0
+
+
+@declare(35, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class BrowseRequest(BusMessage):
+    """A client manager asks a replica for stored messages above number `after`, to look at.
+
+    `floor` is the highest number that client manager confirmed to anybody: who asks sees what it wrote.
+    """
+
+    request: U64
+    floor: U64
+    destination: U64
+    after: U64
+    limit: U32
+
+
+@declare(36, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class BrowseReply(BusMessage):
+    """A replica's answer: everything through `through` was looked at. `code` is empty when it went well."""
+
+    request: U64
+    through: U64
+    more: Bool
+    pieces: Pieces = ()
+    code: Text = ""
+    text: Text = ""
+
+
+@declare(60, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class RangeRequest(BusMessage):
+    """A client manager asks a replica for what is stored of some destinations between two numbers.
+
+    `since` goes with `destinations`: what of each had been lost before is no loss. For the rest see the
+    frame `RangeRead`.
+    """
+
+    request: U64
+    floor: U64
+    start: U64
+    stop: U64
+    goal: U64
+    page_bytes: U32
+    ahead: U16
+    ahead_from: U64
+    allow_lost: Bool
+    acks: Bool
+    destinations: U64s
+    since: U64s
+    live: Bool = False
+
+
+@declare(61, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class RangeReply(BusMessage):
+    """A replica's answer: the bytes of a page, for the client alone. `code` is empty when it went well."""
+
+    request: U64
+    page: Buffers
+    code: Text = ""
+    text: Text = ""
+
+
+@declare(62, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class RangeAsk(BusMessage):
+    """A client manager puts a client's question about what is stored to a replica, as JSON.
+
+    Answered from a state not before `floor`; after `wait_ms`, or as soon as there is news.
+    """
+
+    request: U64
+    floor: U64
+    wait_ms: U32
+    question: Document
+
+
+@declare(63, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class RangeTold(BusMessage):
+    """A replica's answer, as JSON; `code` is empty when it went well."""
+
+    request: U64
+    answer: Document
+    code: Text = ""
+    text: Text = ""
+
+
+@declare(53, to=MESSAGE_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Lookup(BusMessage):
+    """A client manager asks a replica what it knows of a destination or a subscription, as JSON.
+
+    Whoever has not applied everything through `floor` waits until it has. Unless `anybody` may answer, only
+    the primary does: what others do not know of may yet exist.
+    """
+
+    request: U64
+    floor: U64
+    question: Document
+    anybody: Bool = False
+
+
+@declare(54, to=CLIENT_MANAGER, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class LookupReply(BusMessage):
+    """A replica's answer, as JSON; an empty object if there is no such thing."""
+
+    request: U64
+    answer: Document
+
+
+@declare(57, to=CLIENT_MANAGER, lane=Lane.CONTROL)
+@dataclass(frozen=True, slots=True)
+class Advertised(BusMessage):
+    """The system channel's primary to all client managers: these names live in these channels from now on.
+
+    Who does not hear it asks when it needs to know.
+    """
+
+    names: Texts
+    channels: Texts
+
+
+@declare(58, to=CLIENT_MANAGER, lane=Lane.CONTROL)
+@dataclass(frozen=True, slots=True)
+class InDoubt(BusMessage):
+    """A participant's primary to all client managers: this transaction has been prepared here for a while.
+
+    Whoever hears it asks channel `home` what was decided, and has it carried out here.
+    """
+
+    session: U128
+    transaction: U64
+    home: Text
+    messages: U32
+
+
+@declare(59, to=CLIENT_MANAGER, lane=Lane.CONTROL)
+@dataclass(frozen=True, slots=True)
+class Unfinished(BusMessage):
+    """The home channel's primary to all client managers: this commit has not been heard to be complete.
+
+    Whoever hears it has it carried out in `channels`, which get so many `messages`, and then says that it is.
+    """
+
+    session: U128
+    transaction: U64
+    channels: Texts
+    messages: U32s
+
+
+@declare(55, to=NODE, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class AdminAsk(BusMessage):
+    """A node asks another about itself, as JSON; answered by whoever lives."""
+
+    request: U64
+    question: Document
+
+
+@declare(56, to=NODE, lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class AdminAnswer(BusMessage):
+    """What a node says about itself, as JSON; `name` is its own."""
+
+    request: U64
+    name: Text
+    answer: Document

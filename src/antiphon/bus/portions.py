@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from antiphon.bus.entries import Entries
-from antiphon.bus.messages import Entry
+from antiphon.bus.messages import Entries, Entry
 
 _PORTION_MIN: Final = 16
 

@@ -54,23 +54,12 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry, EntryKind, NackReason, digest_of_parts
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.repair import Repair
+from antiphon.bus.schema import Machine, not_for
 from antiphon.ids import Mid, epoch_node
 from antiphon.wire.commands import Outcome
 
-FOR_PRODUCER: Final = (
-    m.Commit,
-    m.Applied,
-    m.Heartbeat,
-    m.Published,
-    m.ReportNack,
-    m.ProducerOpened,
-    m.ProducerState,
-    m.FetchIdReply,
-)
-"""What a producer listens to."""
-
 OF_PRODUCER: Final = (m.Data, m.ProducerOpen, m.ProducerStateGet, m.FetchId)
-"""What it says to the roles of a replica."""
+"""What a producer says to the roles of a replica."""
 
 EARLY_MAX: Final = 4_096
 """Outcomes kept of numbers beyond what is known of the order. The rest is asked for when it is known."""
@@ -246,8 +235,11 @@ class Producer:
             case m.ReportNack():
                 if message.mid.pid == self._node:
                     self._on_nack(message)
-            case _:
+            case m.Published():
+                # What became of an envelope, only the order tells.
                 pass
+            case _:
+                not_for(Machine.PRODUCER, message)
 
     def _on_nack(self, nack: m.ReportNack) -> None:
         """A refusal is the word of one server; what became of an envelope, only the order tells."""

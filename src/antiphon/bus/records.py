@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 
-from antiphon.bus.entries import encode_entries, read_entries
-from antiphon.bus.messages import Entry
+from antiphon.bus.messages import Entry, encode_entries, read_entries
 from antiphon.errors import ProtocolError
 from antiphon.wire.primitives import Buffer, Reader, Writer, pack
 

@@ -77,14 +77,12 @@ from antiphon.bus.ports import JournalCounter, Payloads
 from antiphon.bus.prefix import Prefix
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.recovery import RecoveredReplica
+from antiphon.bus.schema import KINDS, Machine, heard_by
 from antiphon.bus.sequencer import Sequencer, State
 from antiphon.bus.superblock import Superblock
 
-_FOR_PRODUCER: Final = (m.ReportNack, m.Published, m.ProducerOpened, m.ProducerState, m.FetchIdReply)
-# What counts for something, and so only from the disk that is listed.
-_VOTES: Final = frozenset[type[m.BusMessage]](
-    (m.SealOk, m.PreSealOk, m.CommitAcknowledge, m.HeartbeatAck, m.StartNeed)
-).union((m.DataReport, m.CheckpointReport, m.FetchLogReply))
+_FOR_PRODUCER: Final = heard_by(Machine.PRODUCER)
+_VOTES: Final = frozenset([message for message, kind in KINDS.items() if kind.is_vote])
 
 
 class _Role(Protocol):
@@ -229,9 +227,6 @@ class Replica:
             *self._join_seats,
             *others,
         )
-        # Only the first COMMIT of an epoch is news to the others. The commit server hears how far all is
-        # committed from submits and heartbeats, which come soon enough.
-        self._news = (*stores, self._sequencer_seat, *folds)
         self._events: dict[type[Any], _Seats] = {
             Learned: (*stores, self._commit_seat, *folds),
             Installed: (self._member_seat, *stores, self._commit_seat),
@@ -244,12 +239,10 @@ class Replica:
             SpaceHeld: (self._commit_seat,),
             ConfigProposed: (self._sequencer_seat,),
         }
-        self._routes = self._lay_routes(stores, folds, holds, others)
         if self._lacks_state:
             self._seats = (self._member_seat, self._commit_seat, *others)
-            self._news = ()
             self._events = {kind: self._taken(seats) for kind, seats in self._events.items()}
-            self._routes = {kind: self._taken(seats) for kind, seats in self._routes.items()}
+        self._lay_routes(folds, holds, others)
         # A role without a seat is never stepped: what it was told would pile up.
         self._stores, self._join_seats = self._taken((self._data_seat,)), self._taken(self._join_seats)
         # Those that are stepped for every envelope, and those that are not.
@@ -261,49 +254,28 @@ class Replica:
     def _taken(self, seats: _Seats) -> _Seats:
         return tuple([seat for seat in seats if seat in self._seats])
 
-    def _lay_routes(
-        self, stores: _Seats, folds: _Seats, holds: _Seats, others: _Seats
-    ) -> dict[type[Any], _Seats]:
-        member, sequencer, commit = self._member_seat, self._sequencer_seat, self._commit_seat
-        joins = self._join_seats
-        votes = (commit,) if self.node in self.config.commit_servers else ()
-        # A commit server without a vote learns the order all the same, to be ready for one.
-        learns = (commit,) if self._is_learner else ()
-        return {
-            m.Data: stores,
-            m.Envelopes: stores,
-            m.FetchData: stores,
-            m.FetchDataReply: stores,
-            m.FetchRange: stores,
-            m.FetchRangeReply: (member, *stores, *joins),
-            m.ProducerStateGet: (member,),
-            m.ReportNack: stores,
-            m.DataReport: (sequencer,),
-            m.ProducerOpen: (sequencer,),
-            m.CommitAcknowledge: (sequencer,),
-            m.HeartbeatAck: (sequencer,),
-            m.PreSealOk: (sequencer,),
-            m.SealOk: (sequencer, *joins),
-            m.SealNack: (sequencer,),
-            m.FetchLogReply: (sequencer,),
-            m.StartNeed: (sequencer,),
-            m.CheckpointReport: (sequencer,),
-            m.CommitSubmit: votes,
-            m.PreSeal: votes,
-            # Also who has no vote any more can tell which configuration followed.
-            m.Seal: (commit,),
-            m.FetchLog: votes,
-            m.EpochStart: votes,
-            m.FetchId: (commit,),
-            m.FetchIdReply: (member, commit, *joins),
-            m.Commit: (member, *learns),
-            m.Heartbeat: (member, *stores, sequencer, commit, *folds, *joins),
-            m.CheckpointGet: holds,
-            m.StoredGet: holds,
-            m.CheckpointChunk: joins,
-            m.StoredReply: joins,
-            m.Presence: (member, *joins, *others),
+    def _lay_routes(self, folds: _Seats, holds: _Seats, others: _Seats) -> None:
+        """Which seats hear a message: those of the roles that its class names, as far as they are taken."""
+        commit = (self._commit_seat,)
+        seats: dict[Machine, _Seats] = {
+            Machine.MEMBER: (self._member_seat,),
+            Machine.DATA_SERVER: (self._data_seat,) if self.node in self.config.data_servers else (),
+            Machine.SEQUENCER: (self._sequencer_seat,),
+            Machine.COMMIT_SERVER: commit,
+            Machine.VOTER: commit if self.node in self.config.commit_servers else (),
+            # A commit server without a vote learns the order all the same, to be ready for one.
+            Machine.LEARNER: commit if self._is_learner else (),
+            Machine.CHECKPOINT_SERVER: folds,
+            Machine.HOLDER: holds,
+            Machine.JOINER: self._join_seats,
+            Machine.PRESENCE: others,
         }
+
+        def taken(listeners: frozenset[Machine]) -> _Seats:
+            return self._taken(tuple([seat for one in seats if one in listeners for seat in seats[one]]))
+
+        self._routes = {message: taken(kind.listeners) for message, kind in KINDS.items()}
+        self._seldom = {message: taken(kind.sometimes) for message, kind in KINDS.items() if kind.sometimes}
 
     # -- disks and configurations ------------------------------------------------------------------
 
@@ -584,17 +556,19 @@ class Replica:
             if self._listed and type(message) in _VOTES and not self._comes_from_its_disk(event):
                 self.votes_dropped += 1
                 return
-            seats = self._routes.get(type(message), ())
+            seats = self._routes[type(message)]
             if type(message) is m.Commit and message.epoch > self._epoch_told:
+                # Only the first COMMIT of an epoch is news to the others. The commit server hears how far
+                # all is committed from submits and heartbeats, which come soon enough.
                 self._epoch_told = message.epoch
-                seats += self._news
+                seats += self._seldom[m.Commit]
             elif (
                 type(message) is m.CommitSubmit
                 and (self._data_server.is_writing or self._data_seat.inbox)
                 and event.sender != self.node  # type: ignore[union-attr]
             ):
                 # It need not report what has its number by now.
-                seats += self._stores
+                seats += self._seldom[m.CommitSubmit]
         elif kind is Synced:
             self._take_synced(event)
             return

@@ -44,6 +44,7 @@ from antiphon.bus.member import Member
 from antiphon.bus.messages import ServerStatus, SpaceState
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Reign
+from antiphon.bus.schema import Machine, not_for
 from antiphon.bus.superblock import Superblock
 from antiphon.ids import epoch_counter, epoch_node, make_epoch
 
@@ -246,7 +247,7 @@ class Sequencer:
                         self._is_retired = True
                         self._follow(now_ns)
             case _:
-                pass
+                not_for(Machine.SEQUENCER, message)
 
     def _is_mine(self, sender: int, epoch: int) -> bool:
         """Is this the answer of a commit server to us, in our epoch?"""

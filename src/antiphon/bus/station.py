@@ -22,11 +22,12 @@ from antiphon.bus import messages as said
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage
 from antiphon.bus.presence import PresenceKeeper
-from antiphon.bus.producer import FOR_PRODUCER, OF_PRODUCER, Producer
+from antiphon.bus.producer import OF_PRODUCER, Producer
 from antiphon.bus.replica import Replica
+from antiphon.bus.schema import Machine, heard_by
 from antiphon.bus.tally import Tally
 
-_FOR_PRODUCER = frozenset(FOR_PRODUCER)
+_FOR_PRODUCER = heard_by(Machine.PRODUCER)
 _OF_PRODUCER = frozenset(OF_PRODUCER)
 
 

@@ -19,31 +19,7 @@ from antiphon.bus.effects import (
     SpaceChanged,
     TimeMissed,
 )
-from antiphon.bus.messages import (
-    Advertised,
-    BrowseReply,
-    BrowseRequest,
-    ConsumerEnded,
-    Credits,
-    Deliver,
-    DeliverAck,
-    DeliverHead,
-    Drained,
-    InDoubt,
-    Lookup,
-    LookupReply,
-    RangeAsk,
-    RangeReply,
-    RangeRequest,
-    RangeTold,
-    Register,
-    Registered,
-    SessionDetached,
-    SessionDetachedHeard,
-    Unfinished,
-    Unregister,
-    Unregistered,
-)
+from antiphon.bus.messages import BusMessage
 from antiphon.wire.frames import ClientFrame
 from antiphon.wire.primitives import Buffer
 
@@ -123,20 +99,7 @@ FromChannel = (
     | SpaceChanged
     | TimeMissed
     | LoadChanged
-    | Registered
-    | Unregistered
-    | SessionDetachedHeard
-    | Deliver
-    | DeliverHead
-    | ConsumerEnded
-    | Drained
-    | BrowseReply
-    | RangeReply
-    | RangeTold
-    | LookupReply
-    | Advertised
-    | InDoubt
-    | Unfinished
+    | BusMessage
     | Received
 )
 
@@ -219,7 +182,7 @@ class SendToPrimary:
     """Hand a message to whoever serves the channel."""
 
     channel: str
-    message: Register | Unregister | Credits | DeliverAck | SessionDetached | BrowseRequest | Lookup
+    message: BusMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +191,7 @@ class SendToReplica:
     one does. With every `attempt` that was not answered, to the next one."""
 
     channel: str
-    message: BrowseRequest | RangeRequest | RangeAsk | Lookup
+    message: BusMessage
     attempt: int
 
 

@@ -37,8 +37,9 @@ from antiphon.cluster.topology import (
 )
 from antiphon.errors import NodeError
 from antiphon.journal.format import Settings as JournalSettings
-from antiphon.transport.interface import Address, Lane
+from antiphon.transport.interface import Address
 from antiphon.transport.kinds import KINDS
+from antiphon.wire.lanes import Lane
 
 VERSION: Final = 1
 

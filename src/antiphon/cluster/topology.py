@@ -27,7 +27,8 @@ from typing import Any, Final
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
 from antiphon.errors import NodeError
-from antiphon.transport.interface import Address, Lane, Peer
+from antiphon.transport.interface import Address, Peer
+from antiphon.wire.lanes import Lane
 
 LOOPBACK: Final = "127.0.0.1"
 VOTERS_MAX: Final = 5

@@ -43,6 +43,7 @@ from antiphon.bus.messages import (
     Unregister,
 )
 from antiphon.bus.ports import Location, Payloads
+from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, FormatMismatch, Unreadable
 from antiphon.message_manager.browsing import Browsing
 from antiphon.message_manager.delivery.delivery import Delivery
@@ -302,7 +303,7 @@ class MessageManager:
                 heard = SessionDetachedHeard(message.session, message.generation, not is_theirs)
                 delivery.answer(sender, heard)
             case _:
-                raise AssertionError(f"{type(message).__name__} is not for the message manager")
+                not_for(Machine.MESSAGE_MANAGER, message)
 
     def flush(self, now_ns: int, wall_ms: int) -> list[Effect]:
         """Once per wake-up: what the primary has to say about everything since the last time."""

@@ -61,10 +61,11 @@ from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
 from antiphon.startup import Identity, can_do_without_disk, open_disk
-from antiphon.transport.interface import Lane, Peer, Transport, TransportSettings
+from antiphon.transport.interface import Peer, Transport, TransportSettings
 from antiphon.transport.key_file import read_key_file
 from antiphon.transport.kinds import make_transport
 from antiphon.wire.commands import iterate_commands
+from antiphon.wire.lanes import Lane
 
 log = logging.getLogger("antiphon.member")
 

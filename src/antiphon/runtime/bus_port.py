@@ -26,22 +26,21 @@ from antiphon.bus import codec
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
 from antiphon.bus.group import GroupConfig
+from antiphon.bus.schema import KINDS
 from antiphon.errors import ProtocolError
 from antiphon.node import InChannel
 from antiphon.runtime.late_words import LateWords
-from antiphon.transport.interface import Arrived, Lane, Transport
+from antiphon.transport.interface import Arrived, Transport
+from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
 log = logging.getLogger("antiphon.bus")
 
-LANES: Final[dict[type[said.BusMessage], Lane]] = {said.Deliver: Lane.DELIVERIES}
-"""Where a message to all goes that does not concern all; envelopes are DATA, the rest is CONTROL."""
-
-LATE: Final = frozenset[type[said.BusMessage]]((said.Commit, said.Applied))
-"""What client managers wait for, and replicas do not."""
+_LANES: Final = {message: kind.lane for message, kind in KINDS.items() if kind.lane is not None}
+_LATE: Final = frozenset([message for message, kind in KINDS.items() if kind.is_late])
 
 _HEAD_BYTES: Final = 64
-_ROW_BYTES: Final = codec.ENVELOPE_BYTES
+_ROW_BYTES: Final = said.ENVELOPE_BYTES
 
 Take = Callable[[list[InChannel]], None]
 CarryOut = Callable[[bus.Effect], None]
@@ -77,10 +76,10 @@ class _Voice:
             message = effect.message  # type: ignore[union-attr]
             if type(message) is said.Data:
                 self._gather(message)
-            elif self._late is not None and type(message) in LATE:
+            elif self._late is not None and type(message) in _LATE:
                 self._late.say(self._encode(message))
             else:
-                lane = LANES.get(type(message), Lane.CONTROL)
+                lane = _LANES[type(message)]
                 if self._late is not None and lane is Lane.CONTROL:
                     self._late.before_all()
                 self._transport.multicast(lane, self._encode(message))

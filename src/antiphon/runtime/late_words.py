@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from antiphon.transport.interface import Lane, Peer, Transport
+from antiphon.transport.interface import Peer, Transport
+from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
 LATE_SECONDS: Final = 0.005

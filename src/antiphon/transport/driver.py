@@ -21,10 +21,11 @@ from antiphon.clock import timer_at
 from antiphon.errors import NodeError
 from antiphon.transport.fault_file import LOOK_SECONDS, FaultFile
 from antiphon.transport.faults import FaultLayer
-from antiphon.transport.interface import Counters, Deliver, Lane, TransportSettings, drop_all
+from antiphon.transport.interface import Counters, Deliver, TransportSettings, drop_all
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.link import Link, Out
 from antiphon.transport.sealing import LANE, UNICAST
+from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
 

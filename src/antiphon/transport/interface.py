@@ -19,25 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from antiphon.transport.keys import GroupKeys
+from antiphon.wire.lanes import ALL_LANES, Lane
 from antiphon.wire.primitives import Buffer
-
-
-class Lane(IntEnum):
-    """What is said to all, by kind; each lane is a multicast group, so that a node hears what it needs."""
-
-    DATA = 0
-    """Envelopes, for the data servers."""
-    CONTROL = 1
-    """The order and who is there, for everybody."""
-    DELIVERIES = 2
-    """Messages that several client managers need at once."""
-
-
-ALL_LANES: Final = frozenset(Lane)
 
 Address: TypeAlias = tuple[str, int]
 

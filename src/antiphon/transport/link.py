@@ -28,7 +28,7 @@ from antiphon.bus.chance import Chance
 from antiphon.errors import ProtocolError
 from antiphon.transport import oddities as odd
 from antiphon.transport import packing as p
-from antiphon.transport.interface import ALL_LANES, NOBODY, Arrived, Counters, Lane, TransportSettings
+from antiphon.transport.interface import NOBODY, Arrived, Counters, TransportSettings
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.members import Incoming, PeerMember, PeerRun, challenge_for
 from antiphon.transport.oddities import Oddities
@@ -49,6 +49,7 @@ from antiphon.transport.sealing import (
     Sealer,
     talk_of,
 )
+from antiphon.wire.lanes import ALL_LANES, Lane
 from antiphon.wire.primitives import Buffer
 
 HEADS_NS: Final = 20 * MS

@@ -12,15 +12,8 @@ from collections.abc import Mapping, Sequence
 from antiphon import clock
 from antiphon.errors import NodeError
 from antiphon.transport.faults import FaultLayer
-from antiphon.transport.interface import (
-    NOBODY,
-    Arrived,
-    Counters,
-    Deliver,
-    Lane,
-    TransportSettings,
-    drop_all,
-)
+from antiphon.transport.interface import NOBODY, Arrived, Counters, Deliver, TransportSettings, drop_all
+from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
 

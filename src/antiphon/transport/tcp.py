@@ -31,10 +31,11 @@ from antiphon import clock
 from antiphon.errors import NodeError, ProtocolError
 from antiphon.transport.driver import Driver
 from antiphon.transport.faults import FaultLayer
-from antiphon.transport.interface import Deliver, Lane, TransportSettings, drop_all
+from antiphon.transport.interface import Deliver, TransportSettings, drop_all
 from antiphon.transport.link import Out
 from antiphon.transport.sealing import LANE, UNICAST, claimed_sender
 from antiphon.wire.buffer import FrameBuffer
+from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
 RECORD_BYTES: Final = 64 * 1024

@@ -33,18 +33,11 @@ from antiphon.errors import NodeError
 from antiphon.transport import sockets
 from antiphon.transport.driver import Driver
 from antiphon.transport.faults import FaultLayer
-from antiphon.transport.interface import (
-    Address,
-    Counters,
-    Deliver,
-    Lane,
-    TransportSettings,
-    drop_all,
-    kernel_bytes,
-)
+from antiphon.transport.interface import Address, Counters, Deliver, TransportSettings, drop_all, kernel_bytes
 from antiphon.transport.link import Out
 from antiphon.transport.pacing import Pacer
 from antiphon.transport.sealing import LANE, UNICAST, claimed_sender
+from antiphon.wire.lanes import Lane
 
 DRAIN_MAX: Final = 64
 _DATAGRAM_BYTES_MAX: Final = 65_536

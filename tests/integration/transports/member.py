@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from antiphon.transport.interface import Arrived, Lane, Peer, TransportSettings
+from antiphon.transport.interface import Arrived, Peer, TransportSettings
 from antiphon.transport.tcp import TcpTransport
 from antiphon.transport.udp import UdpTransport
+from antiphon.wire.lanes import Lane
 from tests.integration.transports.stage import CLUSTER, DEADLINE_SECONDS, KEYS, body
 
 FRAMES_EACH = 40

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.transport.faults import FaultLayer, FaultRules
-from antiphon.transport.interface import Arrived, Lane, Peer, Transport, TransportSettings
+from antiphon.transport.interface import Arrived, Peer, Transport, TransportSettings
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.memory import MemoryNetwork, MemoryTransport
 from antiphon.transport.tcp import TcpTransport
 from antiphon.transport.udp import UdpTransport
+from antiphon.wire.lanes import Lane
 from tests.bus_members import LOOPBACK, ports_for
 
 DEADLINE_SECONDS = 30.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.transport.interface import Lane
+from antiphon.wire.lanes import Lane
 from tests.integration.transports.stage import KINDS, MIB, SOCKETS, UDP, Hall, body, hall, run
 
 

@@ -9,7 +9,7 @@ import pytest
 from antiphon.bus.codec import Header, decode, encode_parts
 from antiphon.bus.messages import Data
 from antiphon.ids import Mid
-from antiphon.transport.interface import Lane
+from antiphon.wire.lanes import Lane
 from tests.integration.transports.stage import DEADLINE_SECONDS, KINDS, SIZES, SOCKETS, body, hall, run
 
 

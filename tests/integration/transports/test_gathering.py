@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.transport.interface import Lane
 from antiphon.transport.udp import DRAIN_MAX
+from antiphon.wire.lanes import Lane
 from tests.integration.transports.stage import UDP, hall, run
 
 # Far longer than a frame takes here, and short enough to wait for.

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.transport.interface import Lane, Transport
+from antiphon.transport.interface import Transport
 from antiphon.transport.udp import UdpTransport
+from antiphon.wire.lanes import Lane
 from tests.integration.transports.stage import MIB, UDP, body, hall, run
 
 

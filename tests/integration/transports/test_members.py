@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from antiphon.errors import NodeError
-from antiphon.transport.interface import Lane
 from antiphon.transport.tcp import TcpTransport
 from antiphon.transport.udp import UdpTransport
+from antiphon.wire.lanes import Lane
 from tests.integration.transports.stage import KINDS, MIB, SOCKETS, Hall, body, hall, run
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.transport.interface import Lane, TransportSettings
+from antiphon.transport.interface import TransportSettings
+from antiphon.wire.lanes import Lane
 from tests.integration.transports.member import FRAMES_EACH
 from tests.integration.transports.stage import DEADLINE_SECONDS, SOCKETS, UDP, settings_for
 

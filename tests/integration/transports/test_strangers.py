@@ -14,12 +14,13 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.transport.interface import NOBODY, Lane, Peer
+from antiphon.transport.interface import NOBODY, Peer
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.sealing import Sealer
 from antiphon.transport.sockets import open_multicast
 from antiphon.transport.tcp import TcpTransport
 from antiphon.transport.udp import UdpTransport
+from antiphon.wire.lanes import Lane
 from tests.bus_members import LOOPBACK
 from tests.integration.transports.stage import CLUSTER, KEYS, MIB, SOCKETS, UDP, Hall, hall, run
 

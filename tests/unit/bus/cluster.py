@@ -35,10 +35,12 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
+from antiphon.bus.schema import Machine, heard_by
 from antiphon.bus.sequencer import State
 from tests.unit.bus.stage import MemoryPayloads, StageDisk, command
 
 OF_PRODUCER = m.Data | m.ProducerOpen | m.ProducerStateGet | m.FetchId
+FOR_PRODUCER = heard_by(Machine.PRODUCER)
 
 
 def disk_id(node: int, number: int = 0) -> bytes:
@@ -90,7 +92,9 @@ class Node:
         for event in events:
             if not isinstance(event, Submitted):
                 self._replica_hears.append(event)
-            if isinstance(event, Submitted | Received):
+            if isinstance(event, Submitted) or (
+                isinstance(event, Received) and type(event.message) in FOR_PRODUCER
+            ):
                 self._producer_hears.append(event)
         is_first = True
         while is_first or self._replica_hears or self._producer_hears:
@@ -146,7 +150,7 @@ class Node:
                 self.cluster.carry(self, node, message)
             elif isinstance(message, OF_PRODUCER):
                 self._replica_hears.append(Received(node, message, self.disk_id))
-            else:
+            elif type(message) in FOR_PRODUCER:
                 self._producer_hears.append(Received(node, message, self.disk_id))
 
 

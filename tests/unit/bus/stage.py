@@ -40,6 +40,7 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
+from antiphon.bus.schema import Machine, heard_by
 from antiphon.ids import Mid
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.ports import Location, Record, identity_of
@@ -47,6 +48,7 @@ from antiphon.journal.recovery import Recovered, Stored
 from antiphon.wire.commands import CommandKind, LogTime, encode_command
 
 RUN = b"run-of-the-node1"
+FOR_PRODUCER = heard_by(Machine.PRODUCER)
 MANAGER_DIGEST = b"digest of manager"[:16]
 
 
@@ -310,7 +312,7 @@ class OneNode:
         event = Received(1, message)
         if isinstance(message, m.Data | m.ProducerOpen | m.ProducerStateGet | m.FetchId):
             self._for_replica.append(event)
-        else:
+        elif type(message) in FOR_PRODUCER:
             self._for_producer.append(event)
 
     # -- looking -----------------------------------------------------------------------------------

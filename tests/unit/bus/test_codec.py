@@ -8,8 +8,7 @@ import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.codec import NO_DISK, decode, encode, encode_parts
-from antiphon.bus.entries import COUNT_MAX
-from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
+from antiphon.bus.messages import COUNT_MAX, NO_DIGEST, Entry, EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.entries import Entries, encode_entries, read_entries, write_entries
-from antiphon.bus.messages import Entry, EntryKind
+from antiphon.bus.messages import (
+    Entries,
+    Entry,
+    EntryKind,
+    encode_entries,
+    read_entries,
+    write_entries,
+)
 from antiphon.bus.portions import Portions
 from antiphon.ids import Mid
 from antiphon.wire.primitives import Reader, Writer

@@ -37,11 +37,13 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import Producer
 from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
+from antiphon.bus.schema import Machine, heard_by
 from antiphon.bus.sequencer import State
 from tests.unit.bus.stage import MemoryPayloads, StageDisk, command
 
 SECOND = 1_000 * MS
 OF_PRODUCER = m.Data | m.ProducerOpen | m.ProducerStateGet | m.FetchId
+FOR_PRODUCER = heard_by(Machine.PRODUCER)
 
 
 class Life:
@@ -70,7 +72,9 @@ class Life:
         for event in events:
             if not isinstance(event, Submitted):
                 self._replica_hears.append(event)
-            if not isinstance(event, Synced):
+            if isinstance(event, Submitted) or (
+                isinstance(event, Received) and type(event.message) in FOR_PRODUCER
+            ):
                 self._producer_hears.append(event)
         is_first = True
         while is_first or self._replica_hears or self._producer_hears:
@@ -128,7 +132,7 @@ class Life:
                 self.world.carry(self.node, node, message)
             elif isinstance(message, OF_PRODUCER):
                 self._replica_hears.append(Received(node, message))
-            else:
+            elif type(message) in FOR_PRODUCER:
                 self._producer_hears.append(Received(node, message))
 
 

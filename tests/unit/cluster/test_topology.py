@@ -7,7 +7,7 @@ import pytest
 from antiphon.bus.codec import NO_DISK
 from antiphon.cluster.topology import Counts, Role, channel_names, lay_out
 from antiphon.errors import NodeError
-from antiphon.transport.interface import Lane
+from antiphon.wire.lanes import Lane
 from tests.unit.cluster.clusters import a_cluster, sources
 
 

@@ -16,8 +16,9 @@ from antiphon.bus.group import GroupConfig
 from antiphon.ids import Mid
 from antiphon.node import InChannel
 from antiphon.runtime.bus_port import BusPort, CarryOut
-from antiphon.transport.interface import Arrived, Lane, Peer, Transport, TransportSettings
+from antiphon.transport.interface import Arrived, Peer, Transport, TransportSettings
 from antiphon.transport.memory import MemoryNetwork, MemoryTransport
+from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
 CONFIG = GroupConfig.of("a", (1, 2, 3))

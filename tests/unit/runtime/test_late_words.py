@@ -13,7 +13,8 @@ from antiphon.cluster.topology import LANES, Role
 from antiphon.ids import Mid
 from antiphon.runtime.bus_port import BusPort
 from antiphon.runtime.late_words import LATE_SECONDS, LateWords
-from antiphon.transport.interface import Lane, Peer, Transport
+from antiphon.transport.interface import Peer, Transport
+from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
 RUN = b"this run of ours"

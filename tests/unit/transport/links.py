@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from antiphon.transport.interface import ALL_LANES, Arrived, Lane, Peer, TransportSettings
+from antiphon.transport.interface import Arrived, Peer, TransportSettings
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.link import Link
 from antiphon.transport.sealing import LANE, UNICAST
+from antiphon.wire.lanes import ALL_LANES, Lane
 
 MS = 1_000_000
 CLUSTER = b"our own cluster."

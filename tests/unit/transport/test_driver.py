@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from antiphon.transport.driver import Driver
-from antiphon.transport.interface import Lane
 from antiphon.transport.link import Out
+from antiphon.wire.lanes import Lane
 from tests.unit.transport.links import settings_of
 
 LIMIT_S = 10.0

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from antiphon.errors import NodeError
-from antiphon.transport.interface import Lane, TransportSettings, kernel_bytes
+from antiphon.transport.interface import TransportSettings, kernel_bytes
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.kinds import KINDS, make_transport
+from antiphon.wire.lanes import Lane
 from tests.unit.transport.links import settings_of
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.transport.interface import NOBODY, Lane
+from antiphon.transport.interface import NOBODY
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.packing import ASK
 from antiphon.transport.sealing import HEAD, LANE, UNICAST, UNICAST_TALK, Sealer
+from antiphon.wire.lanes import Lane
 from tests.unit.transport.links import (
     CLUSTER,
     KEYS,
