@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from antiphon.bus import effects as bus
 from antiphon.bus.listener import Listener
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.replica import Replica
 from antiphon.message_manager.manager import MessageManager
 
@@ -19,7 +19,7 @@ class ChannelParts:
     """
 
     name: str
-    producer: Producer
+    producer: BusProducer
     replica: Replica | None = None
     manager: MessageManager | None = None
     listener: Listener | None = None
@@ -38,7 +38,7 @@ class ChannelParts:
         self.is_alone = len(self.producer.config.nodes) == 1
 
     @property
-    def machines(self) -> tuple[Replica | Producer | MessageManager | Listener, ...]:
+    def machines(self) -> tuple[Replica | BusProducer | MessageManager | Listener, ...]:
         """Those that there are."""
         machines = (self.replica, self.producer, self.manager, self.listener)
         return tuple([one for one in machines if one is not None])

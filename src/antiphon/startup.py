@@ -38,7 +38,7 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.listener import ROLE as CLIENT_MANAGER_ROLE
 from antiphon.bus.listener import Listener
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import OrderReplay, choose, recover
 from antiphon.bus.replica import Replica
 from antiphon.channel_parts import ChannelParts
@@ -281,7 +281,7 @@ def _start(
             name=settings.name,
             disk_id=found.disk_id,
         ),
-        producer=Producer(group, node_id, identity.run_id, again=said_again),
+        producer=BusProducer(group, node_id, identity.run_id, again=said_again),
         manager=manager,
     )
     node = Node(
@@ -377,7 +377,7 @@ def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
         channels=[
             ChannelParts(
                 name=group.group,
-                producer=Producer(
+                producer=BusProducer(
                     group, start.node_id, identity.run_id, opens_at_once=True, again=said_again
                 ),
                 listener=Listener(group, start.node_id, start.name),

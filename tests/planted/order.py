@@ -14,7 +14,7 @@ from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.marking import Marking
 from antiphon.bus.messages import NO_DIGEST, EntryKind, SealNack, ServerStatus
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.reign import Reign
 
 _EVERYTHING = 1 << 62
@@ -113,25 +113,25 @@ def deliver_before_durable(patch: MonkeyPatch) -> None:
 
 def refresh_ts(patch: MonkeyPatch) -> None:
     """A producer that sends an envelope again gives it a new ts, so that it outlives its lifetime."""
-    retry = Producer._retry
+    retry = BusProducer._retry
 
     def retry_as_new(self: Any, now_ns: int, out: Any) -> None:
         for pseq, one in self._sent.items():
             one.data = self._data(one.submitted, pseq, self._known_upto())
         retry(self, now_ns, out)
 
-    patch.setattr(Producer, "_retry", retry_as_new)
+    patch.setattr(BusProducer, "_retry", retry_as_new)
 
 
 def exceptions_of_others_kept(patch: MonkeyPatch) -> None:
     """A producer keeps what became of everybody's commands, also while it waits for nothing."""
-    patch.setattr(Producer, "_that_may_be_ours", lambda self, exceptions: exceptions)
+    patch.setattr(BusProducer, "_that_may_be_ours", lambda self, exceptions: exceptions)
 
 
 def heard_is_doubted(patch: MonkeyPatch) -> None:
     """A producer orders again whatever the table of outcomes has forgotten, also what it has heard of."""
-    forgotten = Producer._forgotten
-    patch.setattr(Producer, "_forgotten", lambda self, heard, floor: forgotten(self, 0, floor))
+    forgotten = BusProducer._forgotten
+    patch.setattr(BusProducer, "_forgotten", lambda self, heard, floor: forgotten(self, 0, floor))
 
 
 def held_space_ignored(patch: MonkeyPatch) -> None:

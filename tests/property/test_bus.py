@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
 from antiphon.bus.codec import Decoder, decode, encode
-from antiphon.bus.commit_server import CommitServer
+from antiphon.bus.commit_server import CommitServer, DurableEpochs
 from antiphon.bus.effects import Append, Learned, OrderRecord, Received, RoleEvent, Synced
 from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.ledger import Ledger, Row
-from antiphon.bus.log import CommitLog
+from antiphon.bus.ledger import Ledger, ProducerRow
+from antiphon.bus.log import CommitLog, Prefix
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ServerStatus, SpaceState
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.prefix import Prefix
 from antiphon.bus.records import (
     BaseMoved,
     EntriesAppended,
@@ -32,7 +31,6 @@ from antiphon.bus.records import (
 from antiphon.bus.recovery import recover
 from antiphon.bus.reign import Reign
 from antiphon.bus.schema import KINDS
-from antiphon.bus.superblock import Superblock
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid, make_epoch
 from antiphon.ranges import Ranges
@@ -238,11 +236,11 @@ def test_details_come_back_as_they_were(stable: StableDetail) -> None:
     assert FenceDetail.decode(FenceDetail(7, stable.n, 9).encode()) == (7, stable.n, 9)
 
 
-rows = st.builds(Row, u64, u64, u64, u64, u64, ids)
+rows = st.builds(ProducerRow, u64, u64, u64, u64, u64, ids)
 
 
 @given(st.dictionaries(u16, rows, max_size=5), u64, u16)
-def test_a_ledger_comes_back_as_it_was(table: dict[int, Row], term: int, primary: int) -> None:
+def test_a_ledger_comes_back_as_it_was(table: dict[int, ProducerRow], term: int, primary: int) -> None:
     ledger = Ledger()
     ledger.rows, ledger.term, ledger.primary = table, term, primary
     back = Ledger.decode(ledger.encode())
@@ -347,7 +345,7 @@ deeds = st.lists(
 def test_a_commit_server_comes_back_from_its_records_as_it_was(script: list[Any]) -> None:
     """Whatever was submitted, cut by new epochs and forgotten below the base."""
     config = GroupConfig.of("main", (1,))
-    server = CommitServer(config, 1, JournalCounter(), Superblock(JournalCounter()))
+    server = CommitServer(config, 1, JournalCounter(), DurableEpochs(JournalCounter()))
     order: list[bytes] = []
     epoch, base = 0, 0
 

@@ -27,7 +27,7 @@ from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.ids import Mid, make_epoch
 from antiphon.wire.commands import Outcome, OutcomeCode
 
@@ -152,7 +152,7 @@ class Line:
         self.random = Random(seed)
         self.loss = loss
         self.order = Order(self.random, forgets=forgets)
-        self.producer = Producer(CONFIG, NODE, self.random.randbytes(16))
+        self.producer = BusProducer(CONFIG, NODE, self.random.randbytes(16))
         self.now_ns = 0
         self.submitted: dict[int, bytes] = {}
         self.confirmed: list[EnvelopeConfirmed] = []

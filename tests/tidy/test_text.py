@@ -61,7 +61,6 @@ NodeRunner
 Outbox
 Owner
 Part
-Producer
 PublishUncertain
 RangeAsk
 RangePage
@@ -69,14 +68,12 @@ RangeTold
 Ranges
 Record
 Requests
-Row
 Session
 Span
 StagedPart
 Stored
 Streams
 Subscription
-Superblock
 Taken
 Ticked
 Ticket

@@ -53,7 +53,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.schema import Machine, heard_by
@@ -128,7 +128,7 @@ class Life:
         self.replica = OverheardReplica(
             config, node, run_id, self.payloads, JournalCounter(), recovered, disk_id=self.disk_id
         )
-        self.producer = Producer(config, node, run_id)
+        self.producer = BusProducer(config, node, run_id)
         # Whom a multicast reaches. It changes with `Reconfigured`, in its place among the effects: what was
         # said before still reaches those who leave.
         self.members = self.replica.config.nodes

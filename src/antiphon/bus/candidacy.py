@@ -4,14 +4,16 @@ Where it sits
     sequencer  ->  CANDIDACY  ->  reign
 
 What it promises
-    P1  SEAL is sent only when the claim is durable: an epoch is never used twice, also not by a node
-        that crashed in between.
-    P2  The log that is adopted is that of the answer with the greatest (epoch of the log, last number),
-        not the longest: the longest may be a leftover that was never committed.
-    P3  Of our own log nothing above the number we knew to be committed is kept unasked.
-    P4  The reign begins when commit_quantity commit servers hold the adopted log in the new epoch. Only
-        then are its entries committed, whichever epoch first numbered them.
-
+    CAN1  SEAL is sent only when the claim is durable: an epoch is never used twice, also not by a node that
+          crashed in between.
+    CAN2  The adopted log is that of the answer with the greatest (epoch of the log, last number), not the
+          longest: the longest may be a leftover that was never committed.
+    CAN3  Of our own log nothing above the number we knew to be committed is kept unasked.
+    CAN4  The reign begins when commit_quantity commit servers hold the adopted log in the new epoch. Only
+          then are its entries committed, whichever epoch first numbered them.
+    CAN5  A commit server is sent only what it lacks, in pages: everything behind what it knows to be
+          committed; or, if its log is of the epoch of the adopted one, behind the end of the shorter of the
+          two.
 
 What it leaves to others
     Whether to stand at all is the sequencer's decision.
@@ -26,7 +28,6 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry
-from antiphon.bus.pages import kept_through, start_page
 
 
 class Candidacy:
@@ -45,22 +46,22 @@ class Candidacy:
         self._node = node
         self.epoch = epoch
         self.claim_index = claim_index
-        # Read only. Whoever stands is a commit server itself.
+        # Read only. A candidate is a commit server itself.
         self._own = own
         self.started_at = now_ns
         self._resend_at = now_ns + config.retransmit_ms * MS
         self.has_claimed = False
-        # What we said in SEAL; it stays what it was then.
+        # The number that our SEAL named; it stays the same for all answers.
         self._committed = own.committed_upto
         self._replies: dict[int, m.SealOk] = {}
         self._best: tuple[int, m.SealOk] | None = None
         self._fetched: list[Entry] = []
         self._low = 0
-        # From where each server must be sent the adopted log.
+        # Behind which number each server must be sent the adopted log.
         self._needs: dict[int, int] = {}
-        # What was sent since the last timer: to whom, and from where on.
+        # The pages sent since the last timer: (server, behind which number).
         self._paged: set[tuple[int, int]] = set()
-        # The base of the best log, if what lies before it is lost to us.
+        # The base of the best log, if our log does not reach it.
         self.base_out_of_reach = 0
         # A term in the adopted log that is not below our epoch, if there is one.
         self.outranked_by = 0
@@ -83,9 +84,9 @@ class Candidacy:
 
     @property
     def newly_committed(self) -> tuple[Entry, ...]:
-        """The adopted entries that nobody is sure to have heard of as committed.
+        """The adopted entries that some node may not know as committed.
 
-        Our base may have moved since the others answered: what lies before it is in a stable checkpoint.
+        Our base may have moved since the servers answered: the entries before it are in a stable checkpoint.
         """
         assert self.log is not None, "nothing is adopted yet"
         return self.log.between(max(self._low, self.log.base), self.log.last)
@@ -94,13 +95,13 @@ class Candidacy:
         return self._resend_at
 
     def on_claim_durable(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """The claim is on disk: now others may hear of the epoch (P1)."""
+        """The claim is on disk: now other nodes may hear of the epoch (CAN1)."""
         self.has_claimed = True
         self._committed = self._own.committed_upto
         self.resend(now_ns, out)
 
     def resend(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """Say again what has not been answered."""
+        """Repeat the messages that have not been answered."""
         self._paged.clear()
         self._resend_at = now_ns + self._config.retransmit_ms * MS
         if not self.has_claimed:
@@ -120,7 +121,7 @@ class Candidacy:
         """A commit server promised. False if this node is not fit to lead."""
         if self._best is not None or not self.has_claimed:
             if self.log is not None and server not in self._replies:
-                # It promised late; it gets the adopted log like the others.
+                # The server promised late; it gets the adopted log like the others.
                 self._replies[server] = reply
                 self._needs[server] = self._kept(reply)
                 self._start(server, out)
@@ -141,8 +142,8 @@ class Candidacy:
         last, base = replies[best].last, replies[best].base
         assert last >= self._low, f"the best log ends at {last}, before the committed {self._low}"
         if base > self._committed:
-            # What lies between is committed and gone from the logs. Whoever lacks it must first load a
-            # checkpoint; a node that knows more will stand meanwhile.
+            # The entries in between are committed and gone from the logs. A node that lacks them must first
+            # load a checkpoint; a node that knows more will stand meanwhile.
             self.base_out_of_reach = base
             return False
         self._fetch(out)
@@ -158,7 +159,6 @@ class Candidacy:
             self._adopt(out)
 
     def on_log_page(self, server: int, page: m.FetchLogReply, out: list[RoleEffect]) -> None:
-        """A piece of the log to be adopted."""
         if self._best is None or server != self._best[0] or self.log is not None:
             return
         have = self._fetched[-1].last if self._fetched else self._committed
@@ -169,7 +169,7 @@ class Candidacy:
     def _adopt(self, out: list[RoleEffect]) -> None:
         own = self._own
         base = own.log.base
-        # R8: our own entries count only as far as we knew them committed when we asked (P3).
+        # R8: our own entries count only as far as we knew them committed when we asked (CAN3).
         log = CommitLog(base, own.log.between(base, self._committed))
         log.extend([entry for entry in self._fetched if entry.first > base])
         self.ledger = Ledger.decode(own.base_ledger)
@@ -187,7 +187,7 @@ class Candidacy:
     # -- starting ----------------------------------------------------------------------------------
 
     def _kept(self, server: m.SealOk | m.StartNeed) -> int:
-        """How much of its log a server may keep (P5)."""
+        """How much of its log a server may keep (CAN5)."""
         assert self.log is not None, "nothing is adopted yet"
         return kept_through(self.log.last, self.log_epoch, server)
 
@@ -198,7 +198,8 @@ class Candidacy:
         if start is not None:
             out.append(Send(server, start))
         elif self._needs[server] < self.log.base:
-            # Our log does not reach back to it. If it can begin where ours does, the next attempt succeeds.
+            # Our log does not reach back to the server's. If the server can begin at our base, the next
+            # attempt succeeds.
             out.append(Send(server, m.FetchIdReply((), self._low, self.log.base)))
 
     def on_start_need(self, server: int, need: m.StartNeed, out: list[RoleEffect]) -> None:
@@ -207,8 +208,8 @@ class Candidacy:
             return
         kept = self._kept(need)
         if (server, kept) in self._paged:
-            # Said already since the last time we looked. A network that doubles messages would double every
-            # question and every answer: a log of ten pages became a hundred thousand of them.
+            # Sent already since the last timer. A network that doubles messages would double every question
+            # and every answer: a log of ten pages became a hundred thousand of them.
             return
         self._needs[server] = kept
         self._start(server, out)
@@ -222,3 +223,21 @@ class Candidacy:
 def _rank(promise: m.SealOk) -> tuple[int, int]:
     """The log of the newest epoch is the best, and of several of one epoch the longest."""
     return promise.log_epoch, promise.last
+
+
+def kept_through(adopted_last: int, adopted_epoch: int, server: m.SealOk | m.StartNeed) -> int:
+    """How much of its own log a server may keep when a log of `adopted_epoch` takes its place (CAN5)."""
+    if server.log_epoch != adopted_epoch or not adopted_epoch:
+        return server.committed_upto
+    return max(server.committed_upto, min(server.last, adopted_last))
+
+
+def start_page(
+    config: GroupConfig, log: CommitLog, log_epoch: int, epoch: int, kept: int, committed_upto: int
+) -> m.EpochStart | None:
+    """The next page behind what a server has; None if our log begins later."""
+    if not log.base <= kept <= log.last:
+        return None
+    entries = log.between(kept, log.last, config.fetch_entries_max)
+    through = log.last if entries and entries[-1].last < log.last else 0
+    return m.EpochStart(epoch, kept + 1, entries, committed_upto, log_epoch, config.config_id, through)

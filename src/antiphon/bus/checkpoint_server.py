@@ -1,21 +1,21 @@
-"""Checkpoint server: makes the state after an agreed number durable, and says so.
+"""Checkpoint server: makes the state after an agreed number durable, and reports it.
 
 Where it sits
     member  ->  CHECKPOINT SERVER  ->  a file;   CHECKPOINT SERVER  ->  sequencer
 
 What it promises
-    P1  A checkpoint at n is the fold of 1 … n: the ledger of the order and the message manager's state,
-        taken at the same moment.
-    P2  It is reported only when it is durable, and again to every new sequencer and with every Nth
-        heartbeat, until one is stable that covers it.
-    P3  Its digest is over logical state only, so that servers with different disks can be compared.
-    P4  If there is no room for it, it is written as soon as there is: it is what frees room.
+    CHK1  A checkpoint at n is the fold of 1 … n: the ledger of the order and the message manager's state,
+          taken at the same moment.
+    CHK2  A checkpoint is reported only when it is durable, and again to every new sequencer and with every
+          Nth heartbeat, until a checkpoint that covers it is stable.
+    CHK3  The digest is over logical state only, so that servers with different disks can be compared.
+    CHK4  A checkpoint for which there is no room is written as soon as there is: checkpoints free room.
 
 What it leaves to others
-    When to take one is the sequencer's (the mark); what counts as stable is an entry of the order; which
-    files may go is told by `ReleaseSpace`: a checkpoint below the base is no longer needed. The base
-    stands at the stable checkpoint before the newest one, so a damaged file leaves one to fall back on.
-    Giving one to a node that needs it is the holder's, taking one from another the joiner's.
+    The sequencer says when to take one (the mark); an entry of the order says which is stable;
+    `ReleaseSpace` tells which files may go: those below the base, which stands at the stable checkpoint
+    before the newest, so that a damaged file leaves one to fall back on. The holder gives a checkpoint to
+    another node, the joiner takes one from another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WRITE_AGAIN_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """What a checkpoint holds: the ledger at n, and what the message manager made of 1 … n."""
+    """The contents of a checkpoint: the ledger at n, and the message manager's state after 1 … n."""
 
     n: int
     ledger: bytes
@@ -66,7 +66,7 @@ class CheckpointState:
 
     @property
     def digest(self) -> bytes:
-        """What the servers compare (P3)."""
+        """What the servers compare (CHK3)."""
         head = _HEAD.pack(_MAGIC, self.n)
         return blake2b(head + self.ledger + self.manager_digest, digest_size=DIGEST_BYTES).digest()
 
@@ -90,7 +90,7 @@ class CheckpointState:
         return state
 
 
-class Kept(NamedTuple):
+class KeptCheckpoint(NamedTuple):
     """A durable checkpoint of this node."""
 
     n: int
@@ -101,25 +101,27 @@ class Kept(NamedTuple):
 class CheckpointServer:
     """The checkpoint server of one node for one channel."""
 
-    def __init__(self, config: GroupConfig, node: int, found: Sequence[Kept] = (), stable_n: int = 0) -> None:
+    def __init__(
+        self, config: GroupConfig, node: int, found: Sequence[KeptCheckpoint] = (), stable_n: int = 0
+    ) -> None:
         self._config = config
         self._node = node
         self._epoch = 0
         self._beats = 0
-        # What this node has, the oldest first; nothing that is older than the newest stable one.
-        self._kept: dict[int, Kept] = {kept.n: kept for kept in found}
+        # The checkpoints of this node, the oldest first; none older than the newest stable one.
+        self._kept: dict[int, KeptCheckpoint] = {kept.n: kept for kept in found}
         # The newest of them that is known to be stable, if any.
-        self.stable: Kept | None = None
+        self.stable: KeptCheckpoint | None = None
         # The newest durable checkpoint that is not known to be stable.
-        self._written: Kept | None = found[-1] if found else None
-        # Where the newest durable checkpoint stands, stable or not; 0 if there is none.
+        self._written: KeptCheckpoint | None = found[-1] if found else None
+        # The number of the newest durable checkpoint, stable or not; 0 for none.
         self.newest_n = found[-1].n if found else 0
-        # The newest durable checkpoint but one: what this node can still fall back on.
+        # The number of the newest durable checkpoint but one: this node can still fall back on it.
         self.fallback_n = found[-2].n if len(found) > 1 else 0
-        # The oldest that another node is fetching, 0 if none: the log is kept from there on.
+        # The oldest that another node is fetching, 0 for none: the log is kept from there on.
         self.held_n = 0
-        # From where on this node needs one, so that its log may begin there; 0 if it does not. And from where
-        # on everybody was asked for one in vain.
+        # From which number on this node needs a checkpoint for its log to begin at, 0 if it needs none; and
+        # from which number on all others were asked in vain.
         self.needed_n = 0
         self.vain_n = 0
         self._under_way: tuple[int, bytes] | None = None
@@ -131,23 +133,21 @@ class CheckpointServer:
             self._stand_at(self._kept[stable_n])
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration."""
         self._config = config
-        # Whether the log lacks one is told again, if it is still ours to keep state.
+        # The commit server says again whether its log lacks a checkpoint.
         self.need(0)
 
     def next_deadline_ns(self) -> int | None:
         return self._write_at
 
     def begin(self, n: int, ledger: bytes) -> bool:
-        """The member has applied a mark: is a checkpoint wanted? Not while one is being written."""
+        """The member has applied a mark: should it take a checkpoint? Not while one is being written."""
         if self._under_way is not None or n <= self.newest_n:
             return False
         self._under_way = (n, ledger)
         return True
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
-        """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         for event in events:
             match event:
@@ -196,7 +196,7 @@ class CheckpointServer:
 
     def _on_written(self, n: int, out: list[RoleEffect]) -> None:
         writing = self._check_writing(n)
-        self._kept[n] = self._written = Kept(n, writing.digest, len(writing.state))
+        self._kept[n] = self._written = KeptCheckpoint(n, writing.digest, len(writing.state))
         self._writing = self._under_way = self._write_at = None
         self.fallback_n = self.newest_n
         self.newest_n = n
@@ -224,12 +224,13 @@ class CheckpointServer:
         return is_same
 
     def note_stable(self, n: int, digest: bytes) -> bool:
-        """The order says that the checkpoint at n is stable. False if ours is another."""
+        """The order says that the checkpoint at n is stable. False if the digest of ours differs."""
         kept = self._kept.get(n)
         if kept is not None and kept.digest != digest:
             return False
         if n > self.newest_n:
-            # Others were quicker. It is known to be stable when it is here, and nobody says so again.
+            # Other servers were quicker. Nobody repeats that it is stable, so remember it until ours is
+            # written.
             self._told_early[n] = digest
         if self._written is not None and n >= self._written.n:
             self._written = None
@@ -238,7 +239,7 @@ class CheckpointServer:
         return True
 
     def note_base(self, n: int) -> None:
-        """The log of this node begins at n, and what a log begins with is stable."""
+        """The log of this node begins at n, and only a stable checkpoint is a base."""
         kept = self._kept.get(n)
         if kept is not None and (self.stable is None or n > self.stable.n):
             self._stand_at(kept)
@@ -248,20 +249,20 @@ class CheckpointServer:
 
         The order may be known here through a stable mark that no checkpoint of ours reaches: passing several
         marks at once we take the first. A log that began there would leave this node without a state after a
-        crash, and with none to give to others, who may have none either. That is better than nothing only
-        when nobody gave us one.
+        crash, and with none to give to others, which may have none either. That is better than nothing only
+        when no node gave us one.
         """
         durable_n = stable_n if 0 < self.vain_n <= base else self.newest_n
         numbers = (self.newest_n, self.fallback_n, stable_n, base)
         return tuple([n for n in numbers if base <= n <= durable_n])
 
     def need(self, n: int) -> None:
-        """From n on a checkpoint is needed, of our own or of another node; 0: no more."""
+        """From n on a checkpoint is needed, of our own or of another node; 0: not any more."""
         self.needed_n = n
         if not n:
             self.vain_n = 0
 
-    def _stand_at(self, stable: Kept) -> None:
+    def _stand_at(self, stable: KeptCheckpoint) -> None:
         self.stable = stable
         self._kept = {n: kept for n, kept in self._kept.items() if n >= stable.n}
 

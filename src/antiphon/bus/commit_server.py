@@ -1,40 +1,41 @@
-"""Commit server: keeps the order, durably, for whichever sequencer holds its promise.
+"""Commit server: keeps the order durably, for the sequencer that holds its promise.
 
 Where it sits
     sequencer  ->  COMMIT SERVER  ->  journal  ->  COMMIT SERVER  ->  sequencer
 
 What it promises
-    P1  Whatever it says about its log or its promise is durable: a reply waits for a sync that began
-        after its record was written (the write-before-send rule).
-    P2  It takes nothing from an epoch below its promise.
-    P3  It appends only to a log of the same epoch, in order and without a gap. A log of another epoch
-        is first replaced as a whole, in one atomic record.
-    P4  It never gives up a committed entry, and never believes an entry committed on the word of an
-        epoch that did not write its log: its own entries there may be others.
-    P5  The base moves only behind a committed CHECKPOINT_STABLE, and then to the stable checkpoint
-        before it, and only if this node has two checkpoints from there on, one of them stable: if the newest
-        file is ever damaged, the log still reaches the older one, and others can be given one. A node that
-        begins again with a checkpoint, or whose log the sequencer's no longer reaches, puts its base at a
-        checkpoint it has. A stable mark alone is enough for a witness, and when nobody gives us one.
-    P6  In a configuration that it knows to be over it promises nothing, and in the next one only when its
-        log holds the entry that began it as committed.
-    P7  A server whose disk is damaged, or not the one that is listed, promises and acknowledges nothing and
-        never says that it does not have something. One without room promises, but takes no entry.
+    COM1  Write before send: a reply about the log or the promise waits for a sync that began after its record
+          was written.
+    COM2  The server takes nothing from an epoch below its promise.
+    COM3  The server appends only to a log of the same epoch, in order and without a gap. A log of another
+          epoch is first replaced as a whole, in one atomic record.
+    COM4  The server never gives up a committed entry, and never believes an entry committed on the word of an
+          epoch that did not write its log: its own entries there may be others.
+    COM5  The base moves only behind a committed CHECKPOINT_STABLE, to the stable checkpoint before that one,
+          and only if this node has two checkpoints from there on, one of them stable: if the newest file is
+          ever damaged, the log still reaches the older one, and other nodes can be given one. A node that
+          begins again with a checkpoint, or whose log the sequencer's no longer reaches, puts its base at a
+          checkpoint it has. A stable mark alone is enough for a witness, and when no node can give us a
+          checkpoint.
+    COM6  In a configuration that is known to be over the server promises nothing, and in the next
+          configuration only when its log holds the entry that began it as committed.
+    COM7  A server whose disk is damaged, or is not the listed one, promises and acknowledges nothing and
+          never says that it lacks an entry. A server without room promises, but takes no entry.
 
 What it leaves to others
-    Which log is the right one is the candidate's business, what is committed the sequencer's.
+    The candidate decides which log is the right one; the sequencer decides what is committed.
 
 What may be kept at the start of an epoch
     A sequencer writes one log, and a commit server takes the start of an epoch once and then appends in
-    order: so all logs of one epoch are prefixes of one log. The adopted log is one of them when its epoch is
-    that of ours, and so both agree up to the end of the shorter one. Keeping our entries through
-    min(our last, adopted last) therefore keeps adopted entries only, whether we knew them committed or not.
+    order: so all logs of one epoch are prefixes of one log. If the adopted log and ours are of one epoch,
+    they agree up to the end of the shorter one. Keeping our entries through min(our last, adopted last)
+    therefore keeps adopted entries only, whether we knew them committed or not.
 
 Learners, and logs of epoch 0 (see docs/design/configuration.md)
     A node that does not vote, whose disk is not yet listed, or whose log does not hold the entry that began
-    its configuration, writes down what it hears to be committed and cuts off what differs. From its first
-    learned entry on such a log is of epoch 0, and so is told every log of a former configuration: it is
-    committed order and nothing else, and ranks below every log that the configuration has written.
+    its configuration, writes down what it hears to be committed and cuts off what differs. From the first
+    learned entry on such a log is of epoch 0, and so is every log of a former configuration: committed order
+    and nothing else, which ranks below every log that the configuration has written.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from antiphon.bus import messages as m
-from antiphon.bus.acknowledgements import merge_acknowledgements
 from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.effects import (
     Append,
@@ -58,6 +58,7 @@ from antiphon.bus.effects import (
     Send,
     SpaceChanged,
     SpaceHeld,
+    SuperblockRecord,
     Synced,
 )
 from antiphon.bus.entries import StableDetail
@@ -66,7 +67,6 @@ from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.log import CommitLog
 from antiphon.bus.membership import tells
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
-from antiphon.bus.pages import Pages, gather
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.records import (
@@ -78,11 +78,83 @@ from antiphon.bus.records import (
     encode_order,
 )
 from antiphon.bus.schema import Machine, not_for
-from antiphon.bus.superblock import Superblock
 from antiphon.ids import epoch_node
 
 _NEVER: Final = -1 << 62
 _NO_VOTE: Final = (ServerStatus.DAMAGED, ServerStatus.AMNESIA)
+
+
+class DurableEpochs:
+    """The highest epoch promised and the highest claimed by this node; neither ever goes back.
+
+    Every record holds both, so that the newest record alone is enough.
+    """
+
+    __slots__ = ("_counter", "epoch_claimed", "promised")
+
+    def __init__(self, counter: JournalCounter, promised: int = 0, epoch_claimed: int = 0) -> None:
+        self._counter = counter
+        self.promised = promised
+        self.epoch_claimed = epoch_claimed
+
+    def promise(self, epoch: int) -> Append:
+        """Promise never again to listen to a sequencer of a lower epoch."""
+        assert epoch > self.promised, f"epoch {epoch:#x} is promised after {self.promised:#x}"
+        self.promised = epoch
+        return self._record()
+
+    def claim(self, epoch: int) -> Append:
+        """Claim an epoch to stand in, once."""
+        assert epoch > self.epoch_claimed, f"epoch {epoch:#x} is claimed after {self.epoch_claimed:#x}"
+        self.epoch_claimed = epoch
+        return self._record()
+
+    def _record(self) -> Append:
+        record = SuperblockRecord(self.promised, self.epoch_claimed)
+        return Append(self._counter.next(), record)
+
+
+class Pages:
+    """The received pages of a start: entries behind number `after`, which is not below the server's base."""
+
+    __slots__ = ("after", "entries", "epoch", "last")
+
+    def __init__(self, epoch: int, after: int) -> None:
+        self.epoch = epoch
+        self.after = after
+        self.last = after
+        self.entries: list[Entry] = []
+
+    def add(self, page: tuple[Entry, ...]) -> None:
+        """Add a page; repeated entries are the same, for an epoch has one log."""
+        for entry in page:
+            if entry.first == self.last + 1:
+                self.entries.append(entry)
+                self.last = entry.last
+
+    def forget(self, base: int) -> None:
+        """The server's base has moved: the entries before it are committed, and not compared any more."""
+        if base > self.after:
+            self.entries = [entry for entry in self.entries if entry.first > base]
+            self.after, self.last = base, max(self.last, base)
+
+
+def gather(
+    pages: Pages | None, start: m.EpochStart, log: CommitLog, committed_upto: int, told_epoch: int
+) -> Pages | None:
+    """Add a page to those before it; None if it does not follow what the server has or may keep.
+
+    Only committed entries are kept unseen, or entries that the adopted log must have, too.
+    """
+    after = start.from_seq - 1
+    if pages is None or pages.epoch != start.epoch or not pages.after <= after <= pages.last:
+        is_one_log = 0 < start.log_epoch == told_epoch and after <= log.last
+        # Below the base there is nothing to compare.
+        if after < log.base or not (after <= committed_upto or is_one_log) or not log.is_end(after):
+            return None
+        pages = Pages(start.epoch, after)
+    pages.add(start.entries)
+    return pages
 
 
 class CommitServer:
@@ -93,7 +165,7 @@ class CommitServer:
         config: GroupConfig,
         node: int,
         counter: JournalCounter,
-        superblock: Superblock,
+        epochs: DurableEpochs,
         *,
         log: CommitLog | None = None,
         log_epoch: int = 0,
@@ -105,25 +177,27 @@ class CommitServer:
         config_at: int = 0,
     ) -> None:
         self._config = config
-        # The number of the entry that began this configuration, or one behind it; 0 for the first.
+        # The number of the entry that began this configuration, or a number behind it; 0 for the first
+        # configuration.
         self._config_at = config_at
         self._node = node
         self.presence = presence
         self._counter = counter
-        self._superblock = superblock
+        self._epochs = epochs
         self.log = CommitLog() if log is None else log
         self.log_epoch = log_epoch
         self._log_config = log_config
-        # Volatile: after a restart the base is all that is known to be committed, unless no epoch wrote it.
+        # Volatile: after a restart only the base is known to be committed, or all of a log that no epoch
+        # wrote.
         self.committed_upto = self.log.base if log_epoch else self.log.last
         self._former_servers = config.commit_servers
         began = self.log.covering(config_at)
         if began is not None and began.kind is EntryKind.CONFIG:
-            # Our configuration is in force, so the entry is committed; and it was made once, behind one log.
+            # Our configuration is in force, so the entry that began it is committed.
             is_learned = log_config != config.config_id
             self.committed_upto = self.log.last if is_learned else max(config_at, self.committed_upto)
         self.base_ledger = Ledger().encode() if base_ledger is None else base_ledger
-        # Of this node, and read only; None on a node that keeps no state.
+        # Read only; None on a node that keeps no state.
         self._checkpoint_server = checkpoint_server
         self.status = ServerStatus.OK
         self._durable_last = self.log.last
@@ -131,24 +205,25 @@ class CommitServer:
         self._promise_index = self._synced = self._written = 0
         # Would checkpoints free segments of this node's journal?
         self._holds_space = False
-        # What the sequencer of our log's epoch said is committed, whether we have it or not.
+        # Through which number the sequencer of our log's epoch called the order committed, whether we have it
+        # or not.
         self._committed_told = 0
-        # A base that came with a checkpoint, and that this sequencer does not know us to have.
+        # A base that came with a checkpoint, and that this sequencer does not yet know us to have.
         self._base_unsaid = 0
         self._heard_at = _NEVER
         self._began_at: int | None = None
-        # The pages of a start that is not complete, and when we last asked for one.
+        # The pages of an incomplete start, and when we last asked for a page.
         self._pages: Pages | None = None
         self._needed_at = _NEVER
         self._needed_epoch = self._asked = self._install_index = 0
-        # Ledgers at marks above the base, and the newest checkpoint known to be stable.
+        # Ledgers at the marks above the base, and the newest checkpoint known to be stable.
         self._marks: dict[int, bytes] = dict(marks or {})
         self._stable = (self.log.base, NO_DIGEST)
         self._base_target: tuple[int, bytes] | None = None
 
     @property
     def promised(self) -> int:
-        return self._superblock.promised
+        return self._epochs.promised
 
     @property
     def stable_checkpoint(self) -> int:
@@ -157,21 +232,22 @@ class CommitServer:
 
     @property
     def has_nothing_to_give(self) -> bool:
-        """Does our log begin somewhere, and nobody could be given a checkpoint from there on?"""
+        """Has our log a base, and this node no stable checkpoint from there on for another node?"""
         server = self._checkpoint_server
         return server is not None and self.log.base > (0 if server.stable is None else server.stable.n)
 
     @property
     def is_writing(self) -> bool:
-        """Does anything here wait for the disk?"""
+        """Does a reply or a record wait for the disk?"""
         return bool(self._held)
 
     def is_recorded(self, synced: int) -> bool:
-        """Do our records tell a later life, from this index on, which configuration is in force?"""
+        """Do our records tell a later run, from this index on, which configuration is in force?"""
         return self._written <= synced and tells(self.log, self._config_at, self._config, self._log_config)
 
     def next_deadline_ns(self) -> int | None:
-        # Whoever leads makes us ask. Only without what we lack nobody may come to lead.
+        # A sequencer makes us ask for what we lack. Without a sequencer we must ask by ourselves: there may
+        # never be one without us.
         lacks = self.committed_upto < self._config_at
         return self._needed_at + self._config.retransmit_ms * MS if lacks else None
 
@@ -185,33 +261,32 @@ class CommitServer:
 
     @property
     def _told_epoch(self) -> int:
-        """The epoch of the log as others may compare it: 0 if it is of no epoch of this configuration."""
+        """The epoch of the log for comparisons; 0 if no epoch of this configuration wrote it."""
         return self.log_epoch if self._log_config == self._config.config_id else 0
 
     def reconfigure(self, config: GroupConfig, at: int, checkpoint_server: CheckpointServer | None) -> None:
-        """This configuration began with the entry at number `at`, which is committed."""
+        """This configuration began with the committed entry at number `at`."""
         self._former_servers = self._config.commit_servers
         self._config = config
         self._config_at = at
         self._checkpoint_server = checkpoint_server
-        # Nobody leads in it yet, and whoever stands need not wait.
+        # No sequencer leads in the new configuration yet, and a candidate need not wait.
         self._heard_at = _NEVER
         self._pages = None
         if self.status is ServerStatus.AMNESIA:
-            # Whether our disk is listed now is told again.
+            # The caller tells again whether our disk is listed.
             self.status = ServerStatus.OK
 
     def set_status(self, status: ServerStatus) -> None:
-        """What the disk is good for; what was found damaged stays so until the node begins again."""
+        """Set what the disk is good for; a damaged disk stays damaged for this run."""
         may_change = self.status is not ServerStatus.DAMAGED
         if may_change and (self.status not in _NO_VOTE or status in _NO_VOTE):
             self.status = status
         if status is ServerStatus.DAMAGED:
-            # What waits for the disk speaks of a log that is gone, or would delete what may be needed.
+            # The held replies describe a log that is gone, or would let others delete what may be needed.
             self._held.clear()
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
-        """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         if self._began_at is None:
             self._began_at = now_ns
@@ -226,12 +301,12 @@ class CommitServer:
             elif type(event) is Installed:
                 self.install_base(event.n, event.ledger, out)
             elif type(event) is SpaceChanged:
-                # Alone, nobody else could go on: what is to be written waits for room.
+                # A lone commit server has no other to go on with: its records wait for room.
                 is_full = event.is_full and len(self._config.commit_servers) > 1
                 self.set_status(ServerStatus.NO_SPACE if is_full else ServerStatus.OK)
             elif type(event) is SpaceHeld:
                 self._holds_space = event.is_held
-        # It may have waited for a checkpoint of this node, or for another node that fetches one.
+        # The base may have waited for a checkpoint of this node, or for another node's transfer to end.
         target, is_whole = self._base_target, self.status is not ServerStatus.DAMAGED
         if target is not None and is_whole and self.log.base < target[0] <= self._base_max():
             self._base_target = None
@@ -275,7 +350,7 @@ class CommitServer:
                 not_for(Machine.COMMIT_SERVER, message)
 
     def _may_encourage(self, now_ns: int, asked: m.PreSeal) -> bool:
-        """Nobody leads as far as we hear, and the candidate is not far behind, or nobody led for long."""
+        """No sequencer is heard here, and the candidate is not far behind or nobody led for long."""
         unheard_ns = now_ns - self._heard_at
         if self.status in _NO_VOTE or unheard_ns < self._config.suspicion_ms * MS:
             return False
@@ -294,7 +369,7 @@ class CommitServer:
         if self.status is not ServerStatus.OK:
             out.append(Send(sender, m.CommitAcknowledge(epoch, 0, self.status)))
             return False
-        promised = self._superblock.promised
+        promised = self._epochs.promised
         if epoch < promised:
             out.append(Send(sender, m.SealNack(promised)))
             return False
@@ -311,12 +386,12 @@ class CommitServer:
             out.append(Send(sender, self._start_need(epoch)))
             return
         if submit.prev > log.last or log.base > max(self._committed_told, submit.committed_upto):
-            # One before it was lost, or our base is beyond what this epoch has. What we have is said.
+            # An earlier submit was lost, or our base is beyond what this epoch has: say how far the log goes.
             out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
             return
         entries, prev = submit.entries, submit.prev
         if prev < log.base:
-            # What lies before the base is committed, and there is nothing left to compare it with.
+            # The entries before the base are committed, and there is nothing left to compare them with.
             entries, prev = tuple([entry for entry in entries if entry.first > log.base]), log.base
         if prev < log.last and entries:
             known = [entry for entry in entries if entry.first <= log.last]
@@ -334,7 +409,7 @@ class CommitServer:
         self._learn_committed(epoch, submit.committed_upto)
 
     def _learn_committed(self, epoch: int, committed_upto: int) -> None:
-        # R7: only the epoch that wrote our log knows which of our entries are committed (P4).
+        # R7: only the epoch that wrote our log knows which of our entries are committed (COM4).
         is_ours = epoch == self.log_epoch
         if is_ours and committed_upto > self._committed_told:
             self._committed_told = committed_upto
@@ -349,7 +424,8 @@ class CommitServer:
         if self._has_no_vote:
             return
         if beat.epoch < self.promised:
-            # It would hear so with its next submit; an idle one must hear it, too, for we cannot follow it.
+            # We cannot follow an idle sequencer of a lower epoch, and it sends no submit that we could
+            # refuse.
             out.append(Send(sender, m.SealNack(self.promised)))
             return
         self._heard_at = now_ns
@@ -359,7 +435,8 @@ class CommitServer:
         out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce, self._holds_space)))
         self._say_base(out)
         if beat.epoch > self.log_epoch and now_ns - self._needed_at >= self._config.retransmit_ms * MS:
-            # It leads, and nothing of its log has reached us. Without traffic nobody else would say so.
+            # This sequencer leads, and nothing of its log has reached us. Without traffic nobody else would
+            # say so.
             self._needed_at, self._needed_epoch = now_ns, beat.epoch
             out.append(Send(sender, self._start_need(beat.epoch)))
 
@@ -375,7 +452,7 @@ class CommitServer:
             out.append(Send(sender, reply))
 
     def committed_from(self, first: int, most: int) -> m.FetchIdReply | None:
-        """The committed entries from number `first` on; None while we are in no state to tell."""
+        """The committed entries from number `first` on; None while this server's log cannot answer."""
         if self._install_index > self._synced:
             return None
         if self.status is ServerStatus.DAMAGED:
@@ -397,28 +474,28 @@ class CommitServer:
         elif seal.config_id != self._config.config_id:
             self._refuse_config(sender, seal.config_id, out)
         elif sender not in self._config.candidates or self._node not in self._config.commit_servers:
-            # Somebody goes by another group than we do.
+            # The candidate goes by another configuration than this server.
             pass
         elif self.committed_upto < self._config_at:
-            # What our log lacks may be in no other log of this configuration.
+            # An entry that our log lacks may be in no other log of this configuration.
             pass
         elif epoch > self.promised:
-            append = self._superblock.promise(epoch)
+            append = self._epochs.promise(epoch)
             out.append(append)
             self._promise_index = append.index
             self._reply_after(append.index, sender, self._seal_ok(epoch), out)
         elif epoch == self.promised and self.log_epoch < epoch:
-            # Asked again: the answer is the same, since the log stands still until EPOCH_START.
+            # The same question again gets the same answer: the log stands still until EPOCH_START.
             if max(self._promise_index, self._install_index) <= self._synced:
                 out.append(Send(sender, self._seal_ok(epoch)))
         else:
             out.append(Send(sender, m.SealNack(self.promised)))
 
     def _refuse_config(self, sender: int, config_id: int, out: list[RoleEffect]) -> None:
-        """A sequencer of another configuration speaks.
+        """Answer a sequencer of another configuration.
 
-        Its log ends where its configuration did, and must not go on in ours. If it is ours that is over, we
-        have to hear so from the order first.
+        Its log ends where its configuration did, and must not go on in ours. If ours is the one that is over,
+        we must learn so from the order first.
         """
         if config_id < self._config.config_id:
             config = self._config.encode()
@@ -452,8 +529,8 @@ class CommitServer:
             return
         self._pages = None
         if pages.last < self.committed_upto:
-            # It was long on its way: what it lacks is committed, and we have learned it meanwhile. That our
-            # log of it is the sequencer's, only a start that contains it says.
+            # The start was long on its way: we have learned the committed entries that it lacks. Only a start
+            # that contains them says that our log is the sequencer's.
             out.append(Send(sender, self._start_need(epoch)))
             return
         self._start(epoch, pages, sender, out)
@@ -468,14 +545,14 @@ class CommitServer:
         log.truncate(keep_through)
         differing = [entry for entry in pages.entries if entry.first > keep_through]
         log.extend(differing)
-        # What was held for an earlier sequencer speaks of a log that is gone.
+        # Replies held for an earlier sequencer describe a log that is gone.
         self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
-        # The last record says epoch, cut and new entries at once. It is also the promise: recovery takes
-        # the epoch of the log for promised.
+        # The last record says epoch, cut and new entries at once. The record is also the promise: recovery
+        # takes the epoch of the log as promised.
         self.log_epoch, self._log_config = epoch, self._config.config_id
         self._durable_last = self._committed_told = self._base_unsaid = 0
         if epoch > self.promised:
-            self._superblock.promised = epoch
+            self._epochs.promised = epoch
         size = self._config.fetch_entries_max
         while len(differing) > size:
             piece, differing = tuple(differing[:size]), differing[size:]
@@ -488,7 +565,7 @@ class CommitServer:
     # -- learning ----------------------------------------------------------------------------------
 
     def _keep_learned(self, entries: Iterable[Entry], out: list[RoleEffect]) -> None:
-        """Write down what is committed, if it follows what we know to be."""
+        """Write down committed entries that follow what is known to be committed."""
         log, known = self.log, self.committed_upto
         entries = [entry for entry in entries if entry.first > known]
         if not entries or entries[0].first != known + 1:
@@ -501,7 +578,7 @@ class CommitServer:
         if self._log_config == LEARNED and keep_through == log.last:
             body = encode_appended(self._recorded_epoch, keep_through, new)
         else:
-            # What we have behind it dates from when we voted, and came to nothing.
+            # The entries behind it date from when this node voted, and were never committed.
             log.truncate(keep_through)
             self._pages = None
             self.log_epoch, self._log_config = 0, LEARNED
@@ -520,7 +597,7 @@ class CommitServer:
             self._fetch_order(now_ns, reply.committed_upto, out)
 
     def _fetch_order(self, now_ns: int, committed_upto: int, out: list[RoleEffect]) -> None:
-        """Ask for what we missed, a page at a time, in turn those who vote and those who did before them."""
+        """Ask for missed entries, a page at a time, in turn the voters and the former voters."""
         is_due = now_ns - self._needed_at >= self._config.retransmit_ms * MS
         if committed_upto <= self.committed_upto or not is_due:
             return
@@ -536,7 +613,9 @@ class CommitServer:
 
     @property
     def _recorded_epoch(self) -> int:
-        """What records say of the epoch. The record that made a promise may go, so later ones repeat it."""
+        """The epoch that a record names. The record that made a promise may be freed, so later records repeat
+        it.
+        """
         return self.promised if self._log_config == LEARNED else self.log_epoch
 
     def _append(self, record: OrderRecord, out: list[RoleEffect]) -> int:
@@ -545,7 +624,7 @@ class CommitServer:
         return index
 
     def _reply_after(self, index: int, to: int, reply: m.BusMessage, out: list[RoleEffect]) -> None:
-        """Hold a reply until the record with this index is durable (P1)."""
+        """Hold a reply until the record with this index is durable (COM1)."""
         self._held.append((index, Send(to, reply)))
 
     def _on_synced(self, index: int, out: list[RoleEffect]) -> None:
@@ -570,8 +649,8 @@ class CommitServer:
         self._marks.update(learned.marks)
         for entry in learned.notable:
             if entry.last > self.committed_upto and self.log.covering(entry.first) == entry:
-                # An entry that a sequencer made is made once, behind one log: whoever has it has that log
-                # before it. So this much of ours is the committed order, whichever epoch says so.
+                # A sequencer makes an entry once, behind one log, so a server that has the entry has that log
+                # before it. Our log up to here is the committed order, whichever epoch says so.
                 self.committed_upto = entry.last
             if entry.kind is EntryKind.CHECKPOINT_STABLE:
                 stable = StableDetail.decode(entry.detail)
@@ -589,14 +668,15 @@ class CommitServer:
         """How far the base may move here: a node that slept may know of checkpoints that it lacks."""
         if (server := self._checkpoint_server) is None:
             return self.committed_upto
-        # What another node can be given is a stable one. It may be fetching it, and will need what follows.
+        # Another node can be given a stable checkpoint only. A node that is fetching one will need the log
+        # behind it.
         given = 0 if server.stable is None else min(server.stable.n, server.held_n or server.stable.n)
         return min(self.committed_upto, server.fallback_n, given)
 
     def _write_base(self, base: int, digest: bytes, out: list[RoleEffect]) -> None:
         ledger = self._marks.get(base)
         if ledger is None:
-            # The mark was passed in an earlier life, before the checkpoint that this one began with.
+            # The mark was passed in an earlier run, before the checkpoint that this run began with.
             ledger = folded(self.base_ledger, self.log.between(self.log.base, base))
         # In memory the base moves when it has moved on disk: nobody may hear of a base that goes back.
         self._record_base(base, ledger, digest, out)
@@ -620,7 +700,7 @@ class CommitServer:
         self._say_base(out)
 
     def _say_base(self, out: list[RoleEffect]) -> None:
-        """A base of another node is ours in this epoch, too, once its sequencer has it committed."""
+        """Tell the sequencer a base that came from another node, once it has that base committed."""
         is_sayable = 0 < self._base_unsaid <= self._committed_told and self._install_index <= self._synced
         if is_sayable and self.log_epoch == self.promised and self.status is ServerStatus.OK:
             self._durable_last, self._base_unsaid = max(self._durable_last, self._base_unsaid), 0
@@ -628,26 +708,30 @@ class CommitServer:
             out.append(Send(epoch_node(self.log_epoch), said))
 
     def _begin_at_checkpoint(self, out: list[RoleEffect]) -> None:
-        """A crash between a checkpoint of another node and its base leaves a log that ends before it."""
+        """A crash between installing another node's checkpoint and writing its base leaves a log that ends
+        before it.
+        """
         if self._checkpoint_server is not None:
             n = self._checkpoint_server.newest_n
             if n > self.log.last or self._config_at > self.committed_upto:
                 self._install_own(n, out)
 
     def _install_own(self, n: int, out: list[RoleEffect]) -> None:
-        """Begin behind a checkpoint of ours, if the order says that it, or a later one, is stable."""
+        """Begin behind a checkpoint of ours, if the order says that this or a later checkpoint is stable."""
         ledger = self._marks.get(n)
         if ledger is not None and n <= self._stable[0]:
             self.install_base(n, ledger, out)
 
     def _on_base_elsewhere(self, base: int, out: list[RoleEffect]) -> None:
-        """Others' logs begin only there. If a checkpoint of ours reaches so far, ours begins behind it."""
+        """The logs of the others begin at `base`. If a checkpoint of ours reaches so far, our log begins
+        there, too.
+        """
         if self._pages is not None and self._pages.last < base:
-            # What follows them is gone. What we know to be committed may reach further.
+            # The pages end before that base. What we know to be committed may reach further.
             self._pages = None
         if base <= self.committed_upto:
             return
-        # A base moves to what is stable only.
+        # Only stable checkpoints become a base.
         self._stable = max(self._stable, (base, NO_DIGEST))
         server, stable_n = self._checkpoint_server, self._stable[0]
         for n in (stable_n,) if server is None else server.beginnings(base, stable_n):
@@ -657,7 +741,7 @@ class CommitServer:
             server.need(base)
 
     def install_base(self, n: int, ledger: bytes, out: list[RoleEffect], digest: bytes = NO_DIGEST) -> None:
-        """This node has the state after n, durably, which is committed: the log begins there at the latest.
+        """The log begins at `n` at the latest: this node has the committed state after `n`, durably.
 
         The promise and the epoch of the log stay what they are. See docs/design/checkpoints.md.
         """
@@ -668,8 +752,8 @@ class CommitServer:
         if n <= log.last and log.is_end(n) and is_ours:
             log.forget(n)
         else:
-            # It ended before n, or was another order from somewhere below n on, or was written under another
-            # configuration. The object stays: others of this node look at it.
+            # The log ended before n, or was another order from somewhere below n on, or was written under
+            # another configuration. The object stays: other machines of this node refer to it.
             log.reset(n)
             self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
         self.base_ledger = ledger
@@ -680,3 +764,23 @@ class CommitServer:
             self._stable = (n, digest)
         self._install_index = self._record_base(n, ledger, digest, out)
         self._base_unsaid = n
+
+
+def merge_acknowledgements(effects: list[RoleEffect]) -> list[RoleEffect]:
+    """Of the acknowledgements to one sequencer in one epoch only the highest is needed."""
+    if len(effects) < 2:
+        return effects
+    highest: dict[tuple[int, int], tuple[int, int]] = {}
+    dropped: set[int] = set()
+    for at, effect in enumerate(effects):
+        if type(effect) is Send and type(effect.message) is m.CommitAcknowledge:
+            key = (effect.to, effect.message.epoch)
+            last, other = highest.get(key, (-1, -1))
+            if effect.message.last >= last:
+                highest[key] = (effect.message.last, at)
+                dropped.add(other)
+            else:
+                dropped.add(at)
+    if dropped <= {-1}:
+        return effects
+    return [effect for at, effect in enumerate(effects) if at not in dropped]

@@ -4,20 +4,20 @@ Where it sits
     producer  ->  DATA SERVER  ->  sequencer;   DATA SERVER  ->  member, once an envelope has its numbers
 
 What it promises
-    P1  An envelope is reported only after a sync that began after it was written.
-    P2  It is reported again, every R and to every new sequencer, until it is committed, also what was
-        found after a restart. It is forgotten on commit and never on submit: a submit can be lost with
-        its sequencer.
-    P3  An envelope without a number is given up only when it can never get one: its producer's run is
-        over, or the order has passed ts + L. Both are facts of the committed order, not of a clock.
-    P4  What does not verify is not stored: size, digest, and the count against the command headers.
-    P5  What our own sequencer does not number for long is passed on to another data server: it may lack
-        copies, and its producer may be dead.
-    P6  A committed envelope that never arrived is wanted until it does, or until the order says that it
-        is lost for good.
+    DAT1  An envelope is reported only after a sync that began after it was written.
+    DAT2  An envelope, also one found after a restart, is reported again, every R and to every new sequencer,
+          until it is committed. It is forgotten on commit and never on submit: a submit can be lost with its
+          sequencer.
+    DAT3  An envelope without a number is given up only when it can never get one: its producer's run is over,
+          or the order has passed ts + L. Both are facts of the committed order, not of a clock.
+    DAT4  An envelope is stored only if its size, its digest and its count of numbers are right.
+    DAT5  An envelope that our own sequencer does not number for long is passed on to another data server: the
+          envelope may lack copies, and its producer may be dead.
+    DAT6  A committed envelope that never arrived is wanted until it does, or until the order says that it is
+          lost for good.
 
 What it leaves to others
-    Order is the sequencer's. Whether a producer may still send is judged by the sequencer and the fold.
+    The sequencer orders. The sequencer and the fold judge whether a producer may still send.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
+from antiphon.bus.log import Prefix
 from antiphon.bus.messages import COUNT_MAX, Entry, EntryKind, NackReason, ReportItem, digest_of_parts
 from antiphon.bus.ports import CommittedOrder, JournalCounter, Payloads
-from antiphon.bus.prefix import Prefix
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.ids import Mid, epoch_node
@@ -52,16 +52,15 @@ from antiphon.journal.recovery import Stored
 from antiphon.wire.commands import count_of
 
 WEIGHT_MIN = 1_280
-"""What a small envelope counts in windows and quotas: a socket buffer charges it no less."""
+"""What a small envelope counts in windows and quotas: a socket buffer charges no less."""
 
 
 _COPIED_BYTES = 16_384
 
-# What is made for every envelope is made without the Python call of a tuple with names.
+# For every envelope: a named tuple without the Python call of its constructor.
 _new = tuple.__new__
 
-# So many rounds of reports an envelope may take before it is passed on. Meanwhile a living producer sends
-# it again.
+# After so many rounds of reports an envelope is passed on. Until then a living producer sends it again.
 _ROUNDS = 3
 _ROUNDS_BETWEEN = 8
 
@@ -69,9 +68,9 @@ _FENCES = (EntryKind.PRODUCER_OPEN, EntryKind.PRODUCER_FENCE)
 
 
 def _turn(rounds: int) -> int | None:
-    """Whose turn it is to be passed on to in this round, if anybody's.
+    """Which other data server, counted round, gets an unnumbered envelope in this round; None for none.
 
-    A few times in a row; then seldom, since it is a burden for a network that is bad already.
+    Three times in a row, then seldom: passing on burdens a network that is already bad.
     """
     if rounds < 2 * _ROUNDS:
         return rounds if rounds >= _ROUNDS else None
@@ -79,10 +78,10 @@ def _turn(rounds: int) -> int | None:
 
 
 def _kept(payload: bytes | memoryview) -> bytes | memoryview | None:
-    """What to keep of a payload in memory.
+    """The payload as it may be kept in memory, None if it may not.
 
-    Bytes stay what they are, while a view may lie in a buffer that is used again. A small view of bytes is
-    copied, since it would keep all of what it was received with.
+    A view may lie in a buffer that is used again. A small view of bytes is copied, since it would keep alive
+    all the bytes that were received with it.
     """
     if type(payload) is bytes:
         return payload
@@ -92,23 +91,23 @@ def _kept(payload: bytes | memoryview) -> bytes | memoryview | None:
 
 
 def _counts(payload: bytes | memoryview, count: int) -> bool:
-    """Do the commands in there take so many numbers?"""
+    """Do the commands in the payload take so many numbers?"""
     try:
         return count_of(payload) == count
     except ProtocolError:
         return False
 
 
-# Of what need not be reported: as good as reported, so that it is again if its number comes to nothing.
+# When an envelope counts as reported that need not be: if its number comes to nothing, it is reported again.
 _LONG_AGO = 1
 
 
-class _Held:
+class _HeldEnvelope:
     """An envelope between its arrival and its delivery to the fold."""
 
     __slots__ = ("is_durable", "is_settled", "item", "payload", "reported_at")
 
-    # Without an `__init__`, whose call would cost more than all that it does (see `_on_data`).
+    # No `__init__`: its call would cost more than the assignments (see `_on_data`).
     item: ReportItem
     payload: bytes | memoryview | None
     is_durable: bool
@@ -135,26 +134,26 @@ class DataServer:
         self._node = node
         self._payloads = payloads
         self._counter = counter
-        # What the member and the commit server of this node know; read here, never changed.
+        # The order and the ledger as the member of this node knows them; read only.
         self._known = known
-        # Envelopes of before this life began that our log does not name: kept for others, who may lack them,
-        # until the base has passed what we began with.
+        # Envelopes of an earlier run that our log does not name: kept for nodes that may lack them, until the
+        # base has passed the number that this run began with.
         self._past: list[Mid] = []
         self._began_at = known.upto
         self._ledger = ledger
         self._order = order
         self._epoch = 0
-        self._held: dict[Mid, _Held] = {}
+        self._held: dict[Mid, _HeldEnvelope] = {}
         # Committed, but never arrived here, or arrived and cannot be read; in the order of their numbers.
         self._wanted: dict[Mid, Entry] = {}
-        self._writing: deque[tuple[int, _Held]] = deque()
+        self._writing: deque[tuple[int, _HeldEnvelope]] = deque()
         self._unsettled = 0
         self._weights: dict[int, int] = {}
         self._cached_bytes = 0
-        self._due: list[_Held] = []
-        # How many rounds of reports what has no number has seen.
+        self._due: list[_HeldEnvelope] = []
+        # How many rounds of reports each envelope without a number has seen.
         self._rounds: dict[Mid, int] = {}
-        # Of each producer, through which envelope of which run a sequencer called it committed.
+        # For each producer, through which envelope of which run a sequencer called it committed.
         self._told: dict[int, Mid] = {}
         self._is_new_epoch = False
         self._rereport_at: int | None = None
@@ -177,23 +176,20 @@ class DataServer:
 
     @property
     def is_writing(self) -> bool:
-        """Does anything here wait for the disk?"""
         return bool(self._writing)
 
     @property
     def wanted(self) -> Mapping[Mid, Entry]:
-        """What is committed and never arrived here."""
+        """The committed envelopes that never arrived here."""
         return self._wanted
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration."""
         self._config = config
 
     def next_deadline_ns(self) -> int | None:
         return self._rereport_at if self._unsettled else None
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
-        """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         for event in events:
             if type(event) is Received:
@@ -236,7 +232,7 @@ class DataServer:
                 not_for(Machine.DATA_SERVER, message)
 
     def _on_data(self, datas: Sequence[m.Data], out: list[RoleEffect], *, is_first_hand: bool) -> None:
-        # As many as there are envelopes, so what can be looked up before the loop is.
+        # The loop runs once for each envelope, so look up before it what can be.
         config, counter, writing = self._config, self._counter, self._writing
         quota, lifetime, cached_max = config.producer_quota_bytes, config.lifetime, config.cached_bytes_max
         bytes_max = config.envelope_bytes_max
@@ -267,13 +263,13 @@ class DataServer:
             is_sound = size <= bytes_max and 1 <= count <= COUNT_MAX
             is_sound = is_sound and digest_of_parts(pid, pe, pseq, ts, count, payload) == digest
             if (weight > quota and wanted is None) or not is_sound or not _counts(payload, count):
-                # The producer will send it again; what is malformed was not its.
+                # A living producer will send the envelope again.
                 self.dropped += 1
                 continue
             kept = _kept(payload) if self._cached_bytes + size <= cached_max else None
             if kept is not None:
                 self._cached_bytes += size
-            held_by_mid[mid] = held = _Held()
+            held_by_mid[mid] = held = _HeldEnvelope()
             held.item = _new(ReportItem, (mid, ts, count, digest, size))
             held.payload = kept
             held.is_durable = held.is_settled = False
@@ -281,25 +277,27 @@ class DataServer:
             self._unsettled += 1
             weights[pid] = weight
             if wanted is not None:
-                # It came after its numbers. Nobody needs a report any more, but the member waits for it.
+                # The envelope came after its numbers. It needs no report, but the member waits for it.
                 del self._wanted[mid]
                 self._settle(held)
             index = counter.last = counter.last + 1
-            # Not made of `data` itself: taking apart what is no plain tuple costs more than making one.
+            # Not made of `data` itself: taking apart a named tuple costs more than making a new one.
             out.append(_new(Append, (index, _new(DataRecord, (mid, ts, count, digest, payload)))))
             writing.append((index, held))
 
-    def _on_held(self, held: _Held, digest: bytes, out: list[RoleEffect], *, is_first_hand: bool) -> None:
-        """It has come before."""
+    def _on_held(
+        self, held: _HeldEnvelope, digest: bytes, out: list[RoleEffect], *, is_first_hand: bool
+    ) -> None:
+        """An envelope has come again."""
         if held.item.digest != digest:
             out.append(Alarm(f"{held.item.mid} came with two contents; the second is dropped"))
         elif is_first_hand and held.is_durable and not held.is_settled:
-            # Its producer misses a word about it; perhaps our report was lost.
+            # The producer misses an answer; perhaps our report was lost.
             self.rereported += 1
             self._due.append(held)
 
     def _verdict(self, mid: Mid, ts: int) -> m.Published | m.ReportNack | None:
-        """What the committed order already says about an envelope, if anything."""
+        """The decision of the committed order about an envelope, if there is one."""
         row = self._ledger.rows.get(mid.pid)
         if row is not None and (mid.pe < row.pe or (mid.pe == row.pe and mid.pseq <= row.last_pseq)):
             if self._ledger.is_committed(mid):
@@ -309,9 +307,9 @@ class DataServer:
             return m.ReportNack(self._epoch, mid, NackReason.EXPIRED)
         return None
 
-    def _hold(self, item: ReportItem, payload: bytes | memoryview | None) -> _Held:
+    def _hold(self, item: ReportItem, payload: bytes | memoryview | None) -> _HeldEnvelope:
         mid, _, _, _, size = item
-        self._held[mid] = held = _Held()
+        self._held[mid] = held = _HeldEnvelope()
         held.item = item
         held.payload = payload
         held.is_durable = held.is_settled = False
@@ -336,16 +334,16 @@ class DataServer:
 
     def _on_epoch(self, epoch: int) -> None:
         if epoch > self._epoch:
-            # A new sequencer knows of no report that its predecessor got (P2).
+            # A new sequencer knows of no report to its predecessor (DAT2).
             self._epoch = epoch
             self._is_new_epoch = True
             for _, held in self._writing:
                 held.reported_at = 0
 
     def _on_submit(self, sender: int, submit: m.CommitSubmit) -> None:
-        """Others have reported what this sequencer numbers here: it has no use for our word on it.
+        """The sequencer has numbered these from other nodes' reports, and does not need ours.
 
-        Should the number come to nothing, it is reported like all that has none (P2).
+        If a number comes to nothing, its envelope is reported like all that have none (DAT2).
         """
         if submit.epoch != self._epoch or sender != epoch_node(submit.epoch):
             return
@@ -369,13 +367,13 @@ class DataServer:
             verdict = self._verdict(mid, held.item.ts)
             told = self._told.get(mid.pid)
             if verdict is None and told is not None and mid.pe == told.pe and mid.pseq <= told.pseq:
-                # It is committed, and its number is on its way to us.
+                # The envelope is committed, and its number is on its way to us.
                 continue
             rounds[mid] = self._rounds.get(mid, 0) + 1
             if type(verdict) is m.ReportNack:
                 over.append(verdict)
             elif verdict is not None:
-                # It was being written when a checkpoint was installed that covers it.
+                # The envelope was being written when a checkpoint was installed that covers it.
                 covered.append(verdict.mid)
             elif is_all or held.reported_at + interval <= now_ns:
                 self.rereported += held.reported_at > 0
@@ -383,14 +381,14 @@ class DataServer:
         for mid in covered:
             self._give_up(mid)
         for nack in over:
-            # Its run is over, or rule X: no sequencer may number it any more, and it has no number (P3).
+            # The run is over, or rule X: no sequencer may number the envelope, and it has no number (DAT3).
             self._give_up(nack.mid)
             out.append(Send(nack.mid.pid, nack))
         self._rounds = rounds
         self._pass_on(out)
 
     def _pass_on(self, out: list[RoleEffect]) -> None:
-        """Of each run, what is next to be numbered and is not: each time to another data server (P5)."""
+        """Pass on the next unnumbered envelope of each run, each time to another data server (DAT5)."""
         config, rows = self._config, self._ledger.rows
         others = [server for server in config.data_servers if server != self._node]
         quantity = self._ledger.data_quantity or config.data_quantity
@@ -409,10 +407,10 @@ class DataServer:
 
     def _report(self, now_ns: int, out: list[RoleEffect]) -> None:
         if not self._epoch:
-            # Nobody to report to yet. The first word of a sequencer brings everything back here.
+            # No sequencer to report to yet. The first message of one makes everything due again.
             self._due.clear()
             return
-        # Once each, however often it fell due.
+        # Once each, however often the envelope fell due.
         due = [held for held in dict.fromkeys(self._due) if not held.is_settled]
         self._due.clear()
         for held in due:
@@ -430,10 +428,10 @@ class DataServer:
         if held is None or held.is_settled:
             return
         if nack.reason is NackReason.DUPLICATE:
-            # That something is committed is true for ever, and of all before it in its run as well.
+            # A committed envelope stays committed, and so does everything before it in its run.
             self._told[nack.mid.pid] = max(nack.mid, self._told.get(nack.mid.pid, nack.mid))
-        # A refusal is the word of one sequencer, whose log may yet be given up. The envelope stays here
-        # until the committed order has decided; only the producer is told.
+        # A refusal is the word of one sequencer, whose log may yet be given up. The envelope stays here until
+        # the committed order has decided; only the producer is told.
         out.append(Send(nack.mid.pid, nack))
 
     # -- commit and delivery -----------------------------------------------------------------------
@@ -455,7 +453,7 @@ class DataServer:
             self._past.clear()
 
     def _give_up_former_runs(self) -> None:
-        """Nothing of a run that is over can follow in the order, so what has no number never gets one."""
+        """Give up the unnumbered envelopes of runs that are over: none of them can get a number."""
         rows = self._ledger.rows
         over = [
             mid
@@ -466,7 +464,7 @@ class DataServer:
             self._give_up(mid)
 
     def _on_installed(self, installed: Installed) -> None:
-        """A checkpoint covers everything through n: nobody here needs it from us any more."""
+        """A checkpoint covers everything through n: the envelopes up to there are not needed any more."""
         self._past.clear()
         self._wanted = {mid: entry for mid, entry in self._wanted.items() if entry.first > installed.n}
         ledger = Ledger.decode(installed.ledger)
@@ -479,7 +477,7 @@ class DataServer:
         for mid in decided:
             self._give_up(mid)
 
-    def _settle(self, held: _Held) -> None:
+    def _settle(self, held: _HeldEnvelope) -> None:
         if not held.is_settled:
             held.is_settled = True
             self._unsettled -= 1
@@ -492,7 +490,7 @@ class DataServer:
         self._drop_cached(held)
         self._payloads.discard(mid)
 
-    def _drop_cached(self, held: _Held) -> None:
+    def _drop_cached(self, held: _HeldEnvelope) -> None:
         if held.payload is not None:
             self._cached_bytes -= held.item.size
             held.payload = None
@@ -526,12 +524,12 @@ class DataServer:
         return _new(Apply, (entry, payload, self._payloads.place(mid, first, count)))
 
     def _miss(self, entry: Entry) -> None:
-        """What is here is not what is committed: another holder has it, and the member will ask."""
+        """The envelope here is not the committed one: another holder has it, and the member will ask."""
         self._give_up(entry.mid)
         self._wanted[entry.mid] = entry
 
     def void(self, entry: Entry) -> None:
-        """The order says that this payload is lost for good. Should it turn up, it is not used."""
+        """The order says that this payload is lost for good. If it turns up, it is not used."""
         self._wanted.pop(entry.mid, None)
         held = self._held.get(entry.mid)
         if held is not None and held.is_durable:
@@ -545,7 +543,7 @@ class DataServer:
     # -- what others lack --------------------------------------------------------------------------
 
     def _on_fetch_data(self, sender: int, fetch: m.FetchData, out: list[RoleEffect]) -> None:
-        """What does not fit into one answer is left out, and asked for again."""
+        """Envelopes that do not fit into one answer are left out, and asked for again."""
         items: list[m.Data] = []
         unknown: list[Mid] = []
         size = 0
@@ -561,7 +559,7 @@ class DataServer:
         out.append(Send(sender, m.FetchDataReply(tuple(items), tuple(unknown))))
 
     def _on_fetch_range(self, sender: int, fetch: m.FetchRange, out: list[RoleEffect]) -> None:
-        """Order and payloads in one trip, as far as our commit server knows it to be committed."""
+        """Order and payloads in one answer, as far as our commit server knows the order to be committed."""
         known = self._order.committed_from(fetch.first, self._config.fetch_entries_max)
         if known is None:
             return
@@ -584,7 +582,7 @@ class DataServer:
         try:
             return self._found_waiting(mid) or self._found_placed(mid, first)
         except Damaged as error:
-            # "I do not know it" makes the asker try another; "it does not exist" would be a lie.
+            # An answer without this envelope makes the asker try another node; it does exist.
             out.append(Alarm(f"{mid} cannot be read: {error}"))
             location = self._payloads.location_of(first)
             if location is not None:

@@ -1,12 +1,12 @@
-"""What happens to the machines of a node, and what they ask the world to do.
+"""The events and effects of the machines of a node.
 
-Events are in the past tense, effects in the imperative. A machine's `step(now_ns, event)` returns
-effects in the order in which they must be carried out. Two rules make crashes survivable:
+Events are in the past tense, effects in the imperative. A machine's `step(now_ns, events)` returns effects in
+the order in which they must be carried out. Two rules make crashes survivable:
 
     - `Append` effects are carried out in index order, and
     - `Synced(index)` is told only for a sync that began after every record up to `index` was written.
 
-What is made for every envelope is a tuple with names, which costs half of what a dataclass does.
+Events and effects of every envelope are named tuples, which cost half of what a dataclass does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DataRecord(NamedTuple):
 class CopyRecord:
     """A copy of an envelope that a checkpoint of another node refers to; for the data region.
 
-    It is not found by its id: `Payloads.copied(index)` tells where it lies.
+    The copy is not found by its id: `Payloads.copied(index)` tells where it lies.
     """
 
     mid: Mid
@@ -62,7 +62,7 @@ class OrderRecord:
 
 @dataclass(frozen=True, slots=True)
 class SuperblockRecord:
-    """What a commit server and a candidate may never forget."""
+    """The epochs that a commit server and a candidate may never forget."""
 
     promised: int
     epoch_claimed: int
@@ -72,20 +72,20 @@ class SuperblockRecord:
 
 
 class Send(NamedTuple):
-    """Hand a message to one node of the channel; to ourselves through the same queue as to others."""
+    """Send a message to a node of the channel; to this node through the same queue as to others."""
 
     to: int
     message: BusMessage
 
 
 class Multicast(NamedTuple):
-    """Hand a message to every member of the channel, ourselves among them."""
+    """Send a message to every node of the channel, this node among them."""
 
     message: BusMessage
 
 
 class Append(NamedTuple):
-    """Write a record; `Synced` with this index or a later one will tell that it is durable."""
+    """Write a record; `Synced` with this index or a later one tells that it is durable."""
 
     index: int  # type: ignore[assignment]  # a tuple has a method of that name
     record: DataRecord | OrderRecord | SuperblockRecord | CopyRecord
@@ -101,15 +101,18 @@ class Apply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
-    """The checkpoint server wants the state after number n, now: nothing later is applied before."""
+    """Capture the state after number n, now: nothing later is applied before."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Write a checkpoint file; `CheckpointWritten` tells that it is durable, `CheckpointFailed` that
-    there was no room for it: then nothing has changed, and it will be wanted again."""
+    """Write a checkpoint file.
+
+    `CheckpointWritten` tells that it is durable; `CheckpointFailed` that there was no room for it and nothing
+    has changed.
+    """
 
     n: int
     digest: bytes
@@ -121,8 +124,8 @@ class WriteCheckpoint:
 class ReadCheckpoint:
     """Read a piece of a checkpoint file of ours for node `to`; `CheckpointRead` brings it.
 
-    `offset` counts from the beginning of what was written as its `state`. The file is verified as a
-    whole, once for all pieces that are read one after the other.
+    `offset` counts from the beginning of its `state`. The file is verified as a whole, once for all pieces
+    that are read one after the other.
     """
 
     n: int
@@ -133,9 +136,9 @@ class ReadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class HoldCheckpoints:
-    """Keep our checkpoints from number n on, and what they refer to, also when `ReleaseSpace` passes them.
+    """Keep our checkpoints from number n on, and their records, also when `ReleaseSpace` passes them.
 
-    Holds until it is said again; 0 for none.
+    Holds until the next such effect; 0 for none.
     """
 
     n: int
@@ -143,9 +146,9 @@ class HoldCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class OpenState:
-    """Another node's state of the message manager after number n: look at it, answer `StateOpened`.
+    """Read another node's state of the message manager after number n, and answer `StateOpened`.
 
-    It is kept beside the present state; a later one takes its place.
+    The opened state is kept beside the present one; a later one takes its place.
     """
 
     n: int
@@ -162,22 +165,22 @@ class MoveState:
 
 @dataclass(frozen=True, slots=True)
 class InstallState:
-    """The opened state, moved, is the state from now on; what follows in the order is applied to it."""
+    """Make the opened and moved state the state; what follows in the order is applied to it."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropState:
-    """The opened state is not wanted any more."""
+    """Drop the opened state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """The record that lies there is damaged, and this is what it was: write it anew, elsewhere.
+    """Write a damaged record anew, elsewhere; `data` is its right contents.
 
-    The message manager is told where (`RecordKeeper.relocated`). If there is no room, nothing happens, and it
-    will be wanted again.
+    The message manager is told where (`RecordKeeper.relocated`). If there is no room, nothing happens, and
+    the effect will be emitted again.
     """
 
     place: Location
@@ -186,7 +189,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """A record here cannot be read; told to the message manager, whose state may refer to it."""
+    """A record here cannot be read; for the message manager, whose state may refer to it."""
 
     place: Location
     error: Damaged
@@ -194,7 +197,7 @@ class Spoilt:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSpace:
-    """The base moved: what only numbers up to `base` needed may go."""
+    """The base moved: free what only numbers up to `base` needed."""
 
     base: int
 
@@ -208,7 +211,7 @@ class EnvelopeCommitted(NamedTuple):
 
 
 class EnvelopeConfirmed(NamedTuple):
-    """A producer's envelope is committed and applied; these of its numbers did not do what they asked."""
+    """A producer's envelope is committed and applied; the commands at these numbers failed."""
 
     tag: int
     first: int
@@ -218,9 +221,9 @@ class EnvelopeConfirmed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeUncertain:
-    """A producer's envelope is ordered once more: it may be in the order, and nobody can tell as what.
+    """A producer's envelope is ordered once more: it may be in the order, at numbers that nobody can tell.
 
-    Confirmed is its second place. Sessions in it are told there that they came twice, and of what.
+    Its second place will be confirmed. The sessions in it are told there that they came twice, and of what.
     """
 
     tag: int
@@ -228,7 +231,7 @@ class EnvelopeUncertain:
 
 @dataclass(frozen=True, slots=True)
 class PrimaryChanged:
-    """Who serves the channel, and in which term; told to the machines of this node."""
+    """Another primary serves the channel, in this term; for the machines of this node."""
 
     term: int
     primary: int
@@ -241,28 +244,28 @@ class TimeMissed:
 
 @dataclass(frozen=True, slots=True)
 class ServiceChanged:
-    """Nobody has served the channel for longer than a change of primary takes, or somebody does again."""
+    """No node has served the channel for longer than a change of primary takes, or a node does again."""
 
     is_served: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LoadChanged:
-    """How much the channel has to keep, as its primary says; told to the machines of this node."""
+    """How much the channel has to keep, by its primary's word; for the machines of this node."""
 
     load: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
-    """The channel has another configuration from now on; told to the machines of this node."""
+    """The channel has another configuration from now on; for the machines of this node."""
 
     config: GroupConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something an operator must know."""
+    """A text for the operator."""
 
     text: str
 
@@ -296,9 +299,9 @@ Effect = (
 
 
 class Received(NamedTuple):
-    """A message from a member of the channel, ourselves included.
+    """A message from a node of the channel, this node included.
 
-    `disk_id` is what the sender's votes rest on; it is empty for what came without a network.
+    `disk_id` names the disk behind the sender's votes; it is empty for messages that came without a network.
     """
 
     sender: int
@@ -319,7 +322,7 @@ class Ticked:
 
 
 class Submitted(NamedTuple):
-    """A part of this node wants an envelope of commands ordered."""
+    """A machine of this node wants an envelope of commands ordered."""
 
     tag: int
     payload: bytes
@@ -328,7 +331,7 @@ class Submitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigProposed:
-    """Somebody wants the channel to have this configuration, whose id follows the present one's.
+    """The channel is to have this configuration, whose id follows the present one's.
 
     Only a sequencer that leads takes it up, one at a time; `Reconfigured` tells that it is in force.
     """
@@ -338,10 +341,10 @@ class ConfigProposed:
 
 @dataclass(frozen=True, slots=True)
 class LogDamaged:
-    """Of what this node wrote about the order, something cannot be read any more.
+    """A record of this node about the order cannot be read any more.
 
-    From now on its commit server does not vote and tells nobody what is committed, for it cannot know what it
-    lost. That ends with this life.
+    For the rest of this run its commit server does not vote and tells nobody what is committed, for it cannot
+    know what it lost.
     """
 
 
@@ -381,8 +384,9 @@ class CheckpointRead:
 
 @dataclass(frozen=True, slots=True)
 class StateOpened:
-    """The message manager's answer to `OpenState`: the digest of what it read, and where the records lie
-    that it refers to, in the journal it came from. An empty digest: it cannot be read."""
+    """The message manager's answer to `OpenState`: the digest of the state, and where the records lie that
+    the state refers to, in the journal it came from. An empty digest: the state cannot be read.
+    """
 
     n: int
     digest: bytes
@@ -391,9 +395,9 @@ class StateOpened:
 
 @dataclass(frozen=True, slots=True)
 class SpaceChanged:
-    """Room on the disk is getting low, or is not any more. While it is low, this is said again and again.
+    """Room on the disk is getting low, or is not any more. While it is low, the event is repeated.
 
-    When it is tight, too, what is left is for what frees room: no publication may take it. When it is
+    When room is tight, what is left is for what frees room: no publication may take it. When the disk is
     full, records wait to be written, and may wait for long.
     """
 
@@ -405,8 +409,9 @@ class SpaceChanged:
 
 @dataclass(frozen=True, slots=True)
 class SpaceHeld:
-    """The journal holds more segments than one at rest, and the next two checkpoints would free them; or it
-    does not any more."""
+    """The journal holds more segments than one at rest, and the next two checkpoints would free them; or the
+    journal does not any more.
+    """
 
     is_held: bool
 
@@ -415,9 +420,9 @@ class SpaceHeld:
 class Learned:
     """The part of the order that this node knows to be committed, without a gap, grew.
 
-    Told by the member to the other roles of its node, never to others. `entries` are those that it could
-    not apply yet; `notable` are all that are not DATA, applied or not; `marks` are the ledgers, encoded,
-    as they stood after each CHECKPOINT_MARK among them.
+    The member emits it to the other roles of its node only. `entries` are those that could not be applied
+    yet; `notable` are all that are not DATA, applied or not; `marks` are the ledgers, encoded, after each
+    CHECKPOINT_MARK among them.
     """
 
     entries: tuple[Entry, ...]
@@ -429,8 +434,8 @@ class Learned:
 class Installed:
     """This node begins again behind number n, with a checkpoint of another node, as if it had just started.
 
-    Told among the roles of a node. `ledger` is the fold of everything through n, encoded. If the node has
-    applied more, it is told to the commit server only: the log begins there.
+    For the roles of this node. `ledger` is the fold of everything through n, encoded. If the node has applied
+    more, only the commit server receives it: the log begins there.
     """
 
     n: int
@@ -454,7 +459,7 @@ Event = (
 )
 
 RoleEvent = Event | Learned | Installed
-"""What a role of a replica is stepped with."""
+"""The events of a role of a replica."""
 
 RoleEffect = Effect | Learned | Installed
-"""What a role of a replica answers."""
+"""The effects of a role of a replica."""

@@ -26,7 +26,7 @@ _VOID = Struct("<Q")
 
 
 class OpenDetail(NamedTuple):
-    """Which node opened as a producer, and in which run."""
+    """The node that opened as a producer, and its run."""
 
     pid: int
     run_id: bytes
@@ -42,7 +42,7 @@ class OpenDetail(NamedTuple):
 
 
 class FenceDetail(NamedTuple):
-    """Which run of a producer is over, as the primary of a term proposes."""
+    """The run of a producer that is over, as the primary of a term proposes."""
 
     pid: int
     pe: int
@@ -59,7 +59,7 @@ class FenceDetail(NamedTuple):
 
 
 class StableDetail(NamedTuple):
-    """Which checkpoint is held by enough servers, with which digest, and by whom."""
+    """A checkpoint that enough servers hold, with its digest and its holders."""
 
     n: int
     digest: bytes
@@ -94,7 +94,7 @@ class QuantityDetail(NamedTuple):
 
 
 class VoidDetail(NamedTuple):
-    """Which entry goes on without its payload: the first of its numbers."""
+    """The first number of an entry that goes on without its payload."""
 
     first: int
 

@@ -1,20 +1,12 @@
-"""GroupConfig: who does what on a channel, how many of them must agree, and how long they wait.
+"""GroupConfig: the nodes of a channel, their roles, the quantities, the limits and the timers.
 
-Where it sits
-    configuration  ->  GROUP  ->  every role
+A group that exists fulfils what the proof of the protocol requires, and decode of any bytes gives such a
+group or `ProtocolError`. An entry of the log changes the configuration of a running channel; the whole group
+is in that entry, limits and timers too, so that all nodes go by the same ones.
 
-What it promises
-    P1  The quantities of a group that exists fulfil what the proof of the protocol requires.
-
-    P2  decode(encode(c)) == c; decode of any other bytes gives a sound group or `ProtocolError`.
-
-What it leaves to others
-    Changing a configuration while the channel runs is an entry of the log, not a setter here. The whole
-    group is in it, limits and timers too, so that all nodes go by the same ones.
-
-A quantity is how many servers of a kind must have said yes. Safety rests on two of them alone:
-commit_quantity + seal_quantity > commit servers, so that whoever seals an epoch meets somebody who
-knows of every commit before it.
+A quantity is how many servers of a kind must have agreed. Safety rests on two of them alone: commit_quantity
++ seal_quantity > commit servers, so that a candidate that seals an epoch meets a server that knows of every
+commit before it.
 """
 
 from __future__ import annotations
@@ -38,20 +30,20 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """One channel: its members, their roles, the quantities, the limits and the timers."""
+    """One channel: its nodes, their roles, the quantities, the limits and the timers."""
 
     group: str
     config_id: int = 1
     # Rises when an operator forced a new group out of one that lost its quorum.
     generation: int = 0
     nodes: tuple[int, ...]
-    # Parallel to the nodes: with which disk each may vote and report. Empty: nobody looks; an id of zeros:
-    # nobody looks at this node's.
+    # Parallel to the nodes: the disk with which each may vote and report. Empty, or an id of zeros for one
+    # node: not compared.
     disk_ids: tuple[bytes, ...] = ()
     commit_servers: tuple[int, ...]
     data_servers: tuple[int, ...]
     checkpoint_servers: tuple[int, ...]
-    # Who may stand for sequencer, the lowest rank first.
+    # The nodes that may stand for sequencer, the lowest rank first.
     candidates: tuple[int, ...]
 
     data_quantity: int
@@ -76,11 +68,12 @@ class GroupConfig:
     fetch_delay_ms: int = 10
     fetch_delay_ms_max: int = 1_000
 
-    # How often a node says that it is there, and after how long a silence its producer is fenced.
+    # How often a node sends its presence, and after how long a silence its producer is fenced.
     presence_ms: int = 200
     silence_ms: int = 2_000
-    # How many numbers a candidate may lag behind the highest it heard of; after a while without any
-    # sequencer nobody is refused for lagging. A replica that lags more is waited for, for so long at most.
+    # How many numbers a candidate may lag behind the highest it heard of; when nobody led for
+    # `leaderless_ms`, lagging does not count. The sequencer waits for a replica that lags more, for
+    # `laggard_wait_ms` at most.
     lag_max: int = 262_144
     leaderless_ms: int = 10_000
     laggard_wait_ms: int = 2_000
@@ -92,7 +85,7 @@ class GroupConfig:
     # A checkpoint report is repeated with every so many heartbeats until its checkpoint is stable.
     checkpoint_report_beats: int = 20
     # A joiner gets a checkpoint in pieces of this length, and the envelopes it refers to in answers of about
-    # that many bytes. While it asks, and for so long after it last did, the holder keeps both.
+    # that many bytes. While the joiner asks, and for so long after it last did, the holder keeps both.
     checkpoint_piece_bytes: int = 256 * KIB
     stored_bytes_max: int = 1 * MIB
     checkpoint_hold_ms: int = 10_000
@@ -102,13 +95,13 @@ class GroupConfig:
     fetch_mids_max: int = 64
     # Payload bytes in one answer, unless a single one is larger.
     fetch_bytes_max: int = 1 * MIB
-    # What may be numbered and not committed. A window of a producer's small envelopes fits, so that what
-    # it sent is never reported too early.
+    # How many entries may be numbered and not committed. A window of a producer's small envelopes fits, so
+    # that they are never reported too early.
     window_entries: int = 2_048
-    # What a producer may have under way. The larger, the more a step serves at once; but the windows of a
+    # How much a producer may have under way. The larger, the more a step serves at once; but the windows of a
     # few producers have to fit into a receive buffer of 4 MiB, or there is much to repair.
     producer_window_bytes: int = 2 * MIB
-    # What a data server keeps for one producer before it drops more; above any honest window.
+    # How much a data server keeps for one producer before it drops more; above any honest window.
     producer_quota_bytes: int = 16 * MIB
     envelope_bytes_max: int = 2 * MIB
     # Payloads kept in memory between arrival and delivery. Beyond that they are read from the journal.
@@ -136,7 +129,7 @@ class GroupConfig:
         return cls(group=group, nodes=nodes, **{**defaults, **settings})
 
     def disk_of(self, node: int) -> bytes:
-        """The disk that a node must have to vote; empty if nobody looks."""
+        """The disk that a node must have to vote; empty if it is not compared."""
         if not self.disk_ids or node not in self.nodes:
             return b""
         disk_id = self.disk_ids[self.nodes.index(node)]
@@ -144,7 +137,7 @@ class GroupConfig:
 
     @property
     def unserved_ms(self) -> int:
-        """After how long without a word of a primary a channel is taken for one that nobody serves.
+        """After how long without a message of a primary a channel counts as unserved.
 
         A change of primary takes `suspicion_ms`, the delay of the ranks and a few rounds of messages.
         """
@@ -152,17 +145,18 @@ class GroupConfig:
 
     @property
     def sure_ms(self) -> int:
-        """For how long a client manager may go by a primary's word that its deliveries are still its own.
+        """For how long a client manager may rely on a primary's word that its deliveries are still its own.
 
-        Nobody gives these to others sooner than `suspicion_ms` after a quorum last heard the primary, or than
-        `silence_ms` after the primary last heard the client manager. Half of it is for the client manager, a
-        quarter for how long its word holds for a client (`sure_ms` of Welcome), the rest for the way.
+        A primary gives them to others no sooner than `suspicion_ms` after a quorum last heard the former
+        primary, or than `silence_ms` after it last heard the client manager. Half of that is for the client
+        manager, a quarter for how long its word holds for a client (`sure_ms` of Welcome), the rest for the
+        way.
         """
         return max(1, min(self.silence_ms, self.suspicion_ms) // 2)
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal groups: nodes that go by different ones are seen."""
+        """Equal for equal groups, so that nodes see when they go by different ones."""
         return blake2b(self.encode(), digest_size=16).digest()
 
     def encode(self) -> bytes:

@@ -4,18 +4,18 @@ Where it sits
     joiner  ->  HOLDER  ->  checkpoint file, journal  ->  HOLDER  ->  joiner
 
 What it promises
-    P1  Only what is stable is given: a committed entry names its digest.
-    P2  While a joiner asks for a checkpoint, and for `checkpoint_hold_ms` after it last did, the file, the
-        records it refers to and the log behind it stay, whatever becomes stable meanwhile.
-    P3  A record that cannot be read is passed over, never given as something else. Nobody is told that it
-        does not exist.
+    HLD1  Only a stable checkpoint is given: a committed entry names its digest.
+    HLD2  While a joiner asks for a checkpoint, and for `checkpoint_hold_ms` after it last did, the file, the
+          records it refers to and the log behind it stay, whatever becomes stable meanwhile.
+    HLD3  A record that cannot be read is left out, never given as something else; the joiner is not told that
+          it does not exist.
 
 What it leaves to others
-    Files are the driver's: it reads a piece (`ReadCheckpoint`) and keeps what is held (`HoldCheckpoints`).
-    Whom to ask, and what to make of it, is the joiner's.
+    The driver reads a piece (`ReadCheckpoint`) and keeps the files (`HoldCheckpoints`). The joiner chooses
+    whom to ask, and judges what it gets.
 
-A state names its records by places in the journal of its node. So a checkpoint and its records come from
-one holder; another's are other bytes with the same meaning.
+A state names its records by places in the journal of its node. So a checkpoint and its records come from one
+holder; those of another are other bytes with the same meaning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from xxhash import xxh3_128_digest
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import CheckpointServer, Kept
+from antiphon.bus.checkpoint_server import CheckpointServer, KeptCheckpoint
 from antiphon.bus.effects import (
     Alarm,
     CheckpointRead,
@@ -44,7 +44,7 @@ from antiphon.errors import Damaged
 
 
 class Holder:
-    """The giving end of one node for one channel."""
+    """The holder of one node for one channel."""
 
     def __init__(
         self, config: GroupConfig, node: int, payloads: Payloads, checkpoint_server: CheckpointServer
@@ -52,23 +52,21 @@ class Holder:
         self._config = config
         self._node = node
         self._payloads = payloads
-        # Of this node. It is told what is held, so that the base stays behind it.
+        # The checkpoint server learns which checkpoints are held, so that the base stays behind them.
         self._checkpoint_server = checkpoint_server
-        # What joiners are fetching, and until when it is held for them.
-        self._held: dict[int, Kept] = {}
+        # The checkpoints that joiners are fetching, and until when each is held.
+        self._held: dict[int, KeptCheckpoint] = {}
         self._until: dict[int, int] = {}
-        # Files that turned out not to be readable.
+        # The numbers of files that turned out not to be readable.
         self._spoilt: list[int] = []
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration."""
         self._config = config
 
     def next_deadline_ns(self) -> int | None:
         return min(self._until.values(), default=None)
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
-        """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         held_before = min(self._held, default=0)
         for event in events:
@@ -82,7 +80,7 @@ class Holder:
                 case CheckpointRead():
                     self._on_read(event, out)
                 case SpaceChanged(is_tight=True):
-                    # What is kept for others is the first that goes; they can begin again.
+                    # Checkpoints held for other nodes go first; the joiners can begin again.
                     self._held.clear()
                     self._until.clear()
                 case Received(_, message):
@@ -94,17 +92,17 @@ class Holder:
         held = min(self._held, default=0)
         if held != held_before:
             self._checkpoint_server.held_n = held
-            # Before the reading: what is read must still be there then.
+            # Before the reading: the file must still be there then.
             out.insert(0, HoldCheckpoints(held))
         return out
 
     # -- the checkpoint ----------------------------------------------------------------------------
 
-    def _offer(self) -> Kept | None:
+    def _offer(self) -> KeptCheckpoint | None:
         stable = self._checkpoint_server.stable
         return stable if stable is not None and stable.n not in self._spoilt else None
 
-    def _find(self, now_ns: int, n: int) -> Kept | None:
+    def _find(self, now_ns: int, n: int) -> KeptCheckpoint | None:
         """The checkpoint at n, held from now on; None if it is not here any more."""
         kept = self._held.get(n)
         if kept is None:
@@ -123,8 +121,8 @@ class Holder:
         length = min(self._config.checkpoint_piece_bytes, kept.size - asked.offset)
         out.append(ReadCheckpoint(kept.n, asked.offset, length, sender))
 
-    def _describe(self, to: int, kept: Kept | None, out: list[RoleEffect]) -> None:
-        """Tell what is here, without a piece of it."""
+    def _describe(self, to: int, kept: KeptCheckpoint | None, out: list[RoleEffect]) -> None:
+        """Send the number, digest and size of the checkpoint, without a piece of it."""
         if kept is None:
             out.append(Send(to, m.CheckpointChunk(0, NO_DIGEST, 0, 0, b"")))
         else:
@@ -133,7 +131,7 @@ class Holder:
     def _on_read(self, read: CheckpointRead, out: list[RoleEffect]) -> None:
         kept = self._held.get(read.n)
         if kept is None:
-            # It took longer than the joiner's patience.
+            # The reading took longer than the hold.
             return
         if read.data is None:
             out.append(Alarm(f"the checkpoint at {read.n} cannot be read, and is given to nobody"))

@@ -4,27 +4,28 @@ Where it sits
     holder of another node  ->  JOINER  ->  journal, message manager, checkpoint file  ->  member
 
 What it promises
-    P1  It begins only when the node cannot go on by itself: the others' logs do not reach back to what it
-        has applied, or what it waits for does not come; or they do not reach back to its own log, and it has
-        no checkpoint to begin one with, although it has applied everything. Then its state stays.
-    P2  Nothing of another node is believed before all of it is here and verified: every piece by its
-        checksum, the checkpoint by its digest, the digest by the committed CHECKPOINT_STABLE that names it,
-        by as many holders as make one stable or by a holder whose own log begins there, the state by the
-        message manager, every envelope by its own.
-    P3  A crash leaves the old state or the new one. Copies of envelopes mean nothing until a checkpoint
-        file refers to them; that file appears whole, when everything it refers to is durable, and not
-        before does the node stand behind it.
-    P4  It asks backups rather than the sequencer, one holder at a time, and goes on where it stopped. A
-        holder that dies, lacks a record or has moved on to a newer checkpoint costs time only. Also those are
-        asked who go by a later configuration than ours: none of our own may have a state any more.
-    P5  It speaks to its holder until the node has almost caught up, so that the holder keeps its log from the
-        checkpoint on: otherwise a busy channel could outrun every joiner.
+    JOI1  A joiner begins only when the node cannot go on by itself: the others' logs do not reach back to
+          what the node has applied, or what it waits for does not come; or they do not reach back to its own
+          log, and it has no checkpoint to begin a log with, although it has applied everything. Then its
+          state stays.
+    JOI2  Nothing of another node is believed before all of it is here and verified: every piece by its
+          checksum, the checkpoint by its digest, the digest by the committed CHECKPOINT_STABLE that names it,
+          by as many holders as make one stable or by a holder whose own log begins there, the state by the
+          message manager, every envelope by its own.
+    JOI3  A crash leaves the old state or the new one. Copies of envelopes mean nothing until a checkpoint
+          file refers to them; that file appears whole, when everything it refers to is durable, and the node
+          stands behind it only then.
+    JOI4  The joiner asks backups before the sequencer, one holder at a time, and goes on where it stopped. A
+          holder that dies, lacks a record or has moved on to a newer checkpoint costs time only. The joiner
+          also asks nodes that go by a later configuration: no node of ours may have a state any more.
+    JOI5  The joiner keeps in touch with its holder until the node has almost caught up, so that the holder
+          keeps its log from the checkpoint on: otherwise a busy channel could outrun every joiner.
 
 What it leaves to others
-    What follows the checkpoint is fetched by the member as ever, and the commit server begins its log there
-    (`Installed`). Keeping what is being fetched is the holder's.
+    The member fetches what follows the checkpoint, and the commit server begins its log there (`Installed`).
+    The holder keeps what is being fetched.
 
-What a driver must carry out (beside what it did before), and what it answers
+What a driver must carry out, and its answers
 
     Append(index, CopyRecord)           write it like data; `Payloads.copied(index)` tells where it lies
     ReadCheckpoint(n, offset, length, to)   ->  CheckpointRead(n, offset, data or None, to)
@@ -78,14 +79,15 @@ from antiphon.ids import Mid, epoch_node
 
 _PIECES_AT_ONCE: Final = 4
 _ANSWERS_AT_ONCE: Final = 2
-# In units of the longest delay between two questions of a member: when nothing is applied for so long,
-# though others have a checkpoint beyond, and when a holder is given up that brings nothing.
+# In units of the longest delay between two questions of a member: after so long without an applied entry,
+# though others have a checkpoint beyond, the joiner begins; after so long without an answer it gives a holder
+# up.
 _STALL: Final = 4
 _PATIENCE: Final = 4
 
 
 class Phase(Enum):
-    """How far a joiner has come."""
+    """The phases of a joiner."""
 
     IDLE = "idle"
     ASKING = "asking"
@@ -95,7 +97,7 @@ class Phase(Enum):
     FOLLOWING = "following"
 
 
-class _Transfer:
+class _CheckpointTransfer:
     """One checkpoint of one holder, as far as it is here."""
 
     def __init__(self, holder: int, n: int, digest: bytes, size: int, piece_bytes: int) -> None:
@@ -103,10 +105,10 @@ class _Transfer:
         self.n = n
         self.digest = digest
         self.size = size
-        # A holder of another configuration may give smaller ones than ours says.
+        # A holder of another configuration may send smaller pieces than our configuration says.
         self.piece_bytes = piece_bytes
         self.pieces: dict[int, bytes] = {}
-        # Known once all pieces are here, and opened by the message manager once it is vouched for.
+        # Known once all pieces are here, and opened by the message manager once it is verified.
         self.state: CheckpointState | None = None
         self.is_opened = False
         # Places of the holder's journal that are still to be asked for, and the records that were copied.
@@ -119,7 +121,7 @@ class _Transfer:
 
 
 class Joiner:
-    """The receiving end of one node for one channel."""
+    """The joiner of one node for one channel."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class Joiner:
         self._node = node
         self._payloads = payloads
         self._counter = counter
-        # Of this node. The member is only looked at; the checkpoint server writes what has come.
+        # The member is read only; the checkpoint server writes the new checkpoint.
         self._member = member
         self._checkpoint_server = checkpoint_server
         self._chance = chance
@@ -143,7 +145,7 @@ class Joiner:
         self._keeps_state = node in config.checkpoint_servers
         self.phase = Phase.IDLE
         self._epoch = 0
-        # Who knows of a later configuration than we do: there may be holders of whom ours knows nothing.
+        # Nodes that know of a later configuration than we do, and may know holders that ours does not list.
         self._informed: dict[int, bool] = {}
         # Where the logs of others begin, as they last said, and the newest checkpoint told to be stable.
         self._bases: dict[int, int] = {}
@@ -152,39 +154,36 @@ class Joiner:
         self._applied = member.applied
         self._moved_at: int | None = None
         self._needs_since: int | None = None
-        # Who is asked; those who could not help in this round.
+        # The node that is asked, and those that could not help in this round.
         self._holder = 0
         self._tried: list[int] = []
-        self._transfer: _Transfer | None = None
-        # Questions without an answer, and when they were last asked: offsets, and lists of places.
+        self._transfer: _CheckpointTransfer | None = None
+        # Questions without an answer, and when they were last sent: offsets, and lists of places.
         self._pieces_asked: dict[int, int] = {}
         self._places_asked: dict[tuple[Place, ...], int] = {}
-        # When to look after them, since when the holder has brought nothing, and how long it usually takes.
+        # When to ask again, since when the holder has sent nothing, and how long an answer usually takes.
         self._look_at = 0
         self._brought_at = 0
         self._answer_ns = self._delay_ns
         self._is_opened = False
-        # Checkpoints that the committed order calls stable, and who has one with which digest.
+        # Checkpoints that the committed order calls stable, and the digests that nodes claim to have.
         self._stables: dict[int, bytes] = {}
         self._offers: dict[int, tuple[int, bytes]] = {}
         self._search_from = 0
-        # Copies that are written, by envelope: another holder's places may name the same ones.
+        # Index of the written copy of each envelope: another holder's places may name the same envelopes.
         self._copied: dict[Mid, int] = {}
         self._copy_index = 0
         self._synced = 0
 
     @property
     def is_busy(self) -> bool:
-        """Is a checkpoint on its way here?"""
         return self.phase is not Phase.IDLE
 
     @property
     def is_writing(self) -> bool:
-        """Does a copy here wait for the disk?"""
         return self._copy_index > self._synced
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration."""
         self._config = config
         self._keeps_state = self._node in config.checkpoint_servers
         self._informed.clear()
@@ -199,7 +198,7 @@ class Joiner:
 
     @property
     def _again_ns(self) -> int:
-        """After how long a question is asked again."""
+        """After how long a question is sent again."""
         return max(min(4 * self._answer_ns, self._delay_ns // 2), self._config.heartbeat_ms * MS)
 
     def _note_answer(self, now_ns: int, asked_at: int) -> None:
@@ -207,7 +206,6 @@ class Joiner:
         self._brought_at = now_ns
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
-        """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         for event in events:
             match event:
@@ -242,16 +240,16 @@ class Joiner:
             self._needs_since = now_ns
 
     def _begins_at(self) -> int | None:
-        """When to begin, if nothing is applied until then (P1)."""
+        """When to begin, if nothing is applied until then (JOI1)."""
         if self._moved_at is None:
             return None
         if self._needed_for_log:
-            # If somebody leads there will soon be a mark, and we have one of our own.
+            # If a sequencer leads, a mark will come soon, and with it a checkpoint of our own.
             since = self._needs_since
             return 0 if since is None else since + self._config.suspicion_ms * MS
         beyond = [base > self._applied for base in self._bases.values()]
         if beyond and all(beyond):
-            # Another's log may reach further back; by then the member has asked several.
+            # Another node's log may reach further back; by then the member has asked several.
             return self._moved_at + self._config.suspicion_ms * MS
         if any(beyond) or self._stable_told > self._applied:
             return self._moved_at + _STALL * self._delay_ns
@@ -259,13 +257,13 @@ class Joiner:
 
     @property
     def _needed_for_log(self) -> int:
-        """From where on our log needs a checkpoint that our state does not; 0 if it does not."""
+        """From where on our log needs a checkpoint that our state does not need; 0 if it needs none."""
         needed = self._checkpoint_server.needed_n
         return needed if needed <= self._member.applied else 0
 
     @property
     def _needed(self) -> int:
-        """A checkpoint before this number would not help: no log goes on from there."""
+        """The number before which a checkpoint would not help: no log goes on from there."""
         if self._needed_for_log:
             return self._needed_for_log
         bases = [base for base in self._bases.values() if base > self._applied]
@@ -311,7 +309,7 @@ class Joiner:
 
     @property
     def _holders(self) -> tuple[int, ...]:
-        """Who may have a checkpoint: a disk that was replaced knows the first configuration only (P4)."""
+        """The nodes that may have a checkpoint: a replaced disk knows only the first configuration (JOI4)."""
         return self._others((*self._config.checkpoint_servers, *self._informed))
 
     @property
@@ -322,7 +320,7 @@ class Joiner:
         return tuple([node for node in dict.fromkeys(nodes) if node != self._node])
 
     def _ask_next(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """Ask another holder what it has; the sequencer last (P4)."""
+        """Ask another holder for its checkpoint; the sequencer last (JOI4)."""
         self.phase = Phase.ASKING
         self._pieces_asked.clear()
         if self._transfer is not None:
@@ -335,7 +333,7 @@ class Joiner:
         left = [server for server in self._holders if server not in self._tried]
         backups = tuple([server for server in left if server != leader])
         if not left:
-            # Nobody could help. Before the next round there is a pause.
+            # No node could help. Before the next round there is a pause.
             self._tried.clear()
             self._holder = 0
             self._checkpoint_server.vain_n = self._needed_for_log
@@ -386,17 +384,17 @@ class Joiner:
             return
         if self._transfer is None or not self._transfer.is_same(sender, chunk):
             piece_bytes = self._config.checkpoint_piece_bytes
-            self._transfer = _Transfer(sender, chunk.n, chunk.digest, chunk.size, piece_bytes)
+            self._transfer = _CheckpointTransfer(sender, chunk.n, chunk.digest, chunk.size, piece_bytes)
         self._search_from = chunk.n + 1
         self._pieces_asked.clear()
         self._brought_at = now_ns
         self.phase = Phase.FETCHING
 
-    def _take_piece(self, now_ns: int, transfer: _Transfer, chunk: m.CheckpointChunk) -> None:
+    def _take_piece(self, now_ns: int, transfer: _CheckpointTransfer, chunk: m.CheckpointChunk) -> None:
         length = min(transfer.piece_bytes, transfer.size - chunk.offset)
         if chunk.offset not in self._pieces_asked:
             return
-        # Either way it may be asked for again at once: if it is not what was sent, it is not kept.
+        # The piece may be asked for again at once: a piece whose checksum is wrong is not kept.
         asked_at = self._pieces_asked.pop(chunk.offset)
         if xxh3_128_digest(chunk.data) != chunk.checksum:
             return
@@ -408,8 +406,8 @@ class Joiner:
         else:
             transfer.pieces[chunk.offset] = bytes(chunk.data[:length])
 
-    def _fetch(self, now_ns: int, transfer: _Transfer, out: list[RoleEffect]) -> None:
-        """Keep a few questions on their way; when all pieces are here, see what they are."""
+    def _fetch(self, now_ns: int, transfer: _CheckpointTransfer, out: list[RoleEffect]) -> None:
+        """Keep a few questions on their way; when all pieces are here, verify them."""
         for offset in range(0, transfer.size, transfer.piece_bytes):
             if len(self._pieces_asked) == _PIECES_AT_ONCE:
                 return
@@ -439,7 +437,7 @@ class Joiner:
                 self._is_opened = True
                 out.append(OpenState(transfer.n, transfer.state.manager_state))
 
-    def _refuse(self, now_ns: int, transfer: _Transfer, text: str, out: list[RoleEffect]) -> None:
+    def _refuse(self, now_ns: int, transfer: _CheckpointTransfer, text: str, out: list[RoleEffect]) -> None:
         out.append(Alarm(f"{text}; it is not taken"))
         self._transfer = None
         self._give_up_on(transfer.holder, now_ns, out)
@@ -447,7 +445,7 @@ class Joiner:
     # -- is it the stable one? ---------------------------------------------------------------------
 
     def _look_for_proof(self, out: list[RoleEffect]) -> None:
-        """Ask commit servers for what follows it, where it is called stable, and others for theirs (P2)."""
+        """Ask commit servers for the entry that calls it stable, and other nodes for their digests (JOI2)."""
         assert self._transfer is not None, "nothing is to be proved"
         config, n = self._config, self._transfer.n
         if n not in self._stables and self._log_keepers:
@@ -458,7 +456,7 @@ class Joiner:
                 out.append(Send(server, m.CheckpointGet(n, self._transfer.size)))
 
     def _search(self, sender: int, entries: tuple[Entry, ...], out: list[RoleEffect]) -> None:
-        """The proof may stand further on: turn the page."""
+        """The entry may stand further on: ask for the next page."""
         transfer = self._transfer
         if transfer is None or transfer.state is None or transfer.n in self._stables:
             return
@@ -466,10 +464,10 @@ class Joiner:
             self._search_from = entries[-1].last + 1
             out.append(Send(sender, m.FetchId(self._search_from, self._config.fetch_entries_max)))
 
-    def _is_vouched_for(self, transfer: _Transfer) -> bool:
-        """Enough hold the same; or the holder's own log begins there, and a base is always stable.
+    def _is_vouched_for(self, transfer: _CheckpointTransfer) -> bool:
+        """Do enough nodes hold the same, or does the holder's own log begin there? A base is always stable.
 
-        The second is what helps a group in which nobody leads because we lag, and the order is silent.
+        The second case helps a group in which no node leads because we lag, so that no entry is committed.
         """
         if self._bases.get(transfer.holder, 0) >= transfer.n:
             return True
@@ -489,7 +487,7 @@ class Joiner:
         transfer.is_opened = True
         transfer.wanted = deque(Place(*place) for place in sorted(opened.places))
 
-    def _copy(self, now_ns: int, transfer: _Transfer, out: list[RoleEffect]) -> None:
+    def _copy(self, now_ns: int, transfer: _CheckpointTransfer, out: list[RoleEffect]) -> None:
         """Fetch the envelopes, a few answers at a time; when all are durable here, write the checkpoint."""
         if not transfer.is_opened:
             return
@@ -506,12 +504,12 @@ class Joiner:
             self._write(transfer, out)
 
     def _on_stored(
-        self, now_ns: int, transfer: _Transfer, reply: m.StoredReply, out: list[RoleEffect]
+        self, now_ns: int, transfer: _CheckpointTransfer, reply: m.StoredReply, out: list[RoleEffect]
     ) -> None:
         if self.phase is not Phase.COPYING or reply.n != transfer.n:
             return
         if reply.is_gone:
-            # The holder went on to a newer one, or began a new life: start again with what it has now.
+            # The holder went on to a newer checkpoint, or restarted: start again with the one it has now.
             self._transfer = None
             self._ask_next(now_ns, out)
             return
@@ -525,7 +523,7 @@ class Joiner:
                 return
         answered = asked.index(reply.places[-1]) + 1 if reply.places else 1
         if len(reply.places) < answered:
-            # It passed over what it cannot read. Another holder may.
+            # The holder left out a record that it cannot read. Another holder may read its own.
             self._transfer = None
             self._give_up_on(transfer.holder, now_ns, out)
             return
@@ -533,12 +531,14 @@ class Joiner:
         self._note_answer(now_ns, asked_at)
 
     def _asked_for(self, places: tuple[Place, ...]) -> tuple[Place, ...] | None:
-        """Which question this answers. An empty answer says so of the only question, or of the first."""
+        """The question that this answers. An empty answer is for the only question, or for the first."""
         if not places:
             return next(iter(self._places_asked), None)
         return next((asked for asked in self._places_asked if places[-1] in asked), None)
 
-    def _take_copy(self, transfer: _Transfer, place: Place, item: m.Data, out: list[RoleEffect]) -> bool:
+    def _take_copy(
+        self, transfer: _CheckpointTransfer, place: Place, item: m.Data, out: list[RoleEffect]
+    ) -> bool:
         if len(item.payload) != place.length or identity_of(item.digest) != place.identity:
             return False
         index = self._copied.get(item.mid)
@@ -553,10 +553,10 @@ class Joiner:
 
     # -- our own checkpoint, and the jump ----------------------------------------------------------
 
-    def _write(self, transfer: _Transfer, out: list[RoleEffect]) -> None:
+    def _write(self, transfer: _CheckpointTransfer, out: list[RoleEffect]) -> None:
         assert transfer.state is not None, "a checkpoint is to be written that is not here"
         if not self._checkpoint_server.begin(transfer.n, transfer.state.ledger):
-            # Ours may be under way. If it is there already, at this number or beyond, we shall stand there.
+            # Our own checkpoint may be under way. If it reaches this number or beyond, our log begins there.
             if self._is_for_log(transfer) and self._checkpoint_server.newest_n >= transfer.n:
                 self._begin_log(transfer.state, out)
             return
@@ -570,7 +570,7 @@ class Joiner:
         return location
 
     def _on_written(self, n: int, out: list[RoleEffect]) -> None:
-        """The file is durable, and all it refers to was before it: from now on we stand there (P3)."""
+        """The file and everything it refers to are durable: from now on the node stands there (JOI3)."""
         transfer = self._transfer
         if self.phase is not Phase.WRITING or transfer is None or transfer.n != n:
             return
@@ -578,7 +578,7 @@ class Joiner:
         is_ours = self._checkpoint_server.note_stable(n, transfer.digest)
         assert is_ours, f"the state after {n} was moved here and is another now"
         if self._member.applied >= n:
-            # We got here by ourselves, or were here before.
+            # The node came this far by itself.
             if self._is_for_log(transfer):
                 self._begin_log(transfer.state, out)
             else:
@@ -589,12 +589,12 @@ class Joiner:
         self._stand_behind(transfer, out)
 
     def _begin_log(self, state: CheckpointState, out: list[RoleEffect]) -> None:
-        """What is durable here reaches so far; our state is further on, and stays."""
+        """Begin the log behind the durable checkpoint; the state is further on, and stays."""
         out.append(Installed(state.n, state.ledger))
         self._needs_since = None
         self._rest(out)
 
-    def _stand_behind(self, transfer: _Transfer, out: list[RoleEffect]) -> None:
+    def _stand_behind(self, transfer: _CheckpointTransfer, out: list[RoleEffect]) -> None:
         assert transfer.state is not None, "nothing is here to stand behind"
         out.append(Installed(transfer.n, transfer.state.ledger))
         self._rest(out)
@@ -603,8 +603,8 @@ class Joiner:
         self._transfer = transfer
         self.phase = Phase.FOLLOWING
 
-    def _follow(self, now_ns: int, transfer: _Transfer, out: list[RoleEffect]) -> None:
-        """The member fetches what comes behind the checkpoint; the holder is not to forget it (P5)."""
+    def _follow(self, now_ns: int, transfer: _CheckpointTransfer, out: list[RoleEffect]) -> None:
+        """Keep the holder from forgetting its log while the member fetches what follows (JOI5)."""
         behind = self._member.known.told_upto - self._member.applied
         begins_at = self._begins_at()
         if behind <= self._config.fetch_entries_max:
@@ -623,14 +623,14 @@ class Joiner:
         if is_due:
             self._look_at = now_ns + self._again_ns
         if self.phase is Phase.WRITING:
-            # It comes to its end: a file for which there is no room is tried again and again.
+            # A file for which there is no room is tried again until there is.
             return
         if self.phase is Phase.FOLLOWING:
             if is_due and transfer is not None:
                 self._follow(now_ns, transfer, out)
             return
         if transfer is not None and self._member.applied >= transfer.n and not self._is_for_log(transfer):
-            # Somebody's log did reach back to us.
+            # Some node's log did reach back to ours.
             self._rest(out)
             return
         if is_due:
@@ -640,12 +640,12 @@ class Joiner:
         if self.phase is Phase.COPYING and self._transfer is not None:
             self._copy(now_ns, self._transfer, out)
 
-    def _is_for_log(self, transfer: _Transfer) -> bool:
-        """Is it needed although its state is not?"""
+    def _is_for_log(self, transfer: _CheckpointTransfer) -> bool:
+        """Is the checkpoint needed for the log only, and not for the state?"""
         return 0 < self._needed_for_log <= transfer.n
 
     def _ask_again(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """Some time has passed: what was not answered is asked again, and in the end another holder."""
+        """Repeat unanswered questions after some time, and in the end ask another holder."""
         if not self._holder:
             if self._begins_at() is None:
                 self._rest(out)
@@ -653,7 +653,7 @@ class Joiner:
                 self._ask_next(now_ns, out)
             return
         if self.phase is Phase.COPYING and self.is_writing and not self._places_asked:
-            # Our own disk is slow, or full. That is no holder's fault.
+            # Our own disk is slow, or full; the holder has done its part.
             self._brought_at = now_ns
         if now_ns - self._brought_at >= _PATIENCE * self._delay_ns:
             self._give_up_on(self._holder, now_ns, out)
@@ -675,8 +675,8 @@ class Joiner:
             self._look_for_proof(out)
 
 
-def _read(transfer: _Transfer) -> CheckpointState | None:
-    """The checkpoint that the pieces make, if it is the one that was promised."""
+def _read(transfer: _CheckpointTransfer) -> CheckpointState | None:
+    """The checkpoint that the pieces make, if its digest is right."""
     joined = b"".join([transfer.pieces[offset] for offset in sorted(transfer.pieces)])
     try:
         state = CheckpointState.decode(joined)

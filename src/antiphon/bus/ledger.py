@@ -1,19 +1,13 @@
-"""Ledger: what the order itself says about producers, the primary and the configuration.
+"""Ledger: the state of producers, primary and configuration after a prefix of the order.
 
-Where it sits
-    member, sequencer  ->  LEDGER  ->  checkpoint_server, commit_server (with every base)
+    LED1  The same entries give the same bytes on every node.
+    LED2  The envelopes of a producer's run are 1, 2, 3 … without a gap. The sequencer numbers them so; a
+          ledger that sees a gap stops the node.
+    LED3  Rows are never trimmed: one for each node that ever produced.
 
-What it promises
-    P1  The same entries give the same bytes, whoever folds them.
-    P2  The envelopes of a producer's run are 1, 2, 3 … without a gap. The sequencer sees to it;
-        this is the second line of defence, and it stops the node.
-    P3  Rows are never trimmed: one for each node that ever produced.
-
-What it leaves to others
-    Client sessions live inside envelopes and are the message manager's.
-
-A row answers the one question a producer may have after a failure: pseq <= last_pseq of that pe is
-committed; anything else of a pe that is over is definitely not.
+A row answers the question of a producer after a failure: pseq <= last_pseq of that pe is committed; anything
+else of a pe that is over is definitely not. Client sessions live inside envelopes and are the message
+manager's.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ _ROW = Struct("<HQQQQQ16s")
 _NO_RUN: Final = bytes(16)
 
 
-class Row:
+class ProducerRow:
     """One producer: its current run, and how far the run before it came."""
 
     __slots__ = ("last_pseq", "last_seq", "pe", "previous_last_pseq", "previous_pe", "run_id")
@@ -58,21 +52,21 @@ class Row:
 
 
 class Ledger:
-    """The rows of all producers, who is primary in which term, and what was changed by an entry."""
+    """The rows of all producers, the primary with its term, and the settings that entries changed."""
 
     __slots__ = ("config", "data_quantity", "primary", "rows", "term")
 
     def __init__(self) -> None:
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, ProducerRow] = {}
         self.term = 0
         self.primary = 0
         # The configuration of the last CONFIG entry, encoded, and the quantity of the last QUANTITY behind
-        # it; empty and 0 while what the group began with holds.
+        # it; empty and 0 while the first configuration holds.
         self.config = b""
         self.data_quantity = 0
 
     def fold(self, entries: Iterable[Entry]) -> None:
-        """Take the next entries of the order."""
+        """Fold the next entries of the order."""
         rows = self.rows
         data = EntryKind.DATA
         for entry in entries:
@@ -95,7 +89,7 @@ class Ledger:
             case EntryKind.PRODUCER_FENCE:
                 pid, pe, term = FenceDetail.decode(entry.detail)
                 row = self.rows.get(pid)
-                # What a former primary proposed, or what came too late, is void.
+                # A fence that a former primary proposed, or that came too late, is void.
                 if term == self.term and row is not None and row.pe == pe:
                     self._begin(pid, entry.first, _NO_RUN)
             case EntryKind.PRIMARY_CLAIM:
@@ -108,12 +102,12 @@ class Ledger:
             case EntryKind.QUANTITY:
                 self.data_quantity = QuantityDetail.decode(entry.detail).data_quantity
             case _:
-                # Ticks and checkpoints are about the log. What a VOID names has its place all the same.
+                # Ticks and checkpoints are about the log. An entry that a VOID names keeps its numbers.
                 pass
 
     def _begin(self, pid: int, pe: int, run_id: bytes) -> None:
-        before = self.rows.get(pid) or Row(0)
-        self.rows[pid] = Row(pe, 0, before.last_seq, before.pe, before.last_pseq, run_id)
+        before = self.rows.get(pid) or ProducerRow(0)
+        self.rows[pid] = ProducerRow(pe, 0, before.last_seq, before.pe, before.last_pseq, run_id)
 
     def is_committed(self, mid: Mid) -> bool:
         """Is this envelope among the folded entries? Only asked about the last two runs of a producer."""
@@ -125,7 +119,7 @@ class Ledger:
         return mid.pe == row.previous_pe and mid.pseq <= row.previous_last_pseq
 
     def become(self, other: Ledger) -> None:
-        """Stand where the other one stands; whoever refers to this one sees it."""
+        """Take over the contents of another ledger; the machines that refer to this one see them."""
         self.rows = other.rows
         self.term, self.primary = other.term, other.primary
         self.config, self.data_quantity = other.config, other.data_quantity
@@ -169,7 +163,7 @@ class Ledger:
             if pid <= before:
                 raise ProtocolError(f"the row of producer {pid} stands behind that of {before}")
             before = pid
-            ledger.rows[pid] = Row(pe, last_pseq, last_seq, previous_pe, previous_last, run_id)
+            ledger.rows[pid] = ProducerRow(pe, last_pseq, last_seq, previous_pe, previous_last, run_id)
         reader.finish()
         return ledger
 

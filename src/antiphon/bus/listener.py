@@ -1,20 +1,20 @@
-"""Listener: what a node that keeps nothing of a channel knows of it, and how the others know of that node.
+"""Listener: what a client manager knows of a channel of which it keeps nothing.
 
 Where it sits
     HEARTBEAT, PRESENCE  ->  LISTENER  ->  client manager;   LISTENER  ->  PRESENCE  ->  all
 
 What it promises
-    P1  The primary is who leads the highest epoch heard of, once it says that it serves. What an older one
-        says changes nothing.
-    P2  A node that lives is heard (`PresenceKeeper`): who is silent for long is fenced.
-    P3  News is told once: another primary, more or less room on its disk, another load; that nobody serves
-        the channel, for longer than a change of primary takes, and that somebody does again.
-    P4  A node whose clock stood still learns of it with the first heartbeats of the primary that it hears
-        then. They come in equal intervals, and have numbers: they are a clock that goes on.
+    LSN1  The primary is the leader of the highest epoch heard of, once that node says that it serves. A
+          message of an older epoch changes nothing.
+    LSN2  This node sends its presence (`PresenceKeeper`): a node that is silent for long is fenced.
+    LSN3  News is emitted once: another primary, more or less room on its disk, another load; that no node
+          serves the channel, for longer than a change of primary takes, and that a node does again.
+    LSN4  A node whose clock stood still learns so with the next heartbeats of the primary: they come in equal
+          intervals and have numbers, so they are a clock that goes on.
 
 What it leaves to others
-    Everything that must be true rests on the order. A listener may be wrong for a while, and whoever goes by
-    it says again what was not answered.
+    Safety rests on the order. A listener may be wrong for a while, and the machines that rely on it repeat
+    what was not answered.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ News = PrimaryChanged | ServiceChanged | SpaceChanged | TimeMissed | LoadChanged
 
 
 class BeatClock:
-    """Holds the heartbeats of one primary against the clock of this node.
+    """Compares the heartbeats of a primary with the clock of this node.
 
-    How far our clock is ahead of the beats grows when beats are late, and shrinks when the clock stood still.
-    Clocks differ in their rates: so what it was is believed less and less as our own time passes.
+    The lead of our clock over the beats grows when beats are late, and shrinks when the clock stood still.
+    Clocks differ in their rates, so an old lead counts less and less as our own time passes.
     """
 
     __slots__ = ("_ahead_ns", "_heard_ns", "_nonce")
@@ -61,7 +61,7 @@ class BeatClock:
         self._heard_ns = 0
 
     def has_missed(self, now_ns: int, nonce: int, interval_ns: int, limit_ns: int) -> bool:
-        """A heartbeat came: has as much time passed that our clock did not see? That is told once."""
+        """Has so much time passed at this heartbeat that our clock did not see? True once."""
         if nonce <= self._nonce:
             return False
         ahead_ns = now_ns - nonce * interval_ns
@@ -70,7 +70,7 @@ class BeatClock:
             before_ns = max(ahead_ns, self._ahead_ns - (now_ns - self._heard_ns) // 2)
         has_missed = before_ns - ahead_ns >= limit_ns
         self._nonce, self._heard_ns = nonce, now_ns
-        # What is not enough to be told adds up.
+        # Amounts below the limit add up.
         self._ahead_ns = ahead_ns if has_missed else before_ns
         return has_missed
 
@@ -85,23 +85,22 @@ class Listener:
         self._presence = PresenceKeeper(config, node, name, ROLE)
         self._space = SpaceState.AMPLE
         self._beats = BeatClock()
-        # When somebody last said to serve; before that, when we began to listen.
+        # When a node last said to serve; before that, when this node began to listen.
         self._served_ns: int | None = None
         self.is_served = True
-        # None until the primary has told it, be it that it keeps nothing.
+        # None until the primary has told its load.
         self._load: int | None = None
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration."""
         self.config = config
         self._presence.reconfigure(config)
 
     def next_deadline_ns(self) -> int | None:
-        """When it is time to say that we are there."""
+        """When to send the next presence."""
         return self._presence.next_deadline_ns()
 
     def step(self, now_ns: int, events: Sequence[Event]) -> list[News]:
-        """Take what was heard; returns what is news."""
+        """Receive events; returns the news."""
         news: list[News] = []
         for event in events:
             if type(event) is Received and type(event.message) is m.Heartbeat:
@@ -109,7 +108,7 @@ class Listener:
         self._note_service(now_ns, news)
         news += [said for said in self._presence.step(now_ns, events) if isinstance(said, Multicast)]
         seen = self._presence.seen(self.primary)
-        # Who has no role has only been heard, and not said yet how it stands.
+        # A node without a role has only been heard, and has not told its state.
         if seen is not None and seen.role and seen.load != self._load:
             self._load = seen.load
             news.append(LoadChanged(seen.load))
@@ -140,11 +139,11 @@ class Listener:
             news.append(ServiceChanged(is_served))
 
     def is_silent(self, node: int, now_ns: int) -> bool:
-        """Has this node not been heard of for so long that it is taken for gone?"""
+        """Has this node been silent for so long that it counts as gone?"""
         return self._presence.is_silent(node, 0, now_ns)
 
     def readers(self) -> list[int]:
-        """Who can be asked to read: backups that keep up, then the primary, then the other replicas."""
+        """The nodes to ask for reading: backups that keep up, then the primary, then the other replicas."""
         ranks: list[tuple[int, int]] = []
         for node in self.config.data_servers:
             seen = self._presence.seen(node)

@@ -1,15 +1,14 @@
-"""CommitLog: the order of a channel in memory, from the base on.
+"""The order of a channel in memory: `CommitLog` from the base on, and `Prefix`, the committed part heard so
+far.
 
-Where it sits
-    sequencer, commit_server  ->  LOG
+    LOG1  The entries of a log are contiguous: each begins where the one before ends, the first after `base`.
+    LOG2  `base` and `last` are always the last number of an entry, or 0.
+    LOG3  The entries of a prefix come out once each, in order, none missing.
+    LOG4  Two messages that name different entries for one committed number stop the node: a committed entry
+          is committed for ever, whichever epoch says so.
 
-What it promises
-    P1  Entries are contiguous: each begins where the one before ends, the first after `base`.
-    P2  `base` and `last` are always the last number of an entry, or 0.
-    P3  Finding the entry that covers a number takes a bisection.
-
-What it leaves to others
-    Durability, epochs and what is committed are the commit server's.
+The commit server decides durability, epochs and what is committed. The owner of a prefix asks for what is
+missing when `has_gap`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from antiphon.bus.messages import Entry
+
+AHEAD_MAX = 4_096
+"""Entries kept beyond a gap. Further ones are dropped, and fetched later."""
 
 
 class CommitLog:
@@ -38,7 +40,6 @@ class CommitLog:
         return len(self._entries)
 
     def append(self, entry: Entry) -> None:
-        """The next entry."""
         assert entry.first == self.last + 1, f"an entry at {entry.first} was put behind {self.last}"
         assert entry.count >= 1, f"the entry at {entry.first} takes no number"
         self._entries.append(entry)
@@ -46,10 +47,9 @@ class CommitLog:
         self.last = entry.first + entry.count - 1
 
     def extend(self, entries: Iterable[Entry]) -> None:
-        """The next entries."""
         new = list(entries)
         firsts, counts = [entry.first for entry in new], [entry.count for entry in new]
-        # Where each has to begin, and behind them where the next one does.
+        # The first number that each entry must have, and the number behind the last.
         *expected, following = accumulate(counts, initial=self.last + 1)
         assert firsts == expected, f"entries at {firsts} were put behind {self.last}"
         assert min(counts, default=1) >= 1, f"among the entries at {firsts} one takes no number"
@@ -81,7 +81,7 @@ class CommitLog:
         return tuple(self._entries[start:stop])
 
     def from_number(self, number: int, through: int, most: int) -> tuple[Entry, ...]:
-        """The entry that covers `number` and those behind it, through `through`, at most so many."""
+        """The entry that covers `number` and those behind it, through `through`, at most `most`."""
         if not self.base < number <= through:
             return ()
         start = self._index(number)
@@ -99,7 +99,6 @@ class CommitLog:
         return through
 
     def truncate(self, through: int) -> None:
-        """Give up everything behind `through`."""
         assert self.base <= through and self.is_end(through), f"the log cannot be cut at {through}"
         keep = bisect_right(self._firsts, through)
         del self._entries[keep:]
@@ -116,7 +115,7 @@ class CommitLog:
         self.base = through
 
     def reset(self, base: int) -> None:
-        """Everything through this number is known by other means, and what we have is not: begin anew."""
+        """The state through this number came from another node: the log begins anew behind it."""
         assert base >= self.base, f"the base cannot move from {self.base} to {base}"
         self._entries.clear()
         self._firsts.clear()
@@ -124,3 +123,63 @@ class CommitLog:
 
     def _index(self, number: int) -> int:
         return bisect_right(self._firsts, number) - 1
+
+
+class Prefix:
+    """The known committed order without a gap, and the entries known beyond the first gap (LOG3, LOG4)."""
+
+    __slots__ = ("_ahead", "told_upto", "upto")
+
+    def __init__(self, upto: int = 0) -> None:
+        self.upto = upto
+        # The highest number that any node called committed.
+        self.told_upto = upto
+        self._ahead: dict[int, Entry] = {}
+
+    @property
+    def has_gap(self) -> bool:
+        return self.upto < self.told_upto
+
+    def learn(self, entries: Sequence[Entry], committed_upto: int) -> Sequence[Entry]:
+        """Committed entries arrived; returns those that now follow without a gap."""
+        if committed_upto > self.told_upto:
+            self.told_upto = committed_upto
+        if not entries:
+            return ()
+        if entries[0].first == self.upto + 1 and not self._ahead:
+            # As a rule they come in order.
+            self.upto = entries[-1].last
+            self.told_upto = max(self.told_upto, self.upto)
+            return entries
+        return self._sort_in(entries)
+
+    def _sort_in(self, entries: Sequence[Entry]) -> list[Entry]:
+        ahead = self._ahead
+        for entry in entries:
+            if entry.first <= self.upto:
+                assert entry.last <= self.upto, f"the entry at {entry.first} cuts the prefix {self.upto}"
+            elif len(ahead) < AHEAD_MAX or entry.first == self.upto + 1:
+                assert ahead.setdefault(entry.first, entry) == entry, (
+                    f"two entries are committed at {entry.first}"
+                )
+        self.told_upto = max(self.told_upto, entries[-1].last)
+        return self._follow()
+
+    def skip(self, upto: int) -> list[Entry]:
+        """The state after `upto` is known without the entries; returns those that follow without a gap."""
+        assert upto >= self.upto, f"the prefix cannot go back from {self.upto} to {upto}"
+        self.upto = upto
+        self.told_upto = max(self.told_upto, upto)
+        self._ahead = {first: entry for first, entry in self._ahead.items() if first > upto}
+        return self._follow()
+
+    def _follow(self) -> list[Entry]:
+        ahead = self._ahead
+        found: list[Entry] = []
+        while (entry := ahead.pop(self.upto + 1, None)) is not None:
+            found.append(entry)
+            self.upto = entry.last
+        if ahead and found:
+            # An entry that the prefix has passed over can only be another cut of the same numbers.
+            assert all(first > self.upto for first in ahead), "two entries are committed at one number"
+        return found

@@ -1,19 +1,11 @@
-"""Marking: when a sequencer calls for a checkpoint.
+"""Marking: when a sequencer marks a checkpoint.
 
-Where it sits
-    reign  ->  MARKING: is a mark due?  ->  reign, which numbers it
-
-What it promises
-    K1  A mark is due after so many entries or bytes (`checkpoint_entries`, `checkpoint_bytes`). What
-        checkpoints themselves need does not count: they must not call for checkpoints.
-    K2  While room is low there is one after the other, as long as another one frees more.
-    K3  So there is while the journal of a commit server holds segments that checkpoints would free, also if
-        nothing is said any more; but they take at most a small part of the time, and without new data there
-        are a few at most.
-
-What it leaves to others
-    Which entries are numbered, what is committed and what is stable is the reign's. Which segments there are
-    is for the journal of each node to know (`SpaceHeld`).
+MRK1  A mark is due after so many entries or bytes (`checkpoint_entries`, `checkpoint_bytes`). The entries
+      of checkpoints do not count: checkpoints must not call for checkpoints.
+MRK2  While room is low, one mark follows the other, as long as another one frees more.
+MRK3  So it does while the journal of a commit server holds segments that checkpoints would free, also
+      without traffic; but marks take at most a small part of the time, and without new data there are a
+      few at most.
 """
 
 from __future__ import annotations
@@ -23,8 +15,8 @@ from typing import Final
 from antiphon.bus.group import KIB, MS, GroupConfig
 from antiphon.bus.messages import ENTRY_BYTES_MIN
 
-# What one submit costs on disk beside its payloads: each 4 KiB of order is written twice, and what is
-# synced with it begins on a new page.
+# The cost of a submit on disk beside its payloads: each 4 KiB of order is written twice, and the data
+# that is synced with it begins on a new page.
 _ORDER_BLOCK_BYTES: Final = 4 * KIB - 128
 _FLUSH_BYTES: Final = 4 * KIB
 RECORD_BYTES: Final = 96
@@ -50,12 +42,12 @@ class Marking:
 
     def __init__(self) -> None:
         self._entries = 0
-        # Bytes of the journal; whoever numbers an envelope adds what that takes.
+        # Bytes of the journal; the reign adds those of an envelope when it numbers it.
         self.bytes = 0
         self._marks = (0, 0)
         self._marked_at: int | None = None
         self._apart_until = 0
-        # How many marks there were for held space, and behind which data.
+        # How many marks were made for held space, and behind which data.
         self._for_held = (0, 0)
 
     @property
@@ -72,7 +64,7 @@ class Marking:
             self.bytes += _FLUSH_BYTES
 
     def is_due(self, config: GroupConfig, entries: int) -> bool:
-        """So many entries leave in one submit: is it time for a checkpoint (K1)?"""
+        """So many entries leave in one submit: is it time for a checkpoint (MRK1)?"""
         blocks = -(-entries * ENTRY_BYTES_MIN // _ORDER_BLOCK_BYTES)
         self._entries += entries
         self.bytes += _FLUSH_BYTES + 2 * 4 * KIB * blocks
@@ -94,15 +86,15 @@ class Marking:
         self._apart_until = now_ns + max(MARKS_APART_MS * MS, MARKS_APART_TIMES * took_ns)
 
     def helps_low_space(self, now_ns: int, stable_n: int, data_last: int) -> bool:
-        """Would a mark free room now (K2)?
+        """Would a mark free room now (MRK2)?
 
-        The log begins at the checkpoint before the last one, so it takes two to free what was consumed
-        before the first. A third would free nothing more.
+        The log begins at the checkpoint before the last one, so two marks free what was consumed before
+        the first. A third would free nothing more.
         """
         return self._is_settled(now_ns, stable_n) and self._marks[0] <= data_last
 
     def helps_held_space(self, now_ns: int, stable_n: int, data_last: int) -> bool:
-        """Is it time for a mark, as the journal of a commit server holds space (K3)? Who hears so marks.
+        """Is it time for a mark, as the journal of a commit server holds space (MRK3)? True makes a mark.
 
         Such a journal was filled by few entries and bytes: lone messages, of which each takes a page of the
         order, or acknowledgements of much that was stored long ago.
@@ -117,7 +109,7 @@ class Marking:
         return True
 
     def _is_settled(self, now_ns: int, stable_n: int) -> bool:
-        """Is no checkpoint on its way, or has it been for too long?"""
+        """Is no checkpoint under way, or one for too long?"""
         if stable_n >= self._marks[1]:
             return True
         return self._marked_at is not None and now_ns - self._marked_at >= MARK_LOST_MS * MS

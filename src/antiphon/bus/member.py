@@ -4,20 +4,20 @@ Where it sits
     sequencer  ->  COMMIT  ->  MEMBER  ->  message manager
 
 What it promises
-    P1  Entries are applied once each, in order, none missing.
-    P2  An entry is applied only when it is committed and its payload is durable on this node, whichever
-        comes last: the two are tried again on every arrival of either.
-    P3  A checkpoint is taken exactly behind its mark: nothing later is applied before.
-    P4  What is missing is asked for, order and payloads each for themselves: the one keeps coming while
-        the other is held up. Asked is somebody by lot, first not the sequencer, who has enough to do.
-    P5  A payload that is lost for good is skipped only when the order itself says so (VOID).
+    MEM1  Entries are applied once each, in order, none missing.
+    MEM2  An entry is applied only when it is committed and its payload is durable on this node; the arrival
+          of either tries again.
+    MEM3  A checkpoint is taken exactly behind its mark: nothing later is applied before.
+    MEM4  The member asks for missing order and for missing payloads separately, so that neither waits for the
+          other. It asks nodes by lot, and the sequencer, which is busy, not first.
+    MEM5  A payload that is lost for good is skipped only when the order itself says so (VOID).
 
 What it leaves to others
-    Whether something is committed is the sequencer's and the commit servers' word; a late word of a
-    deposed sequencer is as true as a fresh one, so epochs do not matter here.
+    The sequencer and the commit servers decide what is committed. A late message of a deposed sequencer is
+    as true as a new one, so epochs do not matter here.
 
-On a node without a data server, a witness, there is nothing to apply: the member only learns. What it
-knows is what its commit server needs to move its base, and the ledger answers for producers.
+On a node without a data server, a witness, the member only learns and applies nothing. Its commit server
+needs that knowledge to move its base, and its ledger answers the questions of producers.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.entries import VoidDetail
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.ledger import Ledger, Row
+from antiphon.bus.ledger import Ledger, ProducerRow
+from antiphon.bus.log import Prefix
 from antiphon.bus.messages import Entry, EntryKind
-from antiphon.bus.prefix import Prefix
 from antiphon.bus.repair import Repair
 from antiphon.bus.schema import Machine, not_for
 from antiphon.ids import Mid, epoch_node
@@ -53,7 +53,7 @@ _ANSWERS = (m.FetchIdReply, m.FetchRangeReply)
 
 
 class Member:
-    """The delivering end of one node for one channel."""
+    """The member of one node for one channel."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Member:
     ) -> None:
         self._config = config
         self._node = node
-        # Both stand at the same number: the ledger is the fold of what is known.
+        # Both stand at the same number: the ledger is the fold of the known order.
         self.known = known
         self.ledger = ledger
         self._data_server = data_server
@@ -86,12 +86,12 @@ class Member:
         self._for_order = Repair(config, chance)
         self._for_payloads = Repair(config, chance)
         self._asked: tuple[Mid, ...] = ()
-        # A node that knows of a later configuration than we do; 0 for nobody.
+        # A node that knows of a later configuration than we do; 0 for none.
         self._informed = 0
 
     @property
     def is_waiting(self) -> bool:
-        """Is something committed whose payload is not durable here yet?"""
+        """Is an entry committed whose payload is not durable here yet?"""
         return bool(self._waiting)
 
     def reconfigure(self, config: GroupConfig, checkpoint_server: CheckpointServer | None) -> None:
@@ -109,7 +109,6 @@ class Member:
         return min(order_at, payloads_at)
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
-        """Take what happened, return what must happen next."""
         out: list[RoleEffect] = []
         learned: list[Entry] = []
         asked: list[tuple[int, int]] = []
@@ -127,7 +126,8 @@ class Member:
                     learned += self.known.learn(message.entries, message.committed_upto)
                     is_answer = True
                 elif type(message) is m.Presence:
-                    # What anybody has applied is committed: while nobody leads, only this tells of it.
+                    # An entry that any node has applied is committed: without a sequencer only presences tell
+                    # so.
                     self.known.learn((), message.applied)
                     if message.config_id > self._config.config_id:
                         self._informed = event.sender
@@ -141,13 +141,13 @@ class Member:
         marks: tuple[tuple[int, bytes], ...] = ()
         if learned:
             notable, marks = self._learn(learned)
-        # Not before what came in the same step is folded: the answer says how far it is known here.
+        # After the entries of this step are folded: the answer says how far the order is known here.
         out += [Send(sender, self._producer_state(pid)) for sender, pid in asked]
         applied_before = self.applied
         if self._waiting:
             self._deliver(out)
         if learned and (notable or self._waiting):
-            # As a rule everything was taken at once, and nobody has to be told.
+            # As a rule every entry was applied at once, and no role has to be told.
             left = tuple(self._waiting)[-len(learned) :]
             out.append(Learned(left, notable, marks))
         if self.known.has_gap or self._for_order.at is not None:
@@ -157,8 +157,8 @@ class Member:
         return out
 
     def _producer_state(self, pid: int) -> m.ProducerState:
-        """What the order as far as it is known here says about a producer."""
-        row = self.ledger.rows.get(pid) or Row(0)
+        """The state of a producer in the order, as far as it is known here."""
+        row = self.ledger.rows.get(pid) or ProducerRow(0)
         return m.ProducerState(
             pid,
             self.known.upto,
@@ -171,7 +171,7 @@ class Member:
         )
 
     def _learn(self, entries: list[Entry]) -> tuple[tuple[Entry, ...], tuple[tuple[int, bytes], ...]]:
-        """Fold what is newly known; returns what is not DATA, and the ledger after each mark."""
+        """Fold newly known entries; returns those that are not DATA, and the ledger after each mark."""
         self._waiting.extend(entries)
         notable = tuple([entry for entry in entries if entry.kind is not EntryKind.DATA])
         if not notable:
@@ -188,7 +188,7 @@ class Member:
         return notable, tuple(marks)
 
     def _install(self, installed: Installed, learned: list[Entry], out: list[RoleEffect]) -> list[Entry]:
-        """We stand behind number n now, with a state that another made; returns what is newly known there."""
+        """Begin behind number n with the state of another node; returns the entries newly known there."""
         n = installed.n
         assert n > self.applied, f"a state after {n} is installed, and {self.applied} is applied"
         ledger = Ledger.decode(installed.ledger)
@@ -254,20 +254,20 @@ class Member:
         first, attempts = known.upto + 1, self._for_order.attempts
         is_far_behind = known.told_upto - known.upto > config.fetch_entries_max
         if self.delivers and is_far_behind and (attempts % 2 or not attempts):
-            # Order and payloads in one trip, from whom has both. If that does not help, the next question is
-            # for the order alone: who had both may have another role by now.
+            # Order and payloads in one answer, from a node that has both. If that does not help, the next
+            # question is for the order alone: the node may have another role by now.
             servers = tuple([node for node in config.data_servers if node in config.commit_servers])
             to = self._somebody(servers, attempts)
             if to:
                 out.append(Send(to, m.FetchRange(first, config.fetch_bytes_max)))
                 return
-        # Our own commit server may well know: the order often reaches it before the COMMIT is heard.
+        # Our own commit server may know: the order often reaches it before the COMMIT reaches us.
         servers = (*config.commit_servers, self._informed) if self._informed else config.commit_servers
         to = self._chance.one_of(servers)
         out.append(Send(to, m.FetchId(first, config.fetch_entries_max)))
 
     def _fetch_payloads(self, now_ns: int, has_moved: bool, out: list[RoleEffect]) -> None:
-        """What is committed and did not come. What came and is being written needs no question."""
+        """Ask for committed payloads that did not arrive; those that are being written did."""
         wanted, config = self._data_server.wanted, self._config
         if not wanted or not self.delivers:
             self._for_payloads.rest()
@@ -284,7 +284,7 @@ class Member:
             out.append(Send(to, m.FetchData(self._asked, tuple([entry.first for entry in entries]))))
 
     def _somebody(self, servers: tuple[int, ...], attempts: int) -> int:
-        """One of the others by lot, the sequencer only if nobody else is left or could help; 0 for nobody."""
+        """A random other node; the sequencer only if no other is left or two attempts failed; 0 for none."""
         others = tuple([node for node in servers if node != self._node])
         idle = tuple([node for node in others if node != epoch_node(self._epoch)])
         choices = idle if idle and attempts <= 1 else others

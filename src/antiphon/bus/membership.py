@@ -1,22 +1,13 @@
-"""Membership: which configuration is in force, as far as the order of this node tells.
+"""Membership: the configuration that is in force, by the order of this node.
 
-Where it sits
-    recovery  ->  MEMBERSHIP  ->  replica
+A configuration counts only when the entry that orders it is known to be committed: the entry is in a ledger;
+or another entry follows it, for nothing is numbered behind it before it is committed; or an epoch of that
+configuration has written the log; or the log is of no epoch, which holds only committed entries.
 
-What it promises
-    P1  A configuration counts only when the entry that orders it is known to be committed: it is in a ledger;
-        or another entry follows it, for nothing is numbered behind it before it is committed; or an epoch of
-        that configuration has written the log; or the log is of no epoch, which holds only what is committed.
-
-    P2  A configuration begins only with enough who vote in it, and with enough who hand on the state.
-
-What it leaves to others
-    Ordering a configuration is the reign's, going over to it the replica's.
-
-A configuration owns a closed part of the order. Its sequencer numbers CONFIG and nothing behind it; once that
-is committed, the configuration is over, and a candidate of the next one seals the next one's commit servers,
-in an epoch of its own. Each of them answers only if it holds the CONFIG as committed: so whatever quorum
-answers, the order it goes on from is complete.
+A configuration owns a closed part of the order. Its sequencer numbers CONFIG and nothing behind it; once
+CONFIG is committed, the configuration is over, and a candidate of the next one seals the next one's commit
+servers, in an epoch of its own. Each of them answers only if it holds the CONFIG as committed: so the order
+that any quorum goes on from is complete.
 """
 
 from __future__ import annotations
@@ -40,17 +31,18 @@ class InForce(NamedTuple):
 
 def may_follow(ours: GroupConfig, wanted: GroupConfig) -> bool:
     """Is this a later configuration of the same group?"""
-    # Lifetimes stay: who was told that an envelope has expired must be right for ever.
+    # Lifetimes stay: a producer that was told of an expired envelope must be right for ever.
     is_same = (wanted.group, wanted.lifetime) == (ours.group, ours.lifetime)
     return is_same and wanted.config_id > ours.config_id
 
 
 def may_begin(ours: GroupConfig, wanted: GroupConfig, ready: Sequence[int]) -> bool:
-    """Can it be led at once, and does its state survive? `ready` are those who are there and have caught up.
+    """Can the configuration be led at once, and does its state survive? `ready` nodes are there and have
+    caught up.
 
-    Who is new has no state yet and must be given one. If somebody who has one leaves, as many as make a
-    checkpoint stable have to be ready among those who stay; or all of them, if they are fewer. Otherwise one
-    of those who stay may be all that is left, or have nothing that others may trust.
+    A new node has no state yet and must be given one. If a node with a state leaves, as many as make a
+    checkpoint stable have to be ready among those that stay; or all of them, if they are fewer. Otherwise a
+    single node may be left that has a state, or none whose state others may trust.
     """
     voters = [server for server in wanted.commit_servers if server in ready]
     if len(voters) < max(wanted.commit_quantity, wanted.seal_quantity):
@@ -70,7 +62,8 @@ def in_force(
     applied: int,
     log_config: int = 1,
 ) -> InForce:
-    """What a node begins with: `first`, unless its log or the ledger after `applied` knows of a later one.
+    """The configuration that a node begins with: `first`, unless its log or the ledger after `applied` has a
+    later one.
 
     `log_config` is the configuration that wrote the log.
     """
@@ -86,7 +79,7 @@ def in_force(
 
 
 def tells(log: CommitLog, at: int, config: GroupConfig, log_config: int) -> bool:
-    """Would a later life that finds this log go by `config`, whose entry is number `at`? See `in_force`."""
+    """Would a later run that finds this log go by `config`, whose entry is number `at`? See `in_force`."""
     if log.last == at > log.base:
         return log_config == LEARNED or log_config >= config.config_id
     return max(log.base + 1, log.last) > at

@@ -1,7 +1,7 @@
-"""What the bus machines are handed: places where bytes can be looked up.
+"""The interfaces through which the bus machines look up what was written.
 
-Writing is an effect (`Append`) and durability is an event (`Synced`); only looking up what was
-written is a direct call, because it changes nothing.
+Writing is an effect (`Append`) and durability is an event (`Synced`); looking up is a direct call, because it
+changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Payloads(Protocol):
         """Is this envelope written here and not yet given up?"""
 
     def locate(self, mid: Mid) -> Location | None:
-        """Where a written envelope lies that has no number yet, or None."""
+        """The place of a written envelope that has no number yet, or None."""
 
     def read(self, location: Location) -> memoryview:
         """The payload, its digest verified; raises `errors.Damaged` rather than return other bytes."""
@@ -35,33 +35,33 @@ class Payloads(Protocol):
         """The envelope got its numbers: from now on it is found by them."""
 
     def location_of(self, first: int) -> Location | None:
-        """Where the envelope lies whose first number this is, if it was placed and not yet forgotten."""
+        """The place of the envelope whose first number this is, if it was placed and not yet forgotten."""
 
     def discard(self, mid: Mid) -> None:
         """The envelope will never get a number, or a checkpoint covers it: its space may go."""
 
     def copied(self, index: int) -> Location | None:
-        """Where the `CopyRecord` lies that was written under this index; its space is kept."""
+        """The place of the `CopyRecord` that was written under this index; its space is kept."""
 
     def forget_copies(self) -> None:
         """A checkpoint refers to all copies that are needed: the others may go."""
 
 
 class CommittedOrder(Protocol):
-    """What this node's commit server knows of the order."""
+    """The order as this node's commit server knows it."""
 
     @property
     def log(self) -> CommitLog:
-        """All it has; its end may yet be given up by another epoch."""
+        """The whole log; another epoch may yet cut off its end."""
 
     def committed_from(self, first: int, most: int) -> FetchIdReply | None:
-        """The committed entries from number `first` on; None while it is in no state to tell."""
+        """The committed entries from number `first` on; None while the log cannot answer."""
 
 
 class JournalCounter:
     """Numbers the durable records of one node: 1, 2, 3, … in the order they must reach the disk.
 
-    Shared by all roles of a node, because one journal and one sync serve them all.
+    All roles of a node share one counter, because one journal and one sync serve them all.
     """
 
     __slots__ = ("last",)
@@ -70,6 +70,5 @@ class JournalCounter:
         self.last = last
 
     def next(self) -> int:
-        """The index of the next record."""
         self.last += 1
         return self.last

@@ -1,20 +1,20 @@
-"""Presence keeper: says that this node is there, and remembers when the others were last heard.
+"""Presence keeper: sends the presence of this node, and remembers when the others were last heard.
 
 Where it sits
     replica, or a client manager without one  ->  PRESENCE  ->  all;   PRESENCE  ->  sequencer, commit server
 
 What it promises
-    P1  A node that lives is heard: every `presence_ms`, and sooner when its role changes or it has caught
-        up or fallen behind.
-    P2  It speaks of liveness and drift only. No vote, no number and no confirmation rests on it.
-    P3  A group of one node has nobody to tell, and is told nothing.
+    PRS1  A node sends its presence every `presence_ms`, and sooner when its role changes or it has caught up
+          or fallen behind.
+    PRS2  Presence is about liveness and drift only. No vote, no number and no confirmation rests on it.
+    PRS3  A group of one node sends and receives none.
 
 What it leaves to others
-    What follows from a silence: the sequencer fences the producer of a node that is silent for long, as an
-    entry of the order. A time-out alone decides nothing.
+    The sequencer fences the producer of a node that is silent for long, as an entry of the order. A time-out
+    alone decides nothing.
 
-Whoever owns a keeper says how the node stands (`role`, `applied`, `is_synchronized`, `load`), and either
-steps it with everything that was received, or tells it who was heard (`hear`) and hands on the presences.
+The owner of a keeper sets the standing of the node (`role`, `applied`, `is_synchronized`, `load`), and either
+steps the keeper with everything that was received, or calls `hear` and hands on the presences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.bus.effects import Multicast, Received, RoleEffect, RoleEvent
 from antiphon.bus.group import MS, GroupConfig
 
 MISSED_MAX = 3
-"""So many presences that did not come, and a node is no longer counted on; it may well be alive."""
+"""After so many missing presences a node is no longer counted on; it may well be alive."""
 
 
 class Seen:
@@ -50,12 +50,12 @@ class Seen:
 
 
 class PresenceKeeper:
-    """Who is there, of one channel, as one node hears it."""
+    """The nodes of one channel, as one node hears them."""
 
     def __init__(self, config: GroupConfig, node: int, name: str = "", role: str = "") -> None:
         self._node = node
         self._name = name
-        # How this node stands; its owner keeps these true.
+        # The standing of this node, kept true by the owner.
         self.role = role
         self.applied = 0
         self.is_synchronized = False
@@ -66,7 +66,6 @@ class PresenceKeeper:
         self.reconfigure(config)
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration."""
         self._config = config
         self._digest = config.digest
         self._is_alone = config.nodes == (self._node,)
@@ -76,7 +75,7 @@ class PresenceKeeper:
     # -- what others may ask -----------------------------------------------------------------------
 
     def seen(self, node: int) -> Seen | None:
-        """What is known about a node; None if it was never heard."""
+        """The last knowledge of a node; None if it was never heard."""
         return self._seen.get(node)
 
     def is_silent(self, node: int, since_ns: int, now_ns: int) -> bool:
@@ -100,7 +99,7 @@ class PresenceKeeper:
     # -- steps -------------------------------------------------------------------------------------
 
     def hear(self, now_ns: int, sender: int) -> None:
-        """Something came from this node: it lives."""
+        """A message came from this node."""
         seen = self._seen.get(sender)
         if seen is not None:
             seen.heard_at = now_ns
@@ -112,12 +111,11 @@ class PresenceKeeper:
             return None
         interval_ms = self._config.presence_ms
         if self._said != (self.role, self.is_synchronized):
-            # A change is told at once, but one that comes and goes is not told more often than a heartbeat.
+            # A change is sent at once, but not more often than a heartbeat.
             interval_ms = min(interval_ms, self._config.heartbeat_ms)
         return self._said_at + interval_ms * MS
 
     def step(self, now_ns: int, events: Sequence[RoleEvent]) -> list[RoleEffect]:
-        """Take what was heard; say that we are here when it is time."""
         for event in events:
             if type(event) is Received:
                 self.hear(now_ns, event.sender)

@@ -4,27 +4,26 @@ Where it sits
     client manager, message manager  ->  PRODUCER  ->  data servers;  COMMIT, APPLIED  ->  PRODUCER  ->  back
 
 What it promises
-    P1  Envelopes are committed in the order in which they were submitted, and confirmed in that order.
-    P2  An envelope keeps its id, its ts and its payload however often it is sent. Its ts is the largest
-        committed number known when it was first sent: refreshed, it would outlive its lifetime.
-    P3  When another run of this node was opened behind ours, everything of ours that is in the order
-        stands before that fence and everything else never will. So what is sent again, under a new run,
-        is exactly what the order does not hold. Every run opens under an id of its own.
-    P4  At most W_p bytes are on the way, or one envelope.
-    P5  An envelope is confirmed when what was said about all of its numbers has been heard. What a lost
-        message said is asked for; the heartbeat tells that there was something to hear.
-    P6  When nobody can tell any more which numbers an envelope took, or what became of them, it is ordered
-        once more, and whoever submitted it is told so (`EnvelopeUncertain`). It is the only thing that may
-        stand in the order twice; and it says what `again` makes of it.
-    P7  What is kept of outcomes is bounded by what is under way here, and by EARLY_MAX.
+    PRO1  Envelopes are committed in the order in which they were submitted, and confirmed in that order.
+    PRO2  An envelope keeps its id, its ts and its payload however often it is sent. Its ts is the largest
+          committed number known when it was first sent: a refreshed ts would let it outlive its lifetime.
+    PRO3  When another run of this node was opened behind ours, everything of ours that is in the order stands
+          before that fence and everything else never will. So a new run sends again exactly what the order
+          does not hold. Every run opens under an id of its own.
+    PRO4  At most W_p bytes are on the way, or one envelope.
+    PRO5  An envelope is confirmed when the outcomes of all of its numbers are known. The producer asks for
+          outcomes in lost messages; the heartbeat tells that there are some.
+    PRO6  When no node can tell any more which numbers an envelope took, or their outcomes, the envelope is
+          ordered once more, and its submitter is told so (`EnvelopeUncertain`). Only such an envelope may
+          stand in the order twice, the second time in the words of `again`.
+    PRO7  The outcomes kept here are bounded by what is under way, and by EARLY_MAX.
 
 What it leaves to others
-    What is inside an envelope. Whether clients see a message twice is decided by sessions, in the fold:
-    what P6 orders again is told there as a duplicate, with the numbers of the first. How to say a thing
-    that may have been heard, `again` knows.
+    The contents of envelopes. The sessions, in the fold, decide whether clients see a message twice: they
+    answer a PRO6 repetition as a duplicate, with the numbers of the first.
 
 A run begins with its PRODUCER_OPEN entry, whose number is the `pe` of its ids; nothing is stored here. A
-producer needs no replica on its node: what it must know it hears, or asks for.
+producer needs no replica on its node: it hears or asks for everything it must know.
 """
 
 from __future__ import annotations
@@ -51,32 +50,32 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
+from antiphon.bus.log import Prefix
 from antiphon.bus.messages import Entry, EntryKind, NackReason, digest_of_parts
-from antiphon.bus.prefix import Prefix
 from antiphon.bus.repair import Repair
 from antiphon.bus.schema import Machine, not_for
 from antiphon.ids import Mid, epoch_node
 from antiphon.wire.commands import Outcome
 
 OF_PRODUCER: Final = (m.Data, m.ProducerOpen, m.ProducerStateGet, m.FetchId)
-"""What a producer says to the roles of a replica."""
+"""The messages that a producer sends to the roles of a replica."""
 
 EARLY_MAX: Final = 4_096
-"""Outcomes kept of numbers beyond what is known of the order. The rest is asked for when it is known."""
+"""How many outcomes are kept of numbers beyond the known order. The producer asks for the rest later."""
 
 _OPEN_BYTES: Final = 4
 _DOUBLINGS_MAX: Final = 3
-# What is made for every envelope is made without the Python call of a tuple with names.
+# For every envelope: a named tuple without the Python call of its constructor.
 _new: Final = tuple.__new__
 _ANSWERS: Final = (m.FetchIdReply, m.ProducerState)
 _first_of: Final = itemgetter(0)
 
 Again = Callable[[bytes], bytes]
-"""What an envelope says when it may be in the order already: as many numbers, and perhaps other words."""
+"""The payload of an envelope that may be in the order already: as many numbers, perhaps another text."""
 
 
 def in_the_same_words(payload: bytes) -> bytes:
-    """For payloads that may be said twice as they are."""
+    """The `Again` for payloads that may be ordered twice unchanged."""
     return payload
 
 
@@ -92,9 +91,9 @@ class _Envelope:
         # As it was sent in this run, and when; None while it waits to be sent.
         self.data: m.Data | None = None
         self.sent_at = 0
-        # How often the time until it is sent again has doubled.
+        # How often the time until the next repetition has doubled.
         self.pause = 0
-        # Its first number, 0 until it is known to be committed.
+        # The first number, 0 until it is known to be committed.
         self.first = 0
 
     @property
@@ -102,8 +101,8 @@ class _Envelope:
         return self.first + self.submitted.count - 1
 
 
-class Producer:
-    """The sending end of one node for one channel."""
+class BusProducer:
+    """The producer of one node for one channel."""
 
     def __init__(
         self,
@@ -119,17 +118,17 @@ class Producer:
         self._node = node
         self._run_id = run_id
         self._chance = chance = Chance.of(b"producer", config.group.encode(), run_id)
-        # None until the first word about the order is heard: where we came in, we begin.
+        # None until the first message about the order is received: the producer begins there.
         self._known: Prefix | None = None
         self._epoch = 0
-        # Everything not confirmed, in the order of submission; of it, what is to be sent.
+        # All unconfirmed envelopes in the order of submission, and those of them that are to be sent.
         self._unconfirmed: deque[_Envelope] = deque()
         self._waiting: deque[_Envelope] = deque()
-        # Our run: 0 while it is not open.
+        # The number of our run, 0 while the run is not open.
         self._pe = 0
         self._openings = 0
-        # Our run is the fence behind what a former life left. Who serves clients must not wait with it until
-        # there is something to send: until then its former consumers hold what others could have.
+        # Our run is the fence behind a former run. A client manager opens it at once: until then the
+        # consumers of its former run hold messages that other consumers could have.
         self._is_opening = opens_at_once
         self._open_at: int | None = 0 if opens_at_once else None
         self._next_pseq = 1
@@ -137,16 +136,16 @@ class Producer:
         self._sent_bytes = 0
         self._retry_at: int | None = None
         self._fetching = Repair(config, chance)
-        # The logs begin behind this number, as far as we were told.
+        # The logs begin behind this number, as far as we know.
         self._base = 0
-        # Through which number we know what became of our envelopes, and through which it can be known.
+        # Through which number we know the outcomes of our envelopes, and through which they can be known.
         self._applied_upto = 0
         self._applied_told = 0
-        # Of our own numbers, and of those of which we cannot tell yet whose they are; by number.
+        # Outcomes of our own numbers, and of numbers whose owner is not known yet; by number.
         self._exceptions: list[Outcome] = []
         self._asking = Repair(config, chance)
         self.resent = 0
-        # What the network takes at once, if that is less than the configured window; whoever drives us knows.
+        # How much the network takes at once, if that is less than the configured window; set by the driver.
         self.window_bytes_max = 1 << 62
 
     @property
@@ -166,11 +165,10 @@ class Producer:
 
     @property
     def config(self) -> GroupConfig:
-        """The configuration we go by."""
         return self._config
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration: told by a replica of this node, or read in the order."""
+        """The channel has another configuration: from a replica of this node, or read in the order."""
         ours = self._config
         if (config.generation, config.config_id) > (ours.generation, ours.config_id):
             self._config = config
@@ -183,7 +181,6 @@ class Producer:
         return earliest
 
     def step(self, now_ns: int, events: list[Event]) -> list[Effect]:
-        """Take what happened, return what must happen next."""
         out: list[Effect] = []
         known = self._known
         known_before, applied_before = known.upto if known is not None else 0, self._applied_upto
@@ -242,36 +239,37 @@ class Producer:
                 not_for(Machine.PRODUCER, message)
 
     def _on_nack(self, nack: m.ReportNack) -> None:
-        """A refusal is the word of one server; what became of an envelope, only the order tells."""
+        """Receive a refusal by one server. Only the order tells the fate of an envelope."""
         if nack.mid.pe != self._pe:
             if nack.reason is NackReason.GAP and nack.mid.pe > self._pe and not self._is_opening:
-                # Of a former life: what is missing there is lost. A run of ours, though we have nothing to
-                # send, is the fence behind it: until then servers keep the rest, and report it.
+                # The refusal concerns a former run: what is missing there is lost. Opening a run, even with
+                # nothing to send, fences the former one: until then the servers keep and report the rest of
+                # it.
                 self._start_opening()
         elif nack.reason is NackReason.EXPIRED and nack.mid.pseq in self._sent:
-            # It will never be numbered, nor anything of this run behind it. A fence of our own makes
-            # sure which ones are in the order; the rest starts again in a new run (P3).
+            # Neither this envelope nor any behind it in this run will be numbered. A fence of our own settles
+            # which envelopes are in the order; the rest starts again in a new run (PRO3).
             self._fence_ourselves()
         elif nack.reason is NackReason.DUPLICATE and self._known is not None:
-            # It is committed, and the COMMIT passed us by.
+            # The envelope is committed, and we missed the COMMIT.
             self._known.learn((), nack.argument)
 
     def _on_epoch(self, epoch: int) -> None:
         if epoch > self._epoch:
             self._epoch = epoch
             if self._is_opening:
-                # Whoever led before may never have heard us, or taken our OPEN along.
+                # The sequencer before may never have received our OPEN, or its log with the OPEN is given up.
                 self._start_opening()
 
     # -- opening -----------------------------------------------------------------------------------
 
     def _open_id(self) -> bytes:
-        """The run id, varied for each run that this life opens: an OPEN counts once per id."""
+        """The run id, varied for each run that this node's run opens: an OPEN counts once per id."""
         tail = int.from_bytes(self._run_id[-_OPEN_BYTES:], "little") ^ self._openings
         return self._run_id[:-_OPEN_BYTES] + tail.to_bytes(_OPEN_BYTES, "little")
 
     def _start_opening(self) -> None:
-        """Say it at the end of this step, and again until it is heard to be committed."""
+        """Send an OPEN at the end of this step, and again until it is committed."""
         self._is_opening = True
         self._open_at = 0
 
@@ -286,24 +284,24 @@ class Producer:
             self._give_back()
 
     def _on_told_open(self, pe: int) -> None:
-        """The answer to a repeated OPEN: its COMMIT passed us by."""
+        """The answer to a repeated OPEN: we missed its COMMIT."""
         if self._known is None:
             self._known = Prefix(pe)
         if self._sent and self._known.upto < pe:
-            # What is on the way may be in the order before the fence: first learn everything up to there.
+            # Envelopes on the way may be in the order before the fence: first learn everything up to there.
             self._known.learn((), pe)
         else:
             self._begin(pe)
 
     def _begin(self, pe: int) -> None:
-        """Our run is open: from now on its number is our `pe`."""
+        """Our run is open: its number is our `pe`."""
         self._give_back()
         self._pe = pe
         self._is_opening = False
         self._open_at = None
 
     def _give_back(self) -> None:
-        """A fence stands behind our run: what is not in the order by now never will be (P3)."""
+        """A fence stands behind our run: an envelope that is not in the order by now never will be (PRO3)."""
         self._pe = 0
         self._wait_again(list(self._sent.values()))
         self._sent.clear()
@@ -312,7 +310,7 @@ class Producer:
         self._retry_at = None
 
     def _wait_again(self, envelopes: list[_Envelope]) -> None:
-        """These are to be sent again, under new ids, before everything that waits."""
+        """Put these envelopes before all that wait, to be sent again under new ids."""
         for envelope in envelopes:
             envelope.data = None
             envelope.first = 0
@@ -326,7 +324,7 @@ class Producer:
                 self._start_opening()
             return
         if self._is_opening:
-            # We are about to fence ourselves; what is sent now would only be sent again.
+            # This run is about to be fenced; an envelope sent now would only be sent again.
             return
         waiting, sent = self._waiting, self._sent
         room = self.window_bytes - self._sent_bytes
@@ -362,9 +360,9 @@ class Producer:
             self._retry(now_ns, out)
 
     def _retry(self, now_ns: int, out: list[Effect]) -> None:
-        """The same envelopes again: a loss, a change of sequencer or a slow disk look alike from here.
+        """Send the same envelopes again: a loss, a change of sequencer and a slow disk look alike from here.
 
-        Less and less often: if it is the network or the others that cannot keep up, more would not help.
+        The pauses grow: if the network or the servers cannot keep up, more messages would not help.
         """
         interval = 2 * self._config.rereport_ms * MS
         self._retry_at = None
@@ -405,8 +403,8 @@ class Producer:
             elif entry.kind is EntryKind.PRODUCER_FENCE:
                 fence = FenceDetail.decode(entry.detail)
                 if fence.pid == node and fence.pe == self._pe:
-                    # It may be void, proposed by who was primary no longer: we need not know. An OPEN of
-                    # our own is a fence in any case.
+                    # The fence may be void, proposed by a former primary; an OPEN of our own is a fence in
+                    # any case.
                     self._fence_ourselves()
 
     def _on_opened(self, run_id: bytes, pe: int) -> None:
@@ -443,16 +441,16 @@ class Producer:
                 out.append(Send(server, m.FetchId(known.upto + 1, config.fetch_entries_max)))
 
     def _on_state(self, state: m.ProducerState, out: list[Effect]) -> None:
-        """What the order through `state.upto` made of us, without the order itself."""
+        """Learn our state in the order through `state.upto`, without the order itself."""
         known = self._known
         if known is None or state.upto <= known.upto or self._base <= known.upto:
             return
         if state.upto < self._pe:
-            # Told by one who has not come to the beginning of our run: that says nothing about it.
+            # The answering node has not come to the beginning of our run.
             return
         following = known.skip(state.upto)
         if self._pe and state.pe == self._pe:
-            # Our run goes on. What of it is committed has numbers that nobody can tell any more.
+            # Our run goes on. No node can tell the numbers of its committed envelopes any more.
             self._order_again([pseq for pseq in self._sent if pseq <= state.last_pseq], out)
         elif self._pe:
             is_previous = state.previous_pe == self._pe
@@ -462,7 +460,7 @@ class Producer:
                 if not is_previous or pseq <= state.previous_last_pseq
             ]
             self._say_doubt(in_doubt, out)
-            # The rest is not in the order and never will be (P3).
+            # The rest is not in the order and never will be (PRO3).
             self._give_back()
             if not self._is_opening:
                 self._openings += 1
@@ -471,7 +469,7 @@ class Producer:
         self._follow(following, out)
 
     def _order_again(self, pseqs: list[int], out: list[Effect]) -> None:
-        """These of our run are committed, and that is all that can be known (P6)."""
+        """These envelopes of our run are committed, and nothing more can be known (PRO6)."""
         envelopes = [self._sent.pop(pseq) for pseq in pseqs]
         self._sent_bytes -= sum(envelope.weight for envelope in envelopes)
         if not self._sent:
@@ -491,7 +489,7 @@ class Producer:
     # -- what became of it: the outcomes ---------------------------------------------------------------
 
     def _heard_upto(self) -> int:
-        """Through which number nothing is left to hear: we heard it, or nothing there is of ours."""
+        """Through which number no outcome is missing: we received it, or no number there is ours."""
         firsts = [envelope.first for envelope in self._unconfirmed if envelope.first]
         return max(self._applied_upto, min(firsts) - 1 if firsts else self._known_upto())
 
@@ -502,7 +500,7 @@ class Producer:
             heard = self._heard_upto()
         if applied.floor > heard:
             self._doubt(self._forgotten(heard, applied.floor), out)
-            # Beyond the order that is known, a number may turn out to be of what we have sent.
+            # A number beyond the known order may turn out to belong to an envelope we have sent.
             passed = min(applied.floor, self._known_upto()) if self._sent else applied.floor
             heard = max(self._heard_upto(), passed)
         if applied.after <= heard < applied.upto:
@@ -511,27 +509,27 @@ class Producer:
                 self._keep([one for one in applied.exceptions if one.first > heard])
 
     def _forgotten(self, heard: int, floor: int) -> list[_Envelope]:
-        """Those of which we have not heard everything, and whose outcomes are kept nowhere any more.
+        """The envelopes with missing outcomes that no node keeps any more.
 
-        What was heard of an envelope counts, whatever the table forgets later: each that is ordered again
+        A received outcome counts even after the table has forgotten it: an envelope that is ordered again
         makes an outcome of each of its commands, and pushes as many others out of the table.
         """
         return [one for one in self._unconfirmed if 0 < one.first <= floor and one.last > heard]
 
     def _keep(self, exceptions: list[Outcome]) -> None:
-        """Take what was said of numbers above all that was heard before, as far as it may be ours."""
+        """Keep the outcomes of new numbers, as far as the numbers may be ours."""
         kept = self._that_may_be_ours(exceptions)
         known = self._known_upto()
         is_early = bisect_right(kept, known, key=_first_of)
         room = EARLY_MAX - sum(1 for one in self._exceptions if one.first > known)
         if len(kept) - is_early > room:
-            # The order is not known so far. What does not fit we ask for when it is.
+            # The order is not known so far; we ask for the outcomes that do not fit when it is.
             del kept[is_early + max(room, 0) + 1 :]
             self._applied_upto = kept.pop().first - 1
         self._exceptions += kept
 
     def _that_may_be_ours(self, exceptions: list[Outcome]) -> list[Outcome]:
-        """Those of our own numbers, and of numbers that what we have sent may turn out to have."""
+        """The outcomes of our own numbers, and of numbers that may turn out to be ours."""
         unknown = self._known_upto() + 1 if self._sent else 1 << 64
         ours = sorted([(one.first, one.last) for one in self._unconfirmed if one.first])
         kept: list[Outcome] = []
@@ -545,12 +543,12 @@ class Producer:
         return kept
 
     def _fetch_applied(self, now_ns: int, has_moved: bool, out: list[Effect]) -> None:
-        """The heartbeat, or a later word, tells that we missed what became of something."""
+        """Ask for outcomes that we missed, by the heartbeat or a later message."""
         told, heard, asking = self._applied_told, self._applied_upto, self._asking
         if not any(heard < one.last <= told for one in self._unconfirmed if one.first):
             asking.rest()
         elif asking.is_due(now_ns, has_moved=has_moved):
-            # First the primary, who surely knows; then anybody.
+            # First the primary, which surely knows; then any replica.
             to = epoch_node(self._epoch)
             if asking.attempts > 1 or not to:
                 to = self._chance.one_of(self._config.data_servers)
@@ -571,5 +569,5 @@ class Producer:
                 exceptions = tuple(kept[at : bisect_right(kept, last, key=_first_of)])
             out.append(_new(EnvelopeConfirmed, (tag, first, count, exceptions)))
         if self._exceptions:
-            # The rest has been told, or turned out to concern others.
+            # The other outcomes were reported, or belong to other producers.
             self._exceptions = self._that_may_be_ours(self._exceptions)

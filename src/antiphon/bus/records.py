@@ -1,18 +1,11 @@
-"""Order records: what a commit server writes so that a later life finds its log again.
+"""Order records: what a commit server writes so that a later run finds its log again.
 
-Where it sits
-    commit_server  ->  RECORDS  ->  journal  ->  RECORDS  ->  recovery
+A record is one atomic step: the journal has it whole or not at all. decode of any bytes gives a record or
+`ProtocolError`.
 
-What it promises
-    P1  decode(encode(x)) == x, and decode of any bytes gives a record or `ProtocolError`.
-    P2  One record is one atomic step: the journal has it whole or not at all.
-
-What it leaves to others
-    The order of records and their checksums are the journal's, their meaning is recovery's.
-
-A record never says more than changed. An epoch that begins with the log we have costs a few bytes,
-however long the log is: `keep_through` names the part that stays. What differs may be long; all but its
-end is then staged in records before, which mean nothing until the record of the epoch follows them.
+A record holds only what changed. An epoch that begins with the present log costs a few bytes, however long
+the log is: `keep_through` names the part that stays. Of a long difference all but the end is staged in
+earlier records, which mean nothing until the record of the epoch follows them.
 """
 
 from __future__ import annotations
@@ -29,14 +22,14 @@ _ENTRIES_APPENDED: Final = 1
 _EPOCH_STARTED: Final = 2
 _BASE_MOVED: Final = 3
 _ENTRIES_STAGED: Final = 4
-# Of the records with entries: kind, epoch, the number before the first, how many entries follow.
+# Head of the records with entries: kind, epoch, the number before the first, how many entries follow.
 _HEAD = Struct("<BQQI")
-# The same of a start, with the id of the configuration before the number of entries.
+# Head of a start: the same, with the id of the configuration before the number of entries.
 _START = Struct("<BQQII")
 
 LEARNED: Final = 0
 """The configuration of a log that no sequencer wrote: its server had no vote and wrote down what it heard to
-be committed. The epoch that stands beside it is no more than a promise that must not be forgotten."""
+be committed. The epoch beside it is only a promise that must not be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ class EntriesStaged:
 class EpochStarted:
     """The log is what it was through `keep_through`, then these entries, all under `epoch`.
 
-    If they do not follow `keep_through`, what was staged for this epoch stands in between.
+    If they do not follow `keep_through`, the entries staged for this epoch stand in between.
     """
 
     epoch: int
@@ -74,8 +67,8 @@ class EpochStarted:
 class BaseMoved:
     """The log begins after `base`; `ledger` is the fold of everything through it.
 
-    The epoch of the log and its configuration are repeated here because the record that said them first may
-    lie in a segment that goes.
+    The epoch of the log and its configuration are repeated because the segment with the first record of them
+    may be freed.
     """
 
     base: int
@@ -109,7 +102,7 @@ def encode_order(body: OrderBody) -> bytes:
 
 
 def encode_appended(log_epoch: int, prev: int, entries: tuple[Entry, ...]) -> bytes:
-    """An `EntriesAppended`, without making one: there is one for every commit."""
+    """An `EntriesAppended` for every commit, without making the object."""
     return pack(_HEAD, _ENTRIES_APPENDED, log_epoch, prev, len(entries)) + encode_entries(entries)
 
 

@@ -1,29 +1,23 @@
-"""Recovery: from what the journal found to the roles as they were before the crash.
+"""Recovery: from the journal of a node to the beginning of its roles.
 
-Where it sits
-    journal  ->  RECOVERY  ->  replica, and the message manager
+    REC1  The log, its epoch and the base are those of the last durable record; the promise is at least the
+          epoch of the log.
+    REC2  Only the checkpoint and the base are known to be committed. Everything behind them is committed
+          again under the next epoch before it is applied again.
+    REC3  An envelope comes back as waiting unless the checkpoint's ledger decides about it: then it is
+          committed and covered, or of a run that is over, and its space may go.
+    REC4  In a group the order tells the roles of a node, which may be others than in its last run. A node
+          that is to keep state and has none that reaches its log begins with an empty one, and joins.
+    REC5  A record that verifies and cannot be read is a fault of the software, and not damage: of checkpoints
+          the next older one is tried, and of the order nothing is given up. A node refuses to start rather
+          than lose its disk to a fault that all others have too.
+    REC6  A whole checkpoint counts, also one that came from another node and whose base is not on record yet:
+          everything it refers to was durable before it was. The log below it may then be an old one, of an
+          epoch that others have overruled; nothing is concluded from it.
 
-What it promises
-    P1  The log, its epoch and the base are those of the last durable record; the promise is at least
-        the epoch of the log.
-    P2  What is known to be committed is only the checkpoint, and the base. Everything behind it is
-        committed again under the next epoch before it is applied again.
-    P3  An envelope comes back as waiting unless the checkpoint's ledger decides about it: then it is
-        committed and covered, or of a run that is over, and its space may go.
-    P4  In a group what a node was last may be another part than it has now: the order tells. Who is to keep
-        state and has none that reaches its log begins with an empty one, and joins.
-    P5  What verifies and cannot be read is a fault of the software, and not damage: of checkpoints the next
-        older one is tried, and of the order nothing is given up. A node refuses rather than lose its disk to
-        a fault that all others have too.
-    P6  A checkpoint that lies there whole counts, also one that came from another node and whose base is
-        not on record yet: everything it refers to was durable before it was. The log below it may then
-        be an old one, of an epoch that others have overruled; nothing is concluded from it.
-
-What it leaves to others
-    Telling what is whole on the disk from what is not is the journal's.
-
-Records may be missing at the front: segments go when a base covers the numbers in them. So a record that
-does not follow the one before it is no damage as long as the gap lies at or below the base.
+The journal tells what is whole on the disk. Records may be missing at the front: segments are freed when a
+base covers the numbers in them. So a record that does not follow the one before it is no damage as long as
+the gap lies at or below the base.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-from antiphon.bus.checkpoint_server import CheckpointState, Kept
+from antiphon.bus.checkpoint_server import CheckpointState, KeptCheckpoint
 from antiphon.bus.entries import StableDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger, folded
@@ -53,23 +47,23 @@ T = TypeVar("T")
 class RecoveredReplica:
     """What the roles of a node begin with.
 
-    `manager_state` is for the message manager: its state after number `applied`, or None for an empty
-    one. After `restore` its own digest must equal `manager_digest`.
+    `manager_state` is the message manager's state after number `applied`, or None for an empty one. After
+    `restore` its own digest must equal `manager_digest`.
     """
 
     promised: int
     epoch_claimed: int
     log: CommitLog
     log_epoch: int
-    # Under which configuration the epoch of the log wrote it; what was learned is of no epoch.
+    # The configuration under which the epoch of the log wrote it; a learned log is of no epoch.
     log_config: int = LEARNED
     base_ledger: bytes
     applied: int
     ledger: Ledger
     manager_state: Buffer | None
     manager_digest: bytes
-    # What lies there, the newest last, and the newest of them that is known to be stable, or 0.
-    checkpoints: tuple[Kept, ...]
+    # The checkpoints on disk, the newest last, and the number of the newest stable one, or 0.
+    checkpoints: tuple[KeptCheckpoint, ...]
     stable_n: int
     # The ledgers after the numbers at which the log may begin: those of the checkpoints.
     marks: Mapping[int, bytes]
@@ -82,7 +76,7 @@ class RecoveredReplica:
 
     @classmethod
     def empty(cls) -> RecoveredReplica:
-        """What the roles of a node begin with that was never there."""
+        """The beginning of a node that never ran."""
         return cls(
             promised=0,
             epoch_claimed=0,
@@ -101,7 +95,7 @@ class RecoveredReplica:
 
 
 class OrderReplay:
-    """The order records, one after the other; raises `Unreadable` if they make no log (P5)."""
+    """The order records, one after the other; raises `Unreadable` if they make no log (REC5)."""
 
     def __init__(self, records: Iterable[bytes]) -> None:
         self.base = 0
@@ -150,14 +144,14 @@ class OrderReplay:
             self._entries.pop()
         prev = entries[0].first - 1 if entries else prev
         if prev != (self._entries[-1].last if self._entries else self._start):
-            # What stood between has been released, and what stood before it may be anything.
+            # The records in between were freed, and nothing is known of those before them.
             self._entries.clear()
             self._start = prev
             self._gaps.append(prev)
         self._entries.extend(entries)
 
     def _begin_at(self, base: int) -> None:
-        """A base that is no end of what we have came from another node: ours was not the committed log."""
+        """A base at which no entry of ours ends came from another node: our log was not the committed one."""
         if base > self._start and not any(entry.last == base for entry in self._entries):
             self._entries.clear()
             self._start = base
@@ -175,7 +169,7 @@ class OrderReplay:
         return staged if is_whole else []
 
     def log(self) -> CommitLog:
-        """What is left behind the base."""
+        """The entries behind the base."""
         return CommitLog(self.base, [entry for entry in self._entries if entry.last > self.base])
 
 
@@ -203,10 +197,10 @@ class CheckpointSource(Protocol):
 def choose(
     source: CheckpointSource, base: int, read: Callable[[CheckpointState], T], *, has_peers: bool
 ) -> T | None:
-    """What `read` makes of the newest checkpoint that can be used, None if there is none (P5).
+    """The result of `read` for the newest usable checkpoint, None if there is none (REC5).
 
-    `read` raises `Unreadable` or `Damaged` for one that it cannot use. Without any, a node begins with the
-    log if that reaches back to the beginning, or is given a state by its peers; else it is refused.
+    `read` raises `Unreadable` or `Damaged` for a checkpoint that it cannot use. Without any, a node begins
+    with the log if that reaches back to the beginning, or gets a state from its peers; else it is refused.
     """
     first: Damaged | Unreadable | None = None
     while (checkpoint := source.found.checkpoint) is not None and checkpoint.n >= base:
@@ -240,11 +234,12 @@ def recover(
 ) -> RecoveredReplica:
     """Turn what the journal found into what the roles begin with; raises `Damaged`.
 
-    `group` is the first configuration of a node that is not alone: whether it keeps state is then told by the
-    order, and if it has none others can give it one. `order` is what `found.order` comes to, if it was read.
+    `group` is the first configuration of a node that is not alone: the order then tells whether the node
+    keeps state, and other nodes can give it one. `order` is the replay of `found.order`, if the caller has
+    it.
 
-    Also tells `payloads` which of the envelopes it found are numbered and covered by the checkpoint. A
-    witness keeps the order and no state: it begins at its base.
+    `payloads` learns which of the found envelopes are numbered and covered by the checkpoint. A witness keeps
+    the order and no state: it begins at its base.
     """
     replay = order or OrderReplay(found.order)
     log = replay.log()
@@ -271,7 +266,7 @@ def recover(
 
 
 class _Beginning(NamedTuple):
-    """Behind which number the member begins, with which ledger and which state of its application."""
+    """The number behind which the member begins, with its ledger and the state of its application."""
 
     applied: int
     ledger: Ledger
@@ -283,7 +278,7 @@ def _begin(
 ) -> _Beginning:
     checkpoint, base = found.checkpoint, log.base
     if group is not None and checkpoint is not None and checkpoint.n < base:
-        # It dates from when this node last kept state.
+        # The checkpoint dates from when this node last kept state.
         checkpoint = None
     at_base = _Beginning(base, Ledger.decode(replay.base_ledger), None)
     begins = at_base
@@ -300,40 +295,42 @@ def _begin(
     if not keeps_state:
         return at_base
     if begins.state is None and base:
-        # The base is no state to go on from (P4).
+        # A ledger at the base is no state to go on from (REC4).
         return _Beginning(0, Ledger(), None)
     return begins
 
 
 def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -> tuple[Entry, ...]:
-    """The entries of the log that the checkpoint covers, if it is they that led to its ledger (P6)."""
+    """The entries of the log that the checkpoint covers, if these entries led to its ledger (REC6)."""
     if not log.base < applied <= log.last or not log.is_end(applied):
         return ()
     entries = log.between(log.base, applied)
     return entries if folded(base_ledger, entries) == ledger.encode() else ()
 
 
-def _kept(found: Recovered, base: int) -> tuple[Kept, ...]:
-    """The checkpoints that are there, the oldest first.
+def _kept(found: Recovered, base: int) -> tuple[KeptCheckpoint, ...]:
+    """The checkpoints on disk, the oldest first.
 
-    Those before the last two are not for us, but the newest stable one may be among them: nobody can be given
-    a later one.
+    This node does not need those before the last two, but the newest stable one, the latest that a joiner can
+    be given, may be among them.
     """
-    earlier = [Kept(one.n, one.digest, one.size) for one in found.earlier_checkpoints if one.n >= base]
+    earlier = [
+        KeptCheckpoint(one.n, one.digest, one.size) for one in found.earlier_checkpoints if one.n >= base
+    ]
     two = [one for one in (found.older_checkpoint, found.checkpoint) if one is not None]
-    return (*earlier, *[Kept(one.n, one.digest, len(one.state)) for one in two])
+    return (*earlier, *[KeptCheckpoint(one.n, one.digest, len(one.state)) for one in two])
 
 
-def _stable_n(kept: Iterable[Kept], base: int, covered: Iterable[Entry]) -> int:
+def _stable_n(kept: Iterable[KeptCheckpoint], base: int, covered: Iterable[Entry]) -> int:
     stables = [entry for entry in covered if entry.kind is EntryKind.CHECKPOINT_STABLE]
     known = {base, *[StableDetail.decode(entry.detail).n for entry in stables]}
     return max([one.n for one in kept if one.n in known], default=0)
 
 
 def _older_mark(checkpoint: Checkpoint | None) -> dict[int, bytes]:
-    """The ledger of the checkpoint to fall back on, where the logs of the others may begin.
+    """The ledger of the older checkpoint, where the logs of other nodes may begin.
 
-    If it cannot be read, that is no reason not to start with the newer one.
+    A node starts with the newer checkpoint even if the older one cannot be read.
     """
     if checkpoint is None:
         return {}
@@ -345,7 +342,7 @@ def _older_mark(checkpoint: Checkpoint | None) -> dict[int, bytes]:
 
 
 def _read_checkpoint(checkpoint: Checkpoint) -> CheckpointState:
-    """Its file verifies: what is wrong with it now is not the disk's fault."""
+    """The file verifies: a failure now is not the disk's fault."""
     try:
         state = CheckpointState.decode(checkpoint.state)
         Ledger.decode(state.ledger)
@@ -360,8 +357,8 @@ def _sort_envelopes(
     data: Iterable[Stored], payloads: Payloads, covered: Iterable[Entry], ledger: Ledger, is_named: bool
 ) -> tuple[Stored, ...]:
     stored = {one.mid: one for one in data}
-    # What the checkpoint covers and the log still names keeps its place: should the checkpoint's file be
-    # damaged one day, the older one begins at the base and needs these payloads.
+    # Envelopes that the checkpoint covers and the log still names keep their places: if the checkpoint's file
+    # is damaged one day, the older one begins at the base and needs these payloads.
     for entry in covered:
         if entry.kind is EntryKind.DATA and payloads.has(entry.mid):
             payloads.place(entry.mid, entry.first, entry.count)
@@ -371,8 +368,9 @@ def _sort_envelopes(
         row = ledger.rows.get(mid.pid)
         is_committed = ledger.is_committed(mid)
         is_past = row is not None and (mid.pe < row.pe or is_committed)
-        # What our log does not name may lie behind the last stable checkpoint, and others may lack it: the
-        # data server keeps it for them. Of runs before the last two nobody knows what was committed.
+        # An envelope that our log does not name may lie behind the last stable checkpoint, and other nodes
+        # may lack it: the data server keeps it for them. Of runs before the last two no node knows what was
+        # committed.
         is_hopeless = row is not None and not is_committed and mid.pe >= row.previous_pe
         if is_past and (is_named or is_hopeless):
             payloads.discard(mid)

@@ -1,56 +1,60 @@
-"""Reign: what a sequencer does while it leads: number, submit, commit.
+"""Reign: numbers, submits and commits envelopes while a sequencer leads.
 
 Where it sits
     data servers  ->  REIGN  ->  commit servers  ->  REIGN  ->  all members
 
 What it promises
-    P1  An envelope gets at most one number, however often it is reported.
-    P2  The envelopes of a producer's run are numbered 1, 2, 3 … What is reported early waits.
-    P3  Only what enough data servers hold durably is numbered, this node's own among them, and only
-        while its number is at most ts + L (rule X).
-    P4  An entry is called committed when commit_quantity commit servers hold it durably in this epoch.
-    P5  At most WINDOW entries are numbered and not committed, and none while a replica that fell behind is
-        waited for (`laggards`).
-    P6  A producer's run is fenced once its node was silent for long, counted from the beginning of the reign
-        at the earliest; it is an entry of the order, valid because the claim of this reign precedes it.
-
-    P7  Behind a CONFIG nothing is numbered, and when it is committed the reign is over.
+    REI1  An envelope gets at most one number, however often it is reported.
+    REI2  The envelopes of a producer's run are numbered 1, 2, 3 … An envelope that is reported early waits.
+    REI3  Only an envelope that enough data servers hold durably is numbered, this node's own among them, and
+          only while its number is at most ts + L (rule X).
+    REI4  An entry is called committed when commit_quantity commit servers hold it durably in this epoch.
+    REI5  At most WINDOW entries are numbered and not committed, and none while the reign waits for a replica
+          that fell behind (`Laggards`).
+    REI6  A producer's run is fenced once its node was silent for long, counted from the beginning of the
+          reign at the earliest. The fence is an entry of the order, valid because the claim of this reign
+          precedes it.
+    REI7  Behind a CONFIG nothing is numbered, and when the CONFIG is committed the reign is over.
+    REI8  A replica that lives and is more than `lag_max` numbers behind holds the numbering back, for at most
+          `laggard_wait_ms` at a stretch; then the others go on without it. It counts again within half the
+          limit. A silent replica holds nothing back.
 
 What it leaves to others
-    How the reign came about is `candidacy`; when it ends is `sequencer`.
+    `candidacy` begins a reign, `sequencer` ends it, `marking` says when a checkpoint is due. A replica that
+    fell behind catches up from the log, or from a checkpoint if it fell behind the base.
 
-Everything that arrives in one step is answered at its end: one submit, one commit (`flush`). Under load
-a round of control messages so serves whatever came meanwhile, and alone an envelope waits for nothing.
+The reign answers everything that arrives in one step at its end: one submit, one commit (`flush`). Under load
+a round of control messages so serves many envelopes, and a lone envelope waits for nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from antiphon.bus import messages as m
+from antiphon.bus.candidacy import kept_through, start_page
 from antiphon.bus.chance import Chance
 from antiphon.bus.effects import Alarm, Multicast, RoleEffect, Send
 from antiphon.bus.entries import FenceDetail, OpenDetail, QuantityDetail, StableDetail
 from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.laggards import Laggards
-from antiphon.bus.ledger import Ledger, Row
+from antiphon.bus.ledger import Ledger, ProducerRow
 from antiphon.bus.log import CommitLog
 from antiphon.bus.marking import RECORD_BYTES, Marking
 from antiphon.bus.membership import may_begin, may_follow
-from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason, ReportItem, ServerStatus
-from antiphon.bus.pages import kept_through, start_page
-from antiphon.bus.portions import Portions
+from antiphon.bus.messages import NO_DIGEST, Entries, Entry, EntryKind, NackReason, ReportItem, ServerStatus
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import Mid
 
 _NO_RUN: Final = bytes(16)
-# A commit server that answered none of so many heartbeats is not well.
+# A commit server that answered none of so many heartbeats is not healthy.
 _BEATS_HEALTHY: Final = 3
+_PORTION_MIN: Final = 16
 
 
-class _Report:
+class _ReportedEnvelope:
     """An envelope that data servers hold and that has no number yet."""
 
     __slots__ = ("fetch_at", "holders", "is_ours", "item")
@@ -59,12 +63,84 @@ class _Report:
         self.item = item
         self.holders = [holder]
         self.is_ours = is_ours
-        # When to fetch it from a holder, if our own data server still lacks it then.
+        # When to fetch the envelope from a holder, if our own data server still lacks it then.
         self.fetch_at = fetch_at
 
 
+class Laggards:
+    """The data servers of a group that fell behind, as its sequencer sees them (REI8)."""
+
+    __slots__ = ("_began_at", "_left", "_node", "_presence", "_waits_since", "holds_back")
+
+    def __init__(self, node: int, presence: PresenceKeeper | None, now_ns: int) -> None:
+        self._node = node
+        self._presence = presence
+        self._began_at = now_ns
+        self._waits_since: dict[int, int] = {}
+        self._left: dict[int, None] = {}
+        # Is numbering held back for now?
+        self.holds_back = False
+
+    def look(
+        self, now_ns: int, config: GroupConfig, last: int, match: Mapping[int, int], out: list[RoleEffect]
+    ) -> None:
+        """Find laggards; `match`, the acknowledged numbers of commit servers, is newer than a presence."""
+        self.holds_back = False
+        if self._presence is None:
+            return
+        for server in config.data_servers:
+            if server == self._node or self._presence.is_silent(server, self._began_at, now_ns):
+                self._waits_since.pop(server, None)
+                continue
+            seen = self._presence.seen(server)
+            have = max(match.get(server, 0), 0 if seen is None else seen.applied)
+            if last - have <= config.lag_max // 2:
+                self._waits_since.pop(server, None)
+                self._left.pop(server, None)
+            elif last - have > config.lag_max and server not in self._left:
+                self._hold(now_ns, config, server, last - have, out)
+
+    def _hold(self, now_ns: int, config: GroupConfig, server: int, lag: int, out: list[RoleEffect]) -> None:
+        if now_ns - self._waits_since.setdefault(server, now_ns) < config.laggard_wait_ms * MS:
+            self.holds_back = True
+            return
+        del self._waits_since[server]
+        self._left[server] = None
+        out.append(Alarm(f"node {server} is {lag} numbers behind and is left to catch up by itself"))
+
+
+class Portions:
+    """The entries that a sequencer submitted and has not called committed yet, cut as they were submitted.
+
+    Committed entries leave whole, once and in order, as a rule in the portions in which they were submitted:
+    their bytes exist, and the receivers have read them already. Many small portions are joined.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._portions: deque[Entries] = deque()
+
+    def cut(self, entries: Sequence[Entry]) -> list[Entries]:
+        """Portions of entries that are to be submitted."""
+        most = self._most
+        cut = [Entries.of(entries[start : start + most]) for start in range(0, len(entries), most)]
+        self._portions += cut
+        return cut
+
+    def take(self, entries: tuple[Entry, ...]) -> Sequence[tuple[Entry, ...]]:
+        """Portions of the next committed entries, whether they were submitted here or not."""
+        taken: list[Entries] = []
+        while entries and self._portions and self._portions[0][-1].first <= entries[-1].first:
+            taken.append(self._portions.popleft())
+        are_these = bool(taken) and taken[0][0].first == entries[0].first
+        are_these = are_these and sum(map(len, taken)) == len(entries)
+        if are_these and (len(taken) == 1 or len(entries) >= len(taken) * _PORTION_MIN):
+            return taken
+        return [entries[start : start + self._most] for start in range(0, len(entries), self._most)]
+
+
 class Reign:
-    """One epoch of one sequencer, from the first entry it may number to its end."""
+    """One epoch of one sequencer, from the first entry that it may number to its end."""
 
     def __init__(
         self,
@@ -90,7 +166,7 @@ class Reign:
         self._laggards = Laggards(node, presence, now_ns)
         self._chance = chance
         self.log = log
-        # The fold of the whole log, committed or not: what the next number may be given to.
+        # The fold of the whole log, committed or not: the basis for the next number.
         self._ledger = ledger
         self._match = match
         # All of the adopted log is committed: enough commit servers hold it in this epoch.
@@ -98,25 +174,24 @@ class Reign:
         self._uncommitted = 0
         self._unsent: list[Entry] = []
         self._portions = Portions(config.submit_entries_max)
-        self._waiting: dict[int, dict[int, _Report]] = {}
+        self._waiting: dict[int, dict[int, _ReportedEnvelope]] = {}
         self._is_blocked = False
-        # How much room this node's disk has; producers elsewhere hear of it by the heartbeat.
+        # How much room this node's disk has; producers on other nodes learn it from the heartbeat.
         self.space = m.SpaceState.AMPLE
         self._made = 0
         self._progress_at = now_ns
         self._has_refused = False
         # Since when a commit server has acknowledged nothing of what it was sent.
         self._waits_since: dict[int, int] = {}
-        # What a server that lags was sent last: when it has that, it gets the next piece at once.
+        # The last piece sent to a lagging server; its acknowledgement brings the next piece at once.
         self._catching_up: dict[int, int] = {}
-        # Starts that were sent since the heartbeat before the last: to whom and behind what, and when.
+        # The starts sent since the heartbeat before the last: (server, kept through) -> when.
         self._started: dict[tuple[int, int], int] = {}
         # Heartbeats that no quorum has answered yet: nonce -> when it was sent.
         self._beat_at = now_ns
         self._nonce = 0
         self._unanswered: dict[int, int] = {}
         self._answered: dict[int, int] = {}
-        # Checkpoints.
         self._checkpoints: dict[int, dict[int, bytes]] = {}
         self._own_entries: deque[Entry] = deque()
         self._own_stables_unsent = 0
@@ -140,7 +215,7 @@ class Reign:
             self._stable_numbered, self._stable_digest = stable.n, stable.digest
             self.stable_checkpoint = stable.n
         elif entry.kind is EntryKind.CONFIG:
-            # The adopted log is committed: if this one follows ours, there is nothing left to do.
+            # The adopted log is committed: a CONFIG in it that follows ours ends the reign at once.
             config_id = GroupConfig.decode(entry.detail).config_id
             self.is_closed = self.is_over = config_id > self._config.config_id
         else:
@@ -149,31 +224,31 @@ class Reign:
     # -- numbering ---------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """The first entry of a reign: who leads is primary."""
+        """Number the first entry of a reign: the claim of this node to be primary."""
         self._number(EntryKind.PRIMARY_CLAIM)
 
     def on_producer_open(self, opening: m.ProducerOpen, out: list[RoleEffect]) -> None:
-        """A node wants to produce; told again until it hears that it may."""
+        """A node wants to produce, and repeats that until it hears that it may."""
         if self.is_closed:
             return
         row = self._ledger.rows.get(opening.pid)
         if row is None or row.run_id != opening.run_id:
             self._number(EntryKind.PRODUCER_OPEN, OpenDetail(opening.pid, opening.run_id).encode())
-            # What waits of the run before will never be numbered.
+            # The waiting envelopes of the run before will never be numbered.
             self._waiting.pop(opening.pid, None)
         elif row.pe <= self.committed_upto:
             out.append(Send(opening.pid, m.ProducerOpened(opening.pid, row.run_id, row.pe)))
 
     def on_report(self, now_ns: int, server: int, report: m.DataReport, out: list[RoleEffect]) -> None:
-        """A data server holds these durably."""
+        """A data server holds these envelopes durably."""
         if self.is_closed:
-            # It will report them to the next sequencer.
+            # The data server will report them to the next sequencer.
             return
         rows, window = self._ledger.rows, self._config.window_entries
         lifetime = self._config.lifetime
         is_ours = server == self._node
         fetch_at = 0 if is_ours else now_ns + self._fetch_delay()
-        reported: dict[int, Row] = {}
+        reported: dict[int, ProducerRow] = {}
         duplicates: dict[int, Mid] = {}
         for item in report.items:
             mid, ts, _, digest, _ = item
@@ -186,14 +261,14 @@ class Reign:
             if waiting is None:
                 waiting = self._waiting[pid] = {}
             if pseq > row.last_pseq + window:
-                # What came before it in this report may make room.
+                # Envelopes before it in this report may make room.
                 self._assign(row, waiting, out)
                 if pseq > row.last_pseq + window:
                     self._refuse(server, mid, NackReason.GAP, row.last_pseq + 1, out)
                     continue
             known = waiting.get(pseq)
             if known is None:
-                waiting[pseq] = _Report(item, server, is_ours, fetch_at)
+                waiting[pseq] = _ReportedEnvelope(item, server, is_ours, fetch_at)
             elif known.item.digest != digest:
                 self._refuse(server, mid, NackReason.DIGEST, 0, out)
                 out.append(Alarm(f"{mid} is held with two contents"))
@@ -205,7 +280,7 @@ class Reign:
             reported[pid] = row
         for pid, row in reported.items():
             self._assign(row, self._waiting[pid], out)
-        # One word about the last duplicate of a producer says it for all before it.
+        # Acknowledging the last duplicate of a producer covers all before it.
         for pid, mid in duplicates.items():
             if rows[pid].last_seq <= self.committed_upto:
                 self._refuse(server, mid, NackReason.DUPLICATE, rows[pid].last_seq, out)
@@ -214,14 +289,14 @@ class Reign:
         self,
         server: int,
         item: ReportItem,
-        row: Row | None,
+        row: ProducerRow | None,
         duplicates: dict[int, Mid],
         out: list[RoleEffect],
     ) -> None:
-        """An envelope that cannot be numbered, now or ever."""
+        """Answer an envelope that cannot be numbered, now or ever."""
         pid, pe, pseq = item.mid
         if row is None or pe > row.pe:
-            # Its OPEN may have been lost with another sequencer. The data server will ask again.
+            # The OPEN may have been lost with another sequencer. The data server will report again.
             self._refuse(server, item.mid, NackReason.NOT_OPEN, 0, out)
             self._has_refused = True
         elif pe < row.pe:
@@ -233,7 +308,8 @@ class Reign:
             duplicates[pid] = max(item.mid, duplicates.get(pid, item.mid))
         else:
             self._refuse(server, item.mid, NackReason.EXPIRED, 0, out)
-            # Its data server gives it up when the order has passed ts + L, so that has to come about.
+            # The data server gives the envelope up when the order has passed ts + L, so the order has to get
+            # there.
             lives_through = item.ts + self._config.lifetime
             self._has_refused = self._has_refused or lives_through >= self.committed_upto
 
@@ -241,8 +317,8 @@ class Reign:
         delay = self._config.fetch_delay_ms * MS
         return delay + self._chance.below(delay)
 
-    def _assign(self, row: Row, waiting: dict[int, _Report], out: list[RoleEffect]) -> None:
-        """Number what this producer's run has ready, in its order (P2)."""
+    def _assign(self, row: ProducerRow, waiting: dict[int, _ReportedEnvelope], out: list[RoleEffect]) -> None:
+        """Number the ready envelopes of this producer's run, in its order (REI2)."""
         quantity = self._data_quantity
         while waiting and not self.is_closed:
             pseq = row.last_pseq + 1
@@ -259,7 +335,7 @@ class Reign:
                 return
             self._number_data(report.item, row)
 
-    def _number_data(self, item: ReportItem, row: Row) -> None:
+    def _number_data(self, item: ReportItem, row: ProducerRow) -> None:
         log = self.log
         mid, ts, count, digest, size = item
         first = log.last + 1
@@ -272,7 +348,7 @@ class Reign:
         self._marking.bytes += size + RECORD_BYTES
 
     def _number(self, kind: EntryKind, detail: bytes = b"") -> Entry:
-        """An entry of the sequencer's own making."""
+        """Number an entry of the sequencer's own making."""
         self._made += 1
         mid = Mid(self._node, self.epoch, self._made)
         entry = Entry(self.log.last + 1, 1, kind, mid, 0, NO_DIGEST, detail)
@@ -291,7 +367,7 @@ class Reign:
     # -- submitting and committing -----------------------------------------------------------------
 
     def flush(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """Submit what was numbered in this step."""
+        """Submit the entries that this step numbered."""
         if not self._unsent:
             return
         self._mark_if_due()
@@ -303,15 +379,16 @@ class Reign:
                 out.append(Send(server, submit))
         for server in self._config.commit_servers:
             if self._match.get(server, 0) >= entries[0].first - 1:
-                # It had nothing to acknowledge until now. Otherwise its wait goes on: what it lacks may be
-                # a submit before this one, and steady traffic must not keep that from being sent again.
+                # The server had nothing to acknowledge until now. Otherwise its wait goes on: the server may
+                # lack a submit before this one, and steady traffic must not keep that submit from being
+                # repeated.
                 self._waits_since[server] = now_ns
 
     def _submit(self, prev: int, entries: tuple[Entry, ...]) -> m.CommitSubmit:
         return m.CommitSubmit(self.epoch, prev, entries, self.committed_upto, self._config_id)
 
     def _mark_if_due(self) -> None:
-        # Checkpoints must not call for checkpoints: their own entries do not count.
+        # The entries of checkpoints must not call for checkpoints.
         entries = len(self._unsent) - self._own_stables_unsent
         self._own_stables_unsent = 0
         if not entries or self.is_closed:
@@ -323,7 +400,7 @@ class Reign:
         self._marking.marked(self._number(EntryKind.CHECKPOINT_MARK).first)
 
     def mark_for_space(self, now_ns: int) -> None:
-        """Room on the disk is low: have a checkpoint now, so that what nobody needs can go."""
+        """Room on the disk is low: mark a checkpoint now, so that space can be freed."""
         marking, stable_n = self._marking, self.stable_checkpoint
         if not self.is_closed and marking.helps_low_space(now_ns, stable_n, self._data_last):
             self._mark()
@@ -340,7 +417,7 @@ class Reign:
         if last <= match.get(server, -1):
             return
         if last > self.log.last:
-            # Its base was put where we never came: it knows a later epoch, of which we shall hear.
+            # The server's base lies beyond this log: it knows a later epoch, of which we shall hear.
             return
         match[server] = last
         self._waits_since[server] = now_ns
@@ -375,19 +452,19 @@ class Reign:
         self._assign_blocked(out)
 
     def _assign_blocked(self, out: list[RoleEffect]) -> None:
-        """There is room in the window again, or nobody is waited for any more."""
+        """Number what waited for room in the window or for a laggard."""
         if self._is_blocked:
             self._is_blocked = False
             for pid, waiting in self._waiting.items():
                 self._assign(self._ledger.rows[pid], waiting, out)
 
     def tell_committed(self, entries: tuple[Entry, ...], out: list[RoleEffect]) -> None:
-        """Tell all that these entries are committed, in messages of bounded length."""
+        """Send these entries to all as committed, in messages of bounded length."""
         for part in self._portions.take(entries):
             out.append(Multicast(m.Commit(self.epoch, part, part[-1].last)))
 
     def forget(self, base: int) -> None:
-        """Our own commit server moved its base; beyond what we committed only in a later epoch than ours."""
+        """Our own commit server moved its base; in a later epoch the base may pass what we committed."""
         if self.log.base < base <= self.committed_upto and self.log.is_end(base):
             self.log.forget(base)
 
@@ -397,7 +474,7 @@ class Reign:
         return self._beat_at
 
     def beat(self, now_ns: int, applied: int, is_serving: bool, out: list[RoleEffect]) -> bool:
-        """A heartbeat, and what is done with each; false when no quorum answers any more."""
+        """Send a heartbeat and do what is due with each; False when no quorum answers any more."""
         config = self._config
         oldest = min(self._unanswered.values(), default=now_ns)
         if now_ns - oldest >= config.check_ms * MS:
@@ -430,25 +507,27 @@ class Reign:
 
     @property
     def beats(self) -> tuple[int, int]:
-        """The last heartbeat, and the last that a quorum has answered: it goes by no later sequencer."""
+        """The last heartbeat, and the last that a quorum has answered: that quorum follows no later
+        sequencer.
+        """
         answered = sorted(self._answered.values(), reverse=True)
         quantity = self._config.commit_quantity
         return self._nonce, answered[quantity - 1] if len(answered) >= quantity else 0
 
     def on_heartbeat_ack(self, server: int, nonce: int) -> None:
-        """A commit server has promised nobody else."""
+        """A commit server has promised no later epoch."""
         self._answered[server] = max(self._answered.get(server, 0), nonce)
         _, reached = self.beats
         for old in [sent for sent in self._unanswered if sent <= reached]:
             del self._unanswered[old]
 
     def on_no_acknowledgement(self, server: int, status: ServerStatus) -> None:
-        """A commit server tells that it takes nothing; what a damaged one held does not count any more."""
+        """A commit server takes nothing; the entries of a damaged server do not count any more."""
         if status is not ServerStatus.NO_SPACE:
             self._match.pop(server, None)
 
     def _retransmit(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """What a commit server has not acknowledged for a while is sent to it again, a piece at a time."""
+        """Submit again, a piece at a time, what a commit server has not acknowledged for a while."""
         config = self._config
         sent_upto = self._sent_upto
         for server in config.commit_servers:
@@ -459,8 +538,8 @@ class Reign:
                 continue
             self._waits_since[server] = now_ns
             if have is None:
-                # Nothing was ever heard of it, or only of its disk: it may hold our log, or need a start. An
-                # empty submit makes it say which.
+                # The server was never heard, or only its disk: it may hold our log, or need a start. An empty
+                # submit makes it say which.
                 out.append(Send(server, self._submit(sent_upto, ())))
             else:
                 self._submit_page(now_ns, server, have, out)
@@ -478,10 +557,10 @@ class Reign:
         out.append(Send(server, self._submit(have, entries)))
 
     def _tell_base(self, now_ns: int, server: int, out: list[RoleEffect]) -> None:
-        """Our log does not reach back to where this server's ends: it needs a checkpoint.
+        """Our log does not reach back to the end of this server's: the server needs a checkpoint.
 
-        If its node is up to date but for the log, its own next one will do, so there shall be one. A node
-        that lags behind gets one of others: a mark would only let the base run away from it.
+        If its node lacks nothing but the log, its own next checkpoint will do, so mark one. A node that lags
+        behind gets a checkpoint of another node: a mark would only let the base run away from it.
         """
         out.append(Send(server, m.FetchIdReply((), self.committed_upto, self.log.base)))
         seen = self._presence.seen(server) if self._presence is not None else None
@@ -490,13 +569,13 @@ class Reign:
             self.mark_for_space(now_ns)
 
     def _fetch_lacking(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """What others hold and our own data server lacks, we fetch: its producer may be dead."""
+        """Fetch envelopes that our own data server lacks: their producers may be dead."""
         wanted: dict[int, list[Mid]] = {}
         for waiting in self._waiting.values():
             for report in waiting.values():
                 if not report.is_ours and report.fetch_at <= now_ns:
                     report.fetch_at = now_ns + self._config.retransmit_ms * MS
-                    # One after the other: whoever reported first may be dead by now.
+                    # In turn: the first data server that reported may be dead by now.
                     holder = report.holders.pop(0)
                     report.holders.append(holder)
                     wanted.setdefault(holder, []).append(report.item.mid)
@@ -505,7 +584,9 @@ class Reign:
             out.append(Send(server, m.FetchData(tuple(mids), (0,) * len(mids))))
 
     def _fence_silent(self, now_ns: int) -> None:
-        """A node that was not heard for long produces no more: what it left open can be closed (P6)."""
+        """Fence the producers of nodes that were silent for long, so that what they left open can be closed
+        (REI6).
+        """
         presence = self._presence
         if presence is None:
             return
@@ -519,7 +600,7 @@ class Reign:
             self._waiting.pop(pid, None)
 
     def _tick_if_stuck(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """While data waits and nothing is committed, lifetimes must still come to their end."""
+        """While envelopes wait and nothing is committed, let numbers pass, so that lifetimes end."""
         if self._uncommitted or now_ns - self._progress_at < self._config.tick_ms * MS:
             return
         if self._has_refused or any(self._waiting.values()):
@@ -528,7 +609,9 @@ class Reign:
             self._tell_gaps(out)
 
     def _tell_gaps(self, out: list[RoleEffect]) -> None:
-        """Tell each producer for what we wait. If its run is that of a former life, it has to end it."""
+        """Tell each producer which envelope it must send next. A run of a former life has to be ended by its
+        producer.
+        """
         for pid, waiting in self._waiting.items():
             expected = self._ledger.rows[pid].last_pseq + 1
             if waiting and expected not in waiting:
@@ -547,8 +630,8 @@ class Reign:
     # -- commit servers that lag -------------------------------------------------------------------
 
     def on_start_need(self, now_ns: int, server: int, need: m.StartNeed, out: list[RoleEffect]) -> None:
-        """A commit server has a log of another epoch: it gets ours, from where it may be trusted."""
-        # Of an epoch before ours only what we adopted is the same.
+        """Send our log to a commit server whose log is of another epoch, from where its own may be kept."""
+        # Of an epoch before ours only the adopted entries are the same.
         kept = kept_through(self._adopted_last, self._adopted_epoch, need)
         if now_ns - self._started.get((server, kept), -1 << 62) < self._config.heartbeat_ms * MS:
             # A network that doubles messages would otherwise double every question and every answer.
@@ -571,7 +654,7 @@ class Reign:
         digests[server] = report.digest
         different = any(digest != report.digest for digest in digests.values())
         if different or (n == self._stable_numbered and report.digest != self._stable_digest):
-            # Somebody's state is wrong and nobody can tell whose. Everything is kept.
+            # One of the states is wrong and nobody can tell which. Everything is kept.
             self._has_diverged = True
             out.append(Alarm(f"DIVERGENCE: two states after {n}; nothing is deleted any more"))
             return
@@ -585,10 +668,10 @@ class Reign:
     # -- configuration -----------------------------------------------------------------------------
 
     def propose_config(self, now_ns: int, config: GroupConfig) -> bool:
-        """Order the next configuration (P7).
+        """Order the next configuration (REI7).
 
-        False if one is on its way, if this one does not follow ours, or if too few of its commit servers are
-        there and have caught up: it would begin with nobody to lead it, or with too few to hand on the state.
+        False if another change is on its way, if `config` does not follow ours, or if too few of its commit
+        servers are there and have caught up: too few could lead, or hand on the state.
         """
         if self.is_closed or config.config_id != self._config.config_id + 1:
             return False
@@ -602,7 +685,7 @@ class Reign:
         return True
 
     def _is_ready(self, now_ns: int, server: int, config: GroupConfig) -> bool:
-        """Is a server there, with the disk that is listed for it, and nearly as far as we are?"""
+        """Is a server there, with the disk that is listed for it, and nearly as far as this node?"""
         presence = self._presence
         if server == self._node or presence is None:
             return True
@@ -634,10 +717,10 @@ class Reign:
                 self._assign(self._ledger.rows[pid], waiting, out)
 
     def _replace_disk(self, now_ns: int) -> None:
-        """A node came back with another disk and has caught up: list that one, if enough others are well.
+        """List the new disk of a node that came back and has caught up, if enough others are healthy.
 
-        It is a new server under an old name. What the lost disk had promised and held counts no more, so
-        until the configuration changes nothing of the new one counts either.
+        The node is a new server under an old name: the promises and entries of the lost disk count no more,
+        and until the configuration changes those of the new disk do not count either.
         """
         config, presence = self._config, self._presence
         if not config.disk_ids or presence is None:

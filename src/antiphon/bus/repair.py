@@ -1,17 +1,10 @@
 """Repair: when to ask for something that is missing.
 
-Where it sits
-    member, producer  ->  REPAIR  ->  a question to some server, now or later
-
-What it promises
-    P1  The first question waits for a short while that differs between nodes: most gaps close by
-        themselves, and by the time it is over most nodes need not ask.
-    P2  While nothing comes, questions grow rarer, up to a limit; they never end.
-    P3  One question at a time. The answer to one, if more is missing, is followed by the next at once, so
-        that whoever is far behind catches up as fast as answers come.
-
-What it leaves to others
-    What is missing, and whom to ask.
+RPR1  The first question waits for a short time that differs between nodes: most gaps close by themselves,
+      and then most nodes need not ask.
+RPR2  While nothing comes, questions grow rarer, up to a limit; they never end.
+RPR3  One question at a time. If more is missing, its answer is followed by the next question at once, so
+      that a node far behind catches up as fast as answers come.
 """
 
 from __future__ import annotations
@@ -42,9 +35,9 @@ class Repair:
         self._delay_ms = self._delay_ms_min
 
     def is_due(self, now_ns: int, *, has_moved: bool = False, is_answered: bool = False) -> bool:
-        """Something is missing: is it time to ask?
+        """Is it time to ask for what is missing?
 
-        `has_moved` tells that what was missing first has come, `is_answered` that it came by an answer.
+        `has_moved`: the first missing part has come; `is_answered`: it came by an answer.
         """
         if is_answered:
             self.rest()

@@ -4,16 +4,16 @@ Where it sits
     node  ->  REPLICA( member, data_server, sequencer, commit_server, checkpoint_server, … )  ->  node
 
 What it promises
-    P1  A step ends when nothing is left to say among the roles of this node: only the disk, the clock
-        or another node can change anything now.
-    P2  `Append` effects come out in index order.
-    P3  What roles say to each other on one node is what they would say over the network, in the same
-        messages; a role never learns that it talks to its own node.
-    P4  What another node says counts as a vote only if it comes from the disk that the configuration lists
-        for it. A node whose own disk is not the listed one votes, reports and stands for nothing; it follows
-        as a learner until a configuration lists its disk.
-    P5  A new configuration is in force, for all roles at once, when the entry that orders it is known to be
-        committed.
+    REP1  A step ends when the roles of this node have no message left for each other: only the disk, the
+          clock or another node can change anything now.
+    REP2  `Append` effects come out in index order.
+    REP3  The roles of one node exchange the messages they would send over the network; a role never learns
+          that another role is on its own node.
+    REP4  A message of another node counts as a vote only if it comes from the disk that the configuration
+          lists for that node. A node whose own disk is not the listed one votes, reports and stands for
+          nothing; it follows as a learner until a configuration lists its disk.
+    REP5  A new configuration is in force, for all roles at once, when the entry that orders it is known to be
+          committed.
 
 What it leaves to others
     Other nodes, the producer, the message manager and the client manager are the node's:
@@ -25,10 +25,10 @@ What it leaves to others
         Multicast            goes to all other nodes and to the other machines of this one; the roles
                              here have had their copy, so it is not handed back to this replica
 
-    Whatever the node's other machines say (`Data`, `ProducerOpen`, `ProducerStateGet`, `FetchId`) comes in
+    The messages of the node's other machines (`Data`, `ProducerOpen`, `ProducerStateGet`, `FetchId`) come in
     as `Received`.
 
-The first step of a life needs no event: `next_deadline_ns` is 0 until it was taken.
+The first step of a run needs no event: `next_deadline_ns` is 0 until it was taken.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
 from antiphon.bus.checkpoint_server import CheckpointServer
-from antiphon.bus.commit_server import CommitServer
+from antiphon.bus.commit_server import CommitServer, DurableEpochs
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.effects import (
     Alarm,
@@ -70,16 +70,15 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.holder import Holder
 from antiphon.bus.joining import Joiner, Phase
 from antiphon.bus.ledger import Ledger
+from antiphon.bus.log import Prefix
 from antiphon.bus.member import Member
 from antiphon.bus.membership import in_force
 from antiphon.bus.messages import EntryKind, ServerStatus
 from antiphon.bus.ports import JournalCounter, Payloads
-from antiphon.bus.prefix import Prefix
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.recovery import RecoveredReplica
 from antiphon.bus.schema import KINDS, Machine, heard_by
 from antiphon.bus.sequencer import Sequencer, State
-from antiphon.bus.superblock import Superblock
 
 _FOR_PRODUCER: Final = heard_by(Machine.PRODUCER)
 _VOTES: Final = frozenset([message for message, kind in KINDS.items() if kind.is_vote])
@@ -92,7 +91,7 @@ class _Role(Protocol):
 
 
 class _Seat:
-    """A role, what waits for it, and when it wants to be stepped, as it said after its last step."""
+    """A role, the events that wait for it, and its deadline after its last step."""
 
     __slots__ = ("deadline", "inbox", "role")
 
@@ -127,22 +126,23 @@ class Replica:
         self.config = config
         self.node = node
         self._disk_id = disk_id
-        # A node that is alone has nobody to be there for.
+        # A node that is alone has no other to tell of its presence.
         self._name = name
         self._presence = PresenceKeeper(config, node, name) if len(config.nodes) > 1 else None
-        # The simulator sets this to see, and to pass through the codec, what roles say on this node.
+        # The simulator sets this to watch the messages between the roles of this node, and to pass them
+        # through the codec.
         self.loopback: Callable[[m.BusMessage], m.BusMessage] | None = None
-        # How many words of nodes with other disks than the listed ones were not heard.
+        # How many messages were dropped because the sender's disk is not the listed one.
         self.votes_dropped = 0
         self._next_config: tuple[GroupConfig, int] | None = None
-        # The node has passed over data, and is to keep data now. Only a new life can be given a state: this
-        # one goes on as a witness, until the order on its disk tells the next one what it is.
+        # The node has passed over payloads, and is to keep them now. Only a new run can be given a state:
+        # this run goes on as a witness, until the order on its disk tells the next run its role.
         self._lacks_state = False
-        # How much the channel has to keep here, for those who choose among channels.
+        # How much the channel has to keep here, for client managers that choose among channels.
         self.load = 0
         self._synced = 0
         self._epoch_told = 0
-        # Until the first step was taken, it is due.
+        # The first step is due at once.
         self._deadline: int | None = 0
         chance = Chance.of(b"replica", config.group.encode(), run_id)
         self._make_roles(found, config_at, payloads, counter, chance)
@@ -158,16 +158,16 @@ class Replica:
         chance: Chance,
     ) -> None:
         config, node = self.config, self.node
-        superblock = Superblock(counter, found.promised, found.epoch_claimed)
+        epochs = DurableEpochs(counter, found.promised, found.epoch_claimed)
         known, ledger = Prefix(found.applied), found.ledger.copy()
-        self._superblock = superblock
+        self._epochs = epochs
         self._checkpoint_server = CheckpointServer(config, node, found.checkpoints, found.stable_n)
         checkpoint_server = self._checkpoint_server if node in config.checkpoint_servers else None
         self._commit_server = CommitServer(
             config,
             node,
             counter,
-            superblock,
+            epochs,
             log=found.log,
             log_epoch=found.log_epoch,
             log_config=found.log_config,
@@ -177,7 +177,8 @@ class Replica:
             presence=self._presence,
             config_at=config_at,
         )
-        # Of a log that was only learned all is committed, and while nobody leads only we may know.
+        # A log that was only learned is committed as a whole, and without a sequencer only this node may
+        # know.
         known.learn((), self._commit_server.committed_upto)
         self._data_server = DataServer(
             config,
@@ -193,7 +194,7 @@ class Replica:
         self._sequencer = Sequencer(
             config,
             node,
-            superblock,
+            epochs,
             self._commit_server,
             self._member,
             chance,
@@ -211,7 +212,7 @@ class Replica:
         self._commit_seat = _Seat(self._commit_server)
         stores = (self._data_seat,) if node in config.data_servers else ()
         folds = (_Seat(self._checkpoint_server),) if node in config.checkpoint_servers else ()
-        # Whoever is alone has nobody to give a checkpoint to, and nobody to take one from.
+        # A lone node has no other to give a checkpoint to or to take one from.
         holds = (_Seat(self._holder),) if folds and not is_alone else ()
         self._join_seats: _Seats = (_Seat(self._joiner),) if not is_alone else ()
         others = (_Seat(self._presence),) if self._presence is not None else ()
@@ -243,9 +244,9 @@ class Replica:
             self._seats = (self._member_seat, self._commit_seat, *others)
             self._events = {kind: self._taken(seats) for kind, seats in self._events.items()}
         self._lay_routes(folds, holds, others)
-        # A role without a seat is never stepped: what it was told would pile up.
+        # A role without a seat is never stepped: its events would pile up.
         self._stores, self._join_seats = self._taken((self._data_seat,)), self._taken(self._join_seats)
-        # Those that are stepped for every envelope, and those that are not.
+        # The roles that are stepped for every envelope, and the others.
         self._busy_seats = self._taken(
             (self._member_seat, self._data_seat, self._sequencer_seat, self._commit_seat)
         )
@@ -255,7 +256,7 @@ class Replica:
         return tuple([seat for seat in seats if seat in self._seats])
 
     def _lay_routes(self, folds: _Seats, holds: _Seats, others: _Seats) -> None:
-        """Which seats hear a message: those of the roles that its class names, as far as they are taken."""
+        """The seats that receive each message: those of the roles that its class names, if taken."""
         commit = (self._commit_seat,)
         seats: dict[Machine, _Seats] = {
             Machine.MEMBER: (self._member_seat,),
@@ -263,7 +264,7 @@ class Replica:
             Machine.SEQUENCER: (self._sequencer_seat,),
             Machine.COMMIT_SERVER: commit,
             Machine.VOTER: commit if self.node in self.config.commit_servers else (),
-            # A commit server without a vote learns the order all the same, to be ready for one.
+            # A commit server without a vote learns the order all the same, to be ready to vote.
             Machine.LEARNER: commit if self._is_learner else (),
             Machine.CHECKPOINT_SERVER: folds,
             Machine.HOLDER: holds,
@@ -281,7 +282,7 @@ class Replica:
 
     @property
     def is_amnesiac(self) -> bool:
-        """Is our disk another than the configuration lists, so that nothing we say counts?"""
+        """Is our disk another than the configuration lists, so that no vote of this node counts?"""
         listed = self.config.disk_of(self.node)
         return bool(listed) and self._disk_id != listed
 
@@ -311,13 +312,13 @@ class Replica:
             self._next_config = (config, installed.n)
 
     def _reconfigure(self, out: list[Effect]) -> None:
-        """Go over to the configuration that the order has come to (P5); nobody has anything in hand."""
+        """Go over to the configuration that the order has come to (REP5); no role has an event left."""
         assert self._next_config is not None, "there is nothing to go over to"
         (config, at), self._next_config = self._next_config, None
         self.config = config
         checkpoint_server = self._checkpoint_server if self.node in config.checkpoint_servers else None
         self._member.reconfigure(config, checkpoint_server)
-        # Whoever has passed over data has no state, and in this life no more use for one than a witness.
+        # A node that passed over payloads has no state, and in this run no more use for one than a witness.
         self._commit_server.reconfigure(config, at, checkpoint_server if self._member.delivers else None)
         if self._presence is None and len(config.nodes) > 1:
             self._presence = PresenceKeeper(config, self.node, self._name)
@@ -346,7 +347,6 @@ class Replica:
 
     @property
     def state(self) -> State:
-        """What the sequencer of this node is doing."""
         return self._sequencer.state
 
     @property
@@ -356,7 +356,7 @@ class Replica:
 
     @property
     def promised(self) -> int:
-        return self._superblock.promised
+        return self._epochs.promised
 
     @property
     def log_epoch(self) -> int:
@@ -390,7 +390,7 @@ class Replica:
 
     @property
     def primary(self) -> int:
-        """The node that serves the channel, as far as the entries applied here tell; 0 for nobody."""
+        """The node that serves the channel, as far as the entries applied here tell; 0 for none."""
         return self._member.primary
 
     @property
@@ -401,7 +401,7 @@ class Replica:
 
     @property
     def epoch_led(self) -> int:
-        """The epoch that this life of the node leads; 0 if it leads none."""
+        """The epoch that this run of the node leads; 0 if it leads none."""
         reign = self._sequencer.reign
         return reign.epoch if reign is not None else 0
 
@@ -413,7 +413,7 @@ class Replica:
 
     @property
     def presence(self) -> PresenceKeeper | None:
-        """Who else is there; None on a node that is alone."""
+        """The other nodes as far as they were heard; None on a node that is alone."""
         return self._presence
 
     @property
@@ -427,10 +427,10 @@ class Replica:
         return self._presence is not None and self._presence.is_synchronized
 
     def is_spare(self, now_ns: int) -> bool:
-        """Is everybody there, and are there enough without this node for all that is to be acknowledged?
+        """Are all nodes there, and enough of them without this node for every acknowledgement?
 
-        Then nobody waits for it as a rule. Those that count first are the primary and the lowest numbers, so
-        that all nodes judge alike.
+        Then no node waits for it as a rule. The primary and the lowest numbers count first, so that all nodes
+        judge alike.
         """
         presence, config = self._presence, self.config
         if presence is None or not (self.is_synchronized and self._sequencer.is_led) or self.epoch_led:
@@ -444,27 +444,23 @@ class Replica:
 
     @property
     def must_begin_anew(self) -> bool:
-        """Is this node to keep state, and can only another life of it do so?"""
+        """Is this node to keep state, and can only another run of it do so?"""
         return self._lacks_state and self._commit_server.is_recorded(self._synced)
 
     @property
     def is_joining(self) -> bool:
-        """Is a checkpoint of another node on its way here?"""
         return self._joiner.is_busy
 
     @property
     def join_phase(self) -> Phase:
-        """How far that has come."""
         return self._joiner.phase
 
     @property
     def unsettled(self) -> int:
-        """Envelopes held here that have no committed number yet."""
         return self._data_server.unsettled
 
     @property
     def rereported(self) -> int:
-        """How often an envelope was reported once more."""
         return self._data_server.rereported
 
     def next_deadline_ns(self) -> int | None:
@@ -474,7 +470,6 @@ class Replica:
     # -- the queue ---------------------------------------------------------------------------------
 
     def step(self, now_ns: int, events: list[Event]) -> list[Effect]:
-        """Take what happened, return what must be done, in order."""
         out: list[Effect] = []
         seats = self._seats
         if self._presence is not None:
@@ -498,7 +493,7 @@ class Replica:
         return out
 
     def _earliest(self) -> int | None:
-        """The first deadline of all roles. Only what others may change is asked for."""
+        """The first deadline of all roles. Only roles that another may have changed are asked again."""
         earliest: int | None = None
         for seat in self._busy_seats:
             deadline = seat.deadline
@@ -511,7 +506,7 @@ class Replica:
         return earliest
 
     def _settle(self, now_ns: int, out: list[Effect]) -> None:
-        """Let the roles talk until nobody has anything to say (P1)."""
+        """Step the roles until none has an event left (REP1)."""
         seats = self._seats
         is_quiet = False
         while not is_quiet:
@@ -522,7 +517,7 @@ class Replica:
                     self._run(seat, now_ns, out)
 
     def _note_senders(self, presence: PresenceKeeper, now_ns: int, events: list[Event]) -> None:
-        """Whatever a node says, it lives: told once for each that was heard in this step."""
+        """Any message shows that its sender lives; presence hears it once per sender and step."""
         for sender in dict.fromkeys([event.sender for event in events if type(event) is Received]):
             presence.hear(now_ns, sender)
 
@@ -535,12 +530,12 @@ class Replica:
         if self._lacks_state:
             presence.is_synchronized = False
         elif self._checkpoint_server.needed_n:
-            # Whatever is applied, the next life would begin without it.
+            # The next run would begin without anything that is applied now.
             presence.is_synchronized = False
         elif not behind and self._sequencer.is_led and not self._joiner.is_busy:
             presence.is_synchronized = True
         elif behind > self.config.window_entries or self._joiner.is_busy:
-            # Not at the first number that is missing: under load there is always one on its way.
+            # Not at the first missing number: under load some entry is always on its way.
             presence.is_synchronized = False
 
     @property
@@ -567,14 +562,14 @@ class Replica:
                 and (self._data_server.is_writing or self._data_seat.inbox)
                 and event.sender != self.node  # type: ignore[union-attr]
             ):
-                # It need not report what has its number by now.
+                # The data server need not report an envelope that has its number by now.
                 seats += self._seldom[m.CommitSubmit]
         elif kind is Synced:
             self._take_synced(event)
             return
         elif kind is LogDamaged:
             self._commit_server.set_status(ServerStatus.DAMAGED)
-            # If it leads, it has to stop.
+            # A sequencer that leads has to stop.
             seats = (self._sequencer_seat,)
         else:
             seats = self._events.get(kind, ())
@@ -585,7 +580,7 @@ class Replica:
         if installed.n > self._member.applied:
             self._take(installed)
         else:
-            # The state stays what it is.
+            # Only the log moves: this node has applied more.
             self._commit_seat.inbox.append(installed)
         self._note_config_before(installed)
 
@@ -595,7 +590,7 @@ class Replica:
         return listed is None or event.disk_id == listed
 
     def _take_synced(self, synced: RoleEvent) -> None:
-        """Two of three roles as a rule have nothing to wait for: they are not woken."""
+        """Step only the roles that wait for the disk: as a rule two of three do not."""
         self._synced = synced.index  # type: ignore[assignment, union-attr]
         if self._stores and (self._data_server.is_writing or self._data_seat.inbox):
             self._data_seat.inbox.append(synced)
@@ -613,7 +608,7 @@ class Replica:
         for effect in role.step(now_ns, events):
             kind = type(effect)
             if kind is Append or kind is Apply:
-                # As many as there are envelopes.
+                # One for each envelope.
                 out.append(effect)  # type: ignore[arg-type]
             elif kind is Send:
                 self._send(seat, effect, out)  # type: ignore[arg-type]
@@ -622,7 +617,7 @@ class Replica:
                 out.append(effect)  # type: ignore[arg-type]
             elif isinstance(effect, Learned):
                 # Before everything else that waits: an envelope that arrives with its number is wanted, and
-                # one whose number is old news is not.
+                # an envelope whose number is old is not.
                 for told in self._events[Learned]:
                     told.inbox.insert(0, effect)
                 if effect.notable:
@@ -637,7 +632,7 @@ class Replica:
                 # A payload may have become durable for which the member waits.
                 self._run(self._member_seat, now_ns, out)
         elif seat is self._member_seat:
-            # What it takes from the data server need not be reported again.
+            # An envelope that the member took need not be reported again.
             self._data_seat.deadline = self._data_server.next_deadline_ns()
 
     def _send(self, seat: _Seat, effect: Send, out: list[Effect]) -> None:

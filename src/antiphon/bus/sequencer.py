@@ -1,25 +1,26 @@
-"""Sequencer: one node at a time gives every envelope its place in one order.
+"""Sequencer: one node at a time gives every envelope its numbers in one order.
 
 Where it sits
     data_server  ->  SEQUENCER  ->  commit_server  ->  SEQUENCER  ->  member
 
 What it promises
-    P1  It leads only in an epoch that it claimed durably and that enough commit servers promised.
-    P2  A start of the process is a new epoch. Numbers of an earlier one are a cache, valid only as far
-        as the seal quorum confirms them.
-    P3  On hearing of a higher epoch, or when no quorum answers, it stops numbering; also when its own commit
-        server cannot write, and when the configuration that it leads is over.
+    SEQ1  A node leads only in an epoch that it claimed durably and that enough commit servers promised.
+    SEQ2  A start of the process is a new epoch. Numbers of an earlier epoch are a cache, valid only as far as
+          the seal quorum confirms them.
+    SEQ3  A sequencer stops numbering when it hears of a higher epoch, when no quorum answers, when its own
+          commit server cannot write, and when the configuration that it leads is over.
 
 What it leaves to others
-    Fencing is the commit servers': a sequencer that does not know that it is deposed can commit nothing.
+    The commit servers fence: a deposed sequencer that has not heard so can commit nothing. `candidacy` gets
+    an epoch started, `reign` numbers.
 
     FOLLOWER -> PRE -> SEALING -> STARTING -> LEADING;  a higher epoch leads back to FOLLOWER
 
-PRE asks whether anybody still hears a sequencer, so that a node with a bad ear does not depose a good
-one. A node that is the only commit server need not ask: it stands at once.
+In PRE a node asks whether any other node still hears a sequencer, so that a node that hears badly does not
+depose a good sequencer. A node that is the only commit server stands at once.
 
-A node that has applied far less than another does not stand, nor is it encouraged: it would serve late.
-That is a matter of speed alone, so it ends when nobody led for `leaderless_ms`.
+A node that has applied far less than another does not stand, and is not encouraged: it would serve late. This
+rule is about speed alone, so it ends when nobody led for `leaderless_ms`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from enum import Enum
 from antiphon.bus import messages as m
 from antiphon.bus.candidacy import Candidacy
 from antiphon.bus.chance import Chance
-from antiphon.bus.commit_server import CommitServer
+from antiphon.bus.commit_server import CommitServer, DurableEpochs
 from antiphon.bus.effects import (
     ConfigProposed,
     Received,
@@ -45,18 +46,17 @@ from antiphon.bus.messages import ServerStatus, SpaceState
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Reign
 from antiphon.bus.schema import Machine, not_for
-from antiphon.bus.superblock import Superblock
 from antiphon.ids import epoch_counter, epoch_node, make_epoch
 
 _PATIENCE_MAX = 16
 
 EPOCHS_PER_CONFIG = 1 << 28
-"""So many numbers of epochs a configuration has before it uses those of the next one: at two elections a
-second enough for four years, and the 48 bits of a counter are enough for a million configurations."""
+"""The epochs that a configuration has before it uses those of the next one: enough for four years at two
+elections a second, and the 48 bits of a counter are enough for a million configurations."""
 
 
 class State(Enum):
-    """What a sequencer is doing."""
+    """The states of a sequencer."""
 
     FOLLOWER = "follower"
     PRE = "pre"
@@ -72,7 +72,7 @@ class Sequencer:
         self,
         config: GroupConfig,
         node: int,
-        superblock: Superblock,
+        epochs: DurableEpochs,
         commit_server: CommitServer,
         member: Member,
         chance: Chance,
@@ -81,7 +81,7 @@ class Sequencer:
     ) -> None:
         self._config = config
         self._node = node
-        self._superblock = superblock
+        self._epochs = epochs
         # Both of this node, and read only.
         self._commit_server = commit_server
         self._member = member
@@ -89,19 +89,19 @@ class Sequencer:
         self.presence = presence
         self._may_stand = node in config.candidates
         self._is_alone = config.commit_servers == (node,)
-        # Did our reign end with a new configuration? Then we stand in it without waiting or asking.
+        # Our reign ended with a new configuration: this node stands in it without waiting or asking.
         self._stands_next = False
-        # Were we told that our configuration is over? Then we wait to hear it from the order.
+        # A node said that our configuration is over: wait to learn it from the order.
         self._is_retired = False
-        # The highest epoch this node has heard of, from whomever.
-        self.epoch_seen = max(superblock.promised, superblock.epoch_claimed)
+        # The highest epoch this node has heard of.
+        self.epoch_seen = max(epochs.promised, epochs.epoch_claimed)
         self._pre_counter = 0
         self._pre_answers: dict[int, bool] = {}
         self._pre_until: int | None = None
         self._suspect_at: int | None = None
         self._patience = 1
         self._led_at = 0
-        # Was any sequencer heard in this life, or are we one?
+        # Was any sequencer heard in this run, or is this node one?
         self.is_led = False
         self._candidacy: Candidacy | None = None
         self._reign: Reign | None = None
@@ -117,16 +117,16 @@ class Sequencer:
 
     @property
     def reign(self) -> Reign | None:
-        """What this node leads, if it leads."""
+        """The reign of this node, if it leads."""
         return self._reign
 
     @property
     def is_claiming(self) -> bool:
-        """Does a claim of ours wait for the disk?"""
+        """Does a claim of this node wait for the disk?"""
         return self._candidacy is not None and not self._candidacy.has_claimed
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration: whatever we led or stood for is over with the one before."""
+        """The channel has another configuration: a reign or candidacy of the former one is over."""
         self._stands_next = self._stands_next or self._reign is not None
         self._config = config
         self._may_stand = self._node in config.candidates
@@ -145,15 +145,15 @@ class Sequencer:
         return self._pre_until if self._pre_until is not None else self._suspect_at
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
-        """Take what happened, return what must happen next; what was numbered leaves in one submit."""
+        """Receive events and return effects; the entries numbered in this step leave in one submit."""
         out: list[RoleEffect] = []
         if self._suspect_at is None and self._may_stand:
-            # The first step of this life. Nobody has been heard, so nobody is deposed by waiting.
+            # The first step of this run: no sequencer has been heard, so waiting deposes nobody.
             stands_now = self._is_alone or self._stands_next
             self._suspect_at = now_ns if stands_now else self._next_suspicion(now_ns)
             self._led_at = now_ns
         if (self._reign or self._candidacy) and self._commit_server.status is not ServerStatus.OK:
-            # Without a disk of our own to write to, another had better lead.
+            # Another node leads better than one whose disk cannot be written.
             self._follow(now_ns)
         for event in events:
             if type(event) is Received:
@@ -169,7 +169,7 @@ class Sequencer:
                 self._note_space(now_ns, event)
             elif type(event) is ConfigProposed and self._reign is not None:
                 self._reign.propose_config(now_ns, event.config)
-        self._on_epoch(self._superblock.promised, now_ns)
+        self._on_epoch(self._epochs.promised, now_ns)
         self._keep_time(now_ns, out)
         if self._reign is not None:
             self._reign.forget(self._commit_server.log.base)
@@ -203,7 +203,7 @@ class Sequencer:
             case m.Heartbeat() | m.Commit():
                 if sender == epoch_node(message.epoch) and sender != self._node:
                     if message.epoch < self.epoch_seen:
-                        # Some of us go by a higher epoch, and do not listen to this one.
+                        # This sequencer's epoch is outdated: some nodes follow a higher one.
                         out.append(Send(sender, m.SealNack(self.epoch_seen)))
                     self._on_sequencer_heard(now_ns, message.epoch)
             case m.HeartbeatAck(epoch, nonce, holds_space):
@@ -218,7 +218,7 @@ class Sequencer:
                 self._on_change(now_ns, sender, message, out)
 
     def _on_change(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
-        """Messages of a change of sequencer."""
+        """Receive the messages of a change of sequencer."""
         candidacy = self._candidacy
         match message:
             case m.PreSealOk(counter):
@@ -250,7 +250,7 @@ class Sequencer:
                 not_for(Machine.SEQUENCER, message)
 
     def _is_mine(self, sender: int, epoch: int) -> bool:
-        """Is this the answer of a commit server to us, in our epoch?"""
+        """Is this the answer of a commit server to our epoch?"""
         if sender not in self._config.commit_servers:
             return False
         if self._reign is not None:
@@ -279,7 +279,7 @@ class Sequencer:
             self._suspect_at = self._next_suspicion(now_ns)
 
     def _on_epoch(self, epoch: int, now_ns: int) -> None:
-        """Somebody promised or uses this epoch; if it is above ours, ours is over."""
+        """A node promised or uses this epoch; a higher epoch ends ours."""
         if epoch <= self.epoch_seen:
             return
         self.epoch_seen = epoch
@@ -304,7 +304,7 @@ class Sequencer:
             self._lead(now_ns, out)
 
     def _give_up(self, now_ns: int, base: int, out: list[RoleEffect]) -> None:
-        """The order begins where we have not come: our node must first have a checkpoint from there."""
+        """The order begins beyond our log: this node must first have a checkpoint from there."""
         out.append(Send(self._node, m.FetchIdReply((), base, base)))
         self._follow(now_ns)
 
@@ -324,7 +324,7 @@ class Sequencer:
         elif self._candidacy is not None:
             waited_ns = now_ns - self._candidacy.started_at
             if not self._is_alone and waited_ns > config.suspicion_ms * MS * self._patience:
-                # Somebody else may have better luck. A slow disk gets more time with every attempt.
+                # Another candidate may succeed. A slow disk gets more time with every attempt.
                 self._patience = min(self._patience * 2, _PATIENCE_MAX)
                 self._follow(now_ns)
             elif now_ns >= self._candidacy.next_deadline_ns():
@@ -335,16 +335,16 @@ class Sequencer:
                 self._pre_until = None
                 self._suspect_at = self._next_suspicion(now_ns)
             elif self._is_alone or self._stands_next:
-                # Nobody else can lead: there is nobody, or it was us, and that configuration is over.
+                # No other node can lead: this one is alone, or led the configuration that is over.
                 self._stand(now_ns, out)
             elif self._pre_until is None or now_ns >= self._pre_until:
                 self._ask_around(now_ns, out)
 
     def _had_better_not(self, now_ns: int) -> bool:
-        """Is another so far ahead, or in a later configuration, that we had better not lead?
+        """Is another node so far ahead, or in a later configuration, that this node should not lead?
 
-        Whoever knows of a later configuration may not be able to tell us, nor to lead in it. If nobody led
-        for long, we stand all the same: what ends ours is in the log we adopt, and is committed once more.
+        A node that knows a later configuration may be unable to tell us, or to lead in it. So if nobody led
+        for long, this node stands all the same: the CONFIG is in the adopted log, and is committed once more.
         """
         config = self._config
         if self.presence is None or now_ns - self._led_at >= config.leaderless_ms * MS:
@@ -365,18 +365,19 @@ class Sequencer:
                 self._stand(now_ns, out)
 
     def _stand(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """Claim an epoch above every one that was ever seen.
+        """Claim an epoch above every epoch that was ever seen.
 
-        A node whose disk was replaced has forgotten which it claimed, and nobody else may have heard. But it
-        claimed them in earlier configurations than the one that lists the new disk: each has its own numbers.
+        A node whose disk was replaced has forgotten its claims, which no other node may have heard. But it
+        made them in configurations before the one that lists the new disk, and each configuration has epochs
+        of its own.
         """
         self._pre_until = None
         self._stands_next = False
-        superblock = self._superblock
-        highest = max(superblock.promised, superblock.epoch_claimed, self.epoch_seen)
+        epochs = self._epochs
+        highest = max(epochs.promised, epochs.epoch_claimed, self.epoch_seen)
         counter = max(epoch_counter(highest), (self._config.config_id - 1) * EPOCHS_PER_CONFIG) + 1
         epoch = make_epoch(counter, self._node)
-        append = superblock.claim(epoch)
+        append = epochs.claim(epoch)
         out.append(append)
         self.epoch_seen = epoch
         self._candidacy = Candidacy(
@@ -412,7 +413,9 @@ class Sequencer:
         self._beat(now_ns, out)
 
     def _hand_over(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """The CONFIG is committed. One more heartbeat tells the commit servers so; then nobody leads here."""
+        """The CONFIG is committed. One more heartbeat tells the commit servers so; then this node stops
+        leading.
+        """
         self._beat(now_ns, out)
         self._stands_next = True
         self._follow(now_ns)
@@ -421,7 +424,7 @@ class Sequencer:
         assert self._reign is not None, "only a sequencer that leads has a heartbeat"
         member = self._member
         if self._commit_server.has_nothing_to_give:
-            # Without traffic there might be no mark for long, and whoever needs a state would wait for it.
+            # Without traffic there might be no mark for long, and a joiner would wait for a checkpoint.
             self._reign.mark_for_space(now_ns)
         if not self._reign.beat(now_ns, member.applied, member.term == self._reign.epoch, out):
             self._follow(now_ns)

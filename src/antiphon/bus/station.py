@@ -22,7 +22,7 @@ from antiphon.bus import messages as said
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage
 from antiphon.bus.presence import PresenceKeeper
-from antiphon.bus.producer import OF_PRODUCER, Producer
+from antiphon.bus.producer import OF_PRODUCER, BusProducer
 from antiphon.bus.replica import Replica
 from antiphon.bus.schema import Machine, heard_by
 from antiphon.bus.tally import Tally
@@ -46,7 +46,7 @@ class Station:
         self,
         config: GroupConfig,
         node: int,
-        producer: Producer,
+        producer: BusProducer,
         replica: Replica | None = None,
         application: Tally | None = None,
         *,

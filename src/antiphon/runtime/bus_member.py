@@ -41,7 +41,7 @@ from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import EntryKind
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
@@ -211,7 +211,7 @@ class BusMember:
     def _compose(self) -> Station:
         settings = self.settings
         group, node, run_id = settings.group, settings.node, settings.run_id
-        producer = Producer(group, node, run_id)
+        producer = BusProducer(group, node, run_id)
         if settings.data is None:
             return Station(group, node, producer)
         self._disk = disk = FileDisk(settings.data, has_peers=can_do_without_disk(group, node))

@@ -30,7 +30,7 @@ LIMITS: Final[dict[str, DrawnLimit]] = {
     "outcomes of a session": DrawnLimit("message_manager.state.sessions", "RECORDS_MAX", (2, 4, 16)),
     "outcomes of before": DrawnLimit("message_manager.manager", "_OF_BEFORE_MAX", (0, 2)),
     "early outcomes": DrawnLimit("bus.producer", "EARLY_MAX", (0, 1, 4)),
-    "entries ahead": DrawnLimit("bus.prefix", "AHEAD_MAX", (0, 1, 4)),
+    "entries ahead": DrawnLimit("bus.log", "AHEAD_MAX", (0, 1, 4)),
     "consumers that went": DrawnLimit("message_manager.delivery.delivery", "_GONE_REMEMBERED", (1, 4)),
     "ranges that are ready": DrawnLimit("message_manager.delivery.dispatcher", "RANGES_READY", (1, 3)),
     "spare runs": DrawnLimit("message_manager.delivery.consumers", "_RUNS_SPARE", (0, 1)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import CheckpointServer, Kept
-from antiphon.bus.commit_server import CommitServer
+from antiphon.bus.checkpoint_server import CheckpointServer, KeptCheckpoint
+from antiphon.bus.commit_server import CommitServer, DurableEpochs
 from antiphon.bus.effects import (
     Append,
     Learned,
@@ -22,7 +22,6 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.records import decode_order
-from antiphon.bus.superblock import Superblock
 from antiphon.ids import Mid, make_epoch
 
 OLD = make_epoch(1, 1)
@@ -43,16 +42,16 @@ class Booth:
     def __init__(self, last: int = 0, committed: int = 0, **settings: Any) -> None:
         self.config = GroupConfig.of("main", (1, 2, 3), **settings)
         counter = JournalCounter()
-        self.superblock = Superblock(counter, OLD if last else 0)
+        self.epochs = DurableEpochs(counter, OLD if last else 0)
         self.presence = PresenceKeeper(self.config, 2)
         self.checkpoints = CheckpointServer(self.config, 2)
         self.checkpoints.fallback_n = 1 << 60
-        self.checkpoints.stable = Kept(1 << 60, bytes(16), 1)
+        self.checkpoints.stable = KeptCheckpoint(1 << 60, bytes(16), 1)
         self.server = CommitServer(
             self.config,
             2,
             counter,
-            self.superblock,
+            self.epochs,
             log=CommitLog(0, ticks(1, last)),
             log_epoch=OLD if last else 0,
             checkpoint_server=self.checkpoints,

@@ -10,7 +10,7 @@ from typing import Any
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
-from antiphon.bus.commit_server import CommitServer
+from antiphon.bus.commit_server import CommitServer, DurableEpochs
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.effects import (
     Received,
@@ -20,14 +20,12 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
-from antiphon.bus.log import CommitLog
+from antiphon.bus.log import CommitLog, Prefix
 from antiphon.bus.member import Member
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.prefix import Prefix
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.sequencer import Sequencer, State
-from antiphon.bus.superblock import Superblock
 from antiphon.ids import Mid, make_epoch
 from tests.unit.bus.stage import MemoryPayloads, data_of, item_of
 
@@ -56,13 +54,11 @@ class Chair:
     ) -> None:
         self.config = GroupConfig.of("main", nodes, **settings)
         counter = JournalCounter()
-        self.superblock = Superblock(counter, OLD if entries else 0)
+        self.epochs = DurableEpochs(counter, OLD if entries else 0)
         log_epoch = OLD if entries else 0
         log = CommitLog(0, entries)
         self.presence = PresenceKeeper(self.config, 1)
-        self.commit_server = CommitServer(
-            self.config, 1, counter, self.superblock, log=log, log_epoch=log_epoch
-        )
+        self.commit_server = CommitServer(self.config, 1, counter, self.epochs, log=log, log_epoch=log_epoch)
         self.commit_server.committed_upto = committed
         known, ledger = Prefix(), Ledger()
         data_server = DataServer(self.config, 1, MemoryPayloads(), counter, known, ledger, self.commit_server)
@@ -70,7 +66,7 @@ class Chair:
         self.sequencer = Sequencer(
             self.config,
             1,
-            self.superblock,
+            self.epochs,
             self.commit_server,
             self.member,
             Chance(2),
@@ -95,10 +91,10 @@ class Chair:
     def lead(self) -> list[RoleEffect]:
         """The short way for a node that is alone: claim, seal, start."""
         self.step()
-        self.epoch = self.superblock.epoch_claimed
+        self.epoch = self.epochs.epoch_claimed
         self.step(Synced(1))
         own = self.commit_server
-        self.superblock.promised = self.epoch
+        self.epochs.promised = self.epoch
         seal_ok = m.SealOk(self.epoch, own.log_epoch, own.log.base, own.log.last, own.committed_upto)
         effects = self.hear(seal_ok)
         while not any(isinstance(message, m.EpochStart) for message in sent(effects)):
@@ -160,7 +156,7 @@ def stand_among_three(chair: Chair) -> int:
     chair.wait()
     chair.hear(m.PreSealOk(1), 1)
     chair.hear(m.PreSealOk(1), 2)
-    chair.epoch = chair.superblock.epoch_claimed
+    chair.epoch = chair.epochs.epoch_claimed
     effects = chair.step(Synced(1))
     committed = chair.commit_server.committed_upto
     assert effects == [Send(server, m.Seal(chair.epoch, committed)) for server in (1, 2, 3)]
@@ -175,7 +171,7 @@ def lead_three(**settings: Any) -> Chair:
     chair.presence.step(chair.now_ns, [Received(2, here), Received(3, here)])
     chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 1)
     chair.hear(m.SealOk(epoch, 0, 0, 0, 0), 2)
-    chair.superblock.promised = epoch
+    chair.epochs.promised = epoch
     chair.acknowledge(0, 1)
     chair.acknowledge(0, 2)
     assert chair.sequencer.state is State.LEADING

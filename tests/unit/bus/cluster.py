@@ -32,7 +32,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.schema import Machine, heard_by
@@ -69,7 +69,7 @@ class Node:
             recover(disk.found(), self.payloads, keeps_state=keeps_state),
             disk_id=self.disk_id if config.disk_ids else b"",
         )
-        self.producer = Producer(config, node, run_id)
+        self.producer = BusProducer(config, node, run_id)
         # Whom a multicast reaches: what comes before `Reconfigured` is for those of the configuration before.
         self.members = self.replica.config.nodes
         self.is_alive = True

@@ -37,7 +37,7 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.log import CommitLog
 from antiphon.bus.messages import Entry, EntryKind, digest_of
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.schema import Machine, heard_by
@@ -205,7 +205,7 @@ class OneNode:
                     self.payloads.write(append.record)
             self.recovered = recover(self.disk.found(), self.payloads)
         self.replica = Replica(self.config, 1, run_id, self.payloads, self.counter, self.recovered)
-        self.producer = Producer(self.config, 1, run_id)
+        self.producer = BusProducer(self.config, 1, run_id)
         self.said: list[m.BusMessage] = []
         self.replica.loopback = self._overhear
         self.effects: list[Effect] = []

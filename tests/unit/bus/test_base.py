@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import Kept
+from antiphon.bus.checkpoint_server import KeptCheckpoint
 from antiphon.bus.effects import (
     Append,
     Installed,
@@ -70,9 +70,9 @@ def test_the_base_moves_when_the_last_server_has_its_checkpoint_though_nothing_i
 
 def test_the_base_never_moves_beyond_the_newest_stable_checkpoint_that_this_node_has() -> None:
     booth = Booth(last=9, committed=9)
-    booth.checkpoints.stable = Kept(3, bytes(16), 1)
+    booth.checkpoints.stable = KeptCheckpoint(3, bytes(16), 1)
     assert booth.step(learned(stable(5, 4), stable(9, 8))) == [], "nobody could be given a later one"
-    booth.checkpoints.stable = Kept(4, bytes(16), 1)
+    booth.checkpoints.stable = KeptCheckpoint(4, bytes(16), 1)
     assert len(booth.step(learned(tick(10)))) == 1
 
 

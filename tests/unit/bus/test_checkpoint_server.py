@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import CheckpointServer, CheckpointState, Kept
+from antiphon.bus.checkpoint_server import CheckpointServer, CheckpointState, KeptCheckpoint
 from antiphon.bus.effects import (
     Alarm,
     CheckpointFailed,
@@ -136,7 +136,7 @@ def test_one_that_others_made_stable_before_it_was_written_here_is_known_to_be_s
     step(server, StateCaptured(8, b"m" * 16, b"the queues", (3,)), stable(8, STATE.digest))
     assert server.stable is None, "it is not here yet"
     assert step(server, CheckpointWritten(8)) == [], "nobody needs to hear of it"
-    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+    assert server.stable == KeptCheckpoint(8, STATE.digest, len(STATE.encode()))
 
 
 def test_one_that_differs_from_what_others_made_stable_before_raises_an_alarm_when_it_is_written() -> None:
@@ -155,7 +155,7 @@ def test_it_knows_the_newest_of_its_own_that_is_stable() -> None:
     written(server)
     assert server.stable is None
     step(server, stable(8, STATE.digest))
-    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+    assert server.stable == KeptCheckpoint(8, STATE.digest, len(STATE.encode()))
     step(server, stable(20, b"of another node."))
     assert server.stable is not None and server.stable.n == 8, "it has no newer one"
 
@@ -171,7 +171,7 @@ def test_a_node_falls_back_on_the_one_before_the_newest() -> None:
 
 
 def test_what_an_earlier_life_left_may_be_stable_though_the_newest_is_not() -> None:
-    older, newer = Kept(8, STATE.digest, 10), Kept(16, b"n" * 16, 10)
+    older, newer = KeptCheckpoint(8, STATE.digest, 10), KeptCheckpoint(16, b"n" * 16, 10)
     server = CheckpointServer(GroupConfig.of("main", (1,)), 1, (older, newer), 8)
     assert server.stable == older
     assert (server.newest_n, server.fallback_n) == (16, 8)
@@ -194,7 +194,7 @@ def test_one_that_was_called_stable_before_its_mark_was_applied_here_is_known_to
     step(server, stable(8, STATE.digest))
     step(server, stable(20, b"a later one . .."))
     assert written(server) == [], "nobody needs to hear of it"
-    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+    assert server.stable == KeptCheckpoint(8, STATE.digest, len(STATE.encode()))
 
 
 def test_what_the_log_begins_with_can_be_given() -> None:
@@ -203,7 +203,7 @@ def test_what_the_log_begins_with_can_be_given() -> None:
     server.note_base(7)
     assert server.stable is None
     server.note_base(8)
-    assert server.stable == Kept(8, STATE.digest, len(STATE.encode()))
+    assert server.stable == KeptCheckpoint(8, STATE.digest, len(STATE.encode()))
 
 
 def test_what_the_log_lacks_is_told_again_under_another_configuration() -> None:

@@ -23,10 +23,9 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
-from antiphon.bus.log import CommitLog
+from antiphon.bus.log import CommitLog, Prefix
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.prefix import Prefix
 from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.ports import Location, identity_of

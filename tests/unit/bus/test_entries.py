@@ -12,7 +12,7 @@ from antiphon.bus.messages import (
     read_entries,
     write_entries,
 )
-from antiphon.bus.portions import Portions
+from antiphon.bus.reign import Portions
 from antiphon.ids import Mid
 from antiphon.wire.primitives import Reader, Writer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xxhash import xxh3_128_digest
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import CheckpointServer, Kept
+from antiphon.bus.checkpoint_server import CheckpointServer, KeptCheckpoint
 from antiphon.bus.effects import (
     Alarm,
     CheckpointRead,
@@ -30,7 +30,7 @@ from tests.unit.bus.stage import MemoryPayloads, data_of
 CONFIG = GroupConfig.of(
     "main", (1, 2, 3), checkpoint_piece_bytes=100, stored_bytes_max=150, checkpoint_hold_ms=1_000
 )
-OLD, NEW = Kept(8, b"d" * 16, 250), Kept(16, b"e" * 16, 90)
+OLD, NEW = KeptCheckpoint(8, b"d" * 16, 250), KeptCheckpoint(16, b"e" * 16, 90)
 GET, STORED_GET = m.CheckpointGet, m.StoredGet
 
 
@@ -50,7 +50,7 @@ class Spotty(MemoryPayloads):
 class Counter:
     """A holder that stands at a stable checkpoint."""
 
-    def __init__(self, *found: Kept, stable_n: int = 8) -> None:
+    def __init__(self, *found: KeptCheckpoint, stable_n: int = 8) -> None:
         self.payloads = Spotty()
         self.server = CheckpointServer(CONFIG, 2, found, stable_n)
         self.holder = Holder(CONFIG, 2, self.payloads, self.server)
@@ -65,7 +65,7 @@ class Counter:
         return Place(*self.payloads.unplaced[data.mid]), data
 
 
-def told(kept: Kept) -> Send:
+def told(kept: KeptCheckpoint) -> Send:
     return Send(3, m.CheckpointChunk(kept.n, kept.digest, kept.size, 0, b""))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
-from antiphon.bus.checkpoint_server import CheckpointServer, CheckpointState, Kept
+from antiphon.bus.checkpoint_server import CheckpointServer, CheckpointState, KeptCheckpoint
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.effects import (
     Alarm,
@@ -43,12 +43,11 @@ from antiphon.bus.entries import StableDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.holder import Holder
 from antiphon.bus.joining import Joiner, Phase
-from antiphon.bus.ledger import Ledger, Row
-from antiphon.bus.log import CommitLog
+from antiphon.bus.ledger import Ledger, ProducerRow
+from antiphon.bus.log import CommitLog, Prefix
 from antiphon.bus.member import Member
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.ports import JournalCounter, Location
-from antiphon.bus.prefix import Prefix
 from antiphon.ids import Mid, make_epoch
 from tests.unit.bus.stage import KnownLog, data_of
 from tests.unit.bus.test_holder import Spotty
@@ -62,7 +61,7 @@ _PLACE = Struct("<IIIQ")
 def ledger_at(n: int) -> Ledger:
     ledger = Ledger()
     ledger.term, ledger.primary = EPOCH, 1
-    ledger.rows[7] = Row(2, n)
+    ledger.rows[7] = ProducerRow(2, n)
     return ledger
 
 
@@ -87,7 +86,9 @@ class Other:
         state = CheckpointState(n, ledger_at(n).encode(), TEXT[:16], places + TEXT)
         self.files = {n: state.encode()}
         self.digest = state.digest
-        self.server = CheckpointServer(config, node, (Kept(n, state.digest, len(self.files[n])),), n)
+        self.server = CheckpointServer(
+            config, node, (KeptCheckpoint(n, state.digest, len(self.files[n])),), n
+        )
         self.holder = Holder(config, node, self.payloads, self.server)
 
     def _keep(self, pseq: int) -> Location:
@@ -520,7 +521,9 @@ def test_a_holder_that_differs_from_the_stable_one_is_told_of_and_not_followed()
     state = CheckpointState.decode(other.files[N])
     wrong = CheckpointState(N, Ledger().encode(), state.manager_digest, bytes(state.manager_state))
     other.files[N] = wrong.encode()
-    other.server = CheckpointServer(table.config, 2, (Kept(N, wrong.digest, len(other.files[N])),), N)
+    other.server = CheckpointServer(
+        table.config, 2, (KeptCheckpoint(N, wrong.digest, len(other.files[N])),), N
+    )
     other.holder = Holder(table.config, 2, other.payloads, other.server)
     table.begin()
     assert "DIVERGENCE" in table.seen(Alarm)[0].text

@@ -24,11 +24,10 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import OpenDetail, VoidDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
-from antiphon.bus.log import CommitLog
+from antiphon.bus.log import CommitLog, Prefix
 from antiphon.bus.member import Member
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.prefix import Prefix
 from antiphon.ids import Mid, make_epoch
 from tests.planted.catalogue import with_and_without
 from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of

@@ -21,7 +21,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.entries import FenceDetail, OpenDetail
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, NackReason
-from antiphon.bus.producer import Again, Producer, in_the_same_words
+from antiphon.bus.producer import Again, BusProducer, in_the_same_words
 from antiphon.ids import Mid, make_epoch
 from antiphon.wire.commands import Outcome, OutcomeCode
 from tests.planted.catalogue import with_and_without
@@ -40,7 +40,7 @@ class Door:
             ("commit_servers", "data_servers", "checkpoint_servers", "candidates"), (1, 2)
         )
         self.config = GroupConfig.of("main", (1, 2, 7), **{**servers, **settings})
-        self.producer = Producer(self.config, 7, RUN, again=again)
+        self.producer = BusProducer(self.config, 7, RUN, again=again)
         self.now_ns = 0
         self.next = 4
         self.hear(m.Heartbeat(EPOCH, 3, 0, 1, 3, True))
@@ -122,7 +122,7 @@ def test_nothing_is_said_before_there_is_something_to_send() -> None:
 
 def test_who_serves_clients_opens_at_once_because_former_consumers_hold_messages() -> None:
     config = GroupConfig.of("main", (1, 2, 7))
-    opening = Producer(config, 7, RUN, opens_at_once=True)
+    opening = BusProducer(config, 7, RUN, opens_at_once=True)
 
     assert opening.next_deadline_ns() == 0
     assert opening.step(5, []) == [Multicast(m.ProducerOpen(7, RUN))]
@@ -383,7 +383,7 @@ def test_a_duplicate_tells_of_a_commit_that_was_missed() -> None:
 
 def test_who_hears_of_its_open_first_begins_there() -> None:
     door = Door()
-    producer = Producer(door.config, 7, RUN)
+    producer = BusProducer(door.config, 7, RUN)
     producer.step(0, [envelope(1)])
     (data,) = sent(producer.step(0, [Received(1, m.ProducerOpened(7, RUN, 9))]))
     assert data.ts == 9, "with a ts of 0 it might be too old from the beginning"

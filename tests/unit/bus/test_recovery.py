@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.bus.checkpoint_server import CheckpointState, Kept
+from antiphon.bus.checkpoint_server import CheckpointState, KeptCheckpoint
 from antiphon.bus.effects import DataRecord
 from antiphon.bus.entries import OpenDetail, StableDetail
 from antiphon.bus.group import GroupConfig
@@ -388,7 +388,7 @@ def test_the_newest_stable_checkpoint_comes_back_also_if_two_later_ones_are_ther
     recovered = recover(replace(on_disk, earlier_checkpoints=heads), MemoryPayloads())
     assert recovered.stable_n == 2
     assert [kept.n for kept in recovered.checkpoints] == [1, 2, 5, 6]
-    assert recovered.checkpoints[1] == Kept(2, b"%016d" % 2, 7)
+    assert recovered.checkpoints[1] == KeptCheckpoint(2, b"%016d" % 2, 7)
     damaged = recover(replace(on_disk, earlier_checkpoints=heads[:1]), MemoryPayloads())
     assert damaged.stable_n == 1, "the one before it will do"
     below = BaseMoved(2, OLD, folded(Ledger().encode(), ticks(1, 2)), bytes(16))

@@ -13,9 +13,11 @@ from antiphon.bus.effects import (
     Send,
 )
 from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
-from antiphon.bus.group import MS
+from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.marking import MARKS_APART_MS
 from antiphon.bus.messages import EntryKind, NackReason, ServerStatus
+from antiphon.bus.presence import PresenceKeeper
+from antiphon.bus.reign import Laggards
 from antiphon.bus.sequencer import EPOCHS_PER_CONFIG, State
 from antiphon.ids import Mid, make_epoch
 from tests.unit.bus.chair import (
@@ -469,7 +471,7 @@ def test_a_configuration_has_numbers_of_epochs_of_its_own() -> None:
     chair.wait()
     chair.hear(m.PreSealOk(1), 1)
     chair.hear(m.PreSealOk(1), 2)
-    assert chair.superblock.epoch_claimed == make_epoch(2 * EPOCHS_PER_CONFIG + 1, 1)
+    assert chair.epochs.epoch_claimed == make_epoch(2 * EPOCHS_PER_CONFIG + 1, 1)
 
 
 def test_who_was_told_that_its_configuration_is_over_stands_when_nobody_leads_for_long() -> None:
@@ -484,3 +486,87 @@ def test_who_was_told_that_its_configuration_is_over_stands_when_nobody_leads_fo
         asked = [one for one in sent(chair.wait()) if isinstance(one, m.PreSeal)]
         assert not asked or chair.now_ns >= chair.config.leaderless_ms * MS, "not at once"
     assert asked
+
+
+# -- laggards ----------------------------------------------------------------------------------------
+
+LAGGING = GroupConfig.of("main", (1, 2, 3), lag_max=100, laggard_wait_ms=1_000, silence_ms=5_000)
+
+
+class Laggard:
+    """Node 1 leads, 2 keeps up, and 3 says how far it is."""
+
+    def __init__(self) -> None:
+        self.presence = PresenceKeeper(LAGGING, 1)
+        self.laggards = Laggards(1, self.presence, 0)
+        self.alarms: list[RoleEffect] = []
+
+    def at(self, now_ms: int, last: int, applied: int, acknowledged: int = 0) -> bool:
+        """Does anybody hold the numbering back?"""
+        for node, number in ((2, last), (3, applied)):
+            said = m.Presence("", "", number, True, b"", 0)
+            self.presence.step(now_ms * MS, [Received(node, said)])
+        match = {1: last, 2: last, 3: acknowledged}
+        self.laggards.look(now_ms * MS, LAGGING, last, match, self.alarms)
+        return self.laggards.holds_back
+
+
+def test_whoever_is_within_the_limit_holds_back_nobody() -> None:
+    group = Laggard()
+    assert not group.at(0, last=100, applied=0)
+    assert not group.at(10_000, last=200, applied=100)
+
+
+def test_a_laggard_holds_the_numbering_back_until_it_has_caught_up() -> None:
+    group = Laggard()
+    assert group.at(0, last=101, applied=0)
+    assert group.at(500, last=101, applied=0)
+    assert not group.at(600, last=101, applied=60)
+    assert group.alarms == []
+
+
+def test_what_it_acknowledged_is_newer_than_what_it_said() -> None:
+    assert not Laggard().at(0, last=500, applied=0, acknowledged=490)
+
+
+def test_after_a_while_it_is_left_and_the_others_go_on() -> None:
+    group = Laggard()
+    assert group.at(0, last=101, applied=0)
+    assert not group.at(1_000, last=101, applied=0)
+    assert [type(alarm) for alarm in group.alarms] == [Alarm]
+    assert not group.at(9_000, last=5_000, applied=10)
+    assert len(group.alarms) == 1
+
+
+def test_it_counts_again_when_it_is_back_within_half_the_limit() -> None:
+    group = Laggard()
+    group.at(0, last=101, applied=0)
+    group.at(1_000, last=101, applied=0)
+    assert not group.at(2_000, last=300, applied=210), "not there yet"
+    assert not group.at(3_000, last=300, applied=260)
+    assert group.at(4_000, last=400, applied=270)
+
+
+def test_who_is_silent_holds_back_nobody() -> None:
+    group = Laggard()
+    assert group.at(0, last=101, applied=0)
+    group.presence.step(5_000 * MS, [Received(2, m.Presence("", "", 101, True, b"", 0))])
+    group.laggards.look(5_000 * MS, LAGGING, 101, {}, group.alarms)
+    assert not group.laggards.holds_back
+
+
+def test_a_group_of_one_waits_for_nobody() -> None:
+    alone = Laggards(1, None, 0)
+    alone.look(0, GroupConfig.of("main", (1,)), 1 << 40, {}, [])
+    assert not alone.holds_back
+
+
+def test_a_sequencer_numbers_nothing_while_it_waits_and_goes_on_when_the_wait_is_over() -> None:
+    chair = lead_three(lag_max=3, laggard_wait_ms=500, data_quantity=1, tick_ms=60_000, silence_ms=60_000)
+    pe = chair.open()
+    chair.acknowledge(2, 2)
+    assert numbered(chair.report(*(Mid(1, pe, pseq) for pseq in (1, 2)))) == [(3, 1), (4, 2)]
+    keep_leading(chair, 100)  # node 3 said that it has applied nothing: it lags by four
+    assert numbered(chair.report(Mid(1, pe, 3))) == []
+    assert numbered(keep_leading(chair, 300)) == []
+    assert numbered(keep_leading(chair, 300)) == [(5, 3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.checkpoint_server import CheckpointServer, Kept
+from antiphon.bus.checkpoint_server import CheckpointServer, KeptCheckpoint
 from antiphon.bus.effects import (
     Append,
     Multicast,
@@ -59,7 +59,7 @@ def test_the_first_reign_of_an_empty_channel_begins_with_its_claim() -> None:
 def test_an_adopted_log_is_fetched_in_pages_started_and_then_committed() -> None:
     chair = Chair(entries=ticks(1, 5), committed=2, fetch_entries_max=2)
     chair.step()
-    epoch = chair.epoch = chair.superblock.epoch_claimed
+    epoch = chair.epoch = chair.epochs.epoch_claimed
     assert chair.step(Synced(1)) == [Send(1, m.Seal(epoch, 2))]
     assert chair.hear(m.SealOk(epoch, OLD, 0, 5, 2)) == [Send(1, m.FetchLog(epoch, 3))]
     assert chair.hear(m.FetchLogReply(epoch, 3, ticks(3, 4), 5)) == [Send(1, m.FetchLog(epoch, 5))]
@@ -74,7 +74,7 @@ def test_an_adopted_log_is_fetched_in_pages_started_and_then_committed() -> None
 def test_the_base_may_move_while_a_log_is_adopted() -> None:
     chair = Chair(entries=ticks(1, 5), committed=2, fetch_entries_max=2)
     chair.step()
-    epoch = chair.epoch = chair.superblock.epoch_claimed
+    epoch = chair.epoch = chair.epochs.epoch_claimed
     chair.step(Synced(1))
     chair.hear(m.SealOk(epoch, OLD, 0, 5, 2))
     chair.commit_server.log.forget(4)
@@ -101,7 +101,7 @@ def test_a_base_beyond_what_a_reign_has_committed_is_not_of_its_order() -> None:
 def test_what_was_adopted_is_not_committed_before_it_is_held_in_the_new_epoch() -> None:
     chair = Chair(entries=ticks(1, 2))
     chair.step()
-    chair.epoch = chair.superblock.epoch_claimed
+    chair.epoch = chair.epochs.epoch_claimed
     chair.step(Synced(1))
     chair.hear(m.SealOk(chair.epoch, OLD, 0, 2, 0))
     chair.hear(m.FetchLogReply(chair.epoch, 1, ticks(1, 2), 2))
@@ -315,7 +315,7 @@ def test_who_leads_and_has_no_checkpoint_to_give_calls_for_one() -> None:
     chair.commit_server.log.reset(1)
     marks = kinds_in(keep_leading(chair, 200)).count(EntryKind.CHECKPOINT_MARK)
     assert marks == 1, "one, until it is stable"
-    checkpoints.stable = Kept(9, bytes(16), 1)
+    checkpoints.stable = KeptCheckpoint(9, bytes(16), 1)
     assert EntryKind.CHECKPOINT_MARK not in kinds_in(keep_leading(chair, 200))
 
 
@@ -380,7 +380,7 @@ def test_a_sequencer_follows_as_soon_as_it_hears_a_higher_epoch(message: m.BusMe
 def test_a_sequencer_follows_when_its_own_commit_server_promised_another() -> None:
     chair = Chair()
     chair.lead()
-    chair.superblock.promised = make_epoch(9, 2)
+    chair.epochs.promised = make_epoch(9, 2)
     chair.step()
     assert chair.sequencer.state is State.FOLLOWER
 

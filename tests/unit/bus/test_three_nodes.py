@@ -34,7 +34,7 @@ from antiphon.bus.effects import (
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.schema import Machine, heard_by
@@ -58,7 +58,7 @@ class Life:
         run_id = b"node%02d, life%04d" % (node, number)
         recovered = recover(disk.found(), self.payloads)
         self.replica = Replica(world.config, node, run_id, self.payloads, JournalCounter(), recovered)
-        self.producer = Producer(world.config, node, run_id)
+        self.producer = BusProducer(world.config, node, run_id)
         self.is_alive = True
         self.is_syncing = False
         self.applied_upto = 0

@@ -20,7 +20,7 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.client_manager.repetition import said_again
 from antiphon.ids import make_epoch
@@ -43,7 +43,7 @@ class Road:
         made = self.channel.order(of_node(CreateDestination(kind=1, name="known", settings="{}")))
         assert made == KNOWN
         self.stage = Stage()
-        self.producer = Producer(GroupConfig.of("a", (DOOR,)), DOOR, b"run of the door.", again=said_again)
+        self.producer = BusProducer(GroupConfig.of("a", (DOOR,)), DOOR, b"run of the door.", again=said_again)
         self.said: list[m.Data] = []
         self.doubted: list[int] = []
         self.hear(m.Heartbeat(EPOCH, self.last, 0, 1, self.last, True))

@@ -16,7 +16,7 @@ from antiphon.bus.effects import Received, Submitted
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, Data, Envelopes, ServerStatus
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
@@ -138,7 +138,7 @@ class BusRunner:
         run_id = self._chance.randbytes(16)
         disk_id = disk.disk_id if disk is not None else NO_DISK
         carrier = Carrier(hall.world, hall.watch, hall.config, node, run_id, disk_id)
-        producer = Producer(hall.config, node, run_id)
+        producer = BusProducer(hall.config, node, run_id)
         if disk is None:
             machines = Station(hall.config, node, producer, disk_id=disk_id, carry=carrier.carry)
         else:

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
-from antiphon.bus.producer import Producer
+from antiphon.bus.producer import BusProducer
 from antiphon.ids import Mid
 from antiphon.journal.format import segment_name, spare_name
 from antiphon.journal.memory_disk import MemoryDisk
@@ -20,16 +20,16 @@ from antiphon.sim.world import Violation, World
 from antiphon.wire.commands import CommandKind, LogTime, Outcome, OutcomeCode, encode_command
 
 
-def a_producer() -> Producer:
-    return Producer(GroupConfig.of("main", (1, 2, 3)), 2, bytes(16))
+def a_producer() -> BusProducer:
+    return BusProducer(GroupConfig.of("main", (1, 2, 3)), 2, bytes(16))
 
 
 def test_containers_are_found_wherever_a_machine_keeps_them() -> None:
     producer = a_producer()
     producer._exceptions = [Outcome(n, 1, OutcomeCode.REFUSED) for n in range(3)]
     sizes = {one.name: one.size for one in containers({"a": deque([producer])})}
-    assert sizes["Producer._exceptions"] == 3
-    assert sizes["Producer._sent"] == sizes["Producer._unconfirmed"] == 0
+    assert sizes["BusProducer._exceptions"] == 3
+    assert sizes["BusProducer._sent"] == sizes["BusProducer._unconfirmed"] == 0
 
 
 def test_what_is_kept_at_rest_is_bounded_by_a_constant() -> None:
@@ -38,7 +38,7 @@ def test_what_is_kept_at_rest_is_bounded_by_a_constant() -> None:
     producer._exceptions = [Outcome(n, 1, OutcomeCode.REFUSED) for n in range(AT_REST)]
     rest.at_rest("node 2", [producer])
     producer._exceptions += [Outcome(99, 1, OutcomeCode.REFUSED)]
-    with pytest.raises(Violation, match=r"at rest Producer\._exceptions of node 2 holds 25, at most 24"):
+    with pytest.raises(Violation, match=r"at rest BusProducer\._exceptions of node 2 holds 25, at most 24"):
         rest.at_rest("node 2", [producer])
 
 
