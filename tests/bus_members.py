@@ -26,6 +26,7 @@ from antiphon.runtime.cluster_data import free_ports
 from antiphon.transport.key_file import generate_key_file
 from antiphon.transport.sockets import open_multicast
 from antiphon.wire.lanes import Lane
+from tests.processes import ROOT
 
 READY_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
@@ -53,11 +54,12 @@ class MemberProcess:
         self.errors = errors
         with errors.open("a") as stderr:
             self.process = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "antiphon.runtime.bus_member", str(config)],
+                [*wrapper, sys.executable, "-m", "tests.bus_member", str(config)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 bufsize=0,
+                cwd=ROOT,
             )
         self._lines = 0
         self._unread = b""

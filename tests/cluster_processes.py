@@ -28,7 +28,7 @@ import antiphon
 from antiphon.cluster.config_file import read
 from antiphon.cluster.topology import ClusterSpec
 from antiphon.errors import AntiphonError
-from tests.processes import ANTIPHON
+from tests.processes import ANTIPHON, ROOT
 
 READY_SECONDS: Final = 120.0
 END_SECONDS: Final = 60.0
@@ -117,16 +117,14 @@ class ClusterProcess:
             self.nodes[row["name"]] = NodeLife(row["name"], row["pid"])
         return self
 
-    def _launch(
-        self, command: list[str], environment: dict[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
+    def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
         with self.errors.open("a") as errors:
             return subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                cwd=ROOT,
             )
 
     def _ready_line(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -140,20 +138,21 @@ class ClusterProcess:
         told: dict[str, Any] = json.loads(line)
         return told
 
-    async def restart(self, *names: str, environment: dict[str, str] | None = None) -> None:
-        """Start nodes that have ended, and wait until each says that it is ready."""
-        started = {name: self._launch_node(name, environment) for name in names}
+    async def restart(self, *names: str, failpoints: str = "") -> None:
+        """Start nodes that have ended, and wait until each is ready; for `failpoints` see that module."""
+        started = {name: self._launch_node(name, failpoints) for name in names}
         for name, process in started.items():
             self.nodes[name] = NodeLife(name, process.pid, process)
         for process in started.values():
             # In a thread: clients in this process go on.
             await asyncio.to_thread(self._ready_line, process)
 
-    def _launch_node(self, name: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def _launch_node(self, name: str, failpoints: str = "") -> subprocess.Popen[bytes]:
         assert not self.nodes[name].is_alive, f"{name} lives"
         self._forget(name)
-        node = [*ANTIPHON, "node", name, "--config", str(self.data / "cluster.toml"), "--json"]
-        return self._launch([*DYING_WITH_US, *node, *self._fault_options], environment)
+        program = [sys.executable, "-m", "tests.failpoints", failpoints] if failpoints else ANTIPHON
+        node = [*program, "node", name, "--config", str(self.data / "cluster.toml"), "--json"]
+        return self._launch([*DYING_WITH_US, *node, *self._fault_options])
 
     def _forget(self, name: str) -> None:
         if life := self.nodes.pop(name, None):

@@ -17,6 +17,8 @@ from typing import Any
 READY_SECONDS = 120.0
 STOP_SECONDS = 60.0
 
+# Processes start here, so that they find the programs of the tests.
+ROOT = Path(__file__).parents[1]
 ANTIPHON = [sys.executable, "-m", "antiphon.cli.main"]
 
 

@@ -68,7 +68,6 @@ NodeEffect = (
     | door.CloseConnection
     | door.PauseReading
     | door.ResumeReading
-    | door.Reached
 )
 
 

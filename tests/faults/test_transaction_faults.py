@@ -90,7 +90,7 @@ async def trial(
     others.go_on()
     fate = "committed" if is_committed else "rolled back"
     print(f"{name} killed at {step}: {fate}, no locks after {took:.1f} s")
-    await cluster.restart(name, environment=_failpoints(step) if name == held_at else None)
+    await cluster.restart(name, failpoints=_held(step) if name == held_at else "")
     await cluster.synchronized()
 
 
@@ -101,15 +101,15 @@ async def _transfer(bank: Bank, session: antiphon.Session, taker: antiphon.Consu
             return coin_moved
 
 
-def _failpoints(*steps: str) -> dict[str, str]:
-    return {"ANTIPHON_FAILPOINTS": ",".join([f"{step}=hold:{HOLD_SECONDS:g}" for step in steps])}
+def _held(*steps: str) -> str:
+    return ",".join([f"{step}=hold:{HOLD_SECONDS:g}" for step in steps])
 
 
 async def held_up_at(cluster: ClusterProcess, *steps: str) -> None:
     """From now on commits are held up at the first client manager, at these steps."""
     name = cluster.client_managers[0]
     cluster.kill(name)
-    await cluster.restart(name, environment=_failpoints(*steps))
+    await cluster.restart(name, failpoints=_held(*steps))
 
 
 def run(folder: Path, cases: Iterable[str], trials: int) -> None:

@@ -422,7 +422,7 @@ def test_a_client_whose_client_manager_dies_during_the_commit_learns_the_truth(
                 fates = set()
                 for step in ("tx.decide", "tx.finish"):
                     cluster.kill(killed)
-                    await cluster.restart(killed, environment={"ANTIPHON_FAILPOINTS": f"{step}=kill"})
+                    await cluster.restart(killed, failpoints=f"{step}=kill")
                     url = f"antiphon://{where[killed]},{where[spared]}"
                     async with antiphon.connect(url) as ours, ours.session(transacted=True) as session:
                         await session.producer(near).send(step.encode())

@@ -25,7 +25,7 @@ What it leaves to others
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import Final, NamedTuple
@@ -38,7 +38,6 @@ from antiphon.client_manager.admission import (
     check_transaction,
 )
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
-from antiphon.client_manager.effects import Proceed, Reached
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.session import Lane, LaneState, Session
 from antiphon.client_manager.session_service import SessionService
@@ -62,13 +61,6 @@ from antiphon.wire.transactions import (
     PrepareTransaction,
     ResolveTransaction,
 )
-
-PREPARE: Final = "tx.prepare"
-DECIDE: Final = "tx.decide"
-FINISH: Final = "tx.finish"
-FORGET: Final = "tx.forget"
-FAILPOINTS: Final = (PREPARE, DECIDE, FINISH, FORGET)
-"""Where a commit can be held up: before each of these is ordered."""
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -218,9 +210,6 @@ class Coordination:
         self._unfinished: Counter[int] = Counter()
         self._preparing = _Patience(settings.prepare_wait_ms)
         self._finishing = _Patience(settings.finish_wait_ms)
-        # What goes on when a failpoint is left, by the key under which it was said to be reached.
-        self._held: dict[int, Callable[[], None]] = {}
-        self._points = 0
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -252,8 +241,7 @@ class Coordination:
         # Nothing is prepared before the home channel knows the session. Else, if it was asked meanwhile what
         # it has decided, it could not keep in mind that it said no; and our word to decide, coming late
         # together with the session's opening, would be obeyed.
-        begin = partial(self._pass, PREPARE, transaction, self._prepare)
-        transaction.lanes[home].when_opened(begin)
+        transaction.lanes[home].when_opened(partial(self._prepare, transaction))
 
     def _check_commit(self, session: Session, key: Key, wish: TransactionCommit) -> None:
         check_transaction(wish.transaction)
@@ -403,7 +391,7 @@ class Coordination:
     def _all_are_ready(self, transaction: _Transaction) -> None:
         self._preparing.end(transaction)
         transaction.stage = Stage.DECIDING
-        self._pass(DECIDE, transaction, self._decide)
+        self._decide(transaction)
 
     def _give_up(self, transaction: _Transaction, text: str) -> None:
         """One channel cannot. No decision was ordered, so none can be to commit (T2)."""
@@ -496,7 +484,7 @@ class Coordination:
 
     def _carry_out(self, transaction: _Transaction, fate: TransactionFate, text: str) -> None:
         self._decided(transaction, fate, text)
-        self._pass(FINISH, transaction, self._finish)
+        self._finish(transaction)
 
     def _finish(self, transaction: _Transaction) -> None:
         if transaction.participants:
@@ -527,7 +515,7 @@ class Coordination:
     def _finished(self, transaction: _Transaction) -> None:
         self._answer(transaction)
         if transaction.fate == TransactionFate.COMMITTED and transaction.is_complete:
-            self._pass(FORGET, transaction, self._forget)
+            self._forget(transaction)
         else:
             self._over(transaction)
 
@@ -574,21 +562,6 @@ class Coordination:
             self._give_up(transaction, f"channel {silent} did not answer in time")
         for transaction in self._finishing.over(now_ns):
             self._answer(transaction)
-
-    # -- failpoints ------------------------------------------------------------
-
-    def _pass(self, step: str, transaction: _Transaction, go_on: Callable[[_Transaction], None]) -> None:
-        """Go on, unless a test wants to see what happens when it takes long."""
-        if step not in self._settings.failpoints or transaction.commit is None:
-            go_on(transaction)
-            return
-        self._points += 1
-        self._held[self._points] = partial(go_on, transaction)
-        self._outbox.do(Reached(step, self._points))
-
-    def proceed(self, event: Proceed) -> None:
-        """A failpoint is left."""
-        self._held.pop(event.key)()
 
 
 def _weight_of(part: TransactionPart) -> int:

@@ -83,13 +83,6 @@ class Answered:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Proceed:
-    """What was `Reached` under this key may go on."""
-
-    key: int
-
-
 FromChannel = (
     EnvelopeCommitted
     | EnvelopeConfirmed
@@ -120,7 +113,6 @@ Event = (
     | WriteUnblocked
     | Ticked
     | Answered
-    | Proceed
     | ChannelEvent
 )
 
@@ -204,14 +196,6 @@ class AskNode:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """Tell whoever set this failpoint that it is reached. It waits for `Proceed`."""
-
-    step: str
-    key: int
-
-
 Effect = (
     SendFrames
     | AdmitConnection
@@ -222,5 +206,4 @@ Effect = (
     | SendToPrimary
     | SendToReplica
     | AskNode
-    | Reached
 )

@@ -68,7 +68,6 @@ from antiphon.client_manager.effects import (
     Effect,
     Event,
     FramesReceived,
-    Proceed,
     Ticked,
     WriteBlocked,
     WriteUnblocked,
@@ -199,7 +198,6 @@ class ClientManager:
             WriteUnblocked: self._on_write_unblocked,
             Ticked: lambda event: None,
             Answered: self._on_answered,
-            Proceed: self._coordination.proceed,
         }
 
     def _channel_handlers(self) -> dict[type[Any], Callable[[str, Any], None]]:

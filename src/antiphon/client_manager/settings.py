@@ -100,9 +100,6 @@ class ClientManagerSettings:
     transactions_max: int = 8
     """Commits of one session that some channel has not carried out yet."""
 
-    failpoints: frozenset[str] = frozenset()
-    """Steps of a commit that are held up, for tests; see `coordination.FAILPOINTS`."""
-
     window_bytes: int = 4 * MIB
     """Published but not yet confirmed, for each session and channel. A client is told, and keeps to it."""
 

@@ -35,7 +35,6 @@ from antiphon import clock
 from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
-from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.cluster.agreement import Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
 from antiphon.cluster.topology import ClusterSpec, NodeSpec
@@ -56,7 +55,6 @@ from antiphon.runtime.cluster_data import (
 )
 from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.embedded import stop_signal
-from antiphon.runtime.failpoints import before, failpoints_of
 from antiphon.runtime.late_words import LateWords
 from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.memory import collect_seldom
@@ -331,7 +329,6 @@ class _NoClients:
 
 
 async def _serve_clients(life: _Life) -> int:
-    failpoints = failpoints_of(os.environ)
     node = start_client_manager(
         life.identity,
         ClientManagerStart(
@@ -344,7 +341,6 @@ async def _serve_clients(life: _Life) -> int:
             members=tuple(
                 Member(one.name, one.number, one.role, one.channel, one.rank) for one in life.spec.nodes
             ),
-            settings=ClientManagerSettings(failpoints=frozenset(failpoints)),
             cluster_id=life.spec.cluster_id.hex(),
         ),
     )
@@ -359,7 +355,7 @@ async def _serve_clients(life: _Life) -> int:
         node.channels[line.group.group].producer.window_bytes_max = line.transport.window_bytes
         flushes.append(port.flush)
     with _until_failure(runner, lambda: None):
-        runner.begin_in(carry_out, flushes, before(client_port, failpoints, runner.take))
+        runner.begin_in(carry_out, flushes, client_port)
         node.standing.is_established = True
         _look_for_notices(life, node)
         await _wait_for_channels(life, runner, node)

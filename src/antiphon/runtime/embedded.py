@@ -8,8 +8,8 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from antiphon.errors import AntiphonError
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.node import EMBEDDED_ROLE
 from antiphon.runtime.disk import FileDisk
-from antiphon.runtime.failpoints import Rule, before, failpoints_of
 from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.network import ClientPort
 from antiphon.runtime.node_runner import NodeRunner
@@ -55,26 +54,18 @@ async def _run(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], 
             run_id=secrets.token_bytes(16),
             start_s=int(time.time()),
         )
-        failpoints = failpoints_of(os.environ)
-        started = start(disk, settings.journal, identity, _with_failpoints(settings.start, failpoints))
+        started = start(disk, settings.journal, identity, settings.start)
         for note in (*disk.notes, *started.notes):
             log.warning("%s", note)
-        return await _serve(settings, disk, started, failpoints, announce)
+        return await _serve(settings, disk, started, announce)
     finally:
         disk.close()
-
-
-def _with_failpoints(start: StartSettings, failpoints: Mapping[str, Rule]) -> StartSettings:
-    if not failpoints or start.client_manager is None:
-        return start
-    return replace(start, client_manager=replace(start.client_manager, failpoints=frozenset(failpoints)))
 
 
 async def _serve(
     settings: EmbeddedSettings,
     disk: FileDisk,
     started: StartedNode,
-    failpoints: Mapping[str, Rule],
     announce: Callable[[dict[str, Any]], None],
 ) -> int:
     runner = NodeRunner(started.node)
@@ -87,7 +78,7 @@ async def _serve(
     )  # fmt: skip
     stop = stop_signal()
     try:
-        runner.begin({channel: storage}, before(port, failpoints, runner.take))
+        runner.begin({channel: storage}, port)
         await runner.serving
         await port.start(settings.host, settings.port)
         announce(_ready(settings, started, port))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from antiphon.bus.messages import InDoubt
-from antiphon.client_manager.coordination import DECIDE, FAILPOINTS, FINISH
-from antiphon.client_manager.effects import Proceed, Reached, SubmitEnvelope
+from antiphon.client_manager.effects import SubmitEnvelope
 from antiphon.errors import SessionClosed
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
@@ -25,6 +26,7 @@ from antiphon.wire.transactions import (
     Participant,
     PrepareTransaction,
 )
+from tests.failpoints import Proceed, hold_up
 from tests.planted.catalogue import planted
 from tests.unit.client_manager.deal import (
     COMMITTED,
@@ -449,54 +451,75 @@ def test_a_session_that_is_closed_meanwhile_is_rolled_back() -> None:
     assert deal.is_idle()
 
 
-# -- failpoints, and a planted bug ---------------------------------------------------------------------
+# -- commits that are held up, and a planted bug -------------------------------------------------------
 
 
-def test_a_commit_can_be_held_up_before_each_step_while_others_go_on() -> None:
-    expected = {
-        "tx.prepare": CommandKind.TX_PREPARE,
-        "tx.decide": CommandKind.TX_DECIDE,
-        "tx.finish": CommandKind.TX_FINISH,
-        "tx.forget": CommandKind.TX_FORGET,
-    }
-    assert tuple(expected) == FAILPOINTS
-    for step, kind in expected.items():
-        deal = Deal(failpoints=frozenset((step,)), prepare_wait_ms=60_000)
-        deal.commit()
-        deal.confirm_all()
-        (reached,) = deal.of_kind(Reached)
-        assert reached.step == step
-        seen = [kind for effect in deal.of_kind(SubmitEnvelope) for kind in kinds_in(effect)]
-        assert kind not in seen
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Proceed]]:
+    """Holds commits up before a step; those that have reached it are in the list."""
 
-        other = deal.open_session()
-        deal.say(1, frames.Command(channel=HOME, command=publish_bytes(other)))
-        deal.confirm_all()
-        assert deal.heard_of(frames.Confirm)[-1].session == other
+    def hold_up_at(step: str) -> list[Proceed]:
+        reached: list[Proceed] = []
+        hold_up(monkeypatch, (step,), reached.append)
+        return reached
 
-        deal.step(Proceed(reached.key))
-        deal.confirm_all()
-        seen = [kind for effect in deal.of_kind(SubmitEnvelope) for kind in kinds_in(effect)]
-        assert seen.count(kind) == 1
-        assert [fate for _, fate, _ in deal.answers()] == [COMMITTED]
-        assert deal.is_idle()
+    return hold_up_at
 
 
-def test_a_decision_that_is_held_up_for_too_long_is_not_ordered_any_more() -> None:
-    deal = Deal(failpoints=frozenset((DECIDE,)))
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        ("tx.prepare", CommandKind.TX_PREPARE),
+        ("tx.decide", CommandKind.TX_DECIDE),
+        ("tx.finish", CommandKind.TX_FINISH),
+        ("tx.forget", CommandKind.TX_FORGET),
+    ],
+)
+def test_a_commit_can_be_held_up_before_each_step_while_others_go_on(
+    step: str, kind: CommandKind, hold: Callable[[str], list[Proceed]]
+) -> None:
+    reached = hold(step)
+    deal = Deal(prepare_wait_ms=60_000)
+    deal.commit()
+    deal.confirm_all()
+    (proceed,) = reached
+    assert proceed.step == step
+    assert kind not in [kind for effect in deal.of_kind(SubmitEnvelope) for kind in kinds_in(effect)]
+
+    other = deal.open_session()
+    deal.say(1, frames.Command(channel=HOME, command=publish_bytes(other)))
+    deal.confirm_all()
+    assert deal.heard_of(frames.Confirm)[-1].session == other
+
+    deal.step(proceed)
+    deal.confirm_all()
+    seen = [kind for effect in deal.of_kind(SubmitEnvelope) for kind in kinds_in(effect)]
+    assert seen.count(kind) == 1
+    assert [fate for _, fate, _ in deal.answers()] == [COMMITTED]
+    assert deal.is_idle()
+
+
+def test_a_decision_that_is_held_up_for_too_long_is_not_ordered_any_more(
+    hold: Callable[[str], list[Proceed]],
+) -> None:
+    reached = hold("tx.decide")
+    deal = Deal()
     deal.commit()
     deal.settle(OTHER)
-    (reached,) = deal.of_kind(Reached)
+    (proceed,) = reached
     deal.tell(InDoubt(session=deal.session, transaction=1, home=HOME, messages=2), channel=OTHER)
     deal.settle(HOME, NO)
     deal.confirm_all()
-    deal.step(Proceed(reached.key))
+    deal.step(proceed)
     assert [fate for _, fate, _ in deal.answers()] == [ROLLED_BACK]
     assert deal.is_idle()
 
 
-def test_who_waits_is_told_what_was_decided_though_carrying_it_out_is_held_up() -> None:
-    deal = Deal(failpoints=frozenset((FINISH,)))
+def test_who_waits_is_told_what_was_decided_though_carrying_it_out_is_held_up(
+    hold: Callable[[str], list[Proceed]],
+) -> None:
+    hold("tx.finish")
+    deal = Deal()
     deal.commit()
     deal.confirm_all()
     assert deal.answers() == []

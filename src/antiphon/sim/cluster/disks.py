@@ -16,7 +16,6 @@ from typing import Protocol
 from antiphon.bus import effects as bus
 from antiphon.bus.effects import CopyRecord, DataRecord, OrderRecord, SuperblockRecord
 from antiphon.bus.ports import JournalCounter, Payloads
-from antiphon.bus.tally import Tally
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
 from antiphon.journal.checkpoint_line import CheckpointLine
@@ -27,6 +26,7 @@ from antiphon.journal.payload_index import PayloadIndex
 from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import Recovered, Stored
 from antiphon.sim.checkers.watch import Watch
+from antiphon.sim.cluster.tally import Tally
 from antiphon.sim.disk import DiskHabits, SimDisk
 from antiphon.sim.image import Record
 from antiphon.sim.storage import ChannelStorage

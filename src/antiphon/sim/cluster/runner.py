@@ -20,14 +20,14 @@ from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
-from antiphon.bus.station import Station
-from antiphon.bus.tally import Tally
 from antiphon.ids import Mid
 from antiphon.sim.checkers.watch import NodeFacts, Watch
 from antiphon.sim.cluster.carrier import Carrier
 from antiphon.sim.cluster.disks import NodeDisk, Storage, SyncFailed
 from antiphon.sim.cluster.links import LinkHabits, Links
 from antiphon.sim.cluster.refusals import RefusingTally, refusals
+from antiphon.sim.cluster.station import Station
+from antiphon.sim.cluster.tally import Tally
 from antiphon.sim.disk import PowerLost
 from antiphon.sim.image import Image
 from antiphon.sim.trace import summary

@@ -9,10 +9,10 @@ import pytest
 from antiphon.bus import effects as bus
 from antiphon.bus.effects import Append, DataRecord, OrderRecord, SuperblockRecord
 from antiphon.bus.ports import JournalCounter
-from antiphon.bus.tally import Tally
 from antiphon.ids import Mid
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.cluster.disks import RecordDisk, RecordStorage
+from antiphon.sim.cluster.tally import Tally
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.world import MILLISECOND_NS, World
 

@@ -1,6 +1,6 @@
 """A member of one channel in a process of its own: the bus with real sockets and a real disk, no clients.
 
-    python -m antiphon.runtime.bus_member CONFIG.json
+    python -m tests.bus_member CONFIG.json
 
 For tests and the bench. Prints a JSON line when its disk and its sockets are open, takes commands on
 standard input (see `bus_load.py`), and stops in order on SIGTERM or when its input ends. A member without
@@ -45,14 +45,11 @@ from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import RecoveredReplica, recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
-from antiphon.bus.station import Station
-from antiphon.bus.tally import Tally
 from antiphon.errors import AntiphonError, Damaged, Unreadable
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
 from antiphon.journal.recovery import Recovered
 from antiphon.node import InChannel
-from antiphon.runtime.bus_load import BusDesk
 from antiphon.runtime.bus_port import BusPort, CarryOut
 from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.embedded import stop_signal
@@ -60,12 +57,15 @@ from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
+from antiphon.sim.cluster.station import Station
+from antiphon.sim.cluster.tally import Tally
 from antiphon.startup import Identity, can_do_without_disk, open_disk
 from antiphon.transport.interface import Peer, Transport, TransportSettings
 from antiphon.transport.key_file import read_key_file
 from antiphon.transport.kinds import make_transport
 from antiphon.wire.commands import iterate_commands
 from antiphon.wire.lanes import Lane
+from tests.bus_load import BusDesk
 
 log = logging.getLogger("antiphon.member")
 
@@ -379,7 +379,7 @@ def main(arguments: list[str]) -> int:
     """Run until told to stop; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if len(arguments) != 1:
-        print("usage: python -m antiphon.runtime.bus_member CONFIG.json", file=sys.stderr)
+        print("usage: python -m tests.bus_member CONFIG.json", file=sys.stderr)
         return 2
     try:
         settings = MemberSettings.read(Path(arguments[0]))

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from antiphon.bus.effects import EnvelopeConfirmed, EnvelopeUncertain, Submitted
-from antiphon.runtime.bus_load import BusDesk
 from antiphon.wire.commands import count_of, iterate_commands
+from tests.bus_load import BusDesk
 
 
 class Hall:
