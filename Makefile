@@ -18,7 +18,7 @@ SEEDS ?= 500
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick test-long setup check format sim fuzz bench clean
+.PHONY: help run test quick test-long setup check format generate sim fuzz bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -47,6 +47,9 @@ check: $(VENV)/.installed-dev ## lint, format, types
 format: $(VENV)/.installed-dev ## let ruff format everything and repair what it safely can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+generate: $(VENV)/.installed-dev ## write the blocking face anew from the asyncio one
+	$(BIN)/python tools/blocking_face.py
 
 sim: $(VENV)/.installed-run ## simulate the bus under faults (SEEDS=500)
 	@exec $(BIN)/antiphon sim bus --seeds $(SEEDS) $(ARGS)

@@ -9,12 +9,32 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import AbstractAsyncContextManager, contextmanager
+from itertools import islice
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from antiphon import errors
+from antiphon.client import block
 
 T = TypeVar("T")
+S = TypeVar("S")
+OpenedT = TypeVar("OpenedT", bound=block.Block)
+
+ROWS_AT_ONCE = 1_000
+"""Bodies handed from the caller's thread to the loop's: going over costs as much as sending a few."""
+
+# Nothing has to be waited for to take these; or they are no bodies, and refused.
+_ALL_THERE = (list, tuple, str, bytes, bytearray, memoryview, Mapping)
 
 
 class PublishUncertain(errors.PublishUncertain):
@@ -179,6 +199,69 @@ class LoopThread:
         blocking._loop = self
         return blocking
 
+    @classmethod
+    def with_opened(cls, inner: OpenedT) -> tuple[LoopThread, OpenedT]:
+        """A new loop, in which this was opened."""
+        loop = cls()
+        try:
+            return loop, loop.open(lambda: inner)
+        except BaseException:
+            loop.end()
+            raise
+
+    def open(self, make: Callable[[], OpenedT]) -> OpenedT:
+        """Make this in the loop's thread, and open it."""
+
+        async def opened() -> OpenedT:
+            return await make()
+
+        return self.run(opened())
+
+    def close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close this. When the loop is over, everything in it is closed."""
+        if not self.is_over:
+            self.run(close())
+
+    def look(self, look: Callable[[], T]) -> T:
+        """What the loop's thread sees."""
+
+        async def looked() -> T:
+            return look()
+
+        return self.run(looked())
+
+    def taken(self, values: Iterable[T]) -> Iterable[T]:
+        """The same, but for an iterator: what it gives is taken in the caller's thread."""
+        return list(values) if isinstance(values, Iterator) else values
+
+    def each(self, values: AsyncIterator[S], face: Callable[[S], T]) -> Iterator[T]:
+        """What comes one by one."""
+
+        async def following() -> S | None:
+            return await anext(values, None)
+
+        async def closed() -> None:
+            if isinstance(values, AsyncGenerator):
+                await values.aclose()
+
+        try:
+            while (value := self.run(following())) is not None:
+                yield face(value)
+        finally:
+            self.leave(closed())
+
+    @contextmanager
+    def block(self, inner: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """What `async with` does."""
+        entered = self.run(inner.__aenter__())
+        try:
+            yield entered
+        except BaseException as error:
+            if not self.is_over:
+                self.run(inner.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self.run(inner.__aexit__(None, None, None))
+
     def call(self, action: Callable[..., Any], *args: Any) -> None:
         """Do this soon in the loop's thread, in the order of asking."""
         if threading.current_thread() is self._thread:
@@ -218,3 +301,100 @@ class LoopThread:
             self._is_ended = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+
+# -- the classes of the face -----------------------------------------------------------------------
+
+
+class Face(Generic[T]):
+    """A class of the asyncio face, whose calls wait."""
+
+    def __init__(self, loop: LoopThread, inner: T) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Block(Face[T]):
+    """A class whose objects an application uses for a while, and closes; they were opened by the call that
+    made them."""
+
+    def close(self) -> None:
+        """What the end of its block does."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except errors.AntiphonError:
+            # What went wrong inside says more than that the end went wrong too.
+            if kind is None:
+                raise
+
+
+# -- bodies that are taken from an iterable in the caller's thread, and sent in the loop's ---------
+
+
+def run_fed(
+    loop: LoopThread,
+    bodies: Iterable[Any],
+    send: Callable[[Any], Coroutine[Any, Any, T]],
+    at_once: int = ROWS_AT_ONCE,
+) -> T:
+    """Run what sends these, and wait for its result."""
+    if isinstance(bodies, _ALL_THERE) or not isinstance(bodies, Iterable):
+        return loop.run(send(bodies))
+    iterator, feed = iter(bodies), Feed()
+    call = loop.begin(send(feed.bodies()))
+    try:
+        while not call.is_done and (rows := feed.take(iterator, at_once)):
+            loop.run(feed.put(rows, call))
+    except BaseException:
+        call.abandon()
+        raise
+    loop.call(feed.end)
+    return loop.wait(call)
+
+
+class Feed:
+    """Bodies on their way from the thread that has them to the loop that sends them."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[list[Any] | None] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._error: Exception | None = None
+
+    def take(self, iterator: Iterator[Any], at_once: int) -> list[Any]:
+        """The next bodies; none when the iterable is at its end, or raised."""
+        try:
+            return list(islice(iterator, at_once))
+        except Exception as error:
+            self._error = error
+            return []
+
+    async def put(self, rows: list[Any], call: Call[Any]) -> None:
+        """Hand these over, once those before are taken. When sending has ended nobody takes them."""
+        while not self._room.is_set() and not call.is_done:
+            await call.progress(self._room.wait())
+        self._room.clear()
+        self._queue.put_nowait(rows)
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._queue.put_nowait(None)
+
+    async def bodies(self) -> AsyncIterator[Any]:
+        while (rows := await self._queue.get()) is not None:
+            self._room.set()
+            for body in rows:
+                yield body
+        if self._error is not None:
+            raise self._error

@@ -19,7 +19,7 @@ from antiphon.pipeline.options import ConnectionOptions
 from antiphon.pipeline.patience import PatientRanges, RetryPolicy
 
 if TYPE_CHECKING:
-    from antiphon.blocking.ranges import Ranges
+    from antiphon.blocking.face import Ranges
 
 GREET_S: Final = 5.0
 

@@ -16,7 +16,7 @@ from antiphon.errors import AntiphonError
 from antiphon.pipeline.patience import PatientRanges
 
 if TYPE_CHECKING:
-    from antiphon.blocking.ranges import Ranges
+    from antiphon.blocking.face import Ranges
     from antiphon.client.ranges import RangeDestination
 
 log = logging.getLogger("antiphon.pipeline")

@@ -32,7 +32,7 @@ from antiphon.errors import (
 )
 
 if TYPE_CHECKING:
-    from antiphon.blocking.ranges import Ranges
+    from antiphon.blocking.face import Ranges
     from antiphon.client.holds import HoldReport
     from antiphon.client.ranges import Bound, ChannelHead, Match, RangeDestination, RangePage
 

@@ -39,7 +39,7 @@ from pyspark.sql.datasource import (
 
 from antiphon.batch import Batch
 from antiphon.blocking import Connection, Producer
-from antiphon.blocking.staging import PartWriter
+from antiphon.blocking.face import PartWriter
 from antiphon.client.staged_parts import StagedPart
 from antiphon.client.staging import APPLICATION_BYTES_MAX
 from antiphon.errors import (

@@ -1,17 +1,138 @@
-"""Consumer: receives the messages of one destination."""
+"""The few calls of the blocking face that are more than a call of the asyncio face.
+
+Going to the loop's thread costs as much as twenty messages. So the loop lends the application's thread the
+messages that lie ready (`antiphon.client.lots`), and a pack in which a transaction gathers what is sent; see
+there for what both may rely on. The rest of the face is generated (`antiphon.blocking.face`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
-from antiphon.blocking.block import Block
-from antiphon.blocking.loop import LoopThread
-from antiphon.client import consumer as asynchronous
+from antiphon.batch.bodies import Sendable
+from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.blocking.loop import Block, LoopThread
+from antiphon.client.aio import Connection as AsyncConnection
+from antiphon.client.consumer import Consumer as AsyncConsumer
 from antiphon.client.core_consumer import Span
 from antiphon.client.durations import Duration
 from antiphon.client.lots import Lot
-from antiphon.errors import ConsumerClosed, LocalError
+from antiphon.client.producer import Producer as AsyncProducer
+from antiphon.client.receipts import Receipt
+from antiphon.client.session import Session as AsyncSession
+from antiphon.client.transacting import Pack
+from antiphon.client.transactions import ATTEMPTS, pauses
+from antiphon.errors import ConsumerClosed, LocalError, TransactionRolledBack
 from antiphon.message import MessageView
+from antiphon.values import PropertyValue
+
+T = TypeVar("T")
+
+
+class ConnectionByHand(Block[AsyncConnection]):
+    """A connection has the thread of its loop."""
+
+    def close(self) -> None:
+        """Close the sessions, each of which waits until everything in it is confirmed, then say goodbye.
+
+        >>> connection.close()
+        """
+        if self._loop.is_over:
+            return
+        try:
+            self._loop.run(self._inner.close())
+        finally:
+            self._loop.end()
+
+
+class SessionByHand(Block[AsyncSession]):
+    """What a transaction consists of happens in the caller's thread."""
+
+    def run_transaction(
+        self, function: Callable[[Self], T], attempts: int = ATTEMPTS, timeout: Duration | None = None
+    ) -> T:
+        """Call the function, commit, and return what it returned; repeat it if that was rolled back.
+
+        See `antiphon.Session.run_transaction`.
+
+        >>> session.run_transaction(lambda session: producer.send(consumer.receive().body))
+        """
+        for pause in pauses(attempts):
+            try:
+                with self._loop.block(self._inner.transaction(timeout)):
+                    return function(self)
+            except TransactionRolledBack:
+                time.sleep(pause)
+        with self._loop.block(self._inner.transaction(timeout)):
+            return function(self)
+
+
+class ProducerByHand(Block[AsyncProducer]):
+    """Sends of a transaction go to the loop once for many messages."""
+
+    def __init__(self, loop: LoopThread, inner: AsyncProducer) -> None:
+        super().__init__(loop, inner)
+        self._pack: Pack | None = None
+
+    def send(
+        self,
+        body: Sendable,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+        message_id: str | None = None,
+    ) -> Receipt:
+        """Send one message; return when it is stored. See `antiphon.Producer.send`.
+
+        >>> producer.send({"total": 12.5}, properties={"region": "EU"}, priority=7)
+        <Receipt 12 on a, ID:00000000000000000000000000000007-1@a>
+        """
+        pack = self._pack
+        if (
+            pack is not None
+            and isinstance(body, bytes)
+            and not properties
+            and key is correlation_id is reply_to is type is message_id is None
+            and priority == PRIORITY_DEFAULT
+            and persistent
+            and not self._loop.is_over
+            and (receipt := pack.add(body)) is not None
+        ):
+            return receipt
+        self._pack = None
+        sending = self._inner.send(
+            body,
+            properties=properties,
+            priority=priority,
+            key=key,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            type=type,
+            persistent=persistent,
+            timeout=timeout,
+            message_id=message_id,
+        )
+        if self._inner._transacted_lane is None:
+            return self._loop.run(sending)
+        receipt, self._pack = self._loop.run(self._send(sending))
+        return receipt
+
+    async def _send(self, sending: Coroutine[Any, Any, Receipt]) -> tuple[Receipt, Pack | None]:
+        """In the loop: send this, and let the application gather what it sends next by itself."""
+        receipt = await sending
+        lane = self._inner._transacted_lane
+        pack = lane.lend() if lane is not None else None
+        if lane is not None and pack is not None:
+            self._loop.lending[lane] = None
+        return receipt, pack
 
 
 class Message(MessageView):
@@ -40,30 +161,16 @@ class Message(MessageView):
         self._loop.run(acknowledge(self))
 
 
-class Consumer(Block):
-    """Receives the messages of one destination; `session.consumer` makes them. See `antiphon.Consumer`.
+class ConsumerByHand(Block[AsyncConsumer]):
+    """The loop is asked once for many messages."""
 
-    >>> for message in session.consumer("queue:orders"):
-    ...     print(message.body, message.properties)
-    """
-
-    def __init__(self, loop: LoopThread, consumer: asynchronous.Consumer) -> None:
-        self._loop = loop
-        self._consumer = consumer
-        self._intake = consumer._intake
+    def __init__(self, loop: LoopThread, inner: AsyncConsumer) -> None:
+        super().__init__(loop, inner)
+        self._intake = inner._intake
         self._lot: Lot | None = None
 
-    @property
-    def destination(self) -> str:
-        return self._consumer.destination
-
-    @property
-    def closed(self) -> bool:
-        """Was it closed, here or by the server?"""
-        return self._consumer.closed
-
     def receive(self, timeout: Duration | None = None) -> Message | None:
-        """The next message; None when none came within `timeout`. Without a timeout, wait for it.
+        """The next message; None when none came within `timeout`. See `antiphon.Consumer.receive`.
 
         In an auto session the message is acknowledged, in the background, when this returns.
 
@@ -80,7 +187,7 @@ class Consumer(Block):
         return Message._of(span.message(), self._loop)
 
     def receive_many(self, n: int, timeout: Duration | None = None) -> list[Message]:
-        """The next `n` messages; fewer, perhaps none, when no more came within `timeout`.
+        """The next `n` messages; fewer when no more came within `timeout`.
 
         In an auto session they are acknowledged, in the background, when this returns.
 
@@ -96,8 +203,7 @@ class Consumer(Block):
         """The messages as they come, until the consumer is closed.
 
         In an auto session a message is acknowledged when the next one is asked for, by the loop or by
-        `receive`, or by `message.ack()`. The message at which a loop is left stays unacknowledged and comes
-        again, however the loop is left: whoever wants one message more and then leaves says `message.ack()`.
+        `receive`, or by `message.ack()`. The message at which a loop is left comes again.
 
         >>> for message in consumer:
         ...     print(message.body)
@@ -106,19 +212,6 @@ class Consumer(Block):
         ...         break
         """
         return Iteration(self)
-
-    def close(self) -> None:
-        """Wait until the acknowledgements are confirmed, then receive nothing more.
-
-        Messages that were received and not acknowledged will be delivered again.
-
-        >>> consumer.close()
-        """
-        if not self._loop.is_over:
-            self._loop.run(self._consumer.close())
-
-    def __repr__(self) -> str:
-        return repr(self._consumer)
 
     # -- taking ----------------------------------------------------------------
 
@@ -158,7 +251,7 @@ class Iteration:
 
     __slots__ = ("_consumer", "_intake", "_last", "_loop", "_lot")
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: ConsumerByHand) -> None:
         self._consumer = consumer
         self._intake = consumer._intake
         self._loop = consumer._loop
