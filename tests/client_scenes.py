@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import antiphon
-from antiphon.client.ranges import RangeDestination, RangePage, Ranges
+from antiphon.client.aio.ranges import RangeDestination, RangePage, Ranges
 
 Rows = list[tuple[int, int, bytes]]
 """Number, destination and body of each."""

@@ -22,14 +22,14 @@ TARGET = SOURCE / "antiphon/blocking/face.py"
 
 # The classes, with the modules that they are in; those that are made later come first.
 CLASSES = {
-    "Admin": "antiphon.client.admin",
-    "Ranges": "antiphon.client.ranges",
-    "PartWriter": "antiphon.client.staged_parts",
-    "Staging": "antiphon.client.staging",
-    "Producer": "antiphon.client.producer",
-    "Consumer": "antiphon.client.consumer",
-    "Session": "antiphon.client.session",
-    "Connection": "antiphon.client.aio",
+    "Admin": "antiphon.client.aio.admin",
+    "Ranges": "antiphon.client.aio.ranges",
+    "PartWriter": "antiphon.client.aio.staging",
+    "Staging": "antiphon.client.aio.staging",
+    "Producer": "antiphon.client.aio.producer",
+    "Consumer": "antiphon.client.aio.consumer",
+    "Session": "antiphon.client.aio.session",
+    "Connection": "antiphon.client.aio.connection",
 }
 BY_HAND = "antiphon.blocking.by_hand"
 

@@ -11,16 +11,15 @@ async with antiphon.connect("antiphon://127.0.0.1:7420") as connection:
 from importlib.metadata import version as _version
 
 from antiphon import blocking
-from antiphon.client.admin import Admin
-from antiphon.client.aio import Connection, connect
-from antiphon.client.consumer import Consumer
-from antiphon.client.core_gathering import Row
-from antiphon.client.producer import Producer
-from antiphon.client.ranges import Ranges
-from antiphon.client.receipts import Receipt, Receipts
-from antiphon.client.session import Session
-from antiphon.client.staged_parts import StagedPart
-from antiphon.client.staging import Staging
+from antiphon.client.aio.admin import Admin
+from antiphon.client.aio.connection import Connection, connect
+from antiphon.client.aio.consumer import Consumer
+from antiphon.client.aio.producer import Producer
+from antiphon.client.aio.ranges import Ranges
+from antiphon.client.aio.session import Session
+from antiphon.client.aio.staging import StagedPart, Staging
+from antiphon.client.core.publication import Row
+from antiphon.client.core.receipts import Receipt, Receipts
 from antiphon.errors import (
     AccessDenied,
     AcknowledgeRefused,

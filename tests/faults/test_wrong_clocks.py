@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.client.ranges import RangeDestination, Ranges
+from antiphon.client.aio.ranges import RangeDestination, Ranges
 from tests.bus_members import has_multicast
 from tests.client_scenes import numbered, reading, run
 from tests.cluster_processes import ClusterProcess

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.client.core_consumer import FIRST_MESSAGES
+from antiphon.client.core.consumer import FIRST_MESSAGES
 from tests.client_scenes import numbered, run
 from tests.processes import Server
 

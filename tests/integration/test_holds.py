@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.client.ranges import RangeDestination, Ranges
+from antiphon.client.aio.ranges import RangeDestination, Ranges
 from antiphon.errors import AntiphonError, TransactionRolledBack
 from tests.bus_members import has_multicast
 from tests.client_scenes import numbered, reading, rows, run

@@ -185,7 +185,7 @@ def test_pure_modules_touch_no_clock_no_chance_and_no_world() -> None:
         ("ids.py", "from antiphon import wire"),
         ("bus/member.py", "from antiphon import connect"),
         ("bus/member.py", "from antiphon.message_manager import manager"),
-        ("client/core.py", "from antiphon.bus.messages import Data"),
+        ("client/core/client.py", "from antiphon.bus.messages import Data"),
         ("client_manager/manager.py", "from antiphon.message_manager.manager import MessageManager"),
         ("message_manager/delivery/delivery.py", "from antiphon.client_manager import session"),
         ("message_manager/state/destinations/queue.py", "from ....client_manager import session"),
@@ -204,7 +204,7 @@ def test_an_import_the_wrong_way_is_seen(path: str, text: str) -> None:
         ("wire/__init__.py", "from .frames import Hello"),
         ("wire/frames.py", "from ..ids import Mid"),
         ("message_manager/manager.py", "from antiphon.bus.messages import Entry"),
-        ("__init__.py", "from antiphon.client.connection import connect"),
+        ("__init__.py", "from antiphon.client.aio.connection import connect"),
         ("cli/main.py", "from antiphon import __version__"),
     ],
 )
@@ -237,10 +237,10 @@ def test_a_pure_module_may_sort_a_set_and_define_its_hash() -> None:
 def test_the_core_of_the_client_is_pure_and_its_faces_are_not() -> None:
     pure = [
         path
-        for path in ("core.py", "core_consumer.py", "connection.py", "__init__.py")
+        for path in ("core/client.py", "core/consumer.py", "aio/connection.py", "__init__.py")
         if is_pure(Module.parse(f"src/antiphon/client/{path}", ""))
     ]
-    assert pure == ["core.py", "core_consumer.py"]
+    assert pure == ["core/client.py", "core/consumer.py"]
 
 
 def test_the_machines_of_the_transport_are_pure_and_its_rim_is_not() -> None:

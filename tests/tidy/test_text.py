@@ -34,7 +34,6 @@ CODE_FROM_BYTES_CALLS = {"eval", "exec"}
 TWICE = """
 Answered
 Arrived
-Attempt
 Block
 Browsing
 ChannelStorage
@@ -45,21 +44,16 @@ ConsumerEnded
 Deliver
 Delivery
 Envelopes
-Fate
 Faults
 Hall
 Holder
 Kept
 Lane
 Ledger
-Line
-Link
 Lookups
 Member
 Message
 NodeRunner
-Outbox
-Owner
 Part
 PublishUncertain
 RangeAsk
@@ -67,17 +61,12 @@ RangePage
 RangeTold
 Ranges
 Record
-Requests
 Session
-Span
 StagedPart
 Stored
 Streams
 Subscription
-Taken
 Ticked
-Ticket
-Transactions
 Uncommitted
 Wish
 _Asked

@@ -1,8 +1,8 @@
 """The few calls of the blocking face that are more than a call of the asyncio face.
 
 Going to the loop's thread costs as much as twenty messages. So the loop lends the application's thread the
-messages that lie ready (`antiphon.client.lots`), and a pack in which a transaction gathers what is sent; see
-there for what both may rely on. The rest of the face is generated (`antiphon.blocking.face`).
+messages that lie ready (`antiphon.client.aio.lots`), and a pack in which a transaction gathers what is sent
+(`antiphon.client.aio.transacting`). The rest of the face is generated (`antiphon.blocking.face`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Self, TypeVar
 from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.blocking.loop import Block, LoopThread
-from antiphon.client.aio import Connection as AsyncConnection
-from antiphon.client.consumer import Consumer as AsyncConsumer
-from antiphon.client.core_consumer import Span
-from antiphon.client.durations import Duration
-from antiphon.client.lots import Lot
-from antiphon.client.producer import Producer as AsyncProducer
-from antiphon.client.receipts import Receipt
-from antiphon.client.session import Session as AsyncSession
-from antiphon.client.transacting import Pack
-from antiphon.client.transactions import ATTEMPTS, pauses
+from antiphon.client.aio.block import Duration
+from antiphon.client.aio.connection import Connection as AsyncConnection
+from antiphon.client.aio.consumer import Consumer as AsyncConsumer
+from antiphon.client.aio.lots import Lot
+from antiphon.client.aio.producer import Producer as AsyncProducer
+from antiphon.client.aio.session import Session as AsyncSession
+from antiphon.client.aio.transacting import Pack
+from antiphon.client.aio.transactions import ATTEMPTS, pauses
+from antiphon.client.core.consumer import Span
+from antiphon.client.core.receipts import Receipt
 from antiphon.errors import ConsumerClosed, LocalError, TransactionRolledBack
 from antiphon.message import MessageView
 from antiphon.values import PropertyValue

@@ -14,20 +14,19 @@ from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.blocking.by_hand import ConnectionByHand, ConsumerByHand, Message, ProducerByHand, SessionByHand
 from antiphon.blocking.loop import Block, Face, LoopThread, run_fed
-from antiphon.client.admin import Admin as AsyncAdmin
-from antiphon.client.aio import RECONNECT_S, AckName, State
-from antiphon.client.aio import connect as connect_asynchronously
-from antiphon.client.core_gathering import Row
-from antiphon.client.durations import Duration
-from antiphon.client.holds import LIMIT_DEFAULT_S, HoldReport
-from antiphon.client.ranges import PAGE_BYTES, Bound, ChannelHead, Match, RangeDestination, RangePage
-from antiphon.client.ranges import Ranges as AsyncRanges
-from antiphon.client.receipts import Receipt, Receipts
-from antiphon.client.staged_parts import PartWriter as AsyncPartWriter
-from antiphon.client.staged_parts import StagedPart
-from antiphon.client.staging import TIME_LIMIT_S, Committed
-from antiphon.client.staging import Staging as AsyncStaging
-from antiphon.client.subscribing import Start
+from antiphon.client.aio.admin import Admin as AsyncAdmin
+from antiphon.client.aio.block import Duration
+from antiphon.client.aio.connection import RECONNECT_S, AckName, State
+from antiphon.client.aio.connection import connect as connect_asynchronously
+from antiphon.client.aio.consumer import Start
+from antiphon.client.aio.holds import LIMIT_DEFAULT_S, HoldReport
+from antiphon.client.aio.ranges import PAGE_BYTES, Bound, ChannelHead, Match, RangeDestination, RangePage
+from antiphon.client.aio.ranges import Ranges as AsyncRanges
+from antiphon.client.aio.staging import TIME_LIMIT_S, Committed, StagedPart
+from antiphon.client.aio.staging import PartWriter as AsyncPartWriter
+from antiphon.client.aio.staging import Staging as AsyncStaging
+from antiphon.client.core.publication import Row
+from antiphon.client.core.receipts import Receipt, Receipts
 from antiphon.values import PropertyValue
 
 

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from antiphon import errors
-from antiphon.client import block
+from antiphon.client.aio import block
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, Literal
 
-from antiphon.client.subscribing import Start
+from antiphon.client.aio.consumer import Start
 from antiphon.values import PropertyValue
 
 DEFAULT_URL = "antiphon://127.0.0.1:7420"

@@ -36,7 +36,7 @@ from antiphon.pipeline.planning import TaskSpan
 from antiphon.pipeline.subscribed import Subscribed
 
 if TYPE_CHECKING:
-    from antiphon.client.ranges import ChannelHead
+    from antiphon.client.aio.ranges import ChannelHead
     from antiphon.pipeline.patience import PatientRanges
 
 PACKAGES: Final = ("pyspark", "pyarrow", "google-re2")

@@ -17,7 +17,7 @@ from antiphon.pipeline.patience import PatientRanges
 
 if TYPE_CHECKING:
     from antiphon.blocking.face import Ranges
-    from antiphon.client.ranges import RangeDestination
+    from antiphon.client.aio.ranges import RangeDestination
 
 log = logging.getLogger("antiphon.pipeline")
 

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeAlias
 
-from antiphon.client.servers import SCHEME, parse_url
+from antiphon.client.core.route import SCHEME, parse_url
 from antiphon.errors import AntiphonError, InvalidOption
 from antiphon.names import parse_destination
 from antiphon.pipeline.columns import ALL, Chosen, names_of

@@ -33,8 +33,8 @@ from antiphon.errors import (
 
 if TYPE_CHECKING:
     from antiphon.blocking.face import Ranges
-    from antiphon.client.holds import HoldReport
-    from antiphon.client.ranges import Bound, ChannelHead, Match, RangeDestination, RangePage
+    from antiphon.client.aio.holds import HoldReport
+    from antiphon.client.aio.ranges import Bound, ChannelHead, Match, RangeDestination, RangePage
 
 log = logging.getLogger("antiphon.pipeline")
 

@@ -38,7 +38,7 @@ from antiphon.pipeline.patience import NoAnswerNow, PatientRanges
 from antiphon.pipeline.subscribed import Subscribed
 
 if TYPE_CHECKING:
-    from antiphon.client.ranges import ChannelHead, DestinationHead, RangeDestination
+    from antiphon.client.aio.ranges import ChannelHead, DestinationHead, RangeDestination
 
 log = logging.getLogger("antiphon.pipeline")
 

@@ -34,7 +34,7 @@ from antiphon.pipeline.rows import (
 if TYPE_CHECKING:
     import pyarrow
 
-    from antiphon.client.ranges import RangePage
+    from antiphon.client.aio.ranges import RangePage
     from antiphon.pipeline.patience import PatientRanges
 
 log = logging.getLogger("antiphon.pipeline")

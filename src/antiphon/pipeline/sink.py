@@ -40,8 +40,7 @@ from pyspark.sql.datasource import (
 from antiphon.batch import Batch
 from antiphon.blocking import Connection, Producer
 from antiphon.blocking.face import PartWriter
-from antiphon.client.staged_parts import StagedPart
-from antiphon.client.staging import APPLICATION_BYTES_MAX
+from antiphon.client.aio.staging import APPLICATION_BYTES_MAX, StagedPart
 from antiphon.errors import (
     AntiphonError,
     InvalidMessage,

@@ -23,7 +23,7 @@ from antiphon.pipeline.offsets import FIRST, Choice
 from antiphon.pipeline.patience import PatientRanges
 
 if TYPE_CHECKING:
-    from antiphon.client.ranges import ChannelHead, RangeDestination
+    from antiphon.client.aio.ranges import ChannelHead, RangeDestination
 
 LISTINGS_MAX: Final = 50
 """In a row, before we give up: destinations are made and deleted faster than they can be listed."""

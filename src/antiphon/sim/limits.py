@@ -46,7 +46,7 @@ LIMITS: Final[dict[str, DrawnLimit]] = {
     "records that are mended": DrawnLimit("message_manager.mending", "ASKED_AT_ONCE", (1,)),
     "records that were read": DrawnLimit("journal.records", "_REMEMBERED_MAX", (1,)),
     "few ranges": DrawnLimit("ranges", "_FEW", (1, 2)),
-    "requests that were closed": DrawnLimit("client.core", "CLOSED_REMEMBERED", (1,)),
+    "requests that were closed": DrawnLimit("client.core.client", "CLOSED_REMEMBERED", (1,)),
     "marks of transactions": DrawnLimit("message_manager.state.transactions", "MARKS_MAX", (2, 8)),
     "marks apart": DrawnLimit("bus.marking", "MARKS_APART_MS", (1, 100)),
 }

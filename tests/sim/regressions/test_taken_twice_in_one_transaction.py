@@ -5,7 +5,7 @@ The client manager had heard, with the answer to its registration, that this was
 that were just coming back. So the trader had 84 coins twice: it took both copies in one transaction, which
 acknowledged the one message once. The commit succeeded, and there was more money than before.
 
-The steps behind it: tests/unit/client_manager/test_consumers.py, tests/unit/client/test_core_transaction.py
+The steps behind it: tests/unit/client_manager/test_consumers.py, tests/unit/client/core/test_transaction.py
 Found by: antiphon sim transactions --seed 900000674
 """
 

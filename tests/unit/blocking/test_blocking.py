@@ -20,8 +20,8 @@ from antiphon.batch import Batch
 from antiphon.blocking.loop import LoopThread
 from antiphon.ranges import Ranges
 from antiphon.wire import frames
+from tests.unit.client.aio.test_transactions import stored
 from tests.unit.client.fake_server import FakeServer, serving
-from tests.unit.client.test_transactions import stored
 
 QUEUE = "queue:a"
 T = TypeVar("T")

@@ -11,7 +11,8 @@ import pytest
 import antiphon
 from antiphon import values
 from antiphon.batch import builder, layout
-from antiphon.client import aio, consumer, core_consumer, staged_parts, staging
+from antiphon.client.aio import connection, consumer, staging
+from antiphon.client.core.consumer import FIRST_MESSAGES, PREFETCH_MESSAGES
 from antiphon.names import NAME_BYTES_MAX
 from antiphon.wire import transactions
 from tests.unit.client.test_public_names import PUBLIC, names
@@ -20,7 +21,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "client.md").read_tex
 
 CLASSES: dict[str, type[Any]] = {
     name: getattr(antiphon, name) for name in PUBLIC if name != "PublishUncertain"
-} | {"PartWriter": staged_parts.PartWriter}
+} | {"PartWriter": staging.PartWriter}
 
 OF_EVERY_SEQUENCE = {"count", "index"}
 
@@ -90,8 +91,8 @@ def test_every_public_name_stands_on_the_page() -> None:
         f"{transactions.STAGED_MESSAGES_MAX:,} messages, {transactions.STAGED_BYTES_MAX:,} bytes",
         f"at most {transactions.STAGED_SECONDS_MAX:,} s",
         f"of an application that stages | 1 to {staging.APPLICATION_BYTES_MAX} bytes |",
-        f"| at most {aio.CREDENTIAL_CHARACTERS_MAX:,} characters each |",
-        f"{core_consumer.FIRST_MESSAGES} at first, up to {core_consumer.PREFETCH_MESSAGES:,}",
+        f"| at most {connection.CREDENTIAL_CHARACTERS_MAX:,} characters each |",
+        f"{FIRST_MESSAGES} at first, up to {PREFETCH_MESSAGES:,}",
         f"0 to {consumer.PREFETCH_MAX:,}",
     ],
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.batch import Batch
-from antiphon.client.ranges import (
+from antiphon.client.aio.ranges import (
     Bound,
     ChannelHead,
     DestinationHead,

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from antiphon.client.staged_parts import StagedPart
+from antiphon.client.aio.staging import StagedPart
 from antiphon.errors import (
     CommitUncertain,
     ConnectionFailed,

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.batch import Batch
-from antiphon.client.core import NEVER_NS, ClientCore
-from antiphon.client.core_consumer import ConsumerCore, Span
-from antiphon.client.core_events import (
+from antiphon.client.core.client import NEVER_NS, ClientCore
+from antiphon.client.core.consumer import ConsumerCore, Span
+from antiphon.client.core.events import (
     Answered,
     Arrived,
     CreditReturned,
@@ -27,9 +27,9 @@ from antiphon.client.core_events import (
     Settled,
     Welcomed,
 )
-from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
-from antiphon.client.core_gathering import Chunk
-from antiphon.client.core_session import SessionCore
+from antiphon.client.core.events import ConsumerEnded as ConsumerClosed
+from antiphon.client.core.publication import Chunk
+from antiphon.client.core.session import SessionCore
 from antiphon.message import Message
 from antiphon.sim.checkers.watch import Begun, Holder
 from antiphon.sim.workloads.process import BATCH_BYTES_MAX, ClientHabits, ClientProcess, Hall

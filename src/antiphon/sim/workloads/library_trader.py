@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from antiphon.client.core import NEVER_NS
-from antiphon.client.core_consumer import ConsumerCore
-from antiphon.client.core_events import (
+from antiphon.client.core.client import NEVER_NS
+from antiphon.client.core.consumer import ConsumerCore
+from antiphon.client.core.events import (
     Answered,
     Arrived,
     CreditReturned,
@@ -22,9 +22,9 @@ from antiphon.client.core_events import (
     Settled,
     Welcomed,
 )
-from antiphon.client.core_events import ConsumerEnded as ConsumerClosed
-from antiphon.client.core_gathering import HEAD_BYTES, Chunk, Departure
-from antiphon.client.core_transaction import RowNumbers, Taken, TransactedPart, TransactionCore
+from antiphon.client.core.events import ConsumerEnded as ConsumerClosed
+from antiphon.client.core.publication import HEAD_BYTES, Chunk, Departure
+from antiphon.client.core.transaction import RowNumbers, TakenMessages, TransactedPart, TransactionCore
 from antiphon.errors import LocalError, TransactionRolledBack
 from antiphon.sim.checkers.bank import Key, Money, amount_of
 from antiphon.sim.workloads.library import LibraryClient, Ticket, ask
@@ -358,7 +358,7 @@ class LibraryTrader(LibraryClient):
             self.world.probe("library_trader.died_in_commit")
             self._later(self.chance.randrange(3 * MILLISECOND_NS), self.crash)
 
-    def _outcome_of(self, taken: list[Taken]) -> Outcomes:
+    def _outcome_of(self, taken: list[TakenMessages]) -> Outcomes:
         def settled(outcomes: list[ConfirmItem]) -> None:
             if outcomes[0].code in _UNKNOWN:
                 self.world.probe("library_trader.left_uncertain")
@@ -369,7 +369,7 @@ class LibraryTrader(LibraryClient):
 
         return settled
 
-    def _on_decided(self, taken: list[Taken], reply: object) -> None:
+    def _on_decided(self, taken: list[TakenMessages], reply: object) -> None:
         if isinstance(reply, TransactionDecided):
             self._end(taken, reply.fate)
         else:
@@ -377,7 +377,7 @@ class LibraryTrader(LibraryClient):
             self.world.probe("library_trader.left_uncertain")
             self._reopen()
 
-    def _end(self, taken: list[Taken], fate: TransactionFate) -> None:
+    def _end(self, taken: list[TakenMessages], fate: TransactionFate) -> None:
         assert self._session is not None, "an outcome without a session"
         self.bank.on_told(self._key, fate)
         self.world.probe(f"library_trader.told.{fate.name}")
@@ -399,7 +399,7 @@ class LibraryTrader(LibraryClient):
                 session.outbox(channel).order(wish, None)
         self._give_back(session.take_consumed())
 
-    def _give_back(self, taken: list[Taken]) -> None:
+    def _give_back(self, taken: list[TakenMessages]) -> None:
         """Return what was taken; when that is heard, its consumers begin anew."""
         session = self._session
         assert session is not None, "money is given back without a session"
@@ -416,7 +416,7 @@ class LibraryTrader(LibraryClient):
         if not wishes:
             self._restart(taken)
 
-    def _restart(self, taken: list[Taken]) -> None:
+    def _restart(self, taken: list[TakenMessages]) -> None:
         assert self._core is not None and self._session is not None, "consumers without a session"
         of_taken = [one.consumer for one in taken]
         again = [at for at, consumer in self._consumers.items() if consumer in of_taken]

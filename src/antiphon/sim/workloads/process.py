@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.client.core_pace import USUAL, Pace
+from antiphon.client.core.pace import USUAL, Pace
 from antiphon.sim.checkers.watch import Stand, Watch
 from antiphon.sim.network import ClientPort, Connection, Network
 from antiphon.sim.world import MILLISECOND_NS, World

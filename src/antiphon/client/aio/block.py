@@ -1,0 +1,106 @@
+"""What the classes of the face share: durations, opening on first use, and blocks that close."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Generator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+from antiphon.errors import AntiphonError, LocalError
+
+Duration: TypeAlias = float | timedelta
+
+
+def seconds(value: Duration, what: str) -> float:
+    """The same in seconds; LocalError when it is not a time that can be waited for."""
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
+        raise LocalError(f"{what} is a number of seconds or a timedelta, and not negative; it was {value!r}")
+    return float(given)
+
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Runs a coroutine when it is first asked for, and remembers the result.
+
+    Whoever is cancelled while waiting does not stop it for the others. A failure is told
+    to all who waited; the next one to ask tries again. With `undo` it is cancelled when nobody waits
+    for it any more; a result that comes in that instant is undone.
+    """
+
+    def __init__(
+        self, start: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None] | None = None
+    ) -> None:
+        self._start = start
+        self._undo = undo
+        self._waiting = 0
+        self._task: asyncio.Task[T] | None = None
+        self.result: T | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._task is not None
+
+    async def get(self) -> T:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._start())
+            self._task.add_done_callback(self._note)
+        task = self._task
+        self._waiting += 1
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._undo is not None and self._waiting == 1:
+                self._abandon(task, self._undo)
+            raise
+        finally:
+            self._waiting -= 1
+
+    def _abandon(self, task: asyncio.Task[T], undo: Callable[[T], None]) -> None:
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled() and task.exception() is None:
+            undo(task.result())
+        self._task = None
+        self.result = None
+
+    def _note(self, task: asyncio.Task[T]) -> None:
+        if self._task is not task:
+            return
+        if task.cancelled() or task.exception() is not None:
+            self._task = None
+        else:
+            self.result = task.result()
+
+
+class Block:
+    """What an application opens, uses for a while, and closes."""
+
+    async def _opened(self) -> Self:
+        """What awaiting it does."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """What the end of its block does."""
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._opened()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except AntiphonError:
+            # What went wrong inside says more than that the end went wrong too.
+            if kind is None:
+                raise

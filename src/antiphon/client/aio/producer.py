@@ -1,0 +1,271 @@
+"""Producer: sends messages to one destination."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, Iterable, Mapping
+
+from antiphon.batch import Batch, BatchBuilder
+from antiphon.batch.bodies import Sendable
+from antiphon.batch.layout import PRIORITY_DEFAULT
+from antiphon.client.aio.block import Block, Duration, Once, seconds
+from antiphon.client.aio.resending import send_under_id
+from antiphon.client.aio.scope import SessionScope
+from antiphon.client.aio.sending import Sending, SendLane, check_plain
+from antiphon.client.aio.transacting import TransactedLane
+from antiphon.client.core.publication import Row
+from antiphon.client.core.receipts import Receipt, Receipts
+from antiphon.errors import InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
+from antiphon.names import parse_destination
+from antiphon.values import PropertyValue
+
+TIMEOUT_DEFAULT_S = 60.0
+
+
+class Producer(Block):
+    """Sends messages to one destination; `session.producer` makes them.
+
+    >>> producer = session.producer("queue:orders")
+    >>> receipt = await producer.send(b"...", properties={"region": "EU"})
+    """
+
+    def __init__(self, scope: SessionScope, destination: str) -> None:
+        if parse_destination(destination).is_reserved:
+            raise InvalidName(f"{destination}: names that begin with _ are the system's own")
+        self.destination = destination
+        self._scope = scope
+        self._opening = Once(self._open_lane)
+        self._is_closed = False
+
+    async def send(
+        self,
+        body: Sendable,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+        message_id: str | None = None,
+    ) -> Receipt:
+        """Send one message; return when it is stored.
+
+        Sends that are started together travel together: a thousand of them in an
+        `asyncio.gather` cost little more than one. When the outcome is not known after
+        `timeout` (60 s if not given) this raises PublishUncertain. Cancelling a send does
+        not take the message back.
+
+        A `message_id` is that of a message whose fate another process, or an earlier life of
+        this one, does not know: it is stored once, however often it is sent under its id. The
+        session it was sent in cannot go on after that.
+
+        In a transacted session it returns as soon as there is room for the message. It is stored, and
+        gets its place, when the transaction is committed.
+
+        >>> await producer.send({"total": 12.5}, properties={"region": "EU"}, priority=7)
+        <Receipt 12 on a, ID:00000000000000000000000000000007-1@a>
+        """
+        row: Row | None = None
+        if not (
+            isinstance(body, bytes)
+            and not properties
+            and priority == PRIORITY_DEFAULT
+            and key is None
+            and correlation_id is None
+            and reply_to is None
+            and type is None
+            and persistent
+        ):
+            row = Row(body, properties, priority, key, correlation_id, reply_to, type, persistent)
+        if self._opening.result is None:
+            # What may not be sent should not bring a destination into being either.
+            (row or Row(body))._add_to(BatchBuilder(), timestamp_ms=0)
+        lane = self._ready_lane
+        if lane is None:
+            lane, timeout = await self._open_within(_timeout_s(timeout))
+        if isinstance(lane, TransactedLane):
+            if message_id is not None:
+                raise LocalError("in a transaction nothing is sent under an id that it had before")
+            plain = body if row is None and isinstance(body, bytes) else None
+            receipt = lane.join(plain) if plain is not None else None
+            if receipt is not None:
+                return receipt
+            return await lane.send(plain, row, _timeout_s(timeout))
+        if message_id is not None:
+            return await send_under_id(
+                lane.link, lane.target, row or Row(body), message_id, _timeout_s(timeout)
+            )
+        sends = lane.gather(TIMEOUT_DEFAULT_S if timeout is None else _timeout_s(timeout))
+        ticket: asyncio.Future[Receipt] = lane.link.loop.create_future()
+        if row is None:
+            assert isinstance(body, bytes), "only bytes are plain"
+            sends.add_plain(body, ticket)
+        else:
+            sends.add(row, ticket)
+        return await ticket
+
+    @property
+    def is_blocked(self) -> bool:
+        """Would a send have to wait before it leaves? Because too much is unconfirmed, the server's
+        disk is full, or there is no connection at this moment.
+
+        >>> if not producer.is_blocked:
+        ...     await producer.send(b"...")
+        """
+        lane = self._opening.result
+        return lane is not None and lane.is_blocked
+
+    async def try_send(
+        self,
+        body: Sendable,
+        *,
+        properties: Mapping[str, PropertyValue] | None = None,
+        priority: int = PRIORITY_DEFAULT,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        type: str | None = None,
+        persistent: bool = True,
+        timeout: Duration | None = None,
+    ) -> Receipt | None:
+        """Send one message as `send` does, unless it would have to wait: then None, at once.
+
+        >>> receipt = await producer.try_send(b"...")
+        """
+        lane = await self._open()
+        if lane.is_blocked:
+            return None
+        return await self.send(
+            body,
+            properties=properties,
+            priority=priority,
+            key=key,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+            type=type,
+            persistent=persistent,
+            timeout=timeout,
+        )
+
+    async def unblocked(self, timeout: Duration | None = None) -> None:
+        """Return when a send need not wait any more. Without a timeout, wait for it.
+
+        >>> await producer.unblocked(timeout=60)
+        """
+        lane = await self._open()
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(limit):
+                while lane.is_blocked:
+                    await lane.link.news()
+                    lane.link.check()
+                    lane.core.check()
+        except TimeoutError:
+            why = lane.core.why_blocked(lane.channel)
+            raise Timeout(f"{self.destination} has been blocked for {limit:g} s{why}") from None
+
+    async def send_many(
+        self,
+        bodies: Iterable[Sendable | Row] | AsyncIterable[Sendable | Row],
+        *,
+        timeout: Duration | None = None,
+    ) -> Receipts:
+        """Send many messages; return when all are stored.
+
+        `bodies` is any iterable or async iterable, and may be longer than memory. When
+        something goes wrong, nothing after it is sent, and `error.confirmed` says how many
+        messages from the start are stored; an iterable that raises is the cause of a PublishRefused.
+        `timeout` (60 s if not given) is the time each part has, not all of it.
+
+        >>> receipts = await producer.send_many(line.encode() for line in file)
+        >>> len(receipts), receipts[0].sequence
+        (10000, 13)
+        """
+        if isinstance(bodies, bytes | bytearray | memoryview | str | Mapping):
+            raise InvalidMessage("send_many takes an iterable of bodies; one message is sent with send")
+        check_plain(bodies)
+        lane = self._ready_lane or (await self._open_within(_timeout_s(timeout)))[0]
+        if isinstance(lane, TransactedLane):
+            return await lane.send_many(bodies, _timeout_s(timeout))
+        lane.submit_gathered()  # what was sent before comes before
+        return await Sending(lane, _timeout_s(timeout)).send(bodies)
+
+    async def send_batches(
+        self, batches: AsyncIterable[Batch], *, timeout: Duration | None = None
+    ) -> Receipts:
+        """Send messages that are columns already; return when all are stored. Not in a transaction.
+
+        Whose they are and how they are numbered is said here, whatever a batch says. What goes
+        wrong is told as by `send_many`.
+
+        >>> receipts = await producer.send_batches(columns())
+        """
+        lane = await self._open()
+        if isinstance(lane, TransactedLane):
+            raise LocalError("batches are staged, or sent outside of transactions")
+        lane.submit_gathered()  # what was sent before comes before
+        return await Sending(lane, _timeout_s(timeout)).send_batches(batches)
+
+    async def close(self) -> None:
+        """Send nothing more. What was sent is still confirmed to those who wait for it.
+
+        >>> await producer.close()
+        """
+        self._is_closed = True
+
+    def __repr__(self) -> str:
+        return f"<Producer for {self.destination}>"
+
+    # -- opening ---------------------------------------------------------------
+
+    async def _opened(self) -> Producer:
+        await self._open()
+        return self
+
+    async def _open_lane(self) -> SendLane:
+        return await self._scope.open_lane(self.destination)
+
+    @property
+    def _transacted_lane(self) -> TransactedLane | None:
+        """The lane, if what is sent over it waits for a commit, and nothing is in the way."""
+        lane = self._ready_lane
+        return lane if isinstance(lane, TransactedLane) else None
+
+    @property
+    def _ready_lane(self) -> SendLane | None:
+        """The lane, if nothing at all is in the way; if not, `_open` sees to it or says what is."""
+        lane = self._opening.result
+        if lane is None or self._is_closed or self._scope.is_closed:
+            return None
+        return lane if lane.link.error is None and lane.core.error is None else None
+
+    async def _open_within(self, timeout_s: float) -> tuple[SendLane, float]:
+        """The lane, and what is left of the time that a send has; an error if nothing is."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                lane = await self._open()
+                return lane, max(0.0, timeout_s - (time.monotonic() - began_s))
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise self._scope.unopened(self.destination, timeout_s) from None
+
+    async def _open(self) -> SendLane:
+        """The lane, if sending is possible at all."""
+        if self._is_closed:
+            raise LocalError("the producer is closed")
+        lane = self._opening.result or await self._opening.get()
+        if self._scope.is_closed:
+            raise SessionClosed("the session is closed")
+        lane.link.check()
+        lane.core.check()
+        return lane
+
+
+def _timeout_s(timeout: Duration | None) -> float:
+    return TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")

@@ -1,0 +1,232 @@
+"""SessionScope: what a session shares with its producers and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from antiphon.client.aio.block import Once
+from antiphon.client.aio.link import ClientLink, Fate
+from antiphon.client.aio.sending import SendLane
+from antiphon.client.aio.transacting import TransactedLane
+from antiphon.client.aio.transactions import SessionTransactions
+from antiphon.client.core.consumer import ConsumerCore
+from antiphon.client.core.outbox import Order
+from antiphon.client.core.session import SessionCore
+from antiphon.client.core.transaction import TakenMessages
+from antiphon.errors import AntiphonError, LocalError, NotConnected, SessionClosed, Timeout
+from antiphon.wire.commands import ConfirmItem
+from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
+
+CLOSE_TIMEOUT_S = 60.0
+"""How long closing waits for the outcomes of what was sent: as long as a send would."""
+
+CLOSE_BLOCKED_S = 1.0
+"""How long closing waits for a channel of which the server has said that it takes nothing."""
+
+
+class Receiving(Protocol):
+    """A consumer, as its session knows it."""
+
+    options: tuple[Any, ...]
+
+    def is_fed_by(self, core: ConsumerCore) -> bool:
+        """Is this where its messages come from?"""
+
+    async def restart(self) -> None:
+        """Forget what was sent ahead, and have everything that is not acknowledged come again."""
+
+    async def close(self) -> None:
+        """Give back what it has, and wait until its acknowledgements are confirmed."""
+
+
+class SessionScope:
+    """One session: opened on first use, closed with everything in it."""
+
+    def __init__(self, link: Callable[[], ClientLink], ack_mode: AckMode, timeout: float) -> None:
+        self.ack_mode = ack_mode
+        self.timeout = timeout
+        self.is_closed = False
+        self.consumers: dict[Receiving, None] = {}  # a dict for its order
+        # Those that the application dropped, and nobody has taken over yet.
+        self.dropped: dict[Receiving, None] = {}
+        self.transactions = SessionTransactions(self) if ack_mode is AckMode.TRANSACTED else None
+        # While it is set, whoever takes messages waits for it first.
+        self.hindrance: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._lanes: dict[tuple[str, int], SendLane] = {}  # ids are a channel's own
+        self._link = link
+        self._opening = Once(self._open)
+        self._left: set[asyncio.Task[None]] = set()
+
+    @property
+    def link(self) -> ClientLink:
+        """The connection; NotConnected when there is none."""
+        return self._link()
+
+    async def core(self) -> SessionCore:
+        """The open session, opened now if need be."""
+        if self.is_closed:
+            raise SessionClosed("the session is closed")
+        core = self._opening.result or await self._opening.get()
+        core.check()
+        return core
+
+    @property
+    def opened_core(self) -> SessionCore | None:
+        """The session, if it was ever opened."""
+        return self._opening.result
+
+    @property
+    def is_over(self) -> bool:
+        """Was it closed, or can it not go on?"""
+        core = self._opening.result
+        return self.is_closed or (core is not None and core.error is not None)
+
+    async def open_destination(self, name: str, *, create: bool = True) -> DestinationOpened:
+        """Find a destination, or make it if that is wanted, and have its channel know the session."""
+        core = await self.core()
+        link = self.link
+        request = link.core.open_destination(name, create=create, session=core.session)
+        try:
+            return await link.call(request, DestinationOpened, self.timeout)
+        except Timeout:
+            raise self.unopened(name, self.timeout) from None
+
+    def unopened(self, name: str, timeout: float) -> Timeout:
+        """Why a destination could not be opened in this time, as far as that is known."""
+        core = self.opened_core
+        if core is not None and (why := core.why_blocked()):
+            return Timeout(f"{name} could not be opened within {timeout:g} s{why}")
+        return self.link.late(timeout)
+
+    async def order(self, channel: str, payload: Order) -> ConfirmItem:
+        """Have a command ordered; its outcome."""
+        core = await self.core()
+        fate = self.new_fate()
+        core.outbox(channel).order(payload, fate)
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await self.outcome(fate)
+        except TimeoutError:
+            raise self.link.late(self.timeout) from None
+
+    def leave(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Have this done without anybody waiting for it. What goes wrong with it ends with the session."""
+
+        async def ended() -> None:
+            try:
+                await ending
+            except AntiphonError:
+                pass
+
+        task = asyncio.get_running_loop().create_task(ended())
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
+
+    def new_fate(self) -> Fate:
+        return Fate(self.link.loop)
+
+    async def outcome(self, fate: Fate) -> ConfirmItem:
+        """What became of a command that was just ordered, however long there is no connection meanwhile."""
+        link = self.link
+        link.flush_soon()
+        with link.waiting():
+            return (await fate.outcomes)[0]
+
+    async def open_lane(self, name: str) -> SendLane:
+        """The way to a destination, which is made if it does not exist."""
+        core = await self.core()
+        opened = await self.open_destination(name)
+        place = (opened.channel, opened.destination)
+        lane = self._lanes.get(place)
+        if lane is None:
+            if self.transactions is None:
+                lane = SendLane(self.link, core, opened)
+            else:
+                lane = TransactedLane(self.link, core, opened, self.transactions)
+            self._lanes[place] = lane
+        return lane
+
+    def submit_gathered(self) -> None:
+        """Hand over what all producers have gathered."""
+        for lane in self._lanes.values():
+            lane.submit_gathered()
+
+    # -- giving back -----------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Give back all that was taken and not acknowledged."""
+        if self.hindrance is not None:
+            raise LocalError("the session is being recovered already")
+        core = await self.core()
+        recovered = asyncio.Event()
+
+        async def recovering() -> None:
+            await recovered.wait()
+
+        self.hindrance = recovering
+        try:
+            await self.give_back(core, core.take_consumed())
+        finally:
+            self.hindrance = None
+            recovered.set()
+
+    async def give_back(self, core: SessionCore, taken: list[TakenMessages]) -> None:
+        """Return what was taken; then have its consumers begin anew, so that it comes in its order."""
+        fates = []
+        for channel, payload in core.give_back(taken):
+            fates.append(self.new_fate())
+            core.outbox(channel).order(payload, fates[-1])
+        for fate in fates:
+            await self.outcome(fate)
+        restarted = [
+            consumer for consumer in self.consumers if any(consumer.is_fed_by(core) for core, _ in taken)
+        ]
+        await asyncio.gather(*(consumer.restart() for consumer in restarted))
+
+    async def _open(self) -> SessionCore:
+        link = self.link
+        opened = await link.call(link.core.open_session(self.ack_mode), SessionOpened, self.timeout)
+        return link.core.sessions[opened.session]
+
+    async def close(self) -> None:
+        self.is_closed = True
+        if not self._opening.has_begun:
+            return
+        core = await self._opening.get()
+        if self.transactions is not None:
+            await self.transactions.close(CLOSE_TIMEOUT_S)
+        self.submit_gathered()
+        await asyncio.gather(*(consumer.close() for consumer in list(self.consumers)))
+        try:
+            await self._settle(core)
+            link = self.link
+            core.check()
+            if link.is_up:
+                # Without a connection there is nothing left to say: the server will see that we are gone.
+                await self._say_closed(link, core)
+        except (NotConnected, SessionClosed):
+            # Whoever waited for a send was told its fate. Of acknowledgements only we know.
+            if core.owes_word():
+                raise
+
+    async def _say_closed(self, link: ClientLink, core: SessionCore) -> None:
+        """Have the session end. A channel that nobody serves hears of it later, and is not waited for."""
+        request = link.core.close_session(core.session)
+        limit = min(self.timeout, CLOSE_BLOCKED_S) if core.why_blocked() else self.timeout
+        try:
+            await link.call(request, Done, limit)
+        except Timeout:
+            if not core.why_blocked():
+                raise
+
+    async def _settle(self, core: SessionCore) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                while not core.is_idle and core.error is None:
+                    await self.link.news()
+        except TimeoutError:
+            raise Timeout(
+                f"not everything in the session was confirmed within {CLOSE_TIMEOUT_S:g} s"
+            ) from None

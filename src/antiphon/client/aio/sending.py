@@ -1,0 +1,482 @@
+"""Sending: the way of messages from `send` and `send_many` to the outbox, and of their outcomes back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+from typing import Any, TypeAlias, cast
+
+from antiphon import clock
+from antiphon.batch import BODY_BYTES_MAX, Batch, BatchBuilder
+from antiphon.client.aio.link import ClientLink
+from antiphon.client.aio.resending import Uncertain
+from antiphon.client.core.outcomes import STORED, lost_error, publish_error
+from antiphon.client.core.publication import (
+    GATHERED_BYTES_MAX,
+    HEAD_BYTES,
+    ROW_BYTES,
+    Bodies,
+    Chunk,
+    Gathering,
+    Publication,
+    Row,
+)
+from antiphon.client.core.receipts import Receipt, Receipts
+from antiphon.client.core.session import SessionCore
+from antiphon.errors import (
+    AntiphonError,
+    LocalError,
+    MessageTooLarge,
+    PublishError,
+    PublishRefused,
+    PublishUncertain,
+    Timeout,
+)
+from antiphon.wire.commands import ConfirmItem
+from antiphon.wire.frames import DestinationOpened
+
+AGE_SHARE = 16
+"""What travels together expires together. So messages join others only while those are young: no older
+than a sixteenth of the time they have."""
+
+
+class SendLane:
+    """The way of one session's messages to one destination.
+
+    All its producers for a destination share one, so that what they send stays in order.
+    """
+
+    def __init__(self, link: ClientLink, core: SessionCore, opened: DestinationOpened) -> None:
+        self.link = link
+        self.core = core
+        self.target = opened
+        self.channel = opened.channel
+        self.destination = opened.destination
+        self.settings_version = opened.settings_version
+        self._sends: Sends | None = None
+
+    def gather(self, timeout_s: float) -> Sends:
+        """Where the next message goes: to those that have not left yet, or to new ones."""
+        sends = self._sends
+        if sends is not None and not sends.first_number:
+            # It has not left.
+            if sends.timeout_s == timeout_s and self._may_grow(sends):
+                return sends
+            self.submit_gathered()
+        sends = self._sends = Sends(self, timeout_s)
+        self.link.core.watch(sends, int(timeout_s * 1e9))
+        self.link.at_tick(self.submit_gathered)
+        return sends
+
+    def _may_grow(self, sends: Sends) -> bool:
+        if sends.is_full or not sends.is_submitted:
+            return not sends.is_full
+        # It waits for room. What is added to it must not come before what waits behind it.
+        age_ns = clock.now_ns() - sends.opened_ns
+        is_last = self.core.outbox(self.channel).last_waiting is sends
+        return is_last and age_ns * AGE_SHARE < sends.timeout_s * 1e9
+
+    def submit_gathered(self) -> None:
+        """Hand over what was gathered."""
+        sends = self._sends
+        if sends is None or sends.is_submitted:
+            return
+        sends.is_submitted = True
+        if self.link.error is not None:
+            sends.lose(self.link.lost())
+        elif self.core.error is not None:
+            sends.lose(self.core.error)
+        elif sends.tickets:
+            self.submit(sends)
+        else:
+            # The only message for it was refused when it was looked at.
+            sends.is_settled = True
+
+    @property
+    def is_blocked(self) -> bool:
+        """Would another message have to wait before it leaves?"""
+        sends = self._sends
+        gathered = sends.size if sends is not None and not sends.is_submitted else 0
+        return not self.core.outbox(self.channel).has_room(gathered + 1)
+
+    def uncertain(self, publications: Sequence[Publication], timeout_s: float) -> Uncertain:
+        """The means to send these again."""
+        return Uncertain(self.link, self.core, self.channel, publications, timeout_s)
+
+    def too_late(self, publication: Publication, timeout_s: float) -> Timeout:
+        """Why the outcome of a publication is not known in time, as far as that is known."""
+        what = "its outcome was not known" if publication.has_left else "it could not leave"
+        return Timeout(f"{what} within {timeout_s:g} s{self.core.why_blocked(self.channel)}")
+
+    def submit(self, publication: Publication) -> None:
+        """Hand a publication over. It leaves when there is room, and when the link is flushed."""
+        self.core.submit(self.channel, publication)
+
+
+class Sends(Gathering):
+    """Sends that travel together; each has a future of its own, whose result is its receipt."""
+
+    __slots__ = ("_lane", "is_submitted", "opened_ns", "timeout_s")
+
+    def __init__(self, lane: SendLane, timeout_s: float) -> None:
+        self.opened_ns = clock.now_ns()
+        super().__init__(
+            destination=lane.destination,
+            settings_version=lane.settings_version,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            deadline_ns=self.opened_ns + int(timeout_s * 1e9),
+        )
+        self.timeout_s = timeout_s
+        self.is_submitted = False
+        self._lane = lane
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        """Give every sender its receipt, or its error."""
+        if self.listeners:
+            self.tell()
+        session, channel = self._lane.core.session, self._lane.channel
+        if len(self.tickets) == 1 and len(outcomes) == 1 and outcomes[0].code in STORED:
+            (lone,) = cast("list[asyncio.Future[Receipt]]", self.tickets)
+            if not lone.done():
+                lone.set_result(Receipt(session, channel, self.first_number, outcomes[0].sequence))
+            return
+        for item in outcomes:
+            place = item.number - self.first_number
+            tickets = cast("list[asyncio.Future[Receipt]]", self.tickets)
+            numbers = range(item.number, item.number + item.count)
+            for number, ticket in zip(numbers, islice(tickets, place, place + item.count), strict=True):
+                if ticket.done():
+                    continue
+                if item.code in STORED:
+                    sequence = item.sequence + number - item.number
+                    ticket.set_result(Receipt(session, channel, number, sequence))
+                else:
+                    ticket.set_exception(
+                        publish_error(item._replace(number=number, count=1), session, channel)
+                    )
+
+    def lose(self, error: AntiphonError) -> None:
+        """The outcome will not be known in time: tell every sender whether its message had left."""
+        self.tell()
+        session, channel = self._lane.core.session, self._lane.channel
+        uncertain = self._lane.uncertain([self], self.timeout_s)
+        for place, ticket in enumerate(cast("list[asyncio.Future[Receipt]]", self.tickets)):
+            if not ticket.done():
+                number = self.first_number + place if self.has_left else 0
+                lost = lost_error(error, session, channel, number, 1)
+                if isinstance(lost, PublishUncertain):
+                    uncertain.explain(lost, place)
+                ticket.set_exception(lost)
+
+    def expire(self) -> None:
+        self.lose(self._lane.too_late(self, self.timeout_s))
+
+
+Fate: TypeAlias = list[ConfirmItem] | AntiphonError
+"""What became of a chunk: its outcomes, or why they will never be known."""
+
+
+class ManySends(Chunk):
+    """A part of a `send_many`. Its one future is never an error: nobody may be left to look at it."""
+
+    __slots__ = ("_lane", "timeout_s")
+
+    def __init__(
+        self,
+        lane: SendLane,
+        bodies: Bodies,
+        size: int,
+        timeout_s: float,
+    ) -> None:
+        fate: asyncio.Future[Fate] = lane.link.loop.create_future()
+        super().__init__(
+            bodies,
+            HEAD_BYTES + size,
+            fate,
+            destination=lane.destination,
+            settings_version=lane.settings_version,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            deadline_ns=clock.now_ns() + int(timeout_s * 1e9),
+        )
+        self.timeout_s = timeout_s
+        self._lane = lane
+
+    @property
+    def fate(self) -> asyncio.Future[Fate]:
+        return cast("asyncio.Future[Fate]", self.ticket)
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        self.tell()
+        if not self.fate.done():
+            self.fate.set_result(sorted(outcomes))
+
+    def lose(self, error: AntiphonError) -> None:
+        self.tell()
+        if not self.fate.done():
+            core, channel = self._lane.core, self._lane.channel
+            self.fate.set_result(lost_error(error, core.session, channel, self.first_number, self.count))
+
+    def expire(self) -> None:
+        self.lose(self._lane.too_late(self, self.timeout_s))
+
+
+ROWS_FIRST = 64
+"""Bodies taken from an iterator before anything is known about their size. They may be of 1 MiB each."""
+
+ROWS_AT_ONCE_MAX = 8_192
+
+Part: TypeAlias = tuple[Bodies, int]
+"""What a chunk is made of, and about how many bytes it takes."""
+
+
+class _SourceFailed(Exception):
+    """The iterable of bodies raised, as its cause says."""
+
+
+class Sending:
+    """The chunks of one `send_many`: in flight, confirmed, or failed.
+
+    Chunks are pipelined as far as the session's window allows. After the first one that is
+    not stored nothing more is sent.
+    """
+
+    def __init__(self, lane: SendLane, timeout_s: float) -> None:
+        self.receipts = Receipts(lane.core.session, lane.channel)
+        self.failure: AntiphonError | None = None
+        self._lane = lane
+        self._timeout_s = timeout_s
+        # Several chunks fit the window, so that one is on its way while another is written.
+        self._chunk_bytes = min(GATHERED_BYTES_MAX, max(1, lane.core.window_bytes // 4))
+        self._chunks: deque[ManySends] = deque()
+        self._uncertain: list[ManySends] = []
+        self._pending: list[Any] = []
+        self._pending_bytes = 0
+
+    async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
+        """Send everything; return when all is stored, raise when not."""
+        return await self._send(self._send_each(bodies))
+
+    async def send_batches(self, batches: AsyncIterable[Batch]) -> Receipts:
+        """Send columns that are there; return when all is stored, raise when not."""
+        return await self._send(self._send_columns(batches))
+
+    async def _send(self, submitting: Awaitable[None]) -> Receipts:
+        try:
+            await submitting
+        except (LocalError, _SourceFailed) as error:
+            # One body may not be sent, or the iterable failed. What came before may be on its way.
+            await self._drain()
+            if self.failure is None and (self.receipts or isinstance(error, _SourceFailed)):
+                stored = len(self.receipts)
+                raise PublishRefused(
+                    f"the first {stored} messages are stored, those after them were not sent: {error}",
+                    confirmed=stored,
+                ) from (error.__cause__ or error)
+            if self.failure is None:
+                raise
+        except BaseException:
+            self._call_back()
+            raise
+        await self._drain()
+        if self.failure is not None:
+            raise self.failure
+        return self.receipts
+
+    # -- taking bodies ---------------------------------------------------------
+
+    async def _send_each(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> None:
+        if isinstance(bodies, AsyncIterable):
+            await self._send_async(bodies)
+        else:
+            await self._send_all(bodies)
+
+    async def _send_columns(self, batches: AsyncIterable[Batch]) -> None:
+        async for batch in batches:
+            self._submit((batch, batch.byte_size))
+            await self._wait_for_room()
+            if self.failure is not None:
+                return
+
+    async def _send_all(self, bodies: Iterable[Any]) -> None:
+        iterator = iter(bodies)
+        rows = ROWS_AT_ONCE_MAX if isinstance(bodies, list | tuple) else ROWS_FIRST
+        while taken := _taken(iterator, rows):
+            parts = self._parts(taken)
+            for part in parts:
+                self._submit(part)
+                await self._wait_for_room()
+                if self.failure is not None:
+                    return
+            average = max(1, sum(size for _, size in parts) // len(taken))
+            rows = min(ROWS_AT_ONCE_MAX, 8 * rows, max(ROWS_FIRST, self._chunk_bytes // average))
+
+    async def _send_async(self, bodies: AsyncIterable[Any]) -> None:
+        """What a source gives without pausing travels together; when it pauses, what is there leaves."""
+        refused: list[LocalError] = []
+
+        def submit_pending() -> None:
+            try:
+                self._submit_pending()
+            except LocalError as error:
+                refused.append(error)
+
+        iterator = aiter(bodies)
+        while True:
+            try:
+                body = await anext(iterator)
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                submit_pending()
+                raise _SourceFailed(str(error)) from error
+            if not self._pending:
+                self._lane.link.at_tick(submit_pending)
+            self._pending.append(body)
+            self._pending_bytes += ROW_BYTES + (len(body) if isinstance(body, bytes | str) else ROW_BYTES)
+            if self._pending_bytes >= self._chunk_bytes:
+                submit_pending()
+            if self._is_held_up:
+                await self._wait_for_room()
+            if refused or self.failure is not None:
+                break
+        submit_pending()
+        if refused:
+            raise refused[0]
+
+    def _submit_pending(self) -> None:
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        self._harvest()
+        if pending and self.failure is None:
+            for part in self._parts(pending):
+                self._submit(part)
+
+    # -- chunks ----------------------------------------------------------------
+
+    def _parts(self, bodies: list[Any]) -> list[Part]:
+        """The bodies as chunks will have them; raises if there is one that may not be sent."""
+        if _are_bytes(bodies):
+            return _cut(bodies, self._chunk_bytes)
+        return [(builder, builder.byte_size) for builder in _build(bodies, self._chunk_bytes)]
+
+    def _submit(self, part: Part) -> None:
+        lane = self._lane
+        lane.link.check()
+        lane.core.check()
+        chunk = ManySends(lane, *part, self._timeout_s)
+        self._chunks.append(chunk)
+        lane.link.core.watch(chunk, int(self._timeout_s * 1e9))
+        lane.submit(chunk)
+        lane.link.flush()
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Does something that was submitted wait for room?"""
+        return bool(self._chunks) and not self._chunks[-1].has_left
+
+    async def _wait_for_room(self) -> None:
+        """Wait until all chunks have left, or something went wrong."""
+        self._harvest()
+        while self._chunks and not self._chunks[-1].has_left and self.failure is None:
+            await self._chunks[0].fate
+            self._harvest()
+
+    async def _drain(self) -> None:
+        """Wait for the fate of everything that was submitted."""
+        while self._chunks:
+            await self._chunks[0].fate
+            self._harvest()
+
+    def _harvest(self) -> None:
+        while self._chunks and self._chunks[0].fate.done():
+            chunk = self._chunks.popleft()
+            self._note(chunk, chunk.fate.result())
+
+    def _note(self, chunk: ManySends, fate: Fate) -> None:
+        if isinstance(fate, AntiphonError):
+            if isinstance(fate, PublishUncertain) and (self.failure is None or self._uncertain):
+                self._uncertain.append(chunk)
+                self._lane.uncertain(self._uncertain, self._timeout_s).explain(fate)
+            self._fail(fate)
+            return
+        for item in fate:
+            if item.code not in STORED:
+                self._fail(publish_error(item, self._lane.core.session, self._lane.channel))
+            elif self.failure is None:
+                self.receipts._add(item.number, item.sequence, item.count)
+
+    def _fail(self, error: AntiphonError) -> None:
+        """Something was not stored, or may not have been. The first such error is the one that is told."""
+        if self.failure is None:
+            self.failure = error
+            if isinstance(error, PublishError):
+                error.confirmed = len(self.receipts)
+            self._call_back()
+        elif isinstance(self.failure, PublishUncertain) and isinstance(error, PublishUncertain):
+            self.failure.message_ids += error.message_ids
+
+    def _call_back(self) -> None:
+        """What has not left is not to leave."""
+        self._pending.clear()
+        for chunk in self._chunks:
+            if not chunk.has_left and not chunk.fate.done():
+                chunk.fate.set_result([])
+
+
+def _taken(iterator: Iterator[Any], rows: int) -> list[Any]:
+    """The next bodies. Those that came before the iterable raised are left out with it."""
+    try:
+        return list(islice(iterator, rows))
+    except Exception as error:
+        raise _SourceFailed(str(error)) from error
+
+
+def _are_bytes(bodies: Iterable[Any]) -> bool:
+    return set(map(type, bodies)) == {bytes}
+
+
+def check_plain(bodies: Iterable[Any] | AsyncIterable[Any]) -> None:
+    """Of bodies that are all there already, refuse one that is too large before any is sent."""
+    if isinstance(bodies, list | tuple) and _are_bytes(bodies):
+        _check_lengths(list(map(len, bodies)))
+
+
+def _check_lengths(lengths: list[int]) -> None:
+    if lengths and max(lengths) > BODY_BYTES_MAX:
+        place = lengths.index(max(lengths))
+        raise MessageTooLarge(
+            f"body {place} of {lengths[place]:,} bytes is larger than the {BODY_BYTES_MAX:,} allowed"
+        )
+
+
+def _cut(bodies: list[bytes], size_max: int) -> list[Part]:
+    """The bodies in parts of about `size_max` bytes, with their sizes."""
+    lengths = list(map(len, bodies))
+    _check_lengths(lengths)
+    total = sum(lengths) + ROW_BYTES * len(bodies)
+    if total <= 2 * size_max:
+        return [(bodies, total)]
+    ends = list(accumulate(length + ROW_BYTES for length in lengths))
+    parts: list[Part] = []
+    start = before = 0
+    while start < len(bodies):
+        stop = max(start + 1, bisect_right(ends, before + size_max))
+        parts.append((bodies[start:stop], ends[stop - 1] - before))
+        start, before = stop, ends[stop - 1]
+    return parts
+
+
+def _build(bodies: Iterable[Any], size_max: int) -> list[BatchBuilder]:
+    timestamp_ms = time.time_ns() // 1_000_000
+    builders = [BatchBuilder()]
+    for body in bodies:
+        if builders[-1].count and (builders[-1].is_full or builders[-1].byte_size >= size_max):
+            builders.append(BatchBuilder())
+        if isinstance(body, Row):
+            body._add_to(builders[-1], timestamp_ms)
+        else:
+            builders[-1].add(body, timestamp_ms=timestamp_ms)
+    return builders

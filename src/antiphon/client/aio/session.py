@@ -1,0 +1,251 @@
+"""Session: an ordered stream of sends and acknowledgements inside a connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+from antiphon.batch import Batch
+from antiphon.client.aio.block import Block, Duration, Once, seconds
+from antiphon.client.aio.consumer import Consumer, Intake, Start
+from antiphon.client.aio.producer import TIMEOUT_DEFAULT_S, Producer
+from antiphon.client.aio.scope import SessionScope
+from antiphon.client.aio.transactions import ATTEMPTS, SessionTransactions, run, transaction
+from antiphon.client.core.outcomes import subscription_error
+from antiphon.errors import LocalError
+from antiphon.message import Delivery, Message, messages_of
+from antiphon.names import check_subscription_name, parse_destination
+from antiphon.wire.commands import Unsubscribe
+from antiphon.wire.frames import Browsed, DestinationOpened, SubscriptionFound
+
+PAGE_MESSAGES = 1_000
+
+
+T = TypeVar("T")
+
+
+class Session(Block):
+    """Producers and consumers whose commands stay in order.
+
+    It opens when it is awaited or entered, or else on first use. Closing it waits until
+    everything sent and acknowledged in it is confirmed.
+
+    >>> async with connection.session(ack="individual") as session:
+    ...     await session.producer("queue:orders").send(b"...")
+    """
+
+    def __init__(self, scope: SessionScope) -> None:
+        self._scope = scope
+        self._closing = Once(scope.close)
+
+    @property
+    def ack(self) -> str:
+        """How messages are acknowledged: "auto", "client", "individual", "dups_ok" or "transacted"."""
+        return self._scope.ack_mode.name.lower()
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed, or can it not go on? One that was away for minutes expires."""
+        return self._scope.is_over
+
+    def producer(self, destination: str) -> Producer:
+        """A producer of messages for a destination such as "queue:orders".
+
+        >>> producer = await session.producer("queue:orders")
+        """
+        return Producer(self._scope, destination)
+
+    def consumer(
+        self,
+        destination: str,
+        prefetch: int | None = None,
+        *,
+        durable: str | None = None,
+        start: Start | None = None,
+        create: bool = True,
+    ) -> Consumer:
+        """A consumer of the messages of a destination.
+
+        At most `prefetch` messages, and about 1 MiB, are sent ahead of what the application has taken.
+        If it is not given, that is 32 at first and up to 1,000 as the application takes them, so that
+        workers which start one after the other share a backlog. With 0 nothing is sent ahead: each call
+        asks for what it returns, and other consumers get the rest. A call that ends without a message
+        leaves nothing behind: what was on its way goes back to its queue as if it had not been delivered.
+
+        A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
+        one has a name, unique for the connection's client id, and stays: messages wait in it until
+        somebody consumes it again or `unsubscribe` ends it. A new subscription begins with what is
+        published from now on, or where `start` says: "earliest" is the first message that is kept,
+        a number is a sequence number. A durable subscription that exists goes on where it stands.
+
+        A destination that does not exist is made, unless `create` is False: then DestinationError.
+
+        A consumer that is dropped without being closed gives back what it has not handed out, after a moment.
+        Whoever asks for the same in that moment goes on where it was, so that calls like
+        `session.consumer("queue:orders").receive()` may follow each other.
+
+        >>> async with session.consumer("queue:orders", prefetch=100) as consumer:
+        ...     message = await consumer.receive(timeout=1.0)
+        >>> consumer = await session.consumer("topic:prices", durable="audit", start="earliest")
+        """
+        intake = Intake(self._scope, destination, prefetch, durable, start, create=create)
+        for dropped in list(self._scope.dropped):
+            if isinstance(dropped, Intake) and dropped.options == intake.options and dropped.error is None:
+                return Consumer(dropped.taken_over())
+        return Consumer(intake)
+
+    def browse(self, destination: str, *, create: bool = True) -> AsyncIterator[Message]:
+        """The messages of a queue, or what a topic keeps, without consuming them.
+
+        They come in their order, those in the hands of consumers too. What is acknowledged
+        meanwhile is left out, what is sent meanwhile comes at the end. A destination that does not
+        exist is made, unless `create` is False: then DestinationError.
+
+        >>> async for message in session.browse("queue:orders"):
+        ...     print(message.sequence, message.body)
+        """
+        parse_destination(destination)
+        return self._browse(destination, create)
+
+    async def _browse(self, destination: str, create: bool) -> AsyncIterator[Message]:
+        """A page is asked for when the one before it is used up."""
+        scope = self._scope
+        await scope.core()
+        # Not for the session: nothing will be ordered, and one may look while nothing can be.
+        link = scope.link
+        request = link.core.open_destination(destination, create=create)
+        opened = await link.call(request, DestinationOpened, scope.timeout)
+        after, more = 0, True
+        while more:
+            link = scope.link
+            request = link.core.browse(opened, after, PAGE_MESSAGES)
+            page = await link.call(request, Browsed, scope.timeout)
+            after, more = page.through, page.more
+            for first_sequence, redelivery_count, data in page.pieces:
+                delivery = Delivery(opened.channel, destination, first_sequence, redelivery_count)
+                for message in messages_of(Batch.decode(data), delivery):
+                    yield message
+
+    async def unsubscribe(self, name: str) -> None:
+        """End a durable subscription; what waits in it is lost to it.
+
+        Refused (SubscriptionInUse) while another session consumes it.
+
+        >>> await session.unsubscribe("audit")
+        """
+        check_subscription_name(name)
+        scope = self._scope
+        core = await scope.core()
+        link = scope.link
+        request = link.core.find_subscription(core, name)
+        found = await link.call(request, SubscriptionFound, scope.timeout)
+        ended = await scope.order(found.channel, Unsubscribe(subscription=found.subscription))
+        error = subscription_error(ended)
+        if error is not None:
+            raise error
+
+    # -- transactions ----------------------------------------------------------
+
+    async def commit(self, timeout: Duration | None = None) -> None:
+        """Make all that was sent since the last commit visible, and acknowledge all that was received.
+
+        All of it, wherever it is; or nothing, and TransactionRolledBack says why: then what was received
+        comes again. When it is not known after `timeout` (60 s if not given) this raises CommitUncertain;
+        it goes on meanwhile, and `commit` again waits for it.
+
+        >>> async with connection.session(transacted=True) as session:
+        ...     message = await session.consumer("queue:orders").receive()
+        ...     await session.producer("queue:invoices").send(message.body)
+        ...     await session.commit()
+        """
+        await self._transactions("committed").commit(_limit_s(timeout))
+
+    async def rollback(self) -> None:
+        """Forget all that was sent since the last commit, and give back all that was received.
+
+        It comes again, in its order, and its `delivery_count` is one more. After a CommitUncertain this
+        waits for the outcome of that commit; if it was committed after all, LocalError says so.
+
+        >>> await session.rollback()
+        """
+        await self._transactions("rolled back").rollback(_limit_s(None))
+
+    async def recover(self) -> None:
+        """Give back all that was received and not acknowledged: it comes again, in its order.
+
+        For sessions that are not transacted.
+
+        >>> async with connection.session(ack="client") as session:
+        ...     message = await session.consumer("queue:orders").receive()
+        ...     await session.recover()
+        """
+        if self._scope.transactions is not None:
+            raise LocalError("a transacted session is rolled back, not recovered")
+        await self._scope.recover()
+
+    def transaction(self, timeout: Duration | None = None) -> AbstractAsyncContextManager[None]:
+        """Commit when the block is done; roll back when an exception leaves it.
+
+        >>> async with session.transaction():
+        ...     await producer.send(b"...")
+        """
+        return transaction(self._transactions("committed"), _limit_s(timeout))
+
+    async def run_transaction(
+        self,
+        function: Callable[[Session], Awaitable[T]],
+        attempts: int = ATTEMPTS,
+        timeout: Duration | None = None,
+    ) -> T:
+        """Call the function, commit, and return what it returned.
+
+        If the transaction is rolled back by a failure, all of this is repeated after a while, `attempts`
+        times at most. Any other exception of the function rolls it back, and is raised. So is
+        CommitUncertain, which `commit` raises: then the transaction is not repeated, and not rolled back.
+
+        >>> async def move(session):
+        ...     message = await consumer.receive()
+        ...     await producer.send(message.body)
+        >>> await session.run_transaction(move)
+        """
+        transactions = self._transactions("committed")
+        return await run(transactions, lambda: function(self), attempts, _limit_s(timeout))
+
+    async def _give_up(self, timeout: Duration | None = None) -> None:
+        """What `transaction` does when an exception leaves its block."""
+        await self._transactions("rolled back").give_up(_limit_s(timeout))
+
+    def _check_transacted(self, done: str) -> None:
+        """Raise LocalError unless it is a transacted session."""
+        self._transactions(done)
+
+    def _transactions(self, done: str) -> SessionTransactions:
+        transactions = self._scope.transactions
+        if transactions is None:
+            raise LocalError(
+                f"only a transacted session is {done}: connection.session(transacted=True); "
+                f"this one has ack={self.ack!r}"
+            )
+        return transactions
+
+    async def close(self) -> None:
+        """Wait until everything is confirmed, then end the session.
+
+        Messages that were received and not acknowledged will be delivered again. What was sent in a
+        transaction and not committed is forgotten.
+
+        >>> await session.close()
+        """
+        await self._closing.get()
+
+    def __repr__(self) -> str:
+        return f"<Session ack={self.ack}{' closed' if self.closed else ''}>"
+
+    async def _opened(self) -> Session:
+        await self._scope.core()
+        return self
+
+
+def _limit_s(timeout: Duration | None) -> float:
+    return TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")

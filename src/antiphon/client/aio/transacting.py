@@ -1,0 +1,403 @@
+"""Transacting: the way of a transacted session's messages to one destination.
+
+A send is done when its message is gathered and there was room for it. Nobody waits for its outcome: if it
+is refused its transaction is doomed, and `commit` says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from antiphon.batch import ROWS_MAX, Batch
+from antiphon.client.aio.link import ClientLink
+from antiphon.client.aio.sending import Part as SomeBodies
+from antiphon.client.aio.sending import Sending, SendLane, Sends
+from antiphon.client.core.outcomes import STORED, publish_error
+from antiphon.client.core.publication import HEAD_BYTES, ROW_BYTES, Bodies, Chunk, Departure, Publication, Row
+from antiphon.client.core.receipts import Receipt, Receipts
+from antiphon.client.core.session import SessionCore
+from antiphon.client.core.transaction import PartCore, RowNumbers, TransactedPart
+from antiphon.errors import AntiphonError, LocalError, Timeout
+from antiphon.wire.commands import ConfirmItem
+from antiphon.wire.frames import DestinationOpened
+
+if TYPE_CHECKING:
+    from antiphon.client.aio.transactions import SessionTransactions
+
+FOREVER_S = 1e9
+"""Its commit has a time limit, a transacted send has none."""
+
+ADMITTED_AT_ONCE = 256
+"""Sends that may go on when there is room again: about what then fits a batch of small messages."""
+
+
+PACK_MESSAGES = 256
+PACK_BYTES = 64 * 1024
+"""What a thread may gather by itself before it asks the loop again."""
+
+PACK_SECONDS = 0.01
+"""After this time what a thread has gathered leaves, however little it is."""
+
+
+class Unwatched:
+    """The ticket of a message that nobody waits for."""
+
+    def done(self) -> bool:
+        return False
+
+
+_UNWATCHED = Unwatched()
+
+
+class Pack:
+    """Messages of a transaction that a thread gathers without asking the loop for each.
+
+    They have their numbers, and there is room for them. The loop sends them on before it does anything else
+    that this thread asks for.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_bytes_max",
+        "_channel",
+        "_guard",
+        "_is_over",
+        "_session",
+        "_size",
+        "first_row",
+        "part",
+    )
+
+    def __init__(self, session: int, channel: str, part: PartCore, first_row: int, bytes_max: int) -> None:
+        self.part = part
+        self.first_row = first_row
+        self._session = session
+        self._channel = channel
+        self._bytes_max = bytes_max
+        self._bodies: list[bytes] = []
+        self._size = 0
+        self._is_over = False
+        self._guard = threading.Lock()
+
+    def add(self, body: bytes) -> Receipt | None:
+        """Gather one message; None: ask the loop."""
+        with self._guard:
+            bodies, size = self._bodies, self._size + len(body) + ROW_BYTES
+            if self._is_over or size > self._bytes_max or len(bodies) == PACK_MESSAGES:
+                return None
+            bodies.append(body)
+            self._size = size
+            number = self.first_row + len(bodies) - 1
+        return Receipt(self._session, self._channel, number, None)
+
+    def end(self) -> tuple[list[bytes], int]:
+        """What was gathered; there will be no more."""
+        with self._guard:
+            self._is_over = True
+        return self._bodies, self._size
+
+
+class TransactedLane(SendLane):
+    """The way of one transacted session's messages to one destination."""
+
+    def __init__(
+        self,
+        link: ClientLink,
+        core: SessionCore,
+        opened: DestinationOpened,
+        transactions: SessionTransactions,
+    ) -> None:
+        super().__init__(link, core, opened)
+        self.transactions = transactions
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._admitting: asyncio.Task[None] | None = None
+        self._pack: Pack | None = None
+
+    def join(self, body: bytes) -> Receipt | None:
+        """Add a plain body to what was gathered in this turn of the loop; None if it is not that simple."""
+        sends = self._sends
+        if type(sends) is not TransactedSends or sends.is_submitted or sends.is_full or self._queue:
+            return None
+        part, size = sends.part, sends.size
+        if part.is_over or self.transactions.is_ending or size >= sends.room or not part.has_room(1, size):
+            return None
+        sends.add_plain(body, _UNWATCHED)
+        part.rows += 1
+        return Receipt(self.core.session, self.channel, sends.first_row + sends.count - 1, None)
+
+    async def send(self, body: bytes | None, row: Row | None, timeout_s: float) -> Receipt:
+        """Gather one message, a plain body or a whole row."""
+        if self._queue or self.is_blocked or self.transactions.is_ending:
+            await self.turn(timeout_s)
+        part = self.transactions.part(self.channel)
+        sends = self._gathering(part)
+        try:
+            part.add(1, sends.size)
+        except AntiphonError as error:
+            self.transactions.doom(part, error)
+            raise
+        try:
+            if row is not None:
+                sends.add(row, _UNWATCHED)
+            else:
+                assert body is not None, "a message is a body or a row"
+                sends.add_plain(body, _UNWATCHED)
+        except BaseException:
+            part.rows -= 1
+            raise
+        return Receipt(self.core.session, self.channel, sends.first_row + sends.count - 1, None)
+
+    async def send_many(self, bodies: Iterable[Any] | AsyncIterable[Any], timeout_s: float) -> Receipts:
+        await self.turn(timeout_s)
+        self.submit_gathered()  # what was sent before comes before
+        part = self.transactions.part(self.channel)
+        return await UncommittedSending(self, part, self.transactions, timeout_s).send(bodies)
+
+    def _gathering(self, part: TransactedPart) -> TransactedSends:
+        sends = self._sends
+        if isinstance(sends, TransactedSends) and sends.part is part and self._may_grow(sends):
+            return sends
+        self.submit_gathered()
+        sends = self._sends = TransactedSends(self, part, self.transactions)
+        self.link.at_tick(self.submit_gathered)
+        return sends
+
+    # -- what a thread gathers -------------------------------------------------
+
+    def lend(self) -> Pack | None:
+        """Let a thread gather messages by itself; None if there is no room for many."""
+        if self._pack is not None or self._queue or self.is_blocked or self.transactions.is_ending:
+            return None
+        part = self.transactions.part(self.channel)
+        gathered = self._sends.size if self._sends is not None and not self._sends.is_submitted else 0
+        size = min(PACK_BYTES, self.core.outbox(self.channel).room - gathered)
+        if size <= 0 or not part.has_room(PACK_MESSAGES, gathered + HEAD_BYTES + size):
+            return None
+        part.rows += PACK_MESSAGES
+        first_row = self.transactions.rows.take(self.channel, PACK_MESSAGES)
+        pack = self._pack = Pack(self.core.session, self.channel, part, first_row, size)
+        self.link.loop.call_later(PACK_SECONDS, self._end, pack)
+        return pack
+
+    def _end(self, pack: Pack) -> None:
+        if pack is self._pack:
+            self.recall()
+
+    def recall(self) -> None:
+        """Send on what a thread has gathered by itself; from now on it gathers no more."""
+        pack, self._pack = self._pack, None
+        if pack is None:
+            return
+        bodies, size = pack.end()
+        self.transactions.rows.give_back(self.channel, pack.first_row, PACK_MESSAGES, len(bodies))
+        pack.part.rows -= PACK_MESSAGES - len(bodies)
+        if not bodies or pack.part.is_over:
+            return
+        self.submit_gathered()  # what was sent before comes before
+        chunk = UncommittedChunk(self, pack.part, self.transactions, bodies, size, pack.first_row)
+        error = self.link.error or self.core.error
+        if error is not None:
+            chunk.lose(error)
+        else:
+            self.submit(chunk)
+            self.link.flush_soon()
+
+    # -- room ------------------------------------------------------------------
+
+    async def turn(self, timeout_s: float) -> None:
+        """Wait until there is room and no commit under way, in the order of asking."""
+        if not self._queue and not self.is_blocked and not self.transactions.is_ending:
+            return
+        mine: asyncio.Future[None] = self.link.loop.create_future()
+        self._queue.append(mine)
+        if self._admitting is None:
+            self._admitting = self.link.loop.create_task(self._admit())
+        try:
+            async with asyncio.timeout(timeout_s):
+                with self.link.waiting():
+                    await mine
+                # Since it was let in, somebody may have begun to commit.
+                await self.transactions.quiet()
+        except TimeoutError:
+            why = self.core.why_blocked(self.channel) or ", or a commit under way"
+            raise Timeout(f"the message was not sent: for {timeout_s:g} s there was no room{why}") from None
+        finally:
+            # Whoever is let in and cancelled in the same turn of the loop is not in the queue any more.
+            if (not mine.done() or mine.cancelled()) and mine in self._queue:
+                self._queue.remove(mine)
+
+    async def _admit(self) -> None:
+        """Let them go on, some at a time: whoever they find no room for would only have to wait anew."""
+        try:
+            while self._queue:
+                while self.link.error is None and self.core.error is None and self.is_blocked:
+                    await self.link.news()
+                await self.transactions.quiet()
+                for mine in list(self._queue)[:ADMITTED_AT_ONCE]:
+                    if not mine.done():
+                        mine.set_result(None)
+                    if self._queue and self._queue[0] is mine:
+                        self._queue.popleft()
+                await asyncio.sleep(0)
+        finally:
+            self._admitting = None
+
+
+class PartOwner(Protocol):
+    """Whoever the parts belong to: a session's transactions, or somebody who stages."""
+
+    rows: RowNumbers
+
+    def settled(self, part: PartCore, item: ConfirmItem) -> None:
+        """A batch of the part has its outcome."""
+
+    def lost(self, part: PartCore, error: AntiphonError) -> None:
+        """It will not have one."""
+
+    def doom(self, part: PartCore, error: AntiphonError) -> None:
+        """Something of it cannot be sent, so that nothing of it may be committed."""
+
+    def check(self, part: PartCore) -> None:
+        """Raise if nothing can come of the part any more."""
+
+
+class Uncommitted(Publication):
+    """Messages that their part counts when they leave; its owner hears what became of them."""
+
+    __slots__ = ()
+
+    part: PartCore
+    first_row: int
+    _owner: PartOwner
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.part.is_over
+
+    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
+        batch = self.build(session, self.first_row)
+        if batch is None:
+            return None
+        return self.part.enclose(self, batch, session, generation, number, confirmed_through)
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        self.tell()
+        self._owner.settled(self.part, outcomes[0])
+
+    def lose(self, error: AntiphonError) -> None:
+        self.tell()
+        self._owner.lost(self.part, error)
+
+
+class TransactedSends(Uncommitted, Sends):
+    """Messages of one transaction that travel together."""
+
+    __slots__ = ("_owner", "first_row", "part", "room")
+
+    def __init__(self, lane: SendLane, part: PartCore, owner: PartOwner) -> None:
+        super().__init__(lane, FOREVER_S)
+        # As it was when they began to gather; what others send in the same turn is left out of account.
+        self.room = lane.core.outbox(lane.channel).room
+        self.part = part
+        self._owner = owner
+        self.first_row = owner.rows.take(part.channel, ROWS_MAX)
+
+    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
+        self._owner.rows.give_back(self.part.channel, self.first_row, ROWS_MAX, self.count)
+        return super().leave(session, generation, number, confirmed_through)
+
+
+class UncommittedChunk(Uncommitted, Chunk):
+    """Some messages of a `send_many` in a transaction, or of what is staged."""
+
+    __slots__ = ("_owner", "first_row", "part")
+
+    def __init__(
+        self,
+        lane: SendLane,
+        part: PartCore,
+        owner: PartOwner,
+        bodies: Bodies,
+        size: int,
+        first_row: int | None = None,
+    ) -> None:
+        super().__init__(
+            bodies,
+            HEAD_BYTES + size,
+            _UNWATCHED,
+            destination=lane.destination,
+            settings_version=lane.settings_version,
+            timestamp_ms=lane.link.wall_ms(),
+            deadline_ns=0,
+        )
+        self.part = part
+        self._owner = owner
+        self.first_row = owner.rows.take(part.channel, self.count) if first_row is None else first_row
+
+
+class UncommittedSending(Sending):
+    """A `send_many` that is done when everything has left. If it fails, nothing of it may be committed."""
+
+    def __init__(self, lane: SendLane, part: PartCore, owner: PartOwner, timeout_s: float) -> None:
+        super().__init__(lane, timeout_s)
+        self._part = part
+        self._owner = owner
+        self._last: UncommittedChunk | None = None
+
+    async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
+        try:
+            await self._send_each(bodies)
+        except BaseException as error:
+            if self.receipts:
+                interrupted = LocalError("sending was interrupted")
+                self._owner.doom(self._part, error if isinstance(error, AntiphonError) else interrupted)
+            raise
+        return self.receipts
+
+    async def send_batch(self, batch: Batch) -> None:
+        """Send columns that are there; return when there is room for more. If this raises, nothing of the
+        part may be committed."""
+        self._submit((batch, batch.byte_size))
+        await self._wait_for_room()
+
+    def _submit(self, part: SomeBodies) -> None:
+        lane = self._lane
+        lane.link.check()
+        lane.core.check()
+        self._owner.check(self._part)
+        chunk = self._last = UncommittedChunk(lane, self._part, self._owner, *part)
+        try:
+            self._part.add(chunk.count, chunk.size)
+        except AntiphonError as error:
+            self._owner.doom(self._part, error)
+            raise
+        self.receipts._add(chunk.first_row, None, chunk.count)
+        lane.submit(chunk)
+        # Not at once: a commit may leave with it.
+        lane.link.flush_soon()
+
+    @property
+    def _is_held_up(self) -> bool:
+        last = self._last
+        return last is not None and not last.has_left and not last.is_settled
+
+    async def _wait_for_room(self) -> None:
+        lane = self._lane
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while self._is_held_up:
+                    lane.link.check()
+                    lane.core.check()
+                    self._owner.check(self._part)
+                    await lane.link.news()
+        except TimeoutError:
+            raise Timeout(f"not all was sent: there was no room for {self._timeout_s:g} s") from None
+
+
+def refusal(item: ConfirmItem, session: int, channel: str) -> AntiphonError | None:
+    """Why a batch with this outcome was not stored; None when it was."""
+    return None if item.code in STORED else publish_error(item, session, channel)

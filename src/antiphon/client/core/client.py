@@ -1,0 +1,694 @@
+"""ClientCore: the client's half of a connection, as a machine without sockets or a clock.
+
+Where it sits
+    application  ->  face (aio)  ->  CLIENT CORE  ->  frames  ->  client manager
+
+What it promises
+    K1  Nothing but the greeting is sent before the server has let us in.
+    K2  Every request has one answer: what the server said, or that it will never come.
+    K3  A frame that does not fit what was said before raises ProtocolError; after that, or
+        after `Ended`, the socket is of no more use.
+    K4  A server that is silent for three heartbeats is reported as gone.
+    K5  A lost socket loses nothing else: after `lose`, `greet` begins anew on another, where each
+        session is resumed, then sends what has no outcome again, then attaches its consumers with
+        what they hold, then repeats its requests; of a commit, it asks what became of it.
+
+What it leaves to others
+    The face moves `take_output()` to the socket, hands in whole frames, calls `on_time` no
+    later than `wake_ns`, and turns events into what the application waits for. Numbers,
+    windows and outcomes are the outbox's, buffers and credit the consumer's; which server to try, and when,
+    is the route's; whether buffered messages are still the consumer's, and credit on demand, are
+    consumer_requests'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from antiphon.client.core.consumer import ConsumerCore
+from antiphon.client.core.consumer_requests import CreditOnDemand, Sureness
+from antiphon.client.core.events import (
+    Answered,
+    Arrived,
+    ConsumerEnded,
+    Ended,
+    Event,
+    Expired,
+    Refused,
+    Reply,
+    SessionEnded,
+    Welcomed,
+    parting,
+)
+from antiphon.client.core.pace import USUAL, Pace
+from antiphon.client.core.publication import Deadlines, Publication
+from antiphon.client.core.requests import Request, RequestFrame, RequestTable, question_about
+from antiphon.client.core.session import SessionCore
+from antiphon.errors import (
+    AntiphonError,
+    NotConnected,
+    ProtocolError,
+    SessionClosed,
+    error_from_code,
+)
+from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
+from antiphon.wire.frames import (
+    AckMode,
+    Answer,
+    Ask,
+    Browse,
+    Browsed,
+    ClientFrame,
+    Confirm,
+    ConsumerCheck,
+    ConsumerClose,
+    ConsumerDrain,
+    ConsumerGone,
+    ConsumerLost,
+    ConsumerOpen,
+    ConsumerResume,
+    ConsumerResumed,
+    Deliver,
+    DestinationCreate,
+    DestinationOpen,
+    DestinationOpened,
+    Done,
+    Failed,
+    FlowState,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    RangeAsk,
+    RangePage,
+    RangeRead,
+    RangeTold,
+    ServerFrame,
+    SessionClose,
+    SessionGone,
+    SessionOpen,
+    SessionOpened,
+    SubscriptionFind,
+    SubscriptionFound,
+    TransactionAsk,
+    TransactionCommit,
+    TransactionDecided,
+    Welcome,
+    encode_frame,
+)
+from antiphon.wire.lone import read_lone_confirm
+from antiphon.wire.primitives import Buffer
+from antiphon.wire.range_frames import RangeWanted
+from antiphon.wire.transaction_frames import TransactionPart
+
+NEVER_NS = 1 << 63
+SILENT_BEATS_MAX = 6  # half heartbeats
+
+CLOSED_REMEMBERED = 256
+"""Sessions closed last: the server may still have sent something to them."""
+
+
+class ClientCore:
+    """One client, from its first greeting to its end, on one socket after the other."""
+
+    def __init__(
+        self, *, user: str = "", password: str = "", client_id: str = "", pace: Pace = USUAL
+    ) -> None:
+        self._pace = pace
+        self.welcome: Welcome | None = None
+        self.client_id = client_id
+        self.sessions: dict[int, SessionCore] = {}
+        self.wake_ns = NEVER_NS
+        self._hello = Hello(user=user, password=password, client_id=client_id)
+        self._output: list[Buffer] = []
+        self._requests = RequestTable()
+        self._closed: deque[int] = deque(maxlen=CLOSED_REMEMBERED)
+        self._deadlines = Deadlines()
+        self._beat_ns = NEVER_NS
+        self._silent_beats = 0
+        self.sureness = Sureness(self._ask)
+        self.asking = CreditOnDemand(self._ask)
+        self.greet()
+
+    @property
+    def frame_limit(self) -> int:
+        """How large a frame of the server may be, at this moment."""
+        return HANDSHAKE_FRAME_BYTES_MAX if self.welcome is None else FRAME_BYTES_MAX
+
+    def take_output(self) -> list[Buffer]:
+        """What is to be sent, in order."""
+        output = self._output[:]
+        self._output.clear()  # the list itself is shared by all outboxes
+        return output
+
+    def _send(self, frame: ClientFrame) -> None:
+        self._output.append(encode_frame(frame))
+
+    # -- one socket after the other --------------------------------------------
+
+    def greet(self) -> None:
+        """There is a new socket: the first word on it."""
+        self._output.clear()
+        self._send(self._hello)
+
+    def lose(self) -> None:
+        """The socket is gone. Whatever waits goes on waiting (K5)."""
+        self.welcome = None
+        self._output.clear()
+        self._beat_ns = NEVER_NS
+        self._silent_beats = 0
+        for request in self._requests.take_unneeded():
+            session = self.sessions.get(request.session)
+            if session is not None and request.is_abandoned:
+                self._undo(session, request)
+        for session in self.sessions.values():
+            session.suspend()
+
+    def _undo(self, session: SessionCore, request: Request) -> None:
+        """Nobody waits for this, and with the socket it is undone already."""
+        if isinstance(request.frame, SessionClose):
+            self._forget_session(session)
+        elif isinstance(request.frame, ConsumerOpen | ConsumerResume):
+            session.forget_consumer(request.consumer)
+
+    def _resume_session(self, session: SessionCore) -> None:
+        # Counted up with each attempt, whether or not it was heard of.
+        session.generation += 1
+        self._ask(
+            lambda number: SessionOpen(
+                request=number,
+                session=session.session,
+                generation=session.generation,
+                ack_mode=session.ack_mode,
+                channels=tuple(session.channels),
+                known=tuple(session.channels.values()),
+            ),
+            SessionOpened,
+            is_own=True,
+        )
+
+    def _on_resumed(self, session: SessionCore, opened: SessionOpened) -> None:
+        waiting = self._requests.of_session(session.session)
+        session.resume(opened)
+        for consumer in session.consumers.values():
+            if not consumer.is_closing:
+                self._attach_again(session, consumer, waiting)
+        for request in waiting:
+            if isinstance(request.frame, TransactionCommit):
+                request.frame = question_about(request.frame)
+            if not isinstance(request.frame, ConsumerResume):
+                self._send(request.frame)
+
+    def _attach_again(self, session: SessionCore, consumer: ConsumerCore, waiting: list[Request]) -> None:
+        """With what it holds. Somebody may still wait for it to be opened at all."""
+
+        def make(number: int) -> RequestFrame:
+            return consumer.resumption(number, session.session)
+
+        for request in waiting:
+            if request.consumer == consumer.consumer:
+                request.frame, request.answer = make(request.frame.request), ConsumerResumed
+                self._send(request.frame)
+                return
+        self._ask(make, ConsumerResumed, session.session, is_own=True)
+
+    # -- requests --------------------------------------------------------------
+
+    def open_session(self, ack_mode: AckMode) -> int:
+        return self._ask(
+            lambda number: SessionOpen(request=number, session=0, generation=0, ack_mode=ack_mode),
+            SessionOpened,
+        )
+
+    def adopt_session(self, session: int, generation: int, channel: str = "", known: int = 0) -> int:
+        """Go on with a session that another process began, or we on a connection that is over.
+
+        Without a channel, only to ask what became of it. The channel has `known` it under that generation.
+        """
+        return self._ask(
+            lambda number: SessionOpen(
+                request=number,
+                session=session,
+                generation=generation,
+                ack_mode=AckMode.AUTO,
+                channels=(channel,) if channel else (),
+                known=(known,) if channel else (),
+            ),
+            SessionOpened,
+        )
+
+    def forget_adopted(self, session: int) -> None:
+        """It will be adopted anew, for other numbers."""
+        known = self.sessions.get(session)
+        if known is not None and known.is_adopted:
+            self._forget_session(known)
+
+    def close_session(self, session: int) -> int:
+        return self._ask(lambda number: SessionClose(request=number, session=session), Done, session)
+
+    def open_destination(self, name: str, *, create: bool, session: int = 0) -> int:
+        """Where a destination is; to send commands there, the session that will."""
+        return self._ask(
+            lambda number: DestinationOpen(request=number, name=name, create=create, session=session),
+            DestinationOpened,
+            session,
+        )
+
+    def create_destination(self, name: str, settings: str) -> int:
+        return self._ask(
+            lambda number: DestinationCreate(request=number, name=name, settings=settings),
+            DestinationOpened,
+        )
+
+    def find_subscription(self, session: SessionCore, name: str) -> int:
+        return self._ask(
+            lambda number: SubscriptionFind(request=number, session=session.session, name=name),
+            SubscriptionFound,
+            session.session,
+        )
+
+    def browse(self, opened: DestinationOpened, after: int, limit: int) -> int:
+        return self._ask(
+            lambda number: Browse(
+                request=number,
+                channel=opened.channel,
+                destination=opened.destination,
+                after=after,
+                limit=limit,
+            ),
+            Browsed,
+        )
+
+    def ask_range(self, channel: str, question: dict[str, Any], floor: int, wait_ms: int) -> int:
+        """A question about what a channel keeps; without a channel, about all of them."""
+        text = json.dumps(question, separators=(",", ":"))
+        return self._ask(
+            lambda number: RangeAsk(
+                request=number, channel=channel, floor=floor, wait_ms=wait_ms, question=text
+            ),
+            RangeTold,
+        )
+
+    def read_range(
+        self,
+        channel: str,
+        span: tuple[int, int, int],
+        destinations: tuple[RangeWanted, ...],
+        *,
+        floor: int,
+        page_bytes: int,
+        ahead: int,
+        ahead_from: int,
+        allow_lost: bool,
+        acks: bool,
+        live: bool,
+    ) -> int:
+        """A page of a range; `span` is where it begins and has to end, and where all of them end."""
+        start, stop, goal = span
+        return self._ask(
+            lambda number: RangeRead(
+                request=number,
+                channel=channel,
+                start=start,
+                stop=stop,
+                goal=goal,
+                floor=floor,
+                page_bytes=page_bytes,
+                ahead=ahead,
+                ahead_from=ahead_from,
+                allow_lost=allow_lost,
+                acks=acks,
+                live=live,
+                destinations=destinations,
+            ),
+            RangePage,
+        )
+
+    def open_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
+        """Ask for deliveries. They may come before the answer does."""
+        return self._ask(
+            lambda number: ConsumerOpen(
+                request=number,
+                session=session.session,
+                consumer=consumer.consumer,
+                channel=consumer.channel,
+                destination=consumer.destination,
+                subscription=consumer.subscription,
+                credit_messages=consumer.granted[0],
+                credit_bytes=consumer.granted[1],
+            ),
+            Done,
+            session.session,
+        )
+
+    def close_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
+        """End the deliveries. What was buffered and not taken, the server gives to others."""
+        consumer.is_closing = True
+        return self._ask(
+            lambda number: ConsumerClose(
+                request=number,
+                session=session.session,
+                consumer=consumer.consumer,
+                seen_through=consumer.taken_through,
+            ),
+            Done,
+            session.session,
+        )
+
+    def commit_transaction(
+        self,
+        session: SessionCore,
+        transaction: int,
+        parts: tuple[TransactionPart, ...],
+        application: str = "",
+        version: int = 0,
+    ) -> int:
+        """Commit parts in several channels. To be said only while the session is on a connection, and
+        everything of these parts has left on it: on another one, it is only asked what became of it."""
+        assert session.is_open, "a commit was to be asked for without a connection"
+        return self._ask(
+            lambda number: TransactionCommit(
+                request=number,
+                session=session.session,
+                transaction=transaction,
+                parts=parts,
+                application=application,
+                version=version,
+            ),
+            TransactionDecided,
+            session.session,
+        )
+
+    def ask_transaction(self, session: int, transaction: int, home: str) -> int:
+        """What became of a commit? One that was not decided is rolled back by this."""
+        return self._ask(
+            lambda number: TransactionAsk(
+                request=number, session=session, transaction=transaction, home=home
+            ),
+            TransactionDecided,
+            session,
+        )
+
+    def ask(self, question: dict[str, Any]) -> int:
+        return self._ask(lambda number: Ask(request=number, question=json.dumps(question)), Answer)
+
+    def abandon_request(self, request: int) -> None:
+        """Nobody waits for the answer any more. When it comes it is undone, as far as that is possible."""
+        self._requests.abandon(request)
+
+    def _ask(
+        self,
+        make: Callable[[int], RequestFrame],
+        answer: type[Any],
+        session: int = 0,
+        *,
+        is_own: bool = False,
+    ) -> int:
+        """Ask now, or as soon as there is a socket and the session is on it."""
+        request = self._requests.add(make, answer, session, is_own=is_own)
+        asker = self.sessions.get(session)
+        if self.welcome is not None and (asker is None or asker.is_open):
+            self._send(request.frame)
+        return request.frame.request
+
+    # -- frames ----------------------------------------------------------------
+
+    def receive(self, now_ns: int, frame: ServerFrame) -> list[Event]:
+        """Take one frame of the server; return what it means, in order."""
+        self._silent_beats = 0
+        if self.welcome is None and not isinstance(frame, Welcome | Goodbye):
+            raise ProtocolError(f"the server's first word was {type(frame).__name__}, not Welcome")
+        match frame:
+            case Deliver():
+                return self._on_deliver(now_ns, frame)
+            case Confirm():
+                session = self._session(frame.session)
+                return [] if session is None else list(session.confirm(frame.channel, frame.items))
+            case Failed():
+                return self._on_failed(frame)
+            case ConsumerLost():
+                self._on_consumer_lost(frame)
+            case ConsumerGone():
+                return self._on_consumer_gone(frame)
+            case SessionGone():
+                return self._on_session_gone(frame)
+            case FlowState():
+                for session in self.sessions.values():
+                    session.set_blocked(frame.channel, frame.blocked, frame.reason)
+            case Ping():
+                self._send(Pong(nonce=frame.nonce))
+            case Pong():
+                pass
+            case Welcome():
+                return self._on_welcome(now_ns, frame)
+            case Goodbye():
+                return [parting(frame)]
+            case _:
+                return self._on_answer(now_ns, frame)
+        return []
+
+    def settle_lone(self, payload: Buffer) -> Publication | None:
+        """Take a Confirm if it says what became of one publication, which was the next to be told of: then
+        that one has its outcomes. Of any other nothing is taken; it is for `receive`."""
+        lone = read_lone_confirm(payload)
+        if lone is None or self.welcome is None:
+            return None
+        number, channel, item = lone
+        session = self.sessions.get(number)
+        outbox = None if session is None else session.outboxes.get(channel)
+        publication = None if outbox is None else outbox.confirm_oldest(item)
+        if publication is not None:
+            self._silent_beats = 0
+        return publication
+
+    def _on_welcome(self, now_ns: int, frame: Welcome) -> list[Event]:
+        if self.welcome is not None:
+            raise ProtocolError("the server said Welcome twice")
+        self.welcome = frame
+        self.sureness.sure_ns = frame.sure_ms * 1_000_000
+        if frame.heartbeat_ms:
+            self._beat_ns = now_ns + self._half_beat_ns
+            self._wake(self._beat_ns)
+        waiting = self._requests.of_session(0)
+        for session in self.sessions.values():
+            self._resume_session(session)
+        for request in waiting:
+            self._send(request.frame)
+        return [Welcomed(welcome=frame)]
+
+    def _on_answer(self, now_ns: int, frame: Reply) -> list[Event]:
+        request = self._requests.take(frame.request)
+        if request is None:
+            return []
+        if not isinstance(frame, request.answer):
+            raise ProtocolError(f"request {frame.request} was answered by {type(frame).__name__}")
+        session = self.sessions.get(request.session)
+        if isinstance(request.frame, ConsumerCheck):
+            return self.sureness.checked(now_ns, session, request.frame.consumer)
+        if isinstance(request.frame, ConsumerDrain):
+            return self.asking.answered(session, request.frame.consumer)
+        reply = frame
+        match frame:
+            case SessionOpened():
+                self._on_session_opened(frame, request)
+            case ConsumerResumed() if session is not None:
+                consumer = session.consumers[request.consumer]
+                session.drop(consumer, frame.lost)
+                reply = Done(request=frame.request)
+                self._note_done(session, request)
+                if request.is_own:
+                    return self.sureness.told(session, consumer)
+            case Done() if session is not None:
+                self._note_done(session, request)
+            case DestinationOpened() | SubscriptionFound() if session is not None:
+                session.note_known(frame.channel)
+        if request.is_abandoned or request.is_own:
+            return []
+        return [Answered(request=frame.request, reply=reply)]
+
+    def _on_session_opened(self, frame: SessionOpened, request: Request) -> None:
+        known = self.sessions.get(frame.session)
+        asked = request.frame
+        assert isinstance(asked, SessionOpen), "only SessionOpen expects SessionOpened"
+        if asked.session and (frame.session, frame.generation) != (asked.session, asked.generation):
+            raise ProtocolError(f"session {asked.session:032x} was to be resumed, another one was")
+        if request.is_own:
+            if known is not None:
+                self._on_resumed(known, frame)
+            return
+        if known is not None:
+            raise ProtocolError(f"session {frame.session:032x} was opened twice")
+        session = SessionCore(frame, asked.ack_mode, output=self._output, wake=self._wake, pace=self._pace)
+        for channel in asked.channels:
+            # It is the only one, so it has just said so.
+            session.note_known(channel)
+        session.is_adopted = bool(asked.session)
+        self.sessions[frame.session] = session
+        if request.is_abandoned and not asked.session:
+            self.abandon_request(self.close_session(frame.session))
+
+    def _note_done(self, session: SessionCore, request: Request) -> None:
+        match request.frame:
+            case ConsumerClose(consumer=number):
+                # What the application still holds of it may yet be acknowledged.
+                if not session.consumers[number].held:
+                    session.forget_consumer(number)
+            case ConsumerOpen(consumer=number) | ConsumerResume(consumer=number):
+                if request.is_abandoned:
+                    self.abandon_request(self.close_consumer(session, session.consumers[number]))
+            case SessionClose():
+                self._forget_session(session)
+
+    def _forget_session(self, session: SessionCore) -> None:
+        del self.sessions[session.session]
+        self._closed.append(session.session)
+
+    def _on_failed(self, frame: Failed) -> list[Event]:
+        request = self._requests.take(frame.request)
+        if request is None:
+            return []
+        error = error_from_code(frame.code, frame.text)
+        asked = request.frame
+        if isinstance(asked, ConsumerCheck):
+            return []
+        if isinstance(asked, ConsumerDrain):
+            return self.asking.answered(self.sessions.get(request.session), asked.consumer)
+        if isinstance(asked, SessionOpen) and request.is_own:
+            session = self.sessions.get(asked.session)
+            return [] if session is None else self._end_session(session, SessionClosed(error.text))
+        session = self.sessions.get(request.session)
+        if session is not None and isinstance(asked, ConsumerOpen | ConsumerResume):
+            if request.is_own:
+                return self._end_consumer(session, asked.consumer, error)
+            session.forget_consumer(asked.consumer)
+        return [] if request.is_abandoned else [Refused(request=frame.request, error=error)]
+
+    def _on_deliver(self, now_ns: int, frame: Deliver) -> list[Event]:
+        session = self._session(frame.session)
+        if session is None:
+            return []
+        consumer = self._consumer(session, frame.consumer)
+        if consumer is None or consumer.is_closing:
+            return []
+        session.arrive(consumer, frame)
+        consumer.heard(now_ns, self.sureness.sure_ns)
+        self.asking.look(session, consumer)
+        return [Arrived(session=frame.session, consumer=frame.consumer)]
+
+    def _on_consumer_lost(self, frame: ConsumerLost) -> None:
+        session = self._session(frame.session)
+        consumer = None if session is None else self._consumer(session, frame.consumer)
+        if session is not None and consumer is not None:
+            session.drop(consumer, frame.lost)
+
+    def _on_consumer_gone(self, frame: ConsumerGone) -> list[Event]:
+        session = self._session(frame.session)
+        if session is None or self._consumer(session, frame.consumer) is None:
+            return []
+        return self._end_consumer(session, frame.consumer, error_from_code(frame.code, frame.text))
+
+    def _end_consumer(self, session: SessionCore, number: int, error: AntiphonError) -> list[Event]:
+        consumer = session.consumers[number]
+        if consumer.is_closing:
+            return []
+        consumer.is_closing = True
+        return [ConsumerEnded(session=session.session, consumer=number, error=error)]
+
+    def _on_session_gone(self, frame: SessionGone) -> list[Event]:
+        session = self._session(frame.session)
+        return [] if session is None else self._end_session(session, SessionClosed(frame.text))
+
+    def _end_session(self, session: SessionCore, error: AntiphonError) -> list[Event]:
+        """It expired, or goes on elsewhere. Whoever waits for something in it waits in vain (K2)."""
+        events: list[Event] = []
+        for number in list(session.consumers):
+            events += self._end_consumer(session, number, error)
+        tags = session.end(error)
+        self._forget_session(session)
+        for request in self._requests.of_session(session.session):
+            self._requests.end(request)
+            number = request.frame.request
+            if request.is_own or request.is_abandoned:
+                continue
+            if isinstance(request.frame, SessionClose) and not tags:
+                events.append(Answered(request=number, reply=Done(request=number)))
+            else:
+                events.append(Refused(request=number, error=error))
+        events.append(SessionEnded(session=session.session, error=error, tags=tags))
+        return events
+
+    def _session(self, number: int) -> SessionCore | None:
+        session = self.sessions.get(number)
+        if session is None and number not in self._closed:
+            raise ProtocolError(f"the server spoke of session {number:032x}, which is not ours")
+        return session
+
+    def _consumer(self, session: SessionCore, number: int) -> ConsumerCore | None:
+        if not 0 < number <= session.consumers_opened:
+            raise ProtocolError(f"the server spoke of consumer {number}, which was never opened")
+        return session.consumers.get(number)
+
+    # -- time ------------------------------------------------------------------
+
+    def watch(self, publication: Publication, timeout_ns: int) -> None:
+        """Report the publication as `Expired` unless it has its outcome by its deadline."""
+        self._deadlines.watch(publication, timeout_ns)
+        self._wake(publication.deadline_ns)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Does anybody wait for the outcome of a publication?"""
+        return self._deadlines.is_awaited
+
+    def on_time(self, now_ns: int) -> list[Event]:
+        """Do what is due; `wake_ns` says when there will be more."""
+        self.wake_ns = NEVER_NS
+        events: list[Event] = []
+        for session in self.sessions.values():
+            due_ns = session.on_time(now_ns)
+            if due_ns is not None:
+                self._wake(due_ns)
+        expired, next_ns = self._deadlines.expire(now_ns)
+        events += [Expired(publication=publication) for publication in expired]
+        if next_ns is not None:
+            self._wake(next_ns)
+        if self._beat_ns <= now_ns:
+            self._beat(now_ns, events)
+        self._wake(self._beat_ns)
+        return events
+
+    def _wake(self, at_ns: int) -> None:
+        if at_ns < self.wake_ns:
+            self.wake_ns = at_ns
+
+    @property
+    def _half_beat_ns(self) -> int:
+        assert self.welcome is not None, "the heart beats once we are welcome"
+        return self.welcome.heartbeat_ms * 500_000
+
+    def _beat(self, now_ns: int, events: list[Event]) -> None:
+        # Twice a heartbeat, so that the server hears us within every one.
+        self._silent_beats += 1
+        self._beat_ns = now_ns + self._half_beat_ns
+        if self._silent_beats > SILENT_BEATS_MAX:
+            silent_ms = SILENT_BEATS_MAX * self._half_beat_ns // 1_000_000
+            error = NotConnected(f"the server has been silent for {silent_ms} ms")
+            events.append(Ended(error=error, is_silent=True))
+        else:
+            self._send(Ping(nonce=self._silent_beats))
+
+    # -- the end ---------------------------------------------------------------
+
+    def abandon(self) -> list[object]:
+        """The connection is over: the tags of all commands that will get no outcome any more."""
+        tags: list[object] = []
+        for session in self.sessions.values():
+            for outbox in session.outboxes.values():
+                tags += outbox.abandon()
+        self._requests.clear()
+        self._deadlines.clear()
+        self._output.clear()
+        return tags

@@ -1,0 +1,485 @@
+"""ConsumerCore: what was delivered to one consumer, and how far the application came with it.
+
+    delivered  ->  buffered  ->  taken  ->  (held  ->)  gathered  ->  acknowledged
+
+What it promises
+    C1  Messages are taken in the order they were delivered, each once.
+    C2  Credit counts what the application took, not what arrived: no more than
+        `prefetch_messages` messages are ever buffered, and hardly more than
+        `prefetch_bytes` of bodies. A consumer may begin with credit for fewer, which grows as it
+        takes them: one that has taken little does not keep many from others.
+    C7  Without a prefetch it has credit for what somebody wants, and no more (`consumer_requests`).
+    C3  Nothing is acknowledged that the application did not take.
+    C4  What was delivered and is not known to be acknowledged is still ours on another connection,
+        and is not delivered to us again. What was given to others meanwhile, and the application has
+        not taken, it will not get from us; what it has taken, it cannot acknowledge any more.
+    C5  No number is here twice: of what comes again only the later copy is kept.
+    C6  Whether what is buffered is still ours is known for a while: from the moment we asked, and from each
+        delivery that came in that time, since a server that passes it on is sure itself. Whoever slept, or
+        heard nothing for long, asks (`consumer_requests`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from antiphon.batch import BODY_BYTES_MAX, Batch, ColumnId
+from antiphon.client.core.pace import USUAL, Pace
+from antiphon.errors import ProtocolError
+from antiphon.message import Delivery, Message, MessageView
+from antiphon.ranges import Ranges
+from antiphon.wire.frames import ConsumerResume, Deliver
+
+PREFETCH_MESSAGES = 1_000
+PREFETCH_BYTES = 1024 * 1024
+
+FIRST_MESSAGES = 32
+"""How many messages a consumer that was not told how many to prefetch has credit for at first."""
+
+_GROWTH = 4
+"""So many times what was taken since the last credit, it then has credit for."""
+
+HELD_RANGES_MAX = 65_536
+"""What of it is claimed on another connection: a megabyte of ranges. What is beyond may come twice."""
+
+
+class Span(NamedTuple):
+    """The rows `[start, stop)` of a delivered batch; `offsets` say where the bodies of its rows lie."""
+
+    batch: Batch
+    delivery: Delivery
+    offsets: memoryview
+    start: int
+    stop: int
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Their sequence numbers, as a range."""
+        first = self.delivery.first_sequence
+        return first + self.start, first + self.stop
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of the bodies alone: what byte credit counts, on both sides."""
+        size: int = self.offsets[self.stop] - self.offsets[self.start]
+        return size
+
+    def message(self) -> Message:
+        """The first of the messages."""
+        return Message(self.batch, self.start, self.delivery)
+
+    def messages(self) -> list[Message]:
+        return list(map(Message, repeat(self.batch), range(self.start, self.stop), repeat(self.delivery)))
+
+
+class ConsumerCore:
+    """One consumer: its buffer, its credit, and the acknowledgements it gathers.
+
+    `acknowledge` is what `message.ack()` will call: the messages are given it, nothing else is done with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        consumer: int,
+        name: str,
+        destination: int,
+        channel: str,
+        subscription: int = 0,
+        prefetch_messages: int = PREFETCH_MESSAGES,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        first_messages: int | None = None,
+        acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
+        pace: Pace = USUAL,
+    ) -> None:
+        self._ack_bytes = pace.ack_bytes
+        self.consumer = consumer
+        self.name = name
+        self.destination = destination
+        self.channel = channel
+        self.subscription = subscription
+        self._acknowledge = acknowledge
+        self.prefetch_messages = prefetch_messages
+        self.prefetch_bytes = prefetch_bytes
+        # How many it has credit for at a time; it grows up to `prefetch_messages` (C2).
+        self.window = min(first_messages or prefetch_messages, prefetch_messages)
+        self._taken_then = 0
+        # Who waits for how many, and whose time is up: those take what comes, and want no more (C7).
+        self.wants: dict[object, int] = {}
+        self.late: set[object] = set()
+        # Was the server asked to use up its credit, and has not answered?
+        self.is_draining = False
+        self.buffered = 0
+        self.is_closing = False
+        self.recall: Callable[[], None] | None = None
+        """Called before anything happens to what is buffered: a thread may be handing it out."""
+        # Until when what is buffered is ours; when that was asked, and is not answered yet (C6).
+        self.sure_until_ns = 0
+        self.asked_ns: int | None = None
+        self._was_slow = False
+        # Delivered, and no acknowledgement of it confirmed (C4).
+        self.unconfirmed = Ranges()
+        # Taken, but neither acknowledged nor on the way to be: what the application is to acknowledge,
+        # and what an `async for` will when it goes on.
+        self.held = Ranges()
+        # Was held until others got it: the application is told when it acknowledges or commits it.
+        self.forfeited = Ranges()
+        # What loops over the consumer work on, by number.
+        self.in_hand: dict[int, Span] = {}
+        # Delivered and not taken; and what somebody took who waits for more before the application sees any.
+        self.spans: deque[Span] = deque()
+        self.in_transit: list[list[Span]] = []
+        # Others got these while an acknowledgement of ours was on its way. If that counts they are done with,
+        # though they may have come again.
+        self._in_doubt = Ranges()
+        self._arrived_through = 0
+        self._arrived_bytes = 0
+        self._taken_bytes = 0
+        self.granted = (self.window, prefetch_bytes)
+        # Numbers to be acknowledged; the last run of them, which mostly just grows, for itself.
+        self._gathered = Ranges()
+        self._gathered_run = (0, 0)
+        self._gathered_bytes = 0
+        self.gathered_since_ns = 0
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where its messages come from."""
+        return self.channel, self.destination, self.subscription
+
+    # -- from the server -------------------------------------------------------
+
+    def arrive(self, frame: Deliver) -> list[Span]:
+        """Buffer what the server sent, if it keeps to the numbering and the credit (C2)."""
+        if frame.first_delivery != self._arrived_through + 1:
+            raise ProtocolError(
+                f"delivery {frame.first_delivery} for consumer {self.consumer} came after delivery "
+                f"{self._arrived_through}"
+            )
+        arrived = []
+        for first_sequence, redelivery_count, data in frame.pieces:
+            batch = Batch.decode(data)
+            delivery = Delivery(self.channel, self.name, first_sequence, redelivery_count, self._acknowledge)
+            bodies = batch.column(ColumnId.BODY)
+            assert bodies is not None and bodies.offsets is not None, "every batch has a column of bodies"
+            span = Span(batch, delivery, bodies.offsets, 0, batch.count)
+            if self.unconfirmed.add(*span.numbers) != batch.count:
+                self._came_again(span)
+            self.spans.append(span)
+            arrived.append(span)
+            self.buffered += batch.count
+            self._arrived_through += batch.count
+            self._arrived_bytes += span.body_bytes
+        messages, size = self.granted
+        # A message that begins within the byte credit may end beyond it; and a new primary, which cannot
+        # know the bytes its forerunner delivered, begins the byte credit anew.
+        if (
+            self._arrived_through > messages
+            or self._arrived_bytes > size + self.prefetch_bytes + BODY_BYTES_MAX
+        ):
+            raise ProtocolError(
+                f"consumer {self.consumer} was sent {self._arrived_through} messages of "
+                f"{self._arrived_bytes} bytes; it allowed {messages} messages of {size} bytes"
+            )
+        return arrived
+
+    def _came_again(self, span: Span) -> None:
+        """Some of this was here: others had it meanwhile, and the word about that was lost (C5)."""
+        self._recall()
+        again = Ranges([span.numbers])
+        again.remove_all(self._discard(again))
+        self._in_doubt.add_all(again)
+
+    def heard(self, now_ns: int, sure_ns: int) -> None:
+        """A delivery came. One that comes after a long silence may have been on its way all the time (C6)."""
+        if now_ns < self.sure_until_ns:
+            self.sure_until_ns = now_ns + sure_ns
+
+    def lost_server(self) -> None:
+        """The connection is gone: another server will be asked."""
+        self.sure_until_ns = 0
+        self.asked_ns = None
+        self.is_draining = False
+
+    def answered(self, now_ns: int, sure_ns: int) -> None:
+        """The server said that what is buffered is ours, since we asked.
+
+        If that took long, perhaps because we slept, we ask once more; if it does again, it has to do.
+        """
+        assert self.asked_ns is not None, "nobody asked whose the messages are"
+        took_ns, self.asked_ns = now_ns - self.asked_ns, None
+        is_slow = took_ns >= sure_ns
+        if not is_slow:
+            self.sure_until_ns = now_ns - took_ns + sure_ns
+        elif self._was_slow:
+            self.sure_until_ns = now_ns + sure_ns // 8
+        self._was_slow = is_slow and not self._was_slow
+
+    # -- on another connection -------------------------------------------------
+
+    def resumption(self, request: int, session: int) -> ConsumerResume:
+        """The wish to go on there from where we are."""
+        if not self.prefetch_messages:
+            # What a lost connection had credit for, and nobody wants any more, is not asked for again.
+            self.granted = (max(self._arrived_through, self._wanted_through), self.granted[1])
+        messages, size = self.granted
+        held = self.unconfirmed
+        if len(held) > HELD_RANGES_MAX:
+            held = Ranges(list(held)[:HELD_RANGES_MAX])
+        return ConsumerResume(
+            request=request,
+            session=session,
+            consumer=self.consumer,
+            channel=self.channel,
+            destination=self.destination,
+            subscription=self.subscription,
+            credit_messages=messages,
+            credit_bytes=size,
+            delivered_messages=self._arrived_through,
+            delivered_bytes=self._arrived_bytes,
+            held=held.copy(),
+        )
+
+    def drop(self, lost: Ranges) -> None:
+        """These are not ours any more: those the application has not taken, it will not see (C4)."""
+        self._recall()
+        doubtful = self.unconfirmed.intersection(lost)
+        self.unconfirmed.remove_all(lost)
+        doubtful.remove_all(self._discard(lost))
+        self._in_doubt.add_all(doubtful)
+
+    def release(self, numbers: Ranges) -> None:
+        """The server knows that these are acknowledged: nothing of them is ours to claim any more."""
+        self.unconfirmed.remove_all(numbers)
+        if self._in_doubt and (done := self._in_doubt.intersection(numbers)):
+            self._in_doubt.remove_all(done)
+            self._recall()
+            self._discard(done)
+
+    def _recall(self) -> None:
+        if self.recall is not None:
+            self.recall()
+
+    def _discard(self, lost: Ranges) -> Ranges:
+        """Nobody is to work on these copies, nor to acknowledge them; which of them were here."""
+        here = Ranges()
+        for spans in (self.spans, *self.in_transit):
+            for span in spans:
+                here.add_all(lost.clip(*span.numbers))
+        bytes_before = sum([span.body_bytes for span in self.spans])
+        self.spans = deque(_without(self.spans, lost))
+        self.buffered = sum([span.stop - span.start for span in self.spans])
+        self._taken_bytes += bytes_before - sum([span.body_bytes for span in self.spans])
+        for spans in self.in_transit:
+            spans[:] = _without(spans, lost)
+        forfeited = self.held.intersection(lost)
+        for sequence in [one for one in self.in_hand if one in lost]:
+            del self.in_hand[sequence]
+            forfeited.add(sequence, sequence + 1)
+        self.held.remove_all(forfeited)
+        self.forfeited.add_all(forfeited)
+        here.add_all(forfeited)
+        here.add_all(self._forget_gathered(lost))
+        return here
+
+    def _forget_gathered(self, lost: Ranges) -> Ranges:
+        gathered = self._gathered
+        gathered.add(*self._gathered_run)
+        forgotten = gathered.intersection(lost)
+        gathered.remove_all(forgotten)
+        self._gathered_run = (0, 0)
+        if gathered:
+            # The last run has a place of its own.
+            *_, self._gathered_run = gathered
+            gathered.remove(*self._gathered_run)
+        return forgotten
+
+    # -- to the application ----------------------------------------------------
+
+    @property
+    def taken_through(self) -> int:
+        """The delivery number of the last message taken."""
+        return self._arrived_through - self.buffered
+
+    def take(self, count: int) -> list[Span]:
+        """Up to `count` messages, in order (C1)."""
+        taken = []
+        spans = self.spans
+        while count and spans:
+            span = spans[0]
+            batch, delivery, offsets, start, stop = span
+            if stop - start <= count:
+                spans.popleft()
+            else:
+                stop = start + count
+                spans[0] = Span(batch, delivery, offsets, stop, span.stop)
+                span = Span(batch, delivery, offsets, start, stop)
+            taken.append(span)
+            count -= stop - start
+            self.buffered -= stop - start
+            self._taken_bytes += offsets[stop] - offsets[start]
+        return taken
+
+    def first(self, count: int, size: int) -> tuple[list[Span], int]:
+        """The first of what is buffered, at most so many and of about that size: rows, and how many."""
+        spans: list[Span] = []
+        found = 0
+        for span in self.spans:
+            rows = span.stop - span.start
+            wanted = min(rows, count - found, 1 + size * rows // max(1, span.body_bytes))
+            spans.append(span._replace(stop=span.start + wanted))
+            found += wanted
+            size -= spans[-1].body_bytes
+            if wanted < rows or found == count or size <= 0:
+                break
+        return spans, found
+
+    def put_back(self, taken: Sequence[Span]) -> None:
+        """Undo a take that did not reach the application."""
+        for span in reversed(taken):
+            self.spans.appendleft(span)
+            self.buffered += span.stop - span.start
+            self._taken_bytes -= span.body_bytes
+
+    def new_credit(self) -> tuple[int, int] | None:
+        """Credit to grant (messages, bytes, both absolute) once half of the last is used up; else None."""
+        if self.is_draining:
+            return None
+        messages, size = self.granted
+        taken = self.taken_through
+        if not self.prefetch_messages:
+            if self._wanted_through <= messages:
+                return None
+            through = self._wanted_through
+        elif 2 * (messages - taken) > self.window and 2 * (size - self._taken_bytes) > self.prefetch_bytes:
+            return None
+        else:
+            grown = max(self.window, _GROWTH * (taken - self._taken_then))
+            self.window, self._taken_then = min(grown, self.prefetch_messages), taken
+            through = taken + self.window
+        # Absolute figures only ever grow: after `put_back` the old ones stand.
+        granted = (max(messages, through), max(size, self._taken_bytes + self.prefetch_bytes))
+        if granted == self.granted:
+            return None
+        self.granted = granted
+        return granted
+
+    # -- without a prefetch, and drained ---------------------------------------
+
+    @property
+    def _wanted_through(self) -> int:
+        """The delivery number of the last message that somebody wants (C7)."""
+        return self.taken_through + sum(
+            [count for asker, count in self.wants.items() if asker not in self.late]
+        )
+
+    @property
+    def has_idle_credit(self) -> bool:
+        """May the server send what nobody wants?"""
+        used = max(self._arrived_through, self._wanted_through)
+        return not self.prefetch_messages and self.granted[0] > used
+
+    def take_unwanted(self) -> Ranges:
+        """What has come, and nobody waits for; the last ones first. It is not ours any more."""
+        unwanted = Ranges()
+        count = self.buffered - sum(self.wants.values())
+        for span in reversed(self.spans):
+            if count <= 0:
+                break
+            first, stop = span.numbers
+            unwanted.add(max(first, stop - count), stop)
+            count -= stop - first
+        if unwanted:
+            self.unconfirmed.remove_all(unwanted)
+            self._discard(unwanted)
+        return unwanted
+
+    def drained(self) -> None:
+        """The server has used up the credit: what has arrived is all that there was."""
+        self.is_draining = False
+        self.granted = (self._arrived_through, self.granted[1])
+
+    # -- acknowledgements ------------------------------------------------------
+
+    def hold(self, taken: Iterable[Span]) -> None:
+        """The application has these, and will acknowledge them."""
+        for span in taken:
+            self.held.add(*span.numbers)
+            if not self.unconfirmed.covers(*span.numbers):
+                # Others got some of it while it was handed over.
+                lost = Ranges([span.numbers]).difference(self.unconfirmed)
+                self.held.remove_all(lost)
+                self.forfeited.add_all(lost)
+
+    def take_held(self) -> Ranges:
+        held, self.held = self.held, Ranges()
+        return held
+
+    def hold_in_hand(self) -> None:
+        """Nothing that the application works on will be acknowledged by itself."""
+        for sequence in self.in_hand:
+            self.held.add(sequence, sequence + 1)
+        self.in_hand.clear()
+
+    def put_in_hand(self, span: Span) -> None:
+        """The application works on this message, and is done with it when it asks for another."""
+        self.in_hand[span.numbers[0]] = span
+
+    def take_from_hand(self, sequence: int) -> bool:
+        """The application is done with this message now; False when that is not news."""
+        if self.in_hand.pop(sequence, None) is not None:
+            return True
+        self.take_forfeited(sequence)
+        return False
+
+    def empty_hand(self) -> list[Span]:
+        """The application is done with all that its loops worked on."""
+        spans = list(self.in_hand.values())
+        self.in_hand.clear()
+        return spans
+
+    def take_forfeited(self, sequence: int) -> bool:
+        """Was this one given to others? That is told once."""
+        return bool(self.forfeited.remove(sequence, sequence + 1))
+
+    def gather(self, now_ns: int, taken: Iterable[Span]) -> bool:
+        """The application is done with these; say whether it is time to tell the server."""
+        first, stop = self._gathered_run
+        if first == stop:
+            self.gathered_since_ns = now_ns
+        for span in taken:
+            start, end = span.numbers
+            if start == stop:
+                stop = end
+            else:
+                self._gathered.add(first, stop)
+                first, stop = start, end
+            self._gathered_bytes += span.body_bytes
+        self._gathered_run = (first, stop)
+        return self._gathered_bytes >= self._ack_bytes
+
+    @property
+    def has_gathered(self) -> bool:
+        first, stop = self._gathered_run
+        return first < stop
+
+    def take_gathered(self) -> Ranges:
+        """What is to be acknowledged now."""
+        gathered = self._gathered
+        gathered.add(*self._gathered_run)
+        self._gathered, self._gathered_run, self._gathered_bytes = Ranges(), (0, 0), 0
+        return gathered
+
+
+def _without(spans: Iterable[Span], lost: Ranges) -> list[Span]:
+    """The same rows but for these."""
+    left = []
+    for span in spans:
+        kept = Ranges([span.numbers]).difference(lost)
+        for first, end in kept:
+            start = first - span.delivery.first_sequence
+            left.append(span._replace(start=start, stop=start + end - first))
+    return left

@@ -1,0 +1,130 @@
+"""Requests about a consumer that the core makes by itself: is the buffer still its own, and credit on demand.
+
+Where it sits
+    face  ->  SURENESS, CREDIT ON DEMAND  ->  ConsumerCheck, Credit, ConsumerDrain  ->  client manager
+
+What it promises
+    S1  A buffered message is sure to be the consumer's for as long as the server's word holds: from the
+        moment of asking, and from each delivery within that time, since a server passes on only what is sure.
+    S2  A client that slept, or heard nothing for long, or lost the connection, asks. A receiver that wants to
+        take messages is told when the answer has come, as if a message had arrived.
+    A1  A consumer with a prefetch of 0 has credit for the messages that receivers wait for, and for no more.
+    A2  Acknowledgements that wait leave before the next message is asked for, unless the session is lazy.
+    A3  When a server answers that it has drained a consumer, all that it sent is here, and nothing is on its
+        way. Until then the consumer gets no new credit.
+    A4  Credit of a receiver that stops waiting is taken back. Messages that are still sent on it go to other
+        receivers; if there is none, they go back to their queue, uncounted.
+
+What it leaves to others
+    A process whose clock stood still cannot know that it slept. Messages that others got meanwhile the server
+    tells before it answers (`ConsumerLost`). Which messages were delivered and taken, and what credit that
+    makes, is the consumer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from antiphon.client.core.consumer import ConsumerCore
+from antiphon.client.core.events import Arrived, CreditReturned, Event
+from antiphon.client.core.session import SessionCore
+from antiphon.wire.frames import AckMode, ConsumerCheck, ConsumerDrain, Done
+
+
+class CreditOnDemand:
+    """Asks for the consumers of one client; `ask` is the core's way to make a request of its own."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Callable[..., Any]) -> None:
+        self._request = request
+
+    def ask(self, session: SessionCore, consumer: ConsumerCore, asker: object, count: int) -> None:
+        """Somebody waits for so many messages; a consumer that has a prefetch has credit for them (A1)."""
+        if consumer.prefetch_messages:
+            return
+        if session.ack_mode is not AckMode.DUPS_OK:
+            session.send_gathered(consumer)
+        consumer.wants[asker] = count
+        consumer.late.discard(asker)
+        session.grant(consumer)
+
+    def stop(self, consumer: ConsumerCore, asker: object) -> None:
+        """The asker takes what comes until the server has answered, and waits for no more."""
+        consumer.late.add(asker)
+
+    def drain(self, session: SessionCore, consumer: ConsumerCore) -> None:
+        """Have the server send what is there now, and take back the rest of the credit (A3)."""
+        if consumer.is_draining or consumer.is_closing or not session.is_open:
+            return
+        consumer.is_draining = True
+        of_session, number, (messages, size) = session.session, consumer.consumer, consumer.granted
+        self._request(
+            lambda request: ConsumerDrain(
+                request=request, session=of_session, consumer=number, messages=messages, bytes=size
+            ),
+            Done,
+            of_session,
+            is_own=True,
+        )
+
+    def leave(self, session: SessionCore, consumer: ConsumerCore, asker: object) -> None:
+        """The asker has got what it waited for, or waits no more (A4)."""
+        consumer.late.discard(asker)
+        if consumer.wants.pop(asker, None) is not None:
+            self.look(session, consumer)
+            if consumer.has_idle_credit:
+                self.drain(session, consumer)
+
+    def look(self, session: SessionCore, consumer: ConsumerCore) -> None:
+        """Messages came, or were put back: what nobody waits for goes back to its queue (A4)."""
+        if not consumer.prefetch_messages and not consumer.is_closing and session.error is None:
+            session.return_unseen(consumer, consumer.take_unwanted())
+
+    def answered(self, session: SessionCore | None, number: int) -> list[Event]:
+        """The server has answered a drain, or cannot: the credit is as good as none (A3)."""
+        consumer = session.consumers.get(number) if session is not None else None
+        if session is None or consumer is None:
+            return []
+        consumer.drained()
+        session.grant(consumer)
+        return [CreditReturned(session=session.session, consumer=number)]
+
+
+class Sureness:
+    """Asks for the consumers of one client; `ask` is the core's way to make a request of its own."""
+
+    __slots__ = ("_ask", "sure_ns")
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+        # How long a word of the server holds; 0: for ever.
+        self.sure_ns = 0
+
+    def is_sure(self, now_ns: int, session: SessionCore, consumer: ConsumerCore) -> bool:
+        """Is what this consumer has buffered still its own? If nobody can say, the server is asked (S2)."""
+        if not self.sure_ns or (session.is_open and now_ns < consumer.sure_until_ns):
+            return True
+        if consumer.asked_ns is None and session.is_open and not consumer.is_closing:
+            consumer.asked_ns = now_ns
+            number, of_session = consumer.consumer, session.session
+            self._ask(
+                lambda request: ConsumerCheck(request=request, session=of_session, consumer=number),
+                Done,
+                of_session,
+                is_own=True,
+            )
+        return False
+
+    def checked(self, now_ns: int, session: SessionCore | None, number: int) -> list[Event]:
+        """The server has answered."""
+        consumer = session.consumers.get(number) if session is not None else None
+        if session is None or consumer is None:
+            return []
+        consumer.answered(now_ns, self.sure_ns)
+        return self.told(session, consumer)
+
+    def told(self, session: SessionCore, consumer: ConsumerCore) -> list[Event]:
+        """It is answered, or there is another server to ask: whoever wants to take may look again."""
+        return [Arrived(session=session.session, consumer=consumer.consumer)] if consumer.buffered else []

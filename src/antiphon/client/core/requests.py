@@ -1,0 +1,145 @@
+"""RequestTable: what was asked of the server and has no answer yet.
+
+A request that somebody waits for is asked again on another connection, under the same number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from antiphon.errors import ProtocolError
+from antiphon.wire.frames import (
+    Ask,
+    Browse,
+    ConsumerCheck,
+    ConsumerClose,
+    ConsumerDrain,
+    ConsumerOpen,
+    ConsumerResume,
+    DestinationCreate,
+    DestinationOpen,
+    RangeAsk,
+    RangeRead,
+    SessionClose,
+    SessionOpen,
+    SubscriptionFind,
+    TransactionAsk,
+    TransactionCommit,
+)
+
+REQUEST_MAX = 0xFFFF_FFFF
+
+RequestFrame: TypeAlias = (
+    SessionOpen
+    | SessionClose
+    | DestinationOpen
+    | DestinationCreate
+    | SubscriptionFind
+    | ConsumerOpen
+    | ConsumerResume
+    | ConsumerClose
+    | ConsumerCheck
+    | ConsumerDrain
+    | TransactionCommit
+    | TransactionAsk
+    | Browse
+    | RangeAsk
+    | RangeRead
+    | Ask
+)
+
+
+VOID_REMEMBERED = 1_024
+"""Requests that ended last with their session: the server may still answer them."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One question, what kind of answer it expects, and who waits for it."""
+
+    frame: RequestFrame
+    answer: type[Any]
+    session: int = 0  # it is asked only while this session is on the connection; 0: at any time
+    is_own: bool = False  # the core asks, and on another connection would ask something else
+    is_abandoned: bool = False  # whoever asked does not wait any more
+
+    @property
+    def consumer(self) -> int:
+        """The consumer it is about, if it is about one."""
+        match self.frame:
+            case ConsumerOpen() | ConsumerResume() | ConsumerClose():
+                return self.frame.consumer
+        return 0
+
+
+class RequestTable:
+    """The requests of one client, by their numbers, in the order of asking."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Request] = {}
+        # Those that ended with their session, on this connection: the server may have answered them before it
+        # knew, or afterwards.
+        self._void: deque[int] = deque(maxlen=VOID_REMEMBERED)
+        self._last = 0
+
+    def add(
+        self,
+        make: Callable[[int], RequestFrame],
+        answer: type[Any],
+        session: int = 0,
+        *,
+        is_own: bool = False,
+    ) -> Request:
+        """A new request; `make` is given its number."""
+        number = self._last % REQUEST_MAX + 1
+        assert number not in self._waiting, "four thousand million requests wait for their answer"
+        self._last = number
+        request = self._waiting[number] = Request(make(number), answer, session, is_own)
+        return request
+
+    def take(self, number: int) -> Request | None:
+        """The request that was answered; None if nobody waits for it because its session has ended."""
+        request = self._waiting.pop(number, None)
+        if request is None and number in self._void:
+            self._void.remove(number)
+            return None
+        if request is None:
+            raise ProtocolError(f"request {number} was answered, and never asked or answered before")
+        return request
+
+    def abandon(self, number: int) -> None:
+        """Nobody waits for the answer any more."""
+        if number in self._waiting:
+            self._waiting[number].is_abandoned = True
+
+    def end(self, request: Request) -> None:
+        """Its session is over: whatever is still answered is nothing to us."""
+        del self._waiting[request.frame.request]
+        self._void.append(request.frame.request)
+
+    def of_session(self, session: int) -> list[Request]:
+        """Those that are asked within a session; with 0, those that are not asked within any."""
+        return [request for request in self._waiting.values() if request.session == session]
+
+    def take_unneeded(self) -> list[Request]:
+        """Those that need no answer when the connection is gone: our own, and those nobody waits for."""
+        self._void.clear()
+        unneeded = [r for r in self._waiting.values() if r.is_own or r.is_abandoned]
+        for request in unneeded:
+            del self._waiting[request.frame.request]
+        return unneeded
+
+    def clear(self) -> None:
+        self._void.clear()
+        self._waiting.clear()
+
+
+def question_about(commit: TransactionCommit) -> TransactionAsk:
+    """What became of it? An application's is decided in the system channel, whose name we do not know."""
+    home = "" if commit.application else min(part.channel for part in commit.parts)
+    return TransactionAsk(
+        request=commit.request, session=commit.session, transaction=commit.transaction, home=home
+    )

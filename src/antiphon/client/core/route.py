@@ -1,0 +1,148 @@
+"""Route: which server to try next, and when.
+
+The servers are tried in their order, over and over, beginning with the one that was lost: most often
+only the connection is gone, or the server is back in a moment. One that fell silent is tried last: it
+would most likely be silent again. The first round is tried at once, then there are pauses, each longer
+than the one before, up to a limit, and none exactly as long as another client's: those that lost the same
+server do not all come back in the same instant.
+
+The servers are those that the application named, and those that the system told of when it last let us in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from antiphon.errors import ConnectionFailed
+
+PORT_DEFAULT = 7420
+SCHEME = "antiphon://"
+
+_SERVER = re.compile(r"(?:\[(?P<bracketed>[^][/@\s]+)\]|(?P<host>[^][:/@\s]+))(?::(?P<port>[0-9]{1,5}))?")
+
+
+class Server(NamedTuple):
+    """Where a client manager listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_url(url: str) -> list[Server]:
+    """The servers of a url, in the order in which they are to be tried.
+
+    >>> parse_url("antiphon://10.0.0.1,[::1]:7421")
+    [Server(host='10.0.0.1', port=7420), Server(host='::1', port=7421)]
+    """
+    if not url.startswith(SCHEME):
+        raise ConnectionFailed(f"the url {url!r} does not begin with {SCHEME}")
+    return [_parse_server(part, url) for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
+
+
+def read_servers(texts: Iterable[str]) -> list[Server]:
+    """What a server tells of the others; what is no address is passed over."""
+    servers = []
+    for text in texts:
+        try:
+            servers.append(_parse_server(text, SCHEME + text))
+        except ConnectionFailed:
+            continue
+    return servers
+
+
+def _parse_server(text: str, url: str) -> Server:
+    match = _SERVER.fullmatch(text)
+    if match is None:
+        raise ConnectionFailed(f"{text!r} in the url {url!r} is not of the form host:port")
+    port = int(match["port"] or PORT_DEFAULT)
+    if not 0 < port < 65536:
+        raise ConnectionFailed(f"{port} in the url {url!r} is not a port")
+    return Server(match["bracketed"] or match["host"], port)
+
+
+PAUSE_NS_MIN = 30_000_000
+PAUSE_NS_SHORT = 200_000_000
+PAUSE_NS_MAX = 2_000_000_000
+PAUSE_GROWTH = 1.5
+AWAY_SHARE = 20
+"""Pauses grow to a fifth of a second, and then only with a twentieth of the time that the server has been
+away: one that was quick to come back is quickly found, before it gives what we hold to others."""
+
+STEADY_NS = 5_000_000_000
+"""A connection that held so long was a good one: after it the pauses begin anew."""
+
+
+class ServerAttempt(NamedTuple):
+    """Try this server, at this time."""
+
+    server: Server
+    at_ns: int
+
+
+class Route:
+    """The way back to a server. `chance` gives numbers from 0 to 1."""
+
+    def __init__(self, servers: Sequence[Server], chance: Callable[[], float]) -> None:
+        self._named = list(servers)
+        self._servers = list(servers)
+        self._chance = chance
+        self._round: list[Server] = []
+        self._pause_ns = 0
+        self._next_ns = 0
+        self._reached_ns = 0
+        self.current = servers[0]
+        self.lost_ns = 0
+        self.failures: dict[str, str] = {}
+        """Who was tried since the connection was lost, and why that went wrong."""
+
+    @property
+    def servers(self) -> list[Server]:
+        """All that are known."""
+        return list(self._servers)
+
+    def refresh(self, servers: Iterable[Server]) -> None:
+        """The system has these servers; of others only those count that the application named."""
+        self._servers = list(dict.fromkeys([*self._named, *servers]))
+
+    def reached(self, now_ns: int, server: Server) -> None:
+        """This server has let us in."""
+        self.current = server
+        self._reached_ns = now_ns
+        self.failures.clear()
+
+    def lost(self, now_ns: int, *, was_silent: bool = False) -> None:
+        """The connection is gone: look for another."""
+        if now_ns - self._reached_ns >= STEADY_NS:
+            self._pause_ns = 0
+        self.lost_ns = now_ns
+        self._begin_round(now_ns)
+        if was_silent:
+            self._round.append(self._round.pop(0))
+
+    def next(self) -> ServerAttempt:
+        """Whom to try now."""
+        return ServerAttempt(self._round[0], self._next_ns)
+
+    def failed(self, now_ns: int, why: str) -> None:
+        """The last attempt went wrong."""
+        self.failures[str(self._round.pop(0))] = why
+        if not self._round:
+            longest_ns = max(PAUSE_NS_SHORT, min(PAUSE_NS_MAX, (now_ns - self.lost_ns) // AWAY_SHARE))
+            self._pause_ns = min(longest_ns, max(PAUSE_NS_MIN, int(self._pause_ns * PAUSE_GROWTH)))
+            self._begin_round(now_ns)
+
+    def _begin_round(self, now_ns: int) -> None:
+        at = self._servers.index(self.current) if self.current in self._servers else 0
+        self._round = self._servers[at:] + self._servers[:at]
+        # Between half of the pause and all of it.
+        self._next_ns = now_ns + int(self._pause_ns * (1 + self._chance()) / 2)
+
+    @property
+    def reasons(self) -> str:
+        """Who was tried and why it failed, in words."""
+        return "; ".join(f"{server}: {reason}" for server, reason in self.failures.items())

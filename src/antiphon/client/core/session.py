@@ -1,0 +1,446 @@
+"""SessionCore: one session's outboxes and consumers, and the acknowledgements between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any
+
+from antiphon.client.core.consumer import (
+    PREFETCH_MESSAGES,
+    ConsumerCore,
+    Span,
+)
+from antiphon.client.core.events import Settled
+from antiphon.client.core.outbox import CommandOutbox
+from antiphon.client.core.pace import USUAL, Pace
+from antiphon.client.core.publication import Publication
+from antiphon.client.core.transaction import TakenMessages
+from antiphon.errors import AcknowledgeRefused, AntiphonError, ProtocolError, SessionClosed
+from antiphon.message import MessageView
+from antiphon.ranges import Ranges
+from antiphon.wire.commands import Acknowledge, ConfirmItem, Return
+from antiphon.wire.frames import AckMode, Credit, Deliver, DestinationOpened, SessionOpened, encode_frame
+from antiphon.wire.primitives import Buffer
+
+QUEUE = 0
+"""In place of a subscription: the messages belong to the queue itself."""
+
+
+RANGES_MAX = 16_384
+"""Ranges of one acknowledgement: 256 KiB of them."""
+
+
+class Acknowledgement:
+    """The tag of an acknowledgement that was sent: whoever wants to know its outcome may listen."""
+
+    __slots__ = ("_consumer", "_listeners", "_numbers", "is_lost", "outcomes")
+
+    def __init__(self, consumer: ConsumerCore, numbers: Ranges) -> None:
+        self._consumer = consumer
+        self._numbers = numbers
+        self.outcomes: list[ConfirmItem] = []
+        self.is_lost = False
+        self._listeners: list[Callable[[Acknowledgement], Any]] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Is its outcome known, or known never to come?"""
+        return self.is_lost or bool(self.outcomes)
+
+    def listen(self, listener: Callable[[Acknowledgement], Any]) -> None:
+        """Call the listener when the outcome comes. Ask `is_settled` first."""
+        self._listeners.append(listener)
+
+    def release(self) -> None:
+        """The server knows it now: nothing of it is ours to claim any more."""
+        self._consumer.release(self._numbers)
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        self.outcomes = outcomes
+        self._tell()
+
+    def lose(self, error: AntiphonError) -> None:
+        """The connection or the session is over, and no outcome will come."""
+        self.is_lost = True
+        self._tell()
+
+    def _tell(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener(self)
+
+
+class ReturnedUnseen:
+    """The tag of messages that went back: nobody waits for the outcome."""
+
+    __slots__ = ()
+
+    def settle(self, outcomes: list[ConfirmItem]) -> None:
+        """They are in their queue again."""
+
+    def lose(self, error: AntiphonError) -> None:
+        """They go back with the session."""
+
+
+class SessionCore:
+    """One session, on one connection after the other.
+
+    `wake` is called with the time at which acknowledgements that wait must go.
+    """
+
+    def __init__(
+        self,
+        opened: SessionOpened,
+        ack_mode: AckMode,
+        *,
+        output: list[Buffer],
+        wake: Callable[[int], None],
+        pace: Pace = USUAL,
+    ) -> None:
+        self.session = opened.session
+        self.generation = opened.generation
+        self.window_bytes = opened.window_bytes
+        self.ack_mode = ack_mode
+        self.is_automatic = ack_mode in (AckMode.AUTO, AckMode.DUPS_OK)
+        """Are messages acknowledged without the application saying so?"""
+        self.is_open = True
+        """Is it on a connection at this moment?"""
+        self.is_adopted = False
+        """Did another client begin it?"""
+        self.error: AntiphonError | None = None
+        """Why it cannot go on, on whatever connection."""
+        # The channels that know it, see DestinationOpen, and under which generation they were first heard to.
+        # No opening of the session that comes late to a channel is of that generation or a higher one.
+        self.channels: dict[str, int] = {}
+        # Why, as the server says, a channel takes nothing at the moment.
+        self._blocked: dict[str, str] = {}
+        self._pace = pace
+        self._ack_delay_ns = pace.ack_delay_lazy_ns if ack_mode is AckMode.DUPS_OK else pace.ack_delay_ns
+        self.outboxes: dict[str, CommandOutbox] = {}
+        self.consumers: dict[int, ConsumerCore] = {}
+        # Those that get messages from the same place.
+        self._rivals: dict[tuple[str, int, int], list[ConsumerCore]] = {}
+        self.consumers_opened = 0
+        self._output = output
+        self._wake = wake
+        # Consumers with gathered acknowledgements, by number; and the last one each has sent.
+        self._gathering: dict[int, ConsumerCore] = {}
+        self._last_sent: dict[int, Acknowledgement] = {}
+        self._has_kept_word = False
+
+    def outbox(self, channel: str) -> CommandOutbox:
+        outbox = self.outboxes.get(channel)
+        if outbox is None:
+            outbox = self.outboxes[channel] = CommandOutbox(
+                session=self.session,
+                generation=self.generation,
+                channel=channel,
+                window_bytes=self.window_bytes,
+                output=self._output,
+                pace=self._pace,
+            )
+            outbox.is_open = self.is_open
+            outbox.is_blocked = channel in self._blocked
+        return outbox
+
+    def submit(self, channel: str, publication: Publication) -> None:
+        """Send a publication as soon as there is room; acknowledgements that wait ride ahead of it."""
+        if self._gathering:
+            for consumer in list(self._gathering.values()):
+                if consumer.channel == channel:
+                    self.send_gathered(consumer)
+        (self.outboxes.get(channel) or self.outbox(channel)).submit(publication)
+
+    def confirm(self, channel: str, items: Iterable[ConfirmItem]) -> list[Settled]:
+        """Take outcomes; report the commands that now have all of theirs."""
+        outbox = self.outboxes.get(channel)
+        if outbox is None:
+            raise ProtocolError(f"channel {channel!r} confirmed commands that it was never sent")
+        settled = outbox.confirm(items)
+        for command in settled:
+            if isinstance(command.tag, Acknowledgement):
+                command.tag.release()
+        return settled
+
+    def check(self) -> None:
+        """Raise SessionClosed if the session cannot go on."""
+        if self.error is not None:
+            raise SessionClosed(str(self.error)) from self.error
+
+    @property
+    def is_idle(self) -> bool:
+        """Has every command left, and its outcome come?"""
+        return not self._gathering and all(outbox.is_idle for outbox in self.outboxes.values())
+
+    def new_consumer(
+        self,
+        name: str,
+        opened: DestinationOpened,
+        *,
+        subscription: int = QUEUE,
+        prefetch_messages: int = PREFETCH_MESSAGES,
+        first_messages: int | None = None,
+        acknowledge: Callable[[MessageView], Coroutine[Any, Any, None]] | None = None,
+    ) -> ConsumerCore:
+        self.consumers_opened += 1
+        consumer = self.consumers[self.consumers_opened] = ConsumerCore(
+            consumer=self.consumers_opened,
+            name=name,
+            destination=opened.destination,
+            channel=opened.channel,
+            subscription=subscription,
+            prefetch_messages=prefetch_messages,
+            first_messages=first_messages,
+            acknowledge=acknowledge,
+            pace=self._pace,
+        )
+        self._rivals.setdefault(consumer.place, []).append(consumer)
+        return consumer
+
+    def note_known(self, channel: str) -> None:
+        """The channel is heard to know the session."""
+        self.channels.setdefault(channel, self.generation)
+
+    def forget_consumer(self, number: int) -> None:
+        """Nothing more will come for it, and the application holds nothing of it."""
+        consumer = self.consumers.pop(number, None)
+        self._last_sent.pop(number, None)
+        if consumer is not None:
+            rivals = self._rivals[consumer.place]
+            rivals.remove(consumer)
+            if not rivals:
+                del self._rivals[consumer.place]
+
+    # -- another connection ----------------------------------------------------
+
+    def recall(self) -> None:
+        """From now on no thread hands out what consumers have buffered."""
+        for consumer in self.consumers.values():
+            if consumer.recall is not None:
+                consumer.recall()
+
+    def suspend(self) -> None:
+        """The connection is gone; nothing leaves until `resume`."""
+        self.is_open = False
+        self._blocked.clear()
+        for consumer in self.consumers.values():
+            consumer.lost_server()
+        for outbox in self.outboxes.values():
+            outbox.suspend()
+
+    def resume(self, opened: SessionOpened) -> None:
+        """It goes on: first of all, everything without an outcome is sent again."""
+        self.generation = opened.generation
+        self.window_bytes = opened.window_bytes
+        self.is_open = True
+        for outbox in self.outboxes.values():
+            outbox.resume(opened.generation, opened.window_bytes)
+
+    def end(self, error: AntiphonError) -> list[object]:
+        """It cannot go on: the tags of all commands that will get no outcome any more."""
+        self.error = error
+        self.is_open = False
+        self._gathering.clear()
+        tags: list[object] = []
+        for outbox in self.outboxes.values():
+            outbox.suspend()
+            tags += outbox.abandon()
+        return tags
+
+    def why_blocked(self, channel: str = "") -> str:
+        """Behind a colon why the channel, or any, takes nothing; empty if the server did not say so."""
+        reasons = list(self._blocked.values()) if not channel else [self._blocked.get(channel, "")]
+        return f": {'; '.join(reasons)}" if any(reasons) else ""
+
+    def set_blocked(self, channel: str, is_blocked: bool, reason: str = "") -> None:
+        """May publications to this channel leave?"""
+        if is_blocked:
+            self._blocked[channel] = reason
+        else:
+            self._blocked.pop(channel, None)
+        outbox = self.outboxes.get(channel)
+        if outbox is not None:
+            outbox.is_blocked = is_blocked
+            outbox.pump()
+
+    # -- taking messages -------------------------------------------------------
+
+    def arrive(self, consumer: ConsumerCore, frame: Deliver) -> None:
+        """Messages came for a consumer. What another of the session still has of them, it has lost."""
+        arrived = consumer.arrive(frame)
+        rivals = self._rivals[consumer.place]
+        if len(rivals) > 1:
+            for other in rivals:
+                for span in arrived if other is not consumer else ():
+                    if lost := other.unconfirmed.clip(*span.numbers):
+                        self.drop(other, lost)
+
+    def take(self, consumer: ConsumerCore, count: int) -> list[Span]:
+        """Up to `count` buffered messages; the server may then send more, to a consumer with a prefetch."""
+        spans = consumer.take(count)
+        if consumer.prefetch_messages:
+            self.grant(consumer)
+        return spans
+
+    def drop(self, consumer: ConsumerCore, lost: Ranges) -> None:
+        """Of what was buffered this is another's; the server may send more in its place."""
+        consumer.drop(lost)
+        if not consumer.is_closing:
+            self.grant(consumer)
+
+    def grant(self, consumer: ConsumerCore) -> None:
+        """Let the server send as much as the consumer has room for, if that is more than before."""
+        credit = consumer.new_credit()
+        if credit is not None and self.is_open:
+            messages, size = credit
+            frame = Credit(session=self.session, consumer=consumer.consumer, messages=messages, bytes=size)
+            self._output.append(encode_frame(frame))
+
+    def return_unseen(self, consumer: ConsumerCore, numbers: Ranges) -> None:
+        """Nobody has seen these: they go back as if they had not been delivered."""
+        for part in _parts(numbers):
+            returned = Return(
+                destination=consumer.destination,
+                subscription=consumer.subscription,
+                counted=False,
+                ranges=part,
+            )
+            self.outbox(consumer.channel).order(returned, ReturnedUnseen())
+
+    # -- acknowledging ---------------------------------------------------------
+
+    def gather(self, now_ns: int, consumer: ConsumerCore, spans: Iterable[Span]) -> None:
+        """The application is done with these: acknowledge them soon."""
+        if consumer.gather(now_ns, spans):
+            self.send_gathered(consumer)
+        elif consumer.consumer not in self._gathering and consumer.has_gathered:
+            self._gathering[consumer.consumer] = consumer
+            self._wake(now_ns + self._ack_delay_ns)
+
+    def send_gathered(self, consumer: ConsumerCore) -> None:
+        """Send what acknowledgements a consumer has gathered."""
+        self._gathering.pop(consumer.consumer, None)
+        if consumer.has_gathered:
+            self.acknowledge(consumer, consumer.take_gathered())
+
+    def on_time(self, now_ns: int) -> int | None:
+        """Send the acknowledgements that have waited long enough; when the next ones have."""
+        for consumer in list(self._gathering.values()):
+            if consumer.gathered_since_ns + self._ack_delay_ns <= now_ns:
+                self.send_gathered(consumer)
+        waiting = [consumer.gathered_since_ns for consumer in self._gathering.values()]
+        return min(waiting) + self._ack_delay_ns if waiting else None
+
+    def acknowledge(self, consumer: ConsumerCore, numbers: Ranges) -> list[Acknowledgement]:
+        """Acknowledge these sequence numbers now."""
+        sent = []
+        outbox = self.outbox(consumer.channel)
+        for part in _parts(numbers):
+            tag = self._last_sent[consumer.consumer] = Acknowledgement(consumer, part)
+            outbox.acknowledge(
+                Acknowledge(
+                    destination=consumer.destination, subscription=consumer.subscription, ranges=part
+                ),
+                tag,
+            )
+            sent.append(tag)
+        return sent
+
+    def acknowledge_one(self, consumer: ConsumerCore, sequence: int) -> list[Acknowledgement]:
+        """Acknowledge one message now; nothing happens when that was done before."""
+        if consumer.take_forfeited(sequence):
+            raise _refused(sequence)
+        if not consumer.held.remove(sequence, sequence + 1) and not consumer.take_from_hand(sequence):
+            return []
+        return self.acknowledge(consumer, Ranges([(sequence, sequence + 1)]))
+
+    def acknowledge_held(self) -> list[Acknowledgement]:
+        """Acknowledge all that the session was given so far, but for what others have got meanwhile."""
+        sent: list[Acknowledgement] = []
+        for consumer in self.consumers.values():
+            if consumer.held:
+                sent += self.acknowledge(consumer, consumer.take_held())
+        return sent
+
+    def take_refusal(self) -> AcknowledgeRefused | None:
+        """Why not all that the session was given can be acknowledged. That is told once."""
+        refusal = None
+        for consumer in self.consumers.values():
+            if consumer.forfeited:
+                refusal = refusal or _refused(consumer.forfeited.first)
+                consumer.forfeited.clear()
+        return refusal
+
+    # -- transactions ----------------------------------------------------------
+
+    def take_consumed(self) -> list[TakenMessages]:
+        """What the application took, and nobody has acknowledged or given back; also from whom it took what
+        others have got."""
+        for consumer in self.consumers.values():
+            consumer.hold_in_hand()
+        return [
+            TakenMessages(consumer, consumer.take_held())
+            for consumer in self.consumers.values()
+            if consumer.held or consumer.forfeited
+        ]
+
+    def hold_again(self, taken: Iterable[TakenMessages]) -> None:
+        """Nothing came of it."""
+        for consumer, numbers in taken:
+            consumer.held.add_all(numbers)
+
+    def release(self, taken: Iterable[TakenMessages]) -> None:
+        """These are acknowledged: nothing of them is ours to claim any more."""
+        for consumer, numbers in taken:
+            consumer.release(numbers)
+
+    def give_back(self, taken: Iterable[TakenMessages]) -> list[tuple[str, Return]]:
+        """The commands, with their channels, that return what was taken; it counts as delivered.
+
+        What others were given meanwhile is not ours to return.
+        """
+        return [
+            (
+                consumer.channel,
+                Return(
+                    destination=consumer.destination,
+                    subscription=consumer.subscription,
+                    counted=True,
+                    ranges=part,
+                ),
+            )
+            for consumer, numbers in taken
+            for part in _parts(numbers.intersection(consumer.unconfirmed))
+        ]
+
+    def owes_word(self) -> bool:
+        """Must the application be told that acknowledgements are not confirmed? Once it must.
+
+        Only of those it did not ask for: of its own it hears from `message.ack()`.
+        """
+        if not self.is_automatic or self._has_kept_word:
+            return False
+        self._has_kept_word = any(consumer.has_gathered for consumer in self.consumers.values()) or any(
+            not sent.outcomes for sent in self._last_sent.values()
+        )
+        return self._has_kept_word
+
+    def last_sent(self, consumer: ConsumerCore) -> Acknowledgement | None:
+        """The last acknowledgement of a consumer, until its outcome comes: the earlier ones come before."""
+        sent = self._last_sent.get(consumer.consumer)
+        return None if sent is None or sent.is_settled else sent
+
+
+def _refused(sequence: int) -> AcknowledgeRefused:
+    return AcknowledgeRefused(f"message {sequence} was given to another consumer meanwhile")
+
+
+def _parts(numbers: Ranges) -> Iterator[Ranges]:
+    """The same numbers in pieces that fit a command."""
+    if len(numbers) <= RANGES_MAX:
+        if numbers:
+            yield numbers
+        return
+    pairs = list(numbers)
+    for start in range(0, len(pairs), RANGES_MAX):
+        yield Ranges(pairs[start : start + RANGES_MAX])
