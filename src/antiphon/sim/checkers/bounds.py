@@ -10,8 +10,9 @@ log      what is ordered is a small multiple of what was sent: each break of a c
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from antiphon.bus.messages import Entry, EntryKind
@@ -23,10 +24,59 @@ from antiphon.message_manager.state import log_times, outcomes, sessions
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations import index
 from antiphon.message_manager.state.destinations.directory import Directory
-from antiphon.sim.checkers.containers import Container, containers
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.world import World
 from antiphon.wire.commands import CommandKind, iterate_commands
+
+_SIZED = (list, dict, set, deque, bytearray, array)
+_OURS = "antiphon."
+# The world around the machines is the simulator's, and may remember everything.
+_NOT_OURS = "antiphon.sim."
+
+
+class Container(NamedTuple):
+    """One container: where it is kept, and how much it holds."""
+
+    name: str
+    size: int
+    owner: Any
+
+
+def containers(*roots: Any) -> Iterator[Container]:
+    """All containers that these objects keep, directly or not, each once."""
+    seen: set[int] = set()
+    # What is reached, with the container's name if it is one, and whose it is.
+    left: list[tuple[Any, str, Any]] = [(root, type(root).__name__, None) for root in roots]
+    while left:
+        thing, name, owner = left.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, _SIZED):
+            yield Container(name, len(thing), owner)
+            if isinstance(thing, dict):
+                left += [(one, f"{name}[]", owner) for one in (*thing.keys(), *thing.values())]
+            elif not isinstance(thing, bytearray | array):
+                left += [(one, f"{name}[]", owner) for one in thing]
+        elif isinstance(thing, tuple | frozenset):
+            left += [(one, f"{name}()", owner) for one in thing]
+        elif _is_walked(thing):
+            left += [(one, f"{type(thing).__name__}.{field}", thing) for field, one in _fields(thing)]
+
+
+def _is_walked(thing: Any) -> bool:
+    module = type(thing).__module__
+    return module.startswith(_OURS) and not module.startswith(_NOT_OURS)
+
+
+def _fields(thing: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(thing, "__dict__", {}).items()
+    for kind in type(thing).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(thing, name):
+                yield name, getattr(thing, name)
+
 
 AT_REST = 24
 """What any container may hold, whatever lives; more than the largest window of a client in a run."""
@@ -64,6 +114,7 @@ _CODE = frozenset(
     (
         "Replica._routes",
         "Replica._events",
+        "Fold._handlers",
         "ClientManager._on_channel",
         "ClientManager._on_request",
         "ClientManager._on_event",

@@ -20,7 +20,6 @@ from antiphon.bus import messages as m
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import Entry, ServerStatus
 from antiphon.ids import Mid
-from antiphon.sim.checkers.memberships import Memberships
 from antiphon.sim.checkers.reigns import EpochLog, Reigns, tail, words
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
@@ -42,6 +41,35 @@ _CLAIMS: Final[dict[type[Any], str]] = {
     m.Applied: "upto",
 }
 _WITH_ENTRIES: Final = (m.Commit, m.FetchIdReply, m.FetchRangeReply)
+
+
+class Memberships:
+    """All configurations that a group has had in a run, and which of them an epoch belongs to.
+
+    An epoch is sealed in one configuration and stays in it, so whatever is asked about quantities is asked by
+    epoch, and a checker never has to know when a group changed.
+    """
+
+    def __init__(self, config: GroupConfig) -> None:
+        self._configs: dict[int, GroupConfig] = {}
+        self._config_of: dict[int, int] = {}
+        self.add(config)
+
+    def add(self, config: GroupConfig) -> None:
+        """The group goes on in this one."""
+        self._configs[config.config_id] = config
+        self.newest = config
+
+    def bind(self, epoch: int, config_id: int) -> GroupConfig | None:
+        """An epoch is sealed in this configuration; None if there is none, or it was sealed in another."""
+        if self._config_of.setdefault(epoch, config_id) != config_id:
+            return None
+        return self._configs.get(config_id)
+
+    def of_epoch(self, epoch: int) -> GroupConfig:
+        """The configuration of an epoch."""
+        config_id = self._config_of.get(epoch)
+        return self.newest if config_id is None else self._configs[config_id]
 
 
 class Committed(Checker):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from antiphon.bus.messages import BusMessage, Deliver, Entry
 from antiphon.message_manager.state.channel_state import ChannelState
-from antiphon.sim.checkers.tiers import Destinations
+from antiphon.sim.checkers.model import Destinations
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import World
 from antiphon.wire.commands import Acknowledge, CommandHeader, LogTime, Payload

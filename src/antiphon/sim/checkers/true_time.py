@@ -21,7 +21,7 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations import topic as topics
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.transactions import OPEN_MS_MAX
-from antiphon.sim.checkers.topic import Topics
+from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image
 from antiphon.sim.world import CLOCK_RATE_MAX, MILLISECOND_NS, World

@@ -237,58 +237,8 @@ class NodeFacts:
 _HOOKS = tuple(name for name in vars(Checker) if name.startswith(("on_", "at_")))
 
 
-class Watch:
+class Watch(Checker):
     """All checkers of a run behind the hooks of one."""
-
-    on_started: Callable[[int, Image, int], None]
-    on_opened: Callable[[int, bytes, int], None]
-    on_refused: Callable[[int, bool], None]
-    on_crashed: Callable[[int], None]
-    on_sent: Callable[[int, BusMessage], None]
-    on_appended: Callable[[int, int, Record], None]
-    on_durable: Callable[[int, int], None]
-    on_applied: Callable[[int, Entry, memoryview | None], None]
-    on_folded: Callable[[int, Entry, ChannelState], None]
-    on_proposed: Callable[[int, int, int, bytes], None]
-    on_flushed: Callable[[int], None]
-    on_restored: Callable[[int, int], None]
-    on_discarded: Callable[[int, Mid], None]
-    on_released: Callable[[int, int], None]
-    on_files: Callable[[int, MemoryDisk, bytes], None]
-    on_status: Callable[[int, ServerStatus], None]
-    on_damaged: Callable[[int], None]
-    on_replaced: Callable[[int], None]
-    on_submitted: Callable[[int, int, bytes], None]
-    on_envelope_confirmed: Callable[[int, int, int, int], None]
-    on_envelope_uncertain: Callable[[int, int], None]
-    at_end: Callable[[dict[int, NodeFacts]], None]
-    on_handed_out: Callable[[int, Holder, int, int, int], None]
-    on_credit: Callable[[int, Holder, int, int | None], None]
-    on_sent_through: Callable[[int, Holder, int], None]
-    on_drained: Callable[[int, Holder], None]
-    on_holder_gone: Callable[[int, Holder], None]
-    on_attached: Callable[[int, int, int], None]
-    on_left: Callable[[int, int, int], None]
-    on_given_back: Callable[[int, int, int, Ranges], None]
-    on_kept: Callable[[int, Holder, Ranges], None]
-    on_lost_told: Callable[[int, Holder, Ranges], None]
-    on_confirm_left: Callable[[int, int, int, int, int, int], None]
-    on_published: Callable[[int, int, Sequence[bytes]], None]
-    on_acknowledged: Callable[[int, int, int, Ranges], None]
-    on_confirmed: Callable[[int, int, int, int, int], None]
-    on_received: Callable[[Holder, int, bytes, int], None]
-    on_given: Callable[[str, int, int, int], None]
-    on_begun: Callable[[Begun], None]
-    on_has: Callable[[Holder, str, Sequence[int]], None]
-    on_look: Callable[[int, int, int, int], None]
-    on_looked: Callable[[int, int, Sequence[int]], None]
-    on_sought: Callable[[int, int, int], None]
-    on_found: Callable[[int, int, bool], None]
-    on_hold_said: Callable[[str], None]
-    on_hold_released: Callable[[str], None]
-    on_consumed: Callable[[int, bytes], None]
-    on_range_read: Callable[[str, int, int, int, Ranges], None]
-    at_quiet: Callable[[dict[int, int]], None]
 
     def __init__(self, checkers: Sequence[Checker]) -> None:
         self.checkers = tuple(checkers)
@@ -299,9 +249,8 @@ class Watch:
                 if getattr(type(checker), hook) is not getattr(Checker, hook)
             )
             setattr(self, hook, _fan_out(interested))
-        self.on_sent = _fan_out_by_kind(
-            [one for one in self.checkers if type(one).on_sent is not Checker.on_sent]
-        )
+        hearing = [one for one in self.checkers if type(one).on_sent is not Checker.on_sent]
+        self.on_sent = _fan_out_by_kind(hearing)  # type: ignore[method-assign, assignment]
 
 
 def _fan_out(hooks: tuple[Callable[..., None], ...]) -> Callable[..., None]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from antiphon.sim.clients.process import ClientProcess
 from antiphon.sim.cluster.links import Pair
 from antiphon.sim.tiers.misreading import Misreading
 from antiphon.sim.tiers.profile import ClusterProfile
 from antiphon.sim.tiers.runner import ManagerRunner, TierRunner, Town
-from antiphon.sim.workloads.process import ClientProcess
 from antiphon.sim.world import MILLISECOND_NS
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from antiphon.bus.messages import BusMessage, Data, Entry
 from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.clients.process import ClientProcess
 from antiphon.sim.tiers.runner import TierRunner, Town
-from antiphon.sim.workloads.process import ClientProcess
 from antiphon.sim.world import MILLISECOND_NS, World
 from antiphon.wire.commands import CommandKind, iterate_commands
 

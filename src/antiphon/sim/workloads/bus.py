@@ -16,10 +16,8 @@ from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state import outcomes
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
-from antiphon.sim.checkers.cluster import cluster_checkers
 from antiphon.sim.checkers.committed import Committed
-from antiphon.sim.checkers.copies import Copies
-from antiphon.sim.checkers.liveness import Liveness
+from antiphon.sim.checkers.group import Copies, Liveness, cluster_checkers
 from antiphon.sim.checkers.watch import NodeFacts
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.cluster.disks import JournalDisk, NodeDisk, RecordDisk

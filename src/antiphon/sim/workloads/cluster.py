@@ -15,25 +15,24 @@ from collections.abc import Sequence
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import Acknowledgements, Finality
-from antiphon.sim.checkers.asking import Asked
-from antiphon.sim.checkers.checkpoint import Checkpoints
-from antiphon.sim.checkers.disks import SameDisks
-from antiphon.sim.checkers.durability import Confirmations
-from antiphon.sim.checkers.hands import GivenOut, Hands, OneCopy
-from antiphon.sim.checkers.order import Order
+from antiphon.sim.checkers.cluster import Primaries, Reads, SameDisks
+from antiphon.sim.checkers.hands import Asked, GivenOut, Hands, OneCopy
+from antiphon.sim.checkers.history import TotalDestinations
+from antiphon.sim.checkers.model import Destinations
+from antiphon.sim.checkers.order import Checkpoints, Confirmations, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
-from antiphon.sim.checkers.tiers import Destinations, Primaries, Reads, TotalDestinations
 from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.clients.library import LibraryQueueClient
+from antiphon.sim.clients.process import ClientProcess
+from antiphon.sim.clients.queues import RudeProducer, RudeReader, RudeSubscriber
+from antiphon.sim.clients.rude import RudeClient
 from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.profile import PROFILES, ClusterProfile, draw
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
-from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
-from antiphon.sim.workloads.library import LibraryClient
-from antiphon.sim.workloads.process import ClientProcess
-from antiphon.sim.workloads.topic import SETTINGS, PublisherSession, SubscriberSession, too_old
+from antiphon.sim.workloads.topic import SETTINGS, too_old
 from antiphon.sim.workloads.towns import TownRun
 from antiphon.sim.world import MILLISECOND_NS
 
@@ -120,9 +119,9 @@ class ClusterRun(TownRun[ClusterProfile]):
     def _producer(self, number: int, share: int) -> ClientProcess:
         name, queue = f"producer{number}", f"queue:q{number % self.profile.queues}"
         if self._chance.random() < self.profile.library_share:
-            return LibraryClient(name, self._hall, self.profile.clients, queue, share)
-        client = SimClient(name, self._hall, self.profile.clients)
-        client.sessions.append(ProducerSession(client, queue, name, share))
+            return LibraryQueueClient(name, self._hall, self.profile.clients, queue, share)
+        client = RudeClient(name, self._hall, self.profile.clients)
+        RudeProducer(client, queue, share)
         return client
 
     def _consumers(self) -> list[ClientProcess]:
@@ -133,9 +132,9 @@ class ClusterRun(TownRun[ClusterProfile]):
     def _consumer(self, number: int) -> ClientProcess:
         name, queue = f"consumer{number}", f"queue:q{number % self.profile.queues}"
         if self._chance.random() < self.profile.library_share:
-            return LibraryClient(name, self._hall, self.profile.clients, queue)
-        client = SimClient(name, self._hall, self.profile.clients)
-        client.sessions.append(ConsumerSession(client, queue))
+            return LibraryQueueClient(name, self._hall, self.profile.clients, queue)
+        client = RudeClient(name, self._hall, self.profile.clients)
+        RudeReader(client, queue)
         return client
 
     def _settings(self, number: int) -> str:
@@ -147,16 +146,14 @@ class ClusterRun(TownRun[ClusterProfile]):
         profile = self.profile
         for number in range(profile.topics):
             topic, settings = f"topic:t{number}", self._settings(number)
-            client = SimClient(f"publisher{number}", self._hall, profile.clients)
-            client.sessions.append(
-                PublisherSession(client, topic, client.name, profile.messages // 3 + 1, settings)
-            )
+            client = RudeClient(f"publisher{number}", self._hall, profile.clients)
+            RudeProducer(client, topic, profile.messages // 3 + 1, settings)
             clients.append(client)
             for at in range(profile.subscribers):
-                client = SimClient(f"subscriber{number}.{at}", self._hall, profile.clients)
+                client = RudeClient(f"subscriber{number}.{at}", self._hall, profile.clients)
                 is_passing = profile.node.session_expiry_ms < _SESSION_EXPIRY_SHORT_MS and at % 2 == 1
                 name = "" if is_passing else f"audit{number}.{at}"
-                client.sessions.append(SubscriberSession(client, topic, name, settings))
+                RudeSubscriber(client, topic, settings, name)
                 clients.append(client)
         return clients
 

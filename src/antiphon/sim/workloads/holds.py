@@ -6,10 +6,10 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.held import HeldDestinations
 from antiphon.sim.checkers.holds import Holdings
 from antiphon.sim.checkers.watch import Checker
-from antiphon.sim.workloads.client import SimClient
+from antiphon.sim.clients.holder import RudeHolder
+from antiphon.sim.clients.process import ClientProcess
+from antiphon.sim.clients.rude import RudeClient
 from antiphon.sim.workloads.cluster import ClusterRun
-from antiphon.sim.workloads.holder import HolderSession
-from antiphon.sim.workloads.process import ClientProcess
 
 _HOLDERS_MAX = 3
 
@@ -30,14 +30,14 @@ class HoldsRun(ClusterRun):
         chance = self.world.random("holders")
         clients: list[ClientProcess] = []
         for number in range(chance.randint(1, _HOLDERS_MAX)):
-            client = SimClient(f"holder{number}", self._hall, self.profile.clients)
+            client = RudeClient(f"holder{number}", self._hall, self.profile.clients)
             topics = self.profile.topics
             if topics and chance.random() < 0.5:
                 at = chance.randrange(topics)
-                client.sessions.append(HolderSession(client, f"topic:t{at}", self._settings(at)))
+                RudeHolder(client, f"topic:t{at}", self._settings(at))
             else:
                 queue = chance.randrange(self.profile.queues)
-                client.sessions.append(HolderSession(client, f"queue:q{queue}"))
+                RudeHolder(client, f"queue:q{queue}")
             clients.append(client)
         return clients
 
@@ -45,9 +45,9 @@ class HoldsRun(ClusterRun):
 
     def _heal(self) -> None:
         for client in self.clients:
-            for session in client.sessions if isinstance(client, SimClient) else ():
-                if isinstance(session, HolderSession):
-                    session.end()
+            for session in client.sessions if isinstance(client, RudeClient) else ():
+                if isinstance(session, RudeHolder):
+                    session.end_for_good()
         super()._heal()
 
     def _open_at(self, state: ChannelState) -> list[str]:

@@ -17,26 +17,23 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.attachments import Attachments, Expiries
-from antiphon.sim.checkers.checkpoint import Checkpoints
-from antiphon.sim.checkers.durability import Durability
-from antiphon.sim.checkers.monotone import Monotone
-from antiphon.sim.checkers.order import Order
-from antiphon.sim.checkers.queue import Queues
+from antiphon.sim.checkers.history import TotalQueue
+from antiphon.sim.checkers.model import Queues, Topics
+from antiphon.sim.checkers.order import Checkpoints, Durability, Monotone, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
-from antiphon.sim.checkers.topic import Topics
-from antiphon.sim.checkers.total_queue import TotalQueue
 from antiphon.sim.checkers.true_time import Lifetimes, LogTimePace
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
+from antiphon.sim.clients.library import LibraryQueueClient
+from antiphon.sim.clients.process import ClientHall, ClientProcess
+from antiphon.sim.clients.queues import RudeProducer, RudeReader
+from antiphon.sim.clients.rude import RudeClient
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import Network
 from antiphon.sim.node_runner import NodeRunner
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
-from antiphon.sim.workloads.client import ConsumerSession, ProducerSession, SimClient
-from antiphon.sim.workloads.library import LibraryClient
-from antiphon.sim.workloads.process import ClientProcess, Hall
 from antiphon.sim.workloads.profile import PROFILES, Profile, draw
 from antiphon.sim.world import MILLISECOND_NS, ClockSteps, NodeClock
 
@@ -75,7 +72,9 @@ class NodeRun(WorkloadRun[Profile]):
             self._watch,
             self.profile.node,
         )
-        self._hall = Hall(self.world, self._network, self._watch, lambda address: self.node.port_if_serving())
+        self._hall = ClientHall(
+            self.world, self._network, self._watch, lambda address: self.node.port_if_serving()
+        )
         self._clients = [*self._producers(), *self._consumers()]
 
     def _checkers(self) -> list[Checker]:
@@ -131,12 +130,12 @@ class NodeRun(WorkloadRun[Profile]):
     def _producer(self, number: int, share: int) -> ClientProcess:
         name, queue = f"producer{number}", self._queue(number)
         if self._chance.random() < self.profile.library_share:
-            return LibraryClient(name, self._hall, self.profile.clients, queue, share)
-        client = SimClient(name, self._hall, self.profile.clients)
+            return LibraryQueueClient(name, self._hall, self.profile.clients, queue, share)
+        client = RudeClient(name, self._hall, self.profile.clients)
         sessions = self._chance.choice((1, 1, 2))
         for session in range(sessions):
             queue = self._queue(number + session)
-            client.sessions.append(ProducerSession(client, queue, f"{name}/{session}", share // sessions + 1))
+            RudeProducer(client, queue, share // sessions + 1, name=f"{name}/{session}")
         return client
 
     def _consumers(self) -> list[ClientProcess]:
@@ -147,9 +146,9 @@ class NodeRun(WorkloadRun[Profile]):
     def _consumer(self, number: int) -> ClientProcess:
         name, queue = f"consumer{number}", self._queue(number)
         if self._chance.random() < self.profile.library_share:
-            return LibraryClient(name, self._hall, self.profile.clients, queue)
-        client = SimClient(name, self._hall, self.profile.clients)
-        client.sessions.append(ConsumerSession(client, queue))
+            return LibraryQueueClient(name, self._hall, self.profile.clients, queue)
+        client = RudeClient(name, self._hall, self.profile.clients)
+        RudeReader(client, queue)
         return client
 
     # What goes wrong.

@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from antiphon.sim.clients.process import ClientHabits
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.network import NetworkHabits
 from antiphon.sim.node_runner import NodeHabits
-from antiphon.sim.workloads.process import ClientHabits
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
 
 

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.attachments import Attachments, Expiries
-from antiphon.sim.checkers.tiers import Convergence
-from antiphon.sim.checkers.topic import Topics
+from antiphon.sim.checkers.cluster import Convergence
+from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.true_time import Lifetimes, LogTimePace
 from antiphon.sim.checkers.watch import Checker, NodeFacts, Watch
+from antiphon.sim.clients.process import ClientHall, ClientProcess
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import ClientPort, Network
 from antiphon.sim.tiers.faults import Faults
@@ -23,7 +24,6 @@ from antiphon.sim.tiers.profile import ClusterProfile
 from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Quarter, Town
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
-from antiphon.sim.workloads.process import ClientProcess, Hall
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS, ClockSteps
 
 TownProfile = TypeVar("TownProfile", bound=ClusterProfile)
@@ -75,7 +75,7 @@ class TownRun(WorkloadRun[TownProfile]):
         self._clock_steps = ClockSteps(self.world, clocks)
         network = Network(self.world)
         network.habits = profile.network
-        self._hall = Hall(self.world, network, watch, self._port)
+        self._hall = ClientHall(self.world, network, watch, self._port)
 
     def _port(self, address: int) -> ClientPort | None:
         doors = list(self.town.doors.values())

@@ -15,28 +15,24 @@ from collections.abc import Sequence
 
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
-from antiphon.sim.checkers.asking import Asked
 from antiphon.sim.checkers.bank import Bank
-from antiphon.sim.checkers.checkpoint import Checkpoints
-from antiphon.sim.checkers.disks import SameDisks
-from antiphon.sim.checkers.hands import GivenOut, Hands, OneCopy
+from antiphon.sim.checkers.cluster import Primaries, SameDisks
+from antiphon.sim.checkers.hands import Asked, GivenOut, Hands, OneCopy
 from antiphon.sim.checkers.ledger import Ledger
-from antiphon.sim.checkers.order import Order
+from antiphon.sim.checkers.order import Checkpoints, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
-from antiphon.sim.checkers.tiers import Primaries
 from antiphon.sim.checkers.watch import Checker
+from antiphon.sim.clients.bank import Branch, Depositor, Stager
+from antiphon.sim.clients.rude import RudeClient
+from antiphon.sim.clients.trader import Trader
 from antiphon.sim.tiers.faults import Faults
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.strikes import StepWatch, Strikes
 from antiphon.sim.tiers.transaction_profile import PROFILES, TransactionProfile, draw
 from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
-from antiphon.sim.workloads.depositor import Depositor, Stager
-from antiphon.sim.workloads.library_trader import LibraryTrader
-from antiphon.sim.workloads.teller import Account, Branch, Teller
 from antiphon.sim.workloads.towns import TownRun
-from antiphon.sim.workloads.trader import Trader
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS
 
 _OPENING_NS = 2 * SECOND_NS
@@ -45,7 +41,7 @@ _OPENING_NS = 2 * SECOND_NS
 class TransactionRun(TownRun[TransactionProfile]):
     """One run of the workload."""
 
-    clients: list[Teller | LibraryTrader]
+    clients: list[RudeClient | Trader]
     profiles = tuple(PROFILES)
 
     def __init__(self, seed: int, trace: Trace, profile: str = "", without: Sequence[str] = ()) -> None:
@@ -87,24 +83,29 @@ class TransactionRun(TownRun[TransactionProfile]):
             quarters.append(Quarter(config, self._watch_by(checkers)))
         return quarters
 
-    def _tellers(self) -> list[Teller | LibraryTrader]:
+    def _tellers(self) -> list[RudeClient | Trader]:
         profile, channels = self.profile, self.profile.channels
         accounts = [
-            Account(f"account{number}", channels[number % len(channels)])
-            for number in range(profile.accounts)
+            (f"account{number}", channels[number % len(channels)]) for number in range(profile.accounts)
         ]
         branch = Branch(self._hall, profile.clients, profile.tellers, self._bank, accounts)
-        clients: list[Teller | LibraryTrader] = [Depositor("depositor", branch, profile.deposits)]
+
+        def rude(name: str) -> RudeClient:
+            client = RudeClient(name, self._hall, profile.clients)
+            clients.append(client)
+            return client
+
+        clients: list[RudeClient | Trader] = []
+        Depositor(rude("depositor"), branch, profile.deposits)
         for number in range(profile.stagers):
-            clients.append(Stager(f"stager{number}", branch, profile.versions))
+            Stager(rude(f"stager{number}"), branch, profile.versions)
         for number in range(profile.traders):
             # Every account has a trader, or it could not be emptied.
             counters = [at for at in range(len(accounts)) if at % profile.traders == number]
             others = [at for at in range(len(accounts)) if at not in counters]
             counters += self._chance.sample(others, min(len(others), self._chance.randint(0, 2)))
-            is_library = self._chance.random() < profile.library_share
-            kind = LibraryTrader if is_library else Trader
-            clients.append(kind(f"trader{number}", branch, counters))
+            is_rude = self._chance.random() >= profile.library_share
+            clients.append(Trader(f"trader{number}", branch, counters, is_rude=is_rude))
         return clients
 
     def figures(self) -> dict[str, int]:

@@ -30,7 +30,7 @@ from antiphon.bus.messages import (
 )
 from antiphon.bus.records import EntriesAppended, EpochStarted, OrderBody, encode_order
 from antiphon.ids import Mid, epoch_node, make_epoch
-from antiphon.sim.checkers.cluster import cluster_checkers
+from antiphon.sim.checkers.group import cluster_checkers
 from antiphon.sim.checkers.watch import NodeFacts, Watch
 from antiphon.sim.image import Image
 from antiphon.sim.world import World

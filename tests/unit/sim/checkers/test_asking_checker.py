@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.asking import Asked
+from antiphon.sim.checkers.hands import Asked
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import Violation, World
 

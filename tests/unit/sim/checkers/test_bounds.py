@@ -14,8 +14,15 @@ from antiphon.journal.format import segment_name, spare_name
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.ports import Location
 from antiphon.message_manager.state.channel_state import ChannelState
-from antiphon.sim.checkers.bounds import AT_REST, SAID_AGAIN, SAID_ANYHOW, Repetitions, Rest, Space
-from antiphon.sim.checkers.containers import containers
+from antiphon.sim.checkers.bounds import (
+    AT_REST,
+    SAID_AGAIN,
+    SAID_ANYHOW,
+    Repetitions,
+    Rest,
+    Space,
+    containers,
+)
 from antiphon.sim.world import Violation, World
 from antiphon.wire.commands import CommandKind, LogTime, Outcome, OutcomeCode, encode_command
 

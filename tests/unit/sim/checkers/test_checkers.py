@@ -33,12 +33,9 @@ from antiphon.bus.records import EntriesAppended, EpochStarted, encode_order
 from antiphon.ids import Mid
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.acknowledgement import Acknowledgements, FinalAcknowledgements
-from antiphon.sim.checkers.checkpoint import Checkpoints
-from antiphon.sim.checkers.durability import Durability
-from antiphon.sim.checkers.monotone import Monotone
-from antiphon.sim.checkers.order import Order
-from antiphon.sim.checkers.queue import Queues
-from antiphon.sim.checkers.total_queue import TotalQueue
+from antiphon.sim.checkers.history import TotalQueue
+from antiphon.sim.checkers.model import Queues
+from antiphon.sim.checkers.order import Checkpoints, Durability, Monotone, Order
 from antiphon.sim.checkers.watch import Checker, Holder, Watch
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.image import Image

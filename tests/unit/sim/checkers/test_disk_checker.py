@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.sim.checkers.disks import SameDisks
+from antiphon.sim.checkers.cluster import SameDisks
 from antiphon.sim.world import Violation, World
 
 OLD, NEW = b"the first disk  ", b"the second disk "

@@ -31,7 +31,7 @@ from antiphon.bus.messages import (
 )
 from antiphon.bus.records import BaseMoved, EpochStarted
 from antiphon.ids import Mid, make_epoch
-from antiphon.sim.checkers.memberships import Memberships
+from antiphon.sim.checkers.committed import Memberships
 from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World

@@ -23,8 +23,9 @@ from antiphon.bus.messages import (
 )
 from antiphon.ids import Mid, epoch_node, make_epoch
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.tiers import Convergence, Destinations, Primaries, Reads, TotalDestinations
-from antiphon.sim.checkers.topic import SubscriptionModel
+from antiphon.sim.checkers.cluster import Convergence, Primaries, Reads
+from antiphon.sim.checkers.history import TotalDestinations
+from antiphon.sim.checkers.model import Destinations, SubscriptionModel
 from antiphon.sim.checkers.watch import Holder, NodeFacts
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World

@@ -9,8 +9,8 @@ import pytest
 from antiphon.bus.messages import Deliver, Entry, EntryKind, Piece, Register, Taker, Target
 from antiphon.ids import Mid
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.topic import Topics
-from antiphon.sim.checkers.total_topic import TotalTopic
+from antiphon.sim.checkers.history import TotalTopic
+from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.watch import Holder
 from antiphon.sim.world import Violation, World
 from antiphon.wire.commands import (

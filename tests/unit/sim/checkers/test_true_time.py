@@ -10,7 +10,7 @@ from antiphon.bus.messages import Entry
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY, Session
 from antiphon.sim.checkers.attachments import Attachments, Expiries
-from antiphon.sim.checkers.topic import Topics
+from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.true_time import FASTEST, Lifetimes, LogTimePace
 from antiphon.sim.image import Image
 from antiphon.sim.world import MILLISECOND_NS, ClockSteps, NodeClock, Violation, World

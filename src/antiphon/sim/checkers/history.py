@@ -1,14 +1,14 @@
-"""Nothing lost, nothing invented, nothing twice: the history of a queue as its clients saw it.
+"""Nothing lost, nothing invented, nothing twice: the history of queues and topics as clients saw it.
 
     lost         a confirmed message that reached no application
     unexpected   a body that reached an application and was never published, or was definitely refused
     twice        one body under two numbers: a message was stored two times
-
     again        a second copy of a message that does not say that it may have been delivered before
     order        a message of a session behind one that the session sent later
 
-A message whose fate its producer never learned may appear, at most under one number. All bodies of
-a run are unique. What was lost is known only after the queues were drained.
+A message whose fate its producer never learned may appear, at most under one number. All bodies of a run are
+unique. What was lost is known only after the queues were drained. What is asked of a queue holds for every
+subscription by itself.
 
 The first copy need not be the first to arrive: it may lie in the buffer of a client that lost its connection,
 while another application gets the second, which says what it is.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.watch import Checker, Holder
 from antiphon.sim.world import World
 from antiphon.wire.commands import OutcomeCode
@@ -115,3 +116,60 @@ class TotalQueue(Checker):
             if place <= places.get(session, 0):
                 self.fail(f"number {number} of session {session:#x} is {place}, behind {places[session]}")
             places[session] = place
+
+
+class TotalTopic(TotalQueue):
+    """Compares what went in with what came out, for each subscription."""
+
+    promise = "total topic"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.topics: Topics | None = None
+        self._times_of: dict[int, dict[int, int]] = {}
+        self._first_copies_of: dict[int, set[int]] = {}
+
+    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+        assert self.topics is not None, "the model of the topics watches, too"
+        # 0 for the consumer of a queue.
+        subscription = self.topics.subscription_of[holder.session, holder.consumer]
+        # The base class counts over everybody; here it is counted for the subscription.
+        self._times = self._times_of.setdefault(subscription, {})
+        self._first_copies = self._first_copies_of.setdefault(subscription, set())
+        super().on_received(holder, sequence, body, redelivered)
+
+    @property
+    def figures(self) -> dict[str, int]:
+        received = [times for of_one in self._times_of.values() for times in of_one.values()]
+        return super().figures | {
+            "received": sum(received),
+            "redelivered": sum(times - 1 for times in received),
+            "subscriptions": len(self._times_of),
+        }
+
+    def at_quiet(self, facts: dict[int, int]) -> None:
+        assert self.topics is not None, "the model of the topics watches, too"
+        self._check_order()
+        for id, subscription in self.topics.subscriptions.items():
+            lost = sorted(subscription.wanted.difference(self._times_of.get(id, ())))
+            if lost:
+                self.fail(f"{len(lost)} messages never reached subscription {id}, the first is {lost[0]}")
+
+
+class TotalDestinations(TotalTopic):
+    """The history of queues and topics together."""
+
+    promise = "total history"
+
+    def at_quiet(self, facts: dict[int, int]) -> None:
+        super().at_quiet(facts)
+        assert self.topics is not None, "the model watches, too"
+        for queue in self.topics.queues.values():
+            places = queue.live.union(queue.acknowledged)
+            lost = sorted(
+                place
+                for body, place in self._confirmed.items()
+                if place in places and body not in self._number_of
+            )
+            if lost:
+                self.fail(f"{len(lost)} confirmed messages were never delivered, the first is {lost[0]}")

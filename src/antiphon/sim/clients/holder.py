@@ -1,7 +1,7 @@
-"""HolderSession: reads a destination in ranges, as a pipeline does, and holds what it still has to read.
+"""RudeHolder: reads a destination in ranges, as a pipeline does, and holds what it still has to read.
 
-It says how far it is, reads everything from there up to the number of that word, and says it again when it
-has gone on; sometimes it goes on only in part, reads the same once more, lets go, or is not heard of for
+A holder says how far it is, reads everything from there up to the number of that word, and says it again when
+it has gone on; sometimes it goes on only in part, reads the same once more, lets go, or is not heard of for
 longer than its hold lasts. Some want a queue for themselves alone: what they read there and go past, they
 have consumed. Some ask for acknowledgements.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from antiphon.batch import Batch
 from antiphon.ranges import Ranges
-from antiphon.sim.workloads.client import SimClient, SimSession
-from antiphon.sim.workloads.speaker import Kept
+from antiphon.sim.clients.queues import QueueSession
+from antiphon.sim.clients.rude import RudeClient
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode
-from antiphon.wire.frames import DestinationCreate, DestinationOpen, Failed, RangePage, RangeRead
+from antiphon.wire.frames import RangePage, RangeRead, ServerFrame
 from antiphon.wire.holds import Hold, ReleaseHold
 from antiphon.wire.range_frames import RangeWanted, decode_page
 
@@ -23,12 +23,11 @@ _PAUSE_NS = 10 * MILLISECOND_NS
 _SILENCE_NS = 400 * MILLISECOND_NS
 
 
-class HolderSession(SimSession):
+class RudeHolder(QueueSession):
     """One reader; `settings` are those of its topic, if it is one."""
 
-    def __init__(self, client: SimClient, destination: str, settings: str = "") -> None:
-        super().__init__(client, destination)
-        self._settings = settings
+    def __init__(self, client: RudeClient, destination: str, settings: str = "") -> None:
+        super().__init__(client, destination, settings)
         self._limit_ms = client.chance.choice((20, 200, 100_000))
         # What was added later has chances of its own: what is drawn above and below stays what it was.
         self._own = client.world.random(f"holder/{client.name}")
@@ -41,60 +40,50 @@ class HolderSession(SimSession):
         self._stop = 0
         self._is_ending = False
         self._ends = 0
-        self._request = 0
+        self._is_reading = False
         self._read = Ranges()
         self._through = 0
 
     @property
     def is_idle(self) -> bool:
-        return super().is_idle and not self._request and not (self._is_ending and not self._ends)
+        return super().is_idle and not self._is_reading and not (self._is_ending and not self._ends)
 
-    def destination_wish(self, request: int) -> DestinationOpen | DestinationCreate:
-        if self._settings:
-            return DestinationCreate(request=request, name=self.queue, settings=self._settings)
-        return super().destination_wish(request)
-
-    def forget(self) -> None:
-        super().forget()
+    def abandoned(self) -> None:
         self._stop = self._ends = 0
         if self._own.random() < 0.5:
             # A new process, which knows nothing.
             self._heard = 0
 
     def stop(self) -> None:
-        self._request = 0
+        self._is_reading = False
 
     def start(self) -> None:
         self._plan()
 
-    def end(self) -> None:
-        """Let go for good."""
+    def end_for_good(self) -> None:
+        """Let go, and read no more."""
         self._is_ending = True
 
     def _plan(self) -> None:
-        client = self.client
-        life, pause_ns = client.life, client.chance.randrange(_PAUSE_NS)
+        pause_ns = self.chance.randrange(_PAUSE_NS)
         if self._own.random() < 0.02 and not self._is_ending:
-            client.world.probe("holder.fell_silent")
+            self.world.probe("holder.fell_silent")
             pause_ns += self._own.randrange(_SILENCE_NS)
-        client.world.after(pause_ns, lambda: self._go_on(life))
+        self.later(pause_ns, self._go_on)
 
-    def _go_on(self, life: int) -> None:
+    def _go_on(self) -> None:
         """The next word, or another look; one at a time."""
-        if self.client.life != life or not self.is_ready:
-            return
-        if not self.unconfirmed and not self._request and not self._ends:
+        if not self.has_unconfirmed and not self._is_reading and not self._ends:
             self._act()
         self._plan()
 
     def _act(self) -> None:
-        chance, world = self.client.chance, self.client.world
         if self._is_ending:
             self._ends = self._release()
-        elif not self._stop or chance.random() < 0.5:
+        elif not self._stop or self.chance.random() < 0.5:
             self._hold()
-        elif chance.random() < 0.1:
-            world.probe("holder.released")
+        elif self.chance.random() < 0.1:
+            self.world.probe("holder.released")
             self._stop = 0
             self._release()
         elif self._position < self._stop:
@@ -110,11 +99,11 @@ class HolderSession(SimSession):
             heard=self._heard,
             consumes=self._consumes,
             acks=self._acks,
-            destinations=(self.destination,),
+            destinations=(self.account.destination,),
         )
         self._stop = 0
-        self.client.watch.on_hold_said(self.client.name)
-        self.order_next(Kept(CommandKind.HOLD, 1, wish.encode(), self._on_held))
+        self.watch.on_hold_said(self.client.name)
+        self.order(self.account.channel, CommandKind.HOLD, wish.encode(), 1, self._on_held)
 
     def _on_held(self, item: ConfirmItem) -> None:
         # Successes that follow each other are told as one; this one was alone.
@@ -128,58 +117,51 @@ class HolderSession(SimSession):
 
     def _release(self) -> int:
         wish = ReleaseHold(name=self.client.name, heard=self._heard)
-        return self.order_next(Kept(CommandKind.RELEASE, 1, wish.encode(), self._on_released))
+        return self.order(self.account.channel, CommandKind.RELEASE, wish.encode(), 1, self._on_released)
 
     def _on_released(self, item: ConfirmItem) -> None:
         self._hear(item)
         if item.code in _HELD:
-            self.client.watch.on_hold_released(self.client.name)
+            self.watch.on_hold_released(self.client.name)
         else:
             # Once more, with what was heard.
             self._ends = 0
 
-    # Reading.
-
     def _ask(self) -> None:
-        self._request = self.client.next_request(self)
-        self.client.say(
-            RangeRead(
-                request=self._request,
-                channel=self.channel,
+        self._is_reading = True
+        self.ask(
+            lambda request: RangeRead(
+                request=request,
+                channel=self.account.channel,
                 start=self._through + 1,
                 stop=self._stop,
                 goal=self._stop,
                 floor=self._stop,
-                page_bytes=self.client.chance.choice((100, 2_000, 1 << 20)),
+                page_bytes=self.chance.choice((100, 2_000, 1 << 20)),
                 allow_lost=True,
                 live=self._consumes,
-                destinations=(RangeWanted(self.destination),),
-            )
+                destinations=(RangeWanted(self.account.destination),),
+            ),
+            self._on_page,
         )
 
-    def on_page(self, frame: RangePage) -> None:
-        if frame.request != self._request:
+    def _on_page(self, frame: ServerFrame) -> None:
+        self._is_reading = False
+        if not isinstance(frame, RangePage):
             return
         page = decode_page(frame.page)
         for piece in page.pieces:
             self._read.add(piece.first, piece.first + piece.count)
             for row, body in enumerate(Batch.decode(piece.batch).bodies() if self._consumes else ()):
-                self.client.watch.on_consumed(piece.first + row, body)
+                self.watch.on_consumed(piece.first + row, body)
         self._through = page.through
         if self._through + 1 < self._stop:
             self._ask()
             return
-        self._request = 0
-        client = self.client
-        client.watch.on_range_read(client.name, self.destination, self._position, self._stop, self._read)
-        likely = client.chance.random()
+        name, destination = self.client.name, self.account.destination
+        self.watch.on_range_read(name, destination, self._position, self._stop, self._read)
+        likely = self.chance.random()
         if likely < 0.5:
             self._position = self._stop
         elif likely < 0.8:
-            self._position = client.chance.randint(self._position, self._stop)
-
-    def on_failed(self, frame: Failed) -> bool:
-        if frame.request == self._request:
-            self._request = 0
-            return True
-        return False
+            self._position = self.chance.randint(self._position, self._stop)

@@ -50,7 +50,7 @@ class ClientHabits:
 
 
 @dataclass(slots=True)
-class Hall:
+class ClientHall:
     """Where clients live."""
 
     world: World
@@ -63,7 +63,7 @@ class Hall:
 class ClientProcess:
     """One client process with one connection at a time."""
 
-    def __init__(self, name: str, hall: Hall, habits: ClientHabits) -> None:
+    def __init__(self, name: str, hall: ClientHall, habits: ClientHabits) -> None:
         self.name = name
         self.world = hall.world
         self.watch = hall.watch

@@ -1,0 +1,226 @@
+"""What a group of nodes that share one order promises beside that order (Q1, I12, I17, I18).
+
+Q1   copies     what is numbered is held by enough data servers, the sequencer's own among them: it must
+                survive the failures that the group is made for, and whoever leads must have it
+I12  deletion   payloads and entries up to a number go only when a checkpoint at or behind it is stable,
+                and the entry that says so is committed; an envelope without a number goes only when it
+                can never get one: it is not in the order, and its run is over or the order passed ts + L
+I17  liveness   once nothing fails any more, one node leads, nobody waits for an envelope, and all members
+                have applied what was committed, and are equal
+I18  damage     a commit server whose disk is damaged, or is not the one that the configuration lists,
+                promises and acknowledges nothing, and never says that something is not there
+"""
+
+from __future__ import annotations
+
+from antiphon.bus import messages as m
+from antiphon.bus.entries import StableDetail
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import BusMessage, CommitSubmit, DataReport, Entry, EntryKind, ServerStatus
+from antiphon.ids import Mid
+from antiphon.sim.checkers.committed import Committed, Memberships
+from antiphon.sim.checkers.order import Checkpoints, Monotone, Order
+from antiphon.sim.checkers.producers import Envelopes, Failures
+from antiphon.sim.checkers.reigns import Reigns
+from antiphon.sim.checkers.watch import Checker, NodeFacts
+from antiphon.sim.checkers.write_before_send import WriteBeforeSend
+from antiphon.sim.image import Image
+from antiphon.sim.world import World
+
+
+class Copies(Checker):
+    """Counts who has reported an envelope when it is first submitted with a number.
+
+    That a report is true is another promise (I15).
+    """
+
+    promise = "Q1 copies"
+    hears = (CommitSubmit, DataReport)
+
+    def __init__(self, world: World, memberships: Memberships) -> None:
+        super().__init__(world)
+        self._memberships = memberships
+        self._holders: dict[Mid, set[int]] = {}
+        self.numbered: set[Mid] = set()
+        self._seen: BusMessage | None = None
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if isinstance(message, DataReport):
+            for item in message.items:
+                self._holders.setdefault(item.mid, set()).add(node)
+        elif isinstance(message, CommitSubmit) and message is not self._seen:
+            self._seen = message
+            for entry in message.entries:
+                if entry.kind is EntryKind.DATA and entry.mid not in self.numbered:
+                    self.numbered.add(entry.mid)
+                    self._count(node, message.epoch, entry.mid)
+
+    def _count(self, node: int, epoch: int, mid: Mid) -> None:
+        config = self._memberships.of_epoch(epoch)
+        holders = [one for one in config.data_servers if one in self._holders.get(mid, ())]
+        if node not in holders:
+            self.fail(
+                f"node {node} numbers envelope {tuple(mid)}, which its own data server has not reported"
+            )
+        # While servers are silent, an entry of the order may lower the quantity as far as this.
+        needed = config.min_copies or config.data_quantity
+        if len(holders) < needed:
+            self.fail(f"envelope {tuple(mid)} is numbered, {needed} must hold it and {holders} do")
+
+
+class Deletions(Checker):
+    """Watches the base of every log, and what is given up."""
+
+    promise = "I12 deletion"
+
+    def __init__(
+        self, world: World, disks: WriteBeforeSend, committed: Committed, failures: Failures
+    ) -> None:
+        super().__init__(world)
+        self._disks = disks
+        self._committed = committed
+        self._failures = failures
+        committed.followers.append(self._on_committed)
+        self._stable = 0
+        self._bases: dict[int, int] = {}
+        self._damaged: set[int] = set()
+
+    def _on_committed(self, entry: Entry) -> None:
+        if entry.kind is EntryKind.CHECKPOINT_STABLE:
+            self._stable = max(self._stable, StableDetail.decode(entry.detail).n)
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        self._bases[node] = found.base
+        self.on_released(node, found.base)
+
+    def on_damaged(self, node: int) -> None:
+        self._damaged.add(node)
+
+    def on_durable(self, node: int, index: int) -> None:
+        base = self._disks.images[node].base
+        if base != self._bases[node]:
+            self._bases[node] = base
+            self.on_released(node, base)
+
+    def on_released(self, node: int, base: int) -> None:
+        if base > self._stable:
+            self.fail(
+                f"node {node} gives up all through {base}, the last stable checkpoint is {self._stable}"
+            )
+
+    def on_restored(self, node: int, n: int) -> None:
+        if n > self._stable:
+            self.fail(f"node {node} took over the checkpoint at {n}, the last stable one is {self._stable}")
+
+    def on_discarded(self, node: int, mid: Mid) -> None:
+        first = self._committed.place_of.get(mid)
+        if first is None:
+            if not self._failures.is_hopeless(mid):
+                self.fail(f"node {node} gives up {tuple(mid)}, which may still get a number")
+        elif self._committed.log[first].last > self._stable and node not in self._damaged:
+            # On a damaged disk it is a copy that cannot be read, and another holder has it.
+            self.fail(f"node {node} gives up {tuple(mid)}, and no stable checkpoint covers number {first}")
+
+
+_FORGETFUL = (ServerStatus.DAMAGED, ServerStatus.AMNESIA)
+
+
+class Damage(Checker):
+    """Knows the status of each server by what the runner tells and by what the server says itself."""
+
+    promise = "I18 damage"
+    hears = (
+        m.SealOk,
+        m.SealNack,
+        m.CommitAcknowledge,
+        m.FetchLogReply,
+        m.FetchIdReply,
+        m.FetchRangeReply,
+        m.StoredReply,
+    )
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._status: dict[int, ServerStatus] = {}
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        self._status.pop(node, None)
+
+    def on_status(self, node: int, status: ServerStatus) -> None:
+        self._status[node] = status
+
+    def on_sent(self, node: int, message: m.BusMessage) -> None:
+        if isinstance(message, m.SealNack | m.CommitAcknowledge) and message.status in _FORGETFUL:
+            self._status[node] = message.status
+        if self._status.get(node) not in _FORGETFUL:
+            return
+        status = self._status[node].name
+        match message:
+            case m.SealOk() | m.FetchLogReply():
+                self.fail(f"node {node} is {status} and gives its log to a candidate")
+            case m.CommitAcknowledge(status=ServerStatus.OK):
+                self.fail(f"node {node} is {status} and acknowledges")
+            case m.FetchIdReply(entries=()) | m.FetchRangeReply(entries=()):
+                self.fail(f"node {node} is {status} and says that there are no entries")
+            case m.StoredReply(is_gone=True):
+                self.fail(f"node {node} is {status} and says that a checkpoint is gone")
+            case _:
+                pass
+
+
+class Liveness(Checker):
+    """Compares how the nodes stand at the end."""
+
+    promise = "I17 liveness"
+
+    def __init__(self, world: World, committed: Committed) -> None:
+        super().__init__(world)
+        self._committed = committed
+
+    def what_is_open(self, facts: dict[int, NodeFacts]) -> str:
+        """What still has to happen; nothing when all is quiet."""
+        committed = self._committed
+        leading = [node for node, fact in facts.items() if fact.is_leading]
+        if len(leading) != 1:
+            return f"nodes {leading} lead"
+        for node, fact in facts.items():
+            if fact.waits_for:
+                return f"node {node} waits for {fact.waits_for} envelopes"
+        digests: dict[bytes, int] = {}
+        for node in committed.memberships.newest.data_servers:
+            member = facts.get(node)
+            if member is None:
+                return f"node {node} is down"
+            if member.applied != committed.upto:
+                return f"node {node} has applied {member.applied}, {committed.upto} is committed"
+            digests.setdefault(member.digest, node)
+        if len(digests) > 1:
+            return f"nodes {sorted(digests.values())} differ after {committed.upto}"
+        return ""
+
+    def at_end(self, facts: dict[int, NodeFacts]) -> None:
+        if text := self.what_is_open(facts):
+            self.fail(text)
+
+
+def cluster_checkers(world: World, config: GroupConfig) -> tuple[Checker, ...]:
+    """Those that others read come first: what is on the disks, the logs of epochs, what is committed."""
+    disks = WriteBeforeSend(world)
+    reigns = Reigns(world, disks)
+    memberships = Memberships(config)
+    committed = Committed(world, memberships, disks, reigns)
+    failures = Failures(world, committed)
+    return (
+        disks,
+        Monotone(world, disks),
+        reigns,
+        committed,
+        Order(world),
+        Copies(world, memberships),
+        failures,
+        Envelopes(world, committed),
+        Deletions(world, disks, committed, failures),
+        Checkpoints(world),
+        Damage(world),
+        Liveness(world, committed),
+    )

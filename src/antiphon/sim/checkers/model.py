@@ -1,0 +1,575 @@
+"""Queues and topics of a channel, held against an obvious model (I13).
+
+    - a message of a queue or of a subscription has at most one accepted acknowledgement; after that it is
+      never handed out there again
+    - it is in the hands of at most one living consumer
+    - what is handed out to a subscription was published to its topic, at or after its start; messages that
+      nobody saw before come to a consumer in the order of their numbers
+    - enqueued = live + acknowledged, a topic keeps what a subscription needs, and the node's own books say
+      the same, on every replica after every entry
+
+The model folds the committed commands with plain sets, without segments, indexes or ranges. It folds each
+number once, the first time any life applies it: what a node delivers is held against all that was ever
+ordered, not against what that node remembers. Where several nodes keep the messages (`Destinations`), a node
+is held only against what it has applied, and what was pushed before an acknowledgement may arrive behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from antiphon.bus.entries import FenceDetail, OpenDetail
+from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Register
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.message_manager.state.destinations.directory import KIND_TOPIC
+from antiphon.message_manager.state.destinations.topic import Topic
+from antiphon.message_manager.state.sessions import NOBODY, Owner
+from antiphon.ranges import Ranges
+from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.image import Image
+from antiphon.sim.world import World
+from antiphon.wire.commands import (
+    Acknowledge,
+    CommandHeader,
+    CommandKind,
+    CreateDestination,
+    ExpireSession,
+    Payload,
+    Publish,
+    Return,
+    StartKind,
+    Subscribe,
+    Unsubscribe,
+    decode_payload,
+    iterate_commands,
+)
+
+Books = tuple[int, int, tuple[tuple[int, int], ...]]
+"""Term, number of sessions, and how many messages each queue and each subscription still has."""
+
+
+@dataclass(slots=True)
+class _Session:
+    generation: int
+    owner: Owner
+    last: int = 0
+
+
+@dataclass(slots=True)
+class QueueModel:
+    """What a queue holds, said plainly."""
+
+    enqueued: int = 0
+    live: set[int] = field(default_factory=set)
+    # With the number of the acknowledgement that was accepted.
+    acknowledged: dict[int, int] = field(default_factory=dict)
+
+
+class Queues(Checker):
+    """Folds what is applied, and watches what is handed out."""
+
+    promise = "I13 queue"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.queues: dict[int, QueueModel] = {}
+        self.place_of: dict[tuple[int, int], int] = {}
+        self._folded = 0
+        self._term = 0
+        # Whose commands are being folded.
+        self._owner = NOBODY
+        self._names: dict[str, int] = {}
+        self._sessions: dict[int, _Session] = {}
+        self._holders: dict[int, Holder] = {}
+        self._held: dict[Holder, set[int]] = {}
+
+    # The model.
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        if entry.last <= self._folded:
+            return
+        self._folded = entry.last
+        if entry.kind is EntryKind.PRIMARY_CLAIM:
+            self._term = max(self._term, entry.mid.pe)
+        elif entry.kind is EntryKind.PRODUCER_OPEN:
+            self._detach(OpenDetail.decode(entry.detail).pid, entry.first)
+        elif entry.kind is EntryKind.PRODUCER_FENCE:
+            pid, pe, term = FenceDetail.decode(entry.detail)
+            if term == self._term:
+                self._detach(pid, pe + 1)
+        if payload is None:
+            return
+        self._owner = Owner(entry.mid.pid, entry.mid.pe)
+        sequence = entry.first
+        for header, body, _ in iterate_commands(payload):
+            self._fold(header, body, sequence)
+            sequence += header.count
+        if sequence != entry.last + 1:
+            self.fail(f"the commands of {entry.first}..{entry.last} take {sequence - entry.first} numbers")
+
+    def _fold(self, header: CommandHeader, body: memoryview, sequence: int) -> None:
+        skip = 0
+        if header.session and (found := self._rows_to_skip(header, sequence)) is not None:
+            skip = found
+        elif header.session:
+            return
+        for row in range(skip, header.count):
+            if header.number:
+                self.place_of[header.session, header.number + row] = sequence + row
+        self._do(decode_payload(header.kind, body), header, sequence, skip)
+
+    def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
+        """What a command that is admitted does; its first `skip` numbers did it before."""
+        match payload:
+            case Publish(destination=destination):
+                queue = self.queues.get(destination)
+                if queue is not None:
+                    queue.live.update(range(sequence + skip, sequence + header.count))
+                    queue.enqueued += header.count - skip
+            case Acknowledge(destination=destination, ranges=ranges):
+                queue = self.queues.get(destination)
+                if queue is not None:
+                    self._acknowledge(queue, set(ranges.numbers()), sequence)
+            case Return(ranges=ranges):
+                for number in ranges.numbers():
+                    self._release(number)
+            case CreateDestination(name=name):
+                if self._names.setdefault(name, sequence) == sequence:
+                    self.queues[sequence] = QueueModel()
+            case ExpireSession() as expire:
+                session = self._sessions.get(expire.session)
+                named = (expire.generation, expire.term)
+                if (
+                    session is not None
+                    and (session.generation, self._term) == named
+                    and session.owner in (NOBODY, (expire.pid, expire.pe))
+                ):
+                    self.world.probe("model.session_expired")
+                    self._end_session(expire.session, sequence)
+
+    def _detach(self, pid: int, before: int) -> None:
+        for session in self._sessions.values():
+            if session.owner.pid == pid and 0 < session.owner.pe < before:
+                session.owner = NOBODY
+
+    def _end_session(self, session: int, sequence: int) -> None:
+        del self._sessions[session]
+
+    def _rows_to_skip(self, header: CommandHeader, sequence: int) -> int | None:
+        """How many of its numbers were applied before; None when it does nothing at all."""
+        session = self._sessions.get(header.session)
+        if header.kind == CommandKind.SESSION_OPEN and session is None:
+            self._sessions[header.session] = _Session(header.generation, self._owner)
+            return None
+        if session is not None and header.generation < session.generation:
+            self.world.probe("model.stale_command")
+        if session is None or header.generation < session.generation:
+            return None
+        if header.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
+            session.generation, session.owner = header.generation, self._owner
+            return None
+        if header.kind == CommandKind.SESSION_CLOSE and header.generation == session.generation:
+            self._end_session(header.session, sequence)
+            return None
+        if header.generation > session.generation:
+            return None
+        session.owner = self._owner
+        if header.number > session.last + 1:
+            return None
+        skip = session.last + 1 - header.number
+        if skip:
+            self.world.probe("model.duplicate_command")
+        if skip >= header.count:
+            return None
+        session.last = header.number + header.count - 1
+        return skip
+
+    def _acknowledge(self, queue: QueueModel, numbers: set[int], sequence: int) -> None:
+        accepted = numbers & queue.live
+        queue.live -= accepted
+        queue.acknowledged.update(dict.fromkeys(accepted, sequence))
+        if len(queue.live) + len(queue.acknowledged) != queue.enqueued:
+            self.fail("the model itself lost count")
+
+    # What leaves the node.
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if not isinstance(message, Deliver):
+            return
+        queue = self.queues.get(message.destination)
+        if queue is None:
+            self.fail(f"node {node} delivers from destination {message.destination}, which does not exist")
+        for piece in message.pieces:
+            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                at = queue.acknowledged.get(number)
+                if at is None and number not in queue.live:
+                    self.fail(f"{number} is handed out and is not in queue {message.destination}")
+                if at is not None and self._knows(node, at):
+                    self.fail(f"{number} is handed out after its acknowledgement was accepted")
+
+    def _knows(self, node: int, number: int) -> bool:
+        """Must a node that speaks now go by what was ordered under this number? One that is alone must."""
+        return True
+
+    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+        held = self._held.setdefault(holder, set())
+        for number in range(sequence, sequence + count):
+            other = self._holders.get(number)
+            if other is not None:
+                self.fail(f"{number} is handed to {holder} while {other} holds it")
+            self._holders[number] = holder
+            held.add(number)
+
+    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        self.world.probe("model.consumer_came_back")
+        for number in numbers.numbers():
+            # What was acknowledged while it came back is held by nobody.
+            if not self._is_done(holder, number):
+                self.on_handed_out(node, holder, number, 1, 0)
+
+    def _is_done(self, holder: Holder, number: int) -> bool:
+        """Is this message acknowledged, where the holder got it?"""
+        return any(number in queue.acknowledged for queue in self.queues.values())
+
+    def on_holder_gone(self, node: int, holder: Holder) -> None:
+        for number in sorted(self._held.pop(holder, ())):
+            del self._holders[number]
+
+    def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
+        for number in numbers.numbers() if not subscription else ():
+            holder = self._holders.get(number)
+            if holder is not None and holder.session == session:
+                self._release(number)
+
+    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        for number in numbers.numbers():
+            if self._holders.get(number) == holder:
+                self._release(number)
+
+    def _release(self, number: int) -> None:
+        holder = self._holders.pop(number, None)
+        if holder is not None:
+            self._held[holder].discard(number)
+
+    def on_crashed(self, node: int) -> None:
+        self._holders.clear()
+        self._held.clear()
+
+    # The books.
+
+    def at_quiet(self, facts: dict[int, int]) -> None:
+        for destination in self.queues:
+            if destination not in facts:
+                self.fail(f"the node has forgotten queue {destination}")
+        for destination, live in sorted(facts.items()):
+            queue = self.queues.get(destination)
+            if queue is None:
+                self.fail(f"the node has a queue {destination} that was never made")
+            if live != len(queue.live):
+                self.fail(
+                    f"the node counts {live} live messages in queue {destination}, "
+                    f"{queue.enqueued} were stored and {len(queue.acknowledged)} acknowledged"
+                )
+
+
+Held = tuple[int, int]
+"""A message of a subscription: the subscription, and the message's number."""
+
+
+@dataclass(slots=True)
+class SubscriptionModel:
+    """What a subscription wanted and what it has acknowledged, said plainly."""
+
+    topic: int
+    session: int
+    start: int
+    wanted: set[int] = field(default_factory=set)
+    # With the number of the acknowledgement that was accepted.
+    done: dict[int, int] = field(default_factory=dict)
+
+
+class Topics(Queues):
+    """Folds what is applied, and watches what is handed out."""
+
+    promise = "I13 topic"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.subscriptions: dict[int, SubscriptionModel] = {}
+        self.stored: dict[int, set[int]] = {}
+        # By topic and number, in the order in which they came: how many bytes each message counts for.
+        self.sizes: dict[int, dict[int, int]] = {}
+        # Whose consumer it is: by the number in its session, and by its key at the primary.
+        self.subscription_of: dict[tuple[int, int], int] = {}
+        self._subscription_at: dict[tuple[int, int], int] = {}
+        # With what each was and under which number it was ended.
+        self._ended: dict[int, tuple[SubscriptionModel, int]] = {}
+        self._durable: dict[tuple[str, str], int] = {}
+        self._fresh_through: dict[Holder, int] = {}
+        self._holding: dict[Held, Holder] = {}
+        self._in_hand: dict[Holder, set[Held]] = {}
+
+    # The model.
+
+    def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
+        match payload:
+            case Publish(destination=destination, batch=batch) if destination in self.stored:
+                numbers = range(sequence + skip, sequence + header.count)
+                self.sizes[destination].update(dict.fromkeys(numbers, len(batch) // header.count))
+                self.stored[destination].update(numbers)
+                for subscription in self.subscriptions.values():
+                    if subscription.topic == destination:
+                        subscription.wanted.update(n for n in numbers if n >= subscription.start)
+            case Acknowledge(subscription=id, ranges=ranges) if id:
+                if id in self.subscriptions:
+                    subscription = self.subscriptions[id]
+                    for number in sorted(subscription.wanted.intersection(ranges.numbers())):
+                        subscription.done.setdefault(number, sequence)
+            case Return(subscription=id, ranges=ranges) if id:
+                for number in ranges.numbers():
+                    self._let_go((id, number))
+            case CreateDestination(kind=kind, name=name) if kind == KIND_TOPIC:
+                if self._names.setdefault(name, sequence) == sequence:
+                    self.stored[sequence] = set()
+                    self.sizes[sequence] = {}
+            case Subscribe():
+                self._subscribe(payload, header.session, sequence)
+            case Unsubscribe(subscription=id):
+                self._end_subscription(id, sequence)
+            case _:
+                super()._do(payload, header, sequence, skip)
+
+    def _subscribe(self, wish: Subscribe, session: int, sequence: int) -> None:
+        key = (wish.client_id, wish.name)
+        if wish.durable and key in self._durable:
+            self.world.probe("model.subscription_exists")
+            return
+        if wish.durable:
+            self._durable[key] = sequence
+        assert wish.start == StartKind.LATEST, "the workload begins with what comes"
+        owner = 0 if wish.durable else session
+        self.subscriptions[sequence] = SubscriptionModel(wish.destination, owner, sequence + 1)
+
+    def _end_subscription(self, id: int, sequence: int) -> None:
+        ended = self.subscriptions.pop(id, None)
+        if ended is not None:
+            self.world.probe("model.subscription_ended")
+            self._ended[id] = ended, sequence
+            self._durable = {key: known for key, known in self._durable.items() if known != id}
+
+    def _end_session(self, session: int, sequence: int) -> None:
+        super()._end_session(session, sequence)
+        for id in [id for id, known in self.subscriptions.items() if known.session == session]:
+            self._end_subscription(id, sequence)
+
+    # What leaves the node.
+
+    def on_sent(self, node: int, message: BusMessage) -> None:
+        if isinstance(message, Register):
+            self.subscription_of[message.session, message.number] = message.subscription
+            self._subscription_at[node, message.consumer] = message.subscription
+        elif isinstance(message, Deliver) and message.destination in self.stored:
+            for target in message.targets:
+                for taker in target.takers:
+                    self._check_delivery(node, self._subscription_at[target.node, taker.consumer], message)
+        else:
+            super().on_sent(node, message)
+
+    def _check_delivery(self, node: int, id: int, message: Deliver) -> None:
+        subscription = self.subscriptions.get(id)
+        if subscription is None:
+            subscription, ended_at = self._ended[id]
+            if self._knows(node, ended_at):
+                self.fail(f"node {node} delivers to subscription {id}, which has ended")
+        for piece in message.pieces:
+            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                at = subscription.done.get(number)
+                if at is not None and self._knows(node, at):
+                    self.fail(f"{number} is handed to subscription {id} after it was acknowledged there")
+                if number not in subscription.wanted:
+                    self.fail(f"{number} is handed to subscription {id}, which it is not for")
+
+    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+        id = self.subscription_of[holder.session, holder.consumer]
+        if not id:
+            super().on_handed_out(node, holder, sequence, count, redelivered)
+            return
+        in_hand = self._in_hand.setdefault(holder, set())
+        for number in range(sequence, sequence + count):
+            other = self._holding.get((id, number))
+            if other is not None:
+                self.fail(f"{number} of subscription {id} is handed to {holder} while {other} holds it")
+            self._holding[id, number] = holder
+            in_hand.add((id, number))
+        if not redelivered:
+            # What a consumer did not see is fresh for the next one; for the same one numbers only rise.
+            before = self._fresh_through.get(holder, 0)
+            if sequence <= before:
+                self.fail(f"{sequence} comes to {holder} of subscription {id} behind {before}")
+            self._fresh_through[holder] = sequence + count - 1
+
+    def on_holder_gone(self, node: int, holder: Holder) -> None:
+        super().on_holder_gone(node, holder)
+        for held in sorted(self._in_hand.pop(holder, ())):
+            del self._holding[held]
+
+    def _is_done(self, holder: Holder, number: int) -> bool:
+        id = self.subscription_of[holder.session, holder.consumer]
+        if not id:
+            return super()._is_done(holder, number)
+        return id not in self.subscriptions or number in self.subscriptions[id].done
+
+    def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
+        super().on_given_back(node, session, subscription, numbers)
+        for number in numbers.numbers() if subscription else ():
+            holder = self._holding.get((subscription, number))
+            if holder is not None and holder.session == session:
+                self._let_go((subscription, number))
+
+    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        id = self.subscription_of[holder.session, holder.consumer]
+        if not id:
+            super().on_lost_told(node, holder, numbers)
+            return
+        for number in numbers.numbers():
+            if self._holding.get((id, number)) == holder:
+                self._let_go((id, number))
+
+    def _let_go(self, held: Held) -> None:
+        holder = self._holding.pop(held, None)
+        if holder is not None:
+            self._in_hand[holder].discard(held)
+
+    def on_crashed(self, node: int) -> None:
+        super().on_crashed(node)
+        self._holding.clear()
+        self._in_hand.clear()
+
+    # The books.
+
+    def at_quiet(self, facts: dict[int, int]) -> None:
+        for id, subscription in self.subscriptions.items():
+            if len(subscription.wanted) != len(subscription.done):
+                missing = sorted(subscription.wanted.difference(subscription.done))
+                self.fail(f"subscription {id} still needs {missing[:3]}")
+        for topic, stored in self.stored.items():
+            if facts.get(topic, -1) not in range(len(stored) + 1):
+                self.fail(
+                    f"the node keeps {facts.get(topic)} messages of topic {topic}; {len(stored)} were stored"
+                )
+        super().at_quiet({id: live for id, live in facts.items() if id not in self.stored})
+
+
+class Destinations(Topics):
+    """Queues and topics of a channel with several replicas."""
+
+    promise = "I13 destinations"
+    hears = (Deliver, Register)
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        # Is a message given to nobody while a living consumer holds it? Not if client managers are cut off.
+        self.is_exclusive = False
+        self._applied: dict[int, int] = {}
+        self._books: dict[int, Books] = {}
+        self._node_of: dict[Holder, int] = {}
+        # What was ever given back: session, subscription and number.
+        self._given_back: set[tuple[int, int, int]] = set()
+
+    # What each replica has applied.
+
+    def on_started(self, node: int, found: Image, checkpoint: int) -> None:
+        self._applied[node] = checkpoint
+
+    def on_restored(self, node: int, n: int) -> None:
+        self._applied[node] = n
+
+    def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
+        is_first = entry.last > self._folded
+        super().on_applied(node, entry, payload)
+        self._applied[node] = entry.last
+        if is_first:
+            self._books[entry.last] = self._model_books()
+
+    def _knows(self, node: int, number: int) -> bool:
+        return number <= self._applied.get(node, 0)
+
+    def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
+        books, model = _books_of(state), self._books[entry.last]
+        if books[2] != model[2]:
+            self.fail(f"after {entry.last} node {node} holds {books[2]}, and by the order it is {model[2]}")
+        if books[:2] != model[:2]:
+            self.fail(
+                f"I14: after {entry.last} node {node} has term {books[0]:#x} and {books[1]} sessions, by the "
+                f"order it is {model[0]:#x} and {model[1]}"
+            )
+
+    def _model_books(self) -> Books:
+        held = [(id, len(queue.live)) for id, queue in self.queues.items()]
+        held += [(id, len(one.wanted) - len(one.done)) for id, one in self.subscriptions.items()]
+        return self._term, len(self._sessions), tuple(sorted(held))
+
+    # Who holds what.
+
+    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+        self._node_of[holder] = node
+        id = self.subscription_of[holder.session, holder.consumer]
+        for number in range(sequence, sequence + count):
+            other = self._holding.get((id, number)) if id else self._holders.get(number)
+            if other is not None and self._may_lose(other, holder, id, number):
+                self.world.probe("model.handed_out_again")
+                if id:
+                    self._let_go((id, number))
+                else:
+                    self._release(number)
+        super().on_handed_out(node, holder, sequence, count, redelivered)
+
+    def _may_lose(self, other: Holder, holder: Holder, subscription: int, number: int) -> bool:
+        """May what one consumer holds come to another, or once more to the same?
+
+        What a client gave back is not told to a new primary as held. If it hands that out before the return
+        is ordered, it does so again behind it.
+        """
+        if (other.session, subscription, number) in self._given_back:
+            return True
+        return other != holder and not self.is_exclusive
+
+    def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
+        super().on_given_back(node, session, subscription, numbers)
+        self._given_back.update((session, subscription, number) for number in numbers.numbers())
+
+    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        if self.is_exclusive:
+            taken = [number for number in numbers.numbers() if self._is_taken_away(holder, number)]
+            if taken:
+                self.fail(f"{taken[:3]} were taken from {holder}, which lives")
+        super().on_lost_told(node, holder, numbers)
+
+    def _is_taken_away(self, holder: Holder, number: int) -> bool:
+        """Does a consumer hold this, which nobody has acknowledged?"""
+        id = self.subscription_of[holder.session, holder.consumer]
+        other = self._holding.get((id, number)) if id else self._holders.get(number)
+        return other == holder and not self._is_done(holder, number)
+
+    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+        self._node_of[holder] = node
+        super().on_kept(node, holder, numbers)
+
+    def on_crashed(self, node: int) -> None:
+        """What the consumers of a client manager held is held by nobody; other nodes hand out nothing."""
+        for holder in [holder for holder, at in self._node_of.items() if at == node]:
+            self.on_holder_gone(node, holder)
+
+    def on_holder_gone(self, node: int, holder: Holder) -> None:
+        self._node_of.pop(holder, None)
+        super().on_holder_gone(node, holder)
+
+
+def _books_of(state: ChannelState) -> Books:
+    held: list[tuple[int, int]] = []
+    for destination in state.directory:
+        if isinstance(destination, Topic):
+            held += [(one.id, one.backlog) for one in destination.subscriptions.values()]
+        else:
+            held.append((destination.id, destination.live.count))
+    return state.term, len(state.sessions), tuple(sorted(held))
