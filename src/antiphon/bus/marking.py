@@ -5,7 +5,8 @@ MRK1  A mark is due after so many entries or bytes (`checkpoint_entries`, `check
 MRK2  While room is low, one mark follows the other, as long as another one frees more.
 MRK3  So it does while the journal of a commit server holds segments that checkpoints would free, also
       without traffic; but marks take at most a small part of the time, and without new data there are a
-      few at most.
+      few at most for each server. For a server that took no checkpoint at the last mark the next mark comes
+      later: the server has to catch up before a checkpoint helps it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 from antiphon.bus.group import KIB, MS, GroupConfig
 from antiphon.bus.messages import ENTRY_BYTES_MIN
+from antiphon.ids import U64_MAX
 
 # The cost of a submit on disk beside its payloads: each 4 KiB of order is written twice, and the data
 # that is synced with it begins on a new page.
@@ -38,7 +40,7 @@ many is not helped by checkpoints."""
 class Marking:
     """What a reign has numbered since its last marks."""
 
-    __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "bytes")
+    __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "bytes", "reported")
 
     def __init__(self) -> None:
         self._entries = 0
@@ -47,8 +49,10 @@ class Marking:
         self._marks = (0, 0)
         self._marked_at: int | None = None
         self._apart_until = 0
-        # How many marks were made for held space, and behind which data.
-        self._for_held = (0, 0)
+        # By server: behind which data, how many marks there were for the space that it holds, and when.
+        self._for_held: dict[int, tuple[int, int, int]] = {}
+        # By server: of which number the last checkpoint is that it reported.
+        self.reported: dict[int, int] = {}
 
     @property
     def newest(self) -> int:
@@ -93,7 +97,7 @@ class Marking:
         """
         return self._is_settled(now_ns, stable_n) and self._marks[0] <= data_last
 
-    def helps_held_space(self, now_ns: int, stable_n: int, data_last: int) -> bool:
+    def helps_held_space(self, now_ns: int, stable_n: int, data_last: int, server: int) -> bool:
         """Is it time for a mark, as the journal of a commit server holds space (MRK3)? True makes a mark.
 
         Such a journal was filled by few entries and bytes: lone messages, of which each takes a page of the
@@ -101,11 +105,14 @@ class Marking:
         """
         if not self._is_settled(now_ns, stable_n) or now_ns < self._apart_until:
             return False
-        behind, count = self._for_held
+        behind, count, marked_ns = self._for_held.get(server, (0, 0, 0))
+        took_the_last = self.reported.get(server, U64_MAX) >= self.newest
+        if count and not took_the_last and now_ns - marked_ns < MARK_LOST_MS * MS:
+            return False
         count = count + 1 if behind == data_last else 1
         if count > MARKS_WITHOUT_DATA_MAX:
             return False
-        self._for_held = (data_last, count)
+        self._for_held[server] = (data_last, count, now_ns)
         return True
 
     def _is_settled(self, now_ns: int, stable_n: int) -> bool:

@@ -405,10 +405,10 @@ class Reign:
         if not self.is_closed and marking.helps_low_space(now_ns, stable_n, self._data_last):
             self._mark()
 
-    def mark_for_held_space(self, now_ns: int) -> None:
+    def mark_for_held_space(self, now_ns: int, server: int) -> None:
         """The journal of a commit server holds segments that checkpoints would free."""
         marking, stable_n = self._marking, self.stable_checkpoint
-        if not self.is_closed and marking.helps_held_space(now_ns, stable_n, self._data_last):
+        if not self.is_closed and marking.helps_held_space(now_ns, stable_n, self._data_last, server):
             self._mark()
 
     def on_acknowledge(self, now_ns: int, server: int, last: int, out: list[RoleEffect]) -> None:
@@ -648,6 +648,7 @@ class Reign:
     def on_checkpoint_report(self, server: int, report: m.CheckpointReport, out: list[RoleEffect]) -> None:
         """A checkpoint server holds the state after `seq` durably."""
         n = report.seq
+        self._marking.reported[server] = n
         if n < self._stable_numbered or n > self.committed_upto or self._has_diverged or self.is_closed:
             return
         digests = self._checkpoints.setdefault(n, {})

@@ -210,7 +210,7 @@ class Sequencer:
                 if self._is_mine(sender, epoch) and self._reign is not None:
                     self._reign.on_heartbeat_ack(sender, nonce)
                     if holds_space:
-                        self._reign.mark_for_held_space(now_ns)
+                        self._reign.mark_for_held_space(now_ns, sender)
             case m.CheckpointReport():
                 if self._reign is not None and sender in self._config.checkpoint_servers:
                     self._reign.on_checkpoint_report(sender, message, out)

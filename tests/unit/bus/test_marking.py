@@ -26,10 +26,10 @@ class Sequence:
         self.data_last = 10
         self.stable = 0
 
-    def held(self, after_ms: int = 0) -> bool:
-        """A journal holds space: is there a mark?"""
+    def held(self, after_ms: int = 0, server: int = 1) -> bool:
+        """The journal of a server holds space: is there a mark?"""
         self.now_ns += after_ms * MS
-        if not self.marking.helps_held_space(self.now_ns, self.stable, self.data_last):
+        if not self.marking.helps_held_space(self.now_ns, self.stable, self.data_last, server):
             return False
         self.last += 1
         self.marking.marked(self.last)
@@ -107,6 +107,27 @@ def test_a_journal_that_checkpoints_cannot_help_has_a_few_and_then_none_until_th
     assert not sequence.held(after_ms=60_000)
     sequence.last = sequence.data_last = sequence.last + 1
     assert sequence.held()
+
+
+def test_a_server_that_was_away_while_others_were_helped_is_helped_too() -> None:
+    sequence = Sequence()
+    for _ in range(MARKS_WITHOUT_DATA_MAX):
+        assert sequence.held(after_ms=MARKS_APART_MS)
+        sequence.settle()
+    assert not sequence.held(after_ms=60_000)
+    assert sequence.held(server=2)
+
+
+def test_a_server_that_takes_no_checkpoints_yet_is_helped_when_it_has_caught_up() -> None:
+    sequence = Sequence()
+    sequence.marking.reported[1] = 5
+    assert sequence.held()
+    sequence.settle()
+    assert not sequence.held(after_ms=MARK_LOST_MS - 1), "others have taken it, and this one has not"
+    sequence.marking.reported[1] = sequence.last
+    assert sequence.held()
+    sequence.settle()
+    assert sequence.held(after_ms=MARK_LOST_MS), "what it took since was not the last one"
 
 
 def test_a_mark_in_vain_does_not_keep_others_back_for_ever() -> None:
