@@ -9,6 +9,7 @@ network.py       the twin of runtime/network.py: connections that cut bytes anyw
 node_runner.py   the twin of runtime/node_runner.py: drives one node, life after life
 image.py         what the records on a disk say, read independently of the node
 cluster/         a group of nodes at the level of the bus, the network between them and their disks
-workloads/       who acts: clients that publish and consume, nodes that submit, and what goes wrong
+clients/         clients that publish and consume: of the client library, and rude ones that speak frames
+workloads/       who acts: which nodes and clients there are, what goes wrong, what must hold in the end
 checkers/        who watches: one promise of the design per object
 """
