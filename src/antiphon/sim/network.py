@@ -29,7 +29,7 @@ from antiphon.client_manager.effects import (
 )
 from antiphon.errors import ProtocolError
 from antiphon.node import NodeEffect, NodeEvent
-from antiphon.sim.checkers.watch import Holder, Stand, Watch
+from antiphon.sim.checkers.watch import PortConsumer, Stand, Watch
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import CommandKind, Return, read_command
@@ -320,13 +320,13 @@ class ClientPort:
         self._watch = watch
         self._take = take
         self._connections: dict[int, Connection] = {}
-        self._holders: dict[Holder, None] = {}
+        self._holders: dict[PortConsumer, None] = {}
         # Sessions that clients were told to have, by connection and session: the generation.
         self._attached: dict[tuple[int, int], int] = {}
         # Consumers that want to be attached again, by connection and request.
         self._coming_back: dict[tuple[int, int], ConsumerResume] = {}
         # Requests to drain a consumer.
-        self._draining: dict[tuple[int, int], Holder] = {}
+        self._draining: dict[tuple[int, int], PortConsumer] = {}
         # Consumers that were closed in this step.
         self._closed: list[ConsumerClose] = []
 
@@ -422,7 +422,7 @@ class ClientPort:
     def _look_at_credit(self, conn: int, frame: ClientFrame) -> None:
         if not isinstance(frame, ConsumerOpen | ConsumerResume | ConsumerDrain | Credit):
             return
-        holder = Holder(conn, frame.session, frame.consumer)
+        holder = PortConsumer(conn, frame.session, frame.consumer)
         match frame:
             case ConsumerResume():
                 self._coming_back[conn, frame.request] = frame
@@ -450,7 +450,7 @@ class ClientPort:
                         self._node, frame.session, item.number, item.count, item.code, item.sequence
                     )
             elif isinstance(frame, Deliver):
-                holder = Holder(conn, frame.session, frame.consumer)
+                holder = PortConsumer(conn, frame.session, frame.consumer)
                 self._holders[holder] = None
                 delivery = frame.first_delivery - 1
                 for first, redelivered, batch in frame.pieces:
@@ -462,7 +462,7 @@ class ClientPort:
                 if (drained := self._draining.pop((conn, frame.request), None)) is not None:
                     self._watch.on_drained(self._node, drained)
             elif isinstance(frame, ConsumerLost):
-                holder = Holder(conn, frame.session, frame.consumer)
+                holder = PortConsumer(conn, frame.session, frame.consumer)
                 self._watch.on_lost_told(self._node, holder, frame.lost)
             elif isinstance(frame, SessionOpened):
                 self._attached[conn, frame.session] = frame.generation
@@ -473,7 +473,7 @@ class ClientPort:
                 self._let_go(None, frame.session, frame.consumer)
             elif isinstance(frame, ConsumerResumed):
                 wish = self._coming_back.pop((conn, frame.request))
-                holder = Holder(conn, wish.session, wish.consumer)
+                holder = PortConsumer(conn, wish.session, wish.consumer)
                 self._holders[holder] = None
                 self._watch.on_kept(self._node, holder, wish.held.difference(frame.lost))
 

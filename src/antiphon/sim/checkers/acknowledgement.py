@@ -11,7 +11,7 @@ message to its application, whatever lay in sockets and buffers, and whoever sle
 from __future__ import annotations
 
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.checkers.watch import Checker, PortConsumer
 from antiphon.sim.world import World
 from antiphon.wire.commands import OutcomeCode
 
@@ -50,7 +50,9 @@ class Acknowledgements(Checker):
 class FinalAcknowledgements(Acknowledgements):
     """Where whoever hands out also applies: what has been confirmed cannot be under way any more."""
 
-    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+    def on_handed_out(
+        self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
+    ) -> None:
         for message in range(sequence, sequence + count):
             if (0, message) in self._accepted:
                 self.fail(f"{message} leaves for {holder} after its acknowledgement was confirmed")

@@ -11,7 +11,7 @@
                      taken out when all accounts are empty
 
 The bank knows what clients wished (they tell it, before they tell their client manager) and what the orders
-of all channels made of it (each channel's `Ledger` tells it, once for each entry).
+of all channels made of it (each channel's `ChannelLedger` tells it, once for each entry).
 """
 
 from __future__ import annotations

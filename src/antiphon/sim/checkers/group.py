@@ -20,7 +20,7 @@ from antiphon.bus.messages import BusMessage, CommitSubmit, DataReport, Entry, E
 from antiphon.ids import Mid
 from antiphon.sim.checkers.committed import Committed, Memberships
 from antiphon.sim.checkers.order import Checkpoints, Monotone, Order
-from antiphon.sim.checkers.producers import Envelopes, Failures
+from antiphon.sim.checkers.producers import Failures, SubmittedEnvelopes
 from antiphon.sim.checkers.reigns import Reigns
 from antiphon.sim.checkers.watch import Checker, NodeFacts
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
@@ -218,7 +218,7 @@ def cluster_checkers(world: World, config: GroupConfig) -> tuple[Checker, ...]:
         Order(world),
         Copies(world, memberships),
         failures,
-        Envelopes(world, committed),
+        SubmittedEnvelopes(world, committed),
         Deletions(world, disks, committed, failures),
         Checkpoints(world),
         Damage(world),

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from antiphon.bus.messages import BusMessage, Deliver, Register, Registered
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.watch import Begun, Checker, Holder, Stand
+from antiphon.sim.checkers.watch import Begun, Checker, PortConsumer, Stand
 from antiphon.sim.world import World
 
 Owner = tuple[int, int]
@@ -108,7 +108,7 @@ class OneCopy(Checker):
 
     promise = "I31 one copy"
 
-    def on_has(self, holder: Holder, channel: str, numbers: Sequence[int]) -> None:
+    def on_has(self, holder: PortConsumer, channel: str, numbers: Sequence[int]) -> None:
         seen: set[int] = set()
         for number in numbers:
             if number in seen:
@@ -125,14 +125,14 @@ class Asked(Checker):
         super().__init__(world)
         # Do clients acknowledge what they have before they ask for more?
         self._is_one_by_one = is_one_by_one
-        self._asked: dict[Holder, int] = {}
-        self._sent: dict[Holder, int] = {}
+        self._asked: dict[PortConsumer, int] = {}
+        self._sent: dict[PortConsumer, int] = {}
         # Those without a prefetch, on whichever connection: what they were sent and have not acknowledged.
         self._ones: set[tuple[int, int]] = set()
-        self._has: dict[Holder, Ranges] = {}
+        self._has: dict[PortConsumer, Ranges] = {}
         self._acknowledged: dict[int, Ranges] = {}
 
-    def on_credit(self, node: int, holder: Holder, through: int, sent: int | None) -> None:
+    def on_credit(self, node: int, holder: PortConsumer, through: int, sent: int | None) -> None:
         if sent is None:
             self._asked[holder] = max(self._asked.get(holder, 0), through)
             return
@@ -142,13 +142,13 @@ class Asked(Checker):
         if (holder.session, holder.consumer) in self._ones:
             self._has[holder] = Ranges()
 
-    def on_drained(self, node: int, holder: Holder) -> None:
+    def on_drained(self, node: int, holder: PortConsumer) -> None:
         if holder in self._asked:
             is_unused = self._asked[holder] > self._sent[holder]
             self.world.probe("asking.drained_unused" if is_unused else "asking.drained_used")
             self._asked[holder] = self._sent[holder]
 
-    def on_sent_through(self, node: int, holder: Holder, delivery: int) -> None:
+    def on_sent_through(self, node: int, holder: PortConsumer, delivery: int) -> None:
         asked = self._asked.get(holder)
         if asked is None:
             # It was closed in the same step.
@@ -157,7 +157,9 @@ class Asked(Checker):
         if delivery > asked:
             self.fail(f"{holder} was sent message {delivery}, and its client asked for {asked}")
 
-    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+    def on_handed_out(
+        self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
+    ) -> None:
         has = self._has.get(holder)
         if has is None or not self._is_one_by_one:
             return
@@ -166,7 +168,7 @@ class Asked(Checker):
         if has.count > 1:
             self.fail(f"{holder} asks for one message at a time, and has {has} unacknowledged")
 
-    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_kept(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         if holder in self._has:
             done = self._acknowledged.get(holder.session, Ranges())
             self._has[holder].add_all(numbers.difference(done))
@@ -178,11 +180,11 @@ class Asked(Checker):
     def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
         self._remove(session, numbers)
 
-    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_lost_told(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         if holder in self._has:
             self._has[holder].remove_all(numbers)
 
-    def on_holder_gone(self, node: int, holder: Holder) -> None:
+    def on_holder_gone(self, node: int, holder: PortConsumer) -> None:
         for known in (self._asked, self._sent, self._has):
             known.pop(holder, None)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from antiphon.bus.messages import BusMessage, Deliver, Entry
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.model import Destinations
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import PortConsumer
 from antiphon.sim.world import World
 from antiphon.wire.commands import Acknowledge, CommandHeader, LogTime, Payload
 from antiphon.wire.holds import Hold, ReleaseHold
@@ -150,11 +150,11 @@ class HeldDestinations(Destinations):
 
     # Who holds what.
 
-    def _may_lose(self, other: Holder, holder: Holder, subscription: int, number: int) -> bool:
+    def _may_lose(self, other: PortConsumer, holder: PortConsumer, subscription: int, number: int) -> bool:
         is_in_vain = not subscription and (other.session, number) in self._in_vain
         return is_in_vain or super()._may_lose(other, holder, subscription, number)
 
-    def _is_taken_away(self, holder: Holder, number: int) -> bool:
+    def _is_taken_away(self, holder: PortConsumer, number: int) -> bool:
         """What a consumer had is not its own any more once somebody has the queue alone."""
         return super()._is_taken_away(holder, number) and not self._was_anothers(number)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.sim.checkers.model import Topics
-from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.checkers.watch import Checker, PortConsumer
 from antiphon.sim.world import World
 from antiphon.wire.commands import OutcomeCode
 
@@ -92,7 +92,7 @@ class TotalQueue(Checker):
         if self._confirmed.get(body, sequence) != sequence:
             self.fail(f"{body!r} was confirmed at {self._confirmed[body]} and arrived as {sequence}")
 
-    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+    def on_received(self, holder: PortConsumer, sequence: int, body: bytes, redelivered: int) -> None:
         self._note_arrival(sequence, body)
         if not redelivered:
             if sequence in self._first_copies:
@@ -129,7 +129,7 @@ class TotalTopic(TotalQueue):
         self._times_of: dict[int, dict[int, int]] = {}
         self._first_copies_of: dict[int, set[int]] = {}
 
-    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+    def on_received(self, holder: PortConsumer, sequence: int, body: bytes, redelivered: int) -> None:
         assert self.topics is not None, "the model of the topics watches, too"
         # 0 for the consumer of a queue.
         subscription = self.topics.subscription_of[holder.session, holder.consumer]

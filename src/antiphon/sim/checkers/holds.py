@@ -27,7 +27,7 @@ from antiphon.sim.world import World
 _END = 1 << 64
 
 
-class Kept(NamedTuple):
+class KeptByHold(NamedTuple):
     """What a hold of one destination has from its position on; `began` where it is held since."""
 
     began: int
@@ -50,9 +50,9 @@ class Holdings(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         # After the last number that any replica has folded; and after each number.
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, KeptByHold] = {}
         self._folded = 0
-        self._after: dict[int, dict[str, Kept]] = {}
+        self._after: dict[int, dict[str, KeptByHold]] = {}
         # Whose hold is released, as far as they were told, and who have not asked for another since.
         self._unwanted: set[str] = set()
 
@@ -79,7 +79,7 @@ class Holdings(Checker):
         if len(state.holds.rows) != len(self._after[entry.last]):
             self.fail(f"after {entry.last} node {node} has other holds than others")
 
-    def _look(self, name: str, entry: Entry, state: ChannelState, row: HoldRow) -> Kept:
+    def _look(self, name: str, entry: Entry, state: ChannelState, row: HoldRow) -> KeptByHold:
         position, destination = row.position, row.destinations[0]
         found = state.directory.get(destination)
         if found is None:
@@ -90,7 +90,7 @@ class Holdings(Checker):
             self.world.probe("model.hold_began")
             if name in self._unwanted:
                 self.fail(f"hold {name} lives again at {entry.first}, and its holder knows nothing of it")
-            return Kept(entry.first, position, destination, numbers)
+            return KeptByHold(entry.first, position, destination, numbers)
         if position < before.position:
             self.fail(f"hold {name} has gone back from {before.position} to {position}")
         lost = before.numbers.clip(position, _END).difference(numbers)
@@ -101,7 +101,7 @@ class Holdings(Checker):
             self.fail(f"at {entry.first}, {gained} came, below what {name} might have read")
         if not isinstance(found, Topic) and numbers != found.live.clip(position, _END):
             self.world.probe("model.acknowledged_and_held")
-        return Kept(before.began, position, destination, numbers)
+        return KeptByHold(before.began, position, destination, numbers)
 
     def _check_the_rest(self, node: int, state: ChannelState) -> None:
         for one in state.directory:

@@ -51,7 +51,7 @@ class Promised(NamedTuple):
     consumed: tuple[Consumed, ...]
 
 
-class Ledger(Checker):
+class ChannelLedger(Checker):
     """Follows one channel."""
 
     promise = "transactions"

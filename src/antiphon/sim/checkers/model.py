@@ -25,7 +25,7 @@ from antiphon.message_manager.state.destinations.directory import KIND_TOPIC
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY, Owner
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.checkers.watch import Checker, PortConsumer
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
 from antiphon.wire.commands import (
@@ -80,8 +80,8 @@ class Queues(Checker):
         self._owner = NOBODY
         self._names: dict[str, int] = {}
         self._sessions: dict[int, _Session] = {}
-        self._holders: dict[int, Holder] = {}
-        self._held: dict[Holder, set[int]] = {}
+        self._holders: dict[int, PortConsumer] = {}
+        self._held: dict[PortConsumer, set[int]] = {}
 
     # The model.
 
@@ -211,7 +211,9 @@ class Queues(Checker):
         """Must a node that speaks now go by what was ordered under this number? One that is alone must."""
         return True
 
-    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+    def on_handed_out(
+        self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
+    ) -> None:
         held = self._held.setdefault(holder, set())
         for number in range(sequence, sequence + count):
             other = self._holders.get(number)
@@ -220,18 +222,18 @@ class Queues(Checker):
             self._holders[number] = holder
             held.add(number)
 
-    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_kept(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         self.world.probe("model.consumer_came_back")
         for number in numbers.numbers():
             # What was acknowledged while it came back is held by nobody.
             if not self._is_done(holder, number):
                 self.on_handed_out(node, holder, number, 1, 0)
 
-    def _is_done(self, holder: Holder, number: int) -> bool:
+    def _is_done(self, holder: PortConsumer, number: int) -> bool:
         """Is this message acknowledged, where the holder got it?"""
         return any(number in queue.acknowledged for queue in self.queues.values())
 
-    def on_holder_gone(self, node: int, holder: Holder) -> None:
+    def on_holder_gone(self, node: int, holder: PortConsumer) -> None:
         for number in sorted(self._held.pop(holder, ())):
             del self._holders[number]
 
@@ -241,7 +243,7 @@ class Queues(Checker):
             if holder is not None and holder.session == session:
                 self._release(number)
 
-    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_lost_told(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         for number in numbers.numbers():
             if self._holders.get(number) == holder:
                 self._release(number)
@@ -305,9 +307,9 @@ class Topics(Queues):
         # With what each was and under which number it was ended.
         self._ended: dict[int, tuple[SubscriptionModel, int]] = {}
         self._durable: dict[tuple[str, str], int] = {}
-        self._fresh_through: dict[Holder, int] = {}
-        self._holding: dict[Held, Holder] = {}
-        self._in_hand: dict[Holder, set[Held]] = {}
+        self._fresh_through: dict[PortConsumer, int] = {}
+        self._holding: dict[Held, PortConsumer] = {}
+        self._in_hand: dict[PortConsumer, set[Held]] = {}
 
     # The model.
 
@@ -389,7 +391,9 @@ class Topics(Queues):
                 if number not in subscription.wanted:
                     self.fail(f"{number} is handed to subscription {id}, which it is not for")
 
-    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+    def on_handed_out(
+        self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
+    ) -> None:
         id = self.subscription_of[holder.session, holder.consumer]
         if not id:
             super().on_handed_out(node, holder, sequence, count, redelivered)
@@ -408,12 +412,12 @@ class Topics(Queues):
                 self.fail(f"{sequence} comes to {holder} of subscription {id} behind {before}")
             self._fresh_through[holder] = sequence + count - 1
 
-    def on_holder_gone(self, node: int, holder: Holder) -> None:
+    def on_holder_gone(self, node: int, holder: PortConsumer) -> None:
         super().on_holder_gone(node, holder)
         for held in sorted(self._in_hand.pop(holder, ())):
             del self._holding[held]
 
-    def _is_done(self, holder: Holder, number: int) -> bool:
+    def _is_done(self, holder: PortConsumer, number: int) -> bool:
         id = self.subscription_of[holder.session, holder.consumer]
         if not id:
             return super()._is_done(holder, number)
@@ -426,7 +430,7 @@ class Topics(Queues):
             if holder is not None and holder.session == session:
                 self._let_go((subscription, number))
 
-    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_lost_told(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         id = self.subscription_of[holder.session, holder.consumer]
         if not id:
             super().on_lost_told(node, holder, numbers)
@@ -472,7 +476,7 @@ class Destinations(Topics):
         self.is_exclusive = False
         self._applied: dict[int, int] = {}
         self._books: dict[int, Books] = {}
-        self._node_of: dict[Holder, int] = {}
+        self._node_of: dict[PortConsumer, int] = {}
         # What was ever given back: session, subscription and number.
         self._given_back: set[tuple[int, int, int]] = set()
 
@@ -511,7 +515,9 @@ class Destinations(Topics):
 
     # Who holds what.
 
-    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+    def on_handed_out(
+        self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
+    ) -> None:
         self._node_of[holder] = node
         id = self.subscription_of[holder.session, holder.consumer]
         for number in range(sequence, sequence + count):
@@ -524,7 +530,7 @@ class Destinations(Topics):
                     self._release(number)
         super().on_handed_out(node, holder, sequence, count, redelivered)
 
-    def _may_lose(self, other: Holder, holder: Holder, subscription: int, number: int) -> bool:
+    def _may_lose(self, other: PortConsumer, holder: PortConsumer, subscription: int, number: int) -> bool:
         """May what one consumer holds come to another, or once more to the same?
 
         What a client gave back is not told to a new primary as held. If it hands that out before the return
@@ -538,20 +544,20 @@ class Destinations(Topics):
         super().on_given_back(node, session, subscription, numbers)
         self._given_back.update((session, subscription, number) for number in numbers.numbers())
 
-    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_lost_told(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         if self.is_exclusive:
             taken = [number for number in numbers.numbers() if self._is_taken_away(holder, number)]
             if taken:
                 self.fail(f"{taken[:3]} were taken from {holder}, which lives")
         super().on_lost_told(node, holder, numbers)
 
-    def _is_taken_away(self, holder: Holder, number: int) -> bool:
+    def _is_taken_away(self, holder: PortConsumer, number: int) -> bool:
         """Does a consumer hold this, which nobody has acknowledged?"""
         id = self.subscription_of[holder.session, holder.consumer]
         other = self._holding.get((id, number)) if id else self._holders.get(number)
         return other == holder and not self._is_done(holder, number)
 
-    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_kept(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         self._node_of[holder] = node
         super().on_kept(node, holder, numbers)
 
@@ -560,7 +566,7 @@ class Destinations(Topics):
         for holder in [holder for holder, at in self._node_of.items() if at == node]:
             self.on_holder_gone(node, holder)
 
-    def on_holder_gone(self, node: int, holder: Holder) -> None:
+    def on_holder_gone(self, node: int, holder: PortConsumer) -> None:
         self._node_of.pop(holder, None)
         super().on_holder_gone(node, holder)
 

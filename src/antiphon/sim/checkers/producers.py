@@ -118,7 +118,7 @@ class Failures(Checker):
         self._told.setdefault(mid, nack.reason.name)
 
 
-class Envelopes(Checker):
+class SubmittedEnvelopes(Checker):
     """Follows envelopes from their submission to their confirmation, by what is in them."""
 
     promise = "I4, I5 envelopes"

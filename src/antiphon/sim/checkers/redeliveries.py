@@ -20,7 +20,7 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.source import Source
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.watch import Checker, Holder
+from antiphon.sim.checkers.watch import Checker, PortConsumer
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
 from antiphon.wire.commands import Return, decode_payload, iterate_commands
@@ -235,7 +235,7 @@ class Redeliveries(Checker):
 
     # What applications see.
 
-    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+    def on_received(self, holder: PortConsumer, sequence: int, body: bytes, redelivered: int) -> None:
         self.shown(holder.session, holder.consumer, sequence, redelivered)
 
     def shown(self, session: int, consumer: int, number: int, count: int) -> None:

@@ -108,20 +108,22 @@ class Checker:
 
     # What crosses the client port of the node, at the moment it leaves or enters the node.
 
-    def on_handed_out(self, node: int, holder: Holder, sequence: int, count: int, redelivered: int) -> None:
+    def on_handed_out(
+        self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
+    ) -> None:
         """Messages with consecutive numbers left the node for a consumer."""
 
-    def on_credit(self, node: int, holder: Holder, through: int, sent: int | None) -> None:
+    def on_credit(self, node: int, holder: PortConsumer, through: int, sent: int | None) -> None:
         """The node heard that a consumer may be sent messages through this one; a new one has been `sent` so
         many before."""
 
-    def on_sent_through(self, node: int, holder: Holder, delivery: int) -> None:
+    def on_sent_through(self, node: int, holder: PortConsumer, delivery: int) -> None:
         """Messages left the node for a consumer; the last of them is its so-manyth."""
 
-    def on_drained(self, node: int, holder: Holder) -> None:
+    def on_drained(self, node: int, holder: PortConsumer) -> None:
         """The node told a client that a consumer has what there was, and no credit any more."""
 
-    def on_holder_gone(self, node: int, holder: Holder) -> None:
+    def on_holder_gone(self, node: int, holder: PortConsumer) -> None:
         """The node learned that a consumer is no more; what it held may go to others."""
 
     def on_attached(self, node: int, session: int, generation: int) -> None:
@@ -133,10 +135,10 @@ class Checker:
     def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
         """The node heard that a client wants to hold these no longer; that is still to be ordered."""
 
-    def on_kept(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_kept(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         """The node let a consumer that came back keep these."""
 
-    def on_lost_told(self, node: int, holder: Holder, numbers: Ranges) -> None:
+    def on_lost_told(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         """The node told a client that a consumer of it holds these no more."""
 
     def on_confirm_left(self, node: int, session: int, number: int, count: int, code: int, at: int) -> None:
@@ -153,7 +155,7 @@ class Checker:
     def on_confirmed(self, session: int, number: int, count: int, code: int, sequence: int) -> None:
         """A client learned what became of its commands."""
 
-    def on_received(self, holder: Holder, sequence: int, body: bytes, redelivered: int) -> None:
+    def on_received(self, holder: PortConsumer, sequence: int, body: bytes, redelivered: int) -> None:
         """A message reached an application."""
 
     def on_given(self, channel: str, subscription: int, number: int, redelivered: int) -> None:
@@ -162,7 +164,7 @@ class Checker:
     def on_begun(self, begun: Begun) -> None:
         """An application begins to work on a message."""
 
-    def on_has(self, holder: Holder, channel: str, numbers: Sequence[int]) -> None:
+    def on_has(self, holder: PortConsumer, channel: str, numbers: Sequence[int]) -> None:
         """Something came to a consumer: all it has and has neither acknowledged nor given back, each copy."""
 
     def on_look(self, look: int, session: int, destination: int, after: int) -> None:
@@ -194,7 +196,7 @@ class Checker:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Holder:
+class PortConsumer:
     """One consumer of one connection."""
 
     connection: int
@@ -213,7 +215,7 @@ class Stand(NamedTuple):
 class Begun(NamedTuple):
     """A message that an application begins to work on, as it came to its consumer."""
 
-    holder: Holder
+    holder: PortConsumer
     channel: str
     subscription: int
     number: int

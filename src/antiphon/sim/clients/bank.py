@@ -142,7 +142,7 @@ class Depositor(Teller):
 
 
 @dataclass(slots=True)
-class StagedPart:
+class PartOfVersion:
     """What an attempt has staged in one channel."""
 
     id: int
@@ -151,12 +151,12 @@ class StagedPart:
 
 
 @dataclass(slots=True)
-class Attempt:
+class VersionAttempt:
     """One attempt at a version: a transaction that the system channel decides."""
 
     number: int
     is_committing: bool = False
-    parts: dict[str, StagedPart] = field(default_factory=dict)
+    parts: dict[str, PartOfVersion] = field(default_factory=dict)
 
 
 class Stager(Teller):
@@ -170,7 +170,7 @@ class Stager(Teller):
         super().__init__(client, branch)
         self.version = 1
         self._versions = versions
-        self._attempt: Attempt | None = None
+        self._attempt: VersionAttempt | None = None
         self._last_transaction = 0
 
     @property
@@ -205,7 +205,7 @@ class Stager(Teller):
         if self.version > self._versions or self._attempt is not None:
             return
         self._last_transaction += 1
-        attempt = self._attempt = Attempt(self._last_transaction)
+        attempt = self._attempt = VersionAttempt(self._last_transaction)
         worth = 10 * self.version
         for account in self.chance.sample(self.accounts, self.chance.randint(1, len(self.accounts))):
             self._stage(attempt, account, worth // 2)
@@ -218,12 +218,12 @@ class Stager(Teller):
             self.order(channel, CommandKind.DROP_STAGED, wish.encode())
         self.later(self.chance.randrange(self.manners.send_pause_ns), lambda: self._commit(attempt))
 
-    def _stage(self, attempt: Attempt, account: Account, amount: int) -> None:
+    def _stage(self, attempt: VersionAttempt, account: Account, amount: int) -> None:
         if not amount:
             return
         channel = account.channel
         if channel not in attempt.parts:
-            attempt.parts[channel] = StagedPart(self.chance.getrandbits(128))
+            attempt.parts[channel] = PartOfVersion(self.chance.getrandbits(128))
         part, numbers = attempt.parts[channel], self.numbers_in(channel)
         money = [self.coins.coin(account.destination, amount)]
         batch = self.batch_of(money, TRANSACTED_NUMBER | numbers.rows + 1)
@@ -244,7 +244,7 @@ class Stager(Teller):
         self.bank.on_staged(channel, part.id, money)
         self.order(channel, CommandKind.STAGE, wish.encode())
 
-    def _commit(self, attempt: Attempt) -> None:
+    def _commit(self, attempt: VersionAttempt) -> None:
         if self._attempt is not attempt or attempt.is_committing:
             return
         attempt.is_committing = True
@@ -267,7 +267,7 @@ class Stager(Teller):
             self.world.probe("stager.died_in_commit")
             self.later(self.chance.randrange(3 * MILLISECOND_NS), self.client.crash)
 
-    def _ask_about(self, attempt: Attempt) -> None:
+    def _ask_about(self, attempt: VersionAttempt) -> None:
         if self._attempt is attempt:
             self.ask(
                 lambda request: TransactionAsk(
@@ -276,7 +276,7 @@ class Stager(Teller):
                 lambda frame: self._on_decided(attempt, frame),
             )
 
-    def _on_decided(self, attempt: Attempt, frame: ServerFrame) -> None:
+    def _on_decided(self, attempt: VersionAttempt, frame: ServerFrame) -> None:
         if self._attempt is not attempt:
             return
         if isinstance(frame, TransactionDecided):

@@ -30,7 +30,7 @@ from antiphon.client.core.events import ConsumerEnded as ConsumerClosed
 from antiphon.client.core.publication import Chunk
 from antiphon.client.core.session import SessionCore
 from antiphon.message import Message
-from antiphon.sim.checkers.watch import Begun, Holder
+from antiphon.sim.checkers.watch import Begun, PortConsumer
 from antiphon.sim.clients.process import ClientHabits, ClientHall, ClientProcess
 from antiphon.sim.clients.queues import Publishing
 from antiphon.sim.world import MILLISECOND_NS, Timer
@@ -49,7 +49,7 @@ from antiphon.wire.frames import (
 Reply = Callable[[object], None]
 
 
-class Ticket:
+class AlwaysAwaited:
     """Somebody waits, whatever happens."""
 
     def done(self) -> bool:
@@ -272,10 +272,10 @@ class LibraryClient(ClientProcess):
         has = [*waiting, *consumer.held.numbers()]
         self.watch.on_has(self.holder(consumer), consumer.channel, has)
 
-    def holder(self, consumer: ConsumerCore) -> Holder:
+    def holder(self, consumer: ConsumerCore) -> PortConsumer:
         """A consumer, as the checkers know it."""
         connection = 0 if self.connection is None else self.connection.number
-        return Holder(connection, self.live[1].session, consumer.consumer)
+        return PortConsumer(connection, self.live[1].session, consumer.consumer)
 
     def taken(self, consumer: ConsumerCore, spans: Sequence[Span]) -> Iterator[Message]:
         """The messages that the application begins to work on."""
@@ -386,7 +386,7 @@ class LibraryQueueClient(LibraryClient):
         chunk = Chunk(
             bodies,
             sum(map(len, bodies)),
-            Ticket(),
+            AlwaysAwaited(),
             destination=opened.destination,
             settings_version=opened.settings_version,
             timestamp_ms=self.world.now_ns // MILLISECOND_NS,

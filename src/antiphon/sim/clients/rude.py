@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from antiphon.batch import Batch
 from antiphon.ranges import Ranges
-from antiphon.sim.checkers.watch import Begun, Holder
+from antiphon.sim.checkers.watch import Begun, PortConsumer
 from antiphon.sim.clients.process import ClientHabits, ClientHall, ClientProcess
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import CommandKind, ConfirmItem, OutcomeCode, encode_command
@@ -475,10 +475,10 @@ class ConsumerEnd:
         self._session = session
 
     @property
-    def holder(self) -> Holder:
+    def holder(self) -> PortConsumer:
         """The consumer, as the checkers know it."""
         connection = self._session.client.connection
-        return Holder(connection.number if connection else 0, self._session.id, self.number)
+        return PortConsumer(connection.number if connection else 0, self._session.id, self.number)
 
     def clear(self) -> None:
         """Whatever had arrived comes again, to this consumer or to others."""

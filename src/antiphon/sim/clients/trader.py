@@ -28,7 +28,7 @@ from antiphon.client.core.transaction import RowNumbers, TakenMessages, Transact
 from antiphon.errors import LocalError, TransactionRolledBack
 from antiphon.sim.checkers.bank import Key, Money, amount_of
 from antiphon.sim.clients.bank import Branch, Coins
-from antiphon.sim.clients.library import LibraryClient, Ticket
+from antiphon.sim.clients.library import AlwaysAwaited, LibraryClient
 from antiphon.sim.clients.rude import AGAIN_NS
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
@@ -58,7 +58,7 @@ class TransactedChunk(Chunk):
         super().__init__(
             bodies,
             HEAD_BYTES + sum(map(len, bodies)),
-            Ticket(),
+            AlwaysAwaited(),
             destination=opened.destination,
             settings_version=opened.settings_version,
             timestamp_ms=now_ms,

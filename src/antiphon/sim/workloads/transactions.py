@@ -18,7 +18,7 @@ from antiphon.sim import limits
 from antiphon.sim.checkers.bank import Bank
 from antiphon.sim.checkers.cluster import Primaries, SameDisks
 from antiphon.sim.checkers.hands import Asked, GivenOut, Hands, OneCopy
-from antiphon.sim.checkers.ledger import Ledger
+from antiphon.sim.checkers.ledger import ChannelLedger
 from antiphon.sim.checkers.order import Checkpoints, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
@@ -68,7 +68,7 @@ class TransactionRun(TownRun[TransactionProfile]):
             redeliveries = self._bank.redeliveries[channel] = Redeliveries(self.world)
             checkers: list[Checker] = [
                 Order(self.world),
-                Ledger(self.world, channel, self._bank),
+                ChannelLedger(self.world, channel, self._bank),
                 Checkpoints(self.world),
                 Restores(self.world),
                 Primaries(self.world),

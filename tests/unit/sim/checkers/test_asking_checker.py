@@ -6,10 +6,10 @@ import pytest
 
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.hands import Asked
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import PortConsumer
 from antiphon.sim.world import Violation, World
 
-NODE, HOLDER = 1, Holder(5, 9, 1)
+NODE, HOLDER = 1, PortConsumer(5, 9, 1)
 
 
 def checker(credit: int = 0, *, is_one_by_one: bool = True) -> Asked:
@@ -62,7 +62,7 @@ def test_what_was_given_back_or_lost_is_not_had_any_more(is_one_by_one: bool) ->
 def test_a_consumer_that_comes_back_has_what_it_kept() -> None:
     asked = checker()
     asked.on_holder_gone(NODE, HOLDER)
-    again = Holder(6, HOLDER.session, HOLDER.consumer)
+    again = PortConsumer(6, HOLDER.session, HOLDER.consumer)
     asked.on_credit(NODE, again, 2, 1)
     asked.on_kept(NODE, again, Ranges([(50, 51)]))
     with pytest.raises(Violation, match="unacknowledged"):

@@ -36,7 +36,7 @@ from antiphon.sim.checkers.acknowledgement import Acknowledgements, FinalAcknowl
 from antiphon.sim.checkers.history import TotalQueue
 from antiphon.sim.checkers.model import Queues
 from antiphon.sim.checkers.order import Checkpoints, Durability, Monotone, Order
-from antiphon.sim.checkers.watch import Checker, Holder, Watch
+from antiphon.sim.checkers.watch import Checker, PortConsumer, Watch
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World
@@ -53,7 +53,7 @@ from antiphon.wire.commands import (
 NODE = 1
 SESSION = 77
 WORLD = World(1)
-HOLDER, OTHER = Holder(1, SESSION, 1), Holder(2, 78, 1)
+HOLDER, OTHER = PortConsumer(1, SESSION, 1), PortConsumer(2, 78, 1)
 
 
 def entry(first: int, pseq: int, count: int = 1) -> Entry:

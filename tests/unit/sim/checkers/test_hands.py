@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.bus.messages import Deliver, Piece, Register, Registered, Taker, Target
 from antiphon.sim.checkers.hands import GivenOut, Hands, OneCopy
-from antiphon.sim.checkers.watch import Begun, Holder, Stand
+from antiphon.sim.checkers.watch import Begun, PortConsumer, Stand
 from antiphon.sim.world import Violation, World
 
 PRIMARY, CHANNEL, QUEUE, TERM, STREAM = 1, "a", 5, 3, 9
@@ -38,7 +38,7 @@ class Town:
     def begin(
         self, key: int, number: int, redelivered: int = 0, stand: Stand | None = None, subscription: int = 0
     ) -> None:
-        holder = Holder(1, SESSIONS[key], NUMBERS[key])
+        holder = PortConsumer(1, SESSIONS[key], NUMBERS[key])
         self.hands.on_begun(Begun(holder, CHANNEL, subscription, number, redelivered, stand))
 
 
@@ -135,12 +135,12 @@ def test_a_number_of_another_channel_is_another_message() -> None:
     there.on_sent(NODES[OTHER], Register(OTHER, SESSIONS[OTHER], 1, QUEUE, 0, "", 9, 1 << 20, number=2))
     target = Target(NODES[OTHER], 1, (Taker(OTHER, 1),), STREAM)
     there.on_sent(PRIMARY, Deliver(TERM, QUEUE, (target,), (Piece(40, 1, 0, []),)))
-    town.hands.on_begun(Begun(Holder(1, SESSIONS[OTHER], 2), "b", 0, 40, 0, None))
+    town.hands.on_begun(Begun(PortConsumer(1, SESSIONS[OTHER], 2), "b", 0, 40, 0, None))
     assert not town.world.probes
 
 
 def test_no_consumer_has_a_message_twice() -> None:
-    checker, holder = OneCopy(World(1)), Holder(1, 70, 1)
+    checker, holder = OneCopy(World(1)), PortConsumer(1, 70, 1)
     checker.on_has(holder, CHANNEL, [40, 41, 43])
     checker.on_has(holder, CHANNEL, [40])
     with pytest.raises(Violation, match=r"I31 one copy: .* has 41 of a twice"):

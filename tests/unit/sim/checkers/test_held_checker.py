@@ -7,7 +7,7 @@ import pytest
 from antiphon.message_manager.state.destinations.queue import Queue
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.held import HeldDestinations
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import PortConsumer
 from antiphon.sim.world import Violation, World
 from tests.planted.catalogue import with_and_without
 from tests.unit.message_manager.channel import Channel, Client, delivers
@@ -104,7 +104,7 @@ def test_a_hold_that_does_not_end_in_time_is_seen() -> None:
 
 
 def test_what_was_acknowledged_in_vain_may_come_to_the_same_consumer_again() -> None:
-    log, holder = Log(), Holder(1, 0xA1, 7)
+    log, holder = Log(), PortConsumer(1, 0xA1, 7)
     log.checker.subscription_of[0xA1, 7] = 0
     for number in (log.first, log.first + 1):
         log.checker.on_handed_out(NODE, holder, number, 1, 0)
@@ -115,7 +115,7 @@ def test_what_was_acknowledged_in_vain_may_come_to_the_same_consumer_again() -> 
 
 
 def test_a_consumer_may_be_told_that_it_lost_what_is_somebody_elses_alone() -> None:
-    log, holder = Log(), Holder(1, 0xA1, 7)
+    log, holder = Log(), PortConsumer(1, 0xA1, 7)
     log.checker.is_exclusive = True
     other = log.channel.create("other")
     number = log.order(log.client.publish(other, [b"x"]))

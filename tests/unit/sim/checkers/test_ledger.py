@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.message_manager.state.transactions import OpenPart
 from antiphon.sim.checkers.bank import Bank, Money
-from antiphon.sim.checkers.ledger import Ledger
+from antiphon.sim.checkers.ledger import ChannelLedger
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World
 from tests.planted.catalogue import planted
@@ -22,7 +22,7 @@ class Log:
     def __init__(self) -> None:
         world = World(1)
         self.bank = Bank(world)
-        self.ledger = Ledger(world, "a", self.bank)
+        self.ledger = ChannelLedger(world, "a", self.bank)
         self.ledger.on_started(NODE, Image(), 0)
         self.channel, self.client = Channel(begin=False), Client()
         self.claim()

@@ -9,14 +9,14 @@ import pytest
 from antiphon.bus.messages import Deliver, Register
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.redeliveries import Redeliveries
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import PortConsumer
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World
 from antiphon.wire.transactions import Consumed
 from tests.unit.message_manager.channel import SESSION, Channel, Client, delivers
 
 NODE, DOOR, CONSUMER = 1, 1, 7
-HOLDER = Holder(1, SESSION, CONSUMER)
+HOLDER = PortConsumer(1, SESSION, CONSUMER)
 
 
 class Log:

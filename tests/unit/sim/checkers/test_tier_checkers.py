@@ -26,7 +26,7 @@ from antiphon.ranges import Ranges
 from antiphon.sim.checkers.cluster import Convergence, Primaries, Reads
 from antiphon.sim.checkers.history import TotalDestinations
 from antiphon.sim.checkers.model import Destinations, SubscriptionModel
-from antiphon.sim.checkers.watch import Holder, NodeFacts
+from antiphon.sim.checkers.watch import NodeFacts, PortConsumer
 from antiphon.sim.image import Image
 from antiphon.sim.world import Violation, World
 from antiphon.wire.commands import (
@@ -45,7 +45,7 @@ FIRST, SECOND = 1, 2  # replicas
 DOOR, OTHER_DOOR = 11, 12
 SESSION, QUEUE = 77, 3
 TERM, NEXT_TERM = make_epoch(1, FIRST), make_epoch(2, SECOND)
-HOLDER, OTHER = Holder(1, SESSION, 1), Holder(2, SESSION, 2)
+HOLDER, OTHER = PortConsumer(1, SESSION, 1), PortConsumer(2, SESSION, 2)
 STREAM = itertools.count(1)
 
 

@@ -11,7 +11,7 @@ from antiphon.ids import Mid
 from antiphon.ranges import Ranges
 from antiphon.sim.checkers.history import TotalTopic
 from antiphon.sim.checkers.model import Topics
-from antiphon.sim.checkers.watch import Holder
+from antiphon.sim.checkers.watch import PortConsumer
 from antiphon.sim.world import Violation, World
 from antiphon.wire.commands import (
     Acknowledge,
@@ -32,7 +32,7 @@ NODE = 1
 SESSION = 77
 TOPIC, SUBSCRIPTION = 2, 3
 KEY, OTHER_KEY = 501, 502
-HOLDER, OTHER = Holder(1, SESSION, 1), Holder(2, SESSION, 2)
+HOLDER, OTHER = PortConsumer(1, SESSION, 1), PortConsumer(2, SESSION, 2)
 
 
 class Log:
@@ -188,7 +188,7 @@ def test_a_message_that_reached_one_subscription_and_not_another_is_lost() -> No
     total.on_received(HOLDER, first, b"a", 0)
     with pytest.raises(Violation, match=f"1 messages never reached subscription {other}"):
         total.at_quiet({})
-    total.on_received(Holder(3, SESSION, 3), first, b"a", 0)
+    total.on_received(PortConsumer(3, SESSION, 3), first, b"a", 0)
     total.at_quiet({})
     assert total.figures["received"] == 2 and total.figures["redelivered"] == 0
 
