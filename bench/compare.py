@@ -16,8 +16,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 PROJECT = Path(__file__).parent.parent
@@ -31,13 +32,20 @@ Figures = dict[str, dict[str, float]]
 
 def compare(ref: str, pairs: int, messages: int) -> None:
     """Measure pairs for every shape, and print every ratio and the medians."""
+    with checkout_of(ref) as before:
+        for shape, options in SHAPES.items():
+            _report(shape, ref, list(_pairs(before, str(before.parent), options, pairs, messages)))
+
+
+@contextlib.contextmanager
+def checkout_of(ref: str) -> Iterator[Path]:
+    """A checkout of a commit, alone in a folder where there is room for data beside it."""
     with tempfile.TemporaryDirectory(prefix="bench-before-", dir=PROJECT / "bench") as scratch:
         before = Path(scratch) / "checkout"
         git = ["git", "-C", str(PROJECT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(before), ref], check=True)
         try:
-            for shape, options in SHAPES.items():
-                _report(shape, ref, list(_pairs(before, scratch, options, pairs, messages)))
+            yield before
         finally:
             subprocess.run([*git, "remove", "--force", str(before)], check=True)
 
@@ -47,7 +55,7 @@ def _pairs(
 ) -> Iterator[dict[str, Figures]]:
     with contextlib.ExitStack() as stack:
         systems = {
-            checkout: stack.enter_context(_system(checkout, scratch, options))
+            checkout: stack.enter_context(system(checkout, scratch, options))
             for checkout in (before, PROJECT)
         }
         for checkout, ready in systems.items():
@@ -76,7 +84,9 @@ def _report(shape: str, ref: str, measured: list[dict[str, Figures]]) -> None:
 
 
 @contextlib.contextmanager
-def _system(checkout: Path, scratch: str, options: list[str]) -> Iterator[dict[str, Any]]:
+def system(
+    checkout: Path, scratch: str, options: list[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[dict[str, Any]]:
     """A system of this checkout, as its ready line describes it."""
     # The project's own disk, not a memory file system: a sync must mean something.
     with tempfile.TemporaryDirectory(dir=scratch) as data:
@@ -94,9 +104,8 @@ def _system(checkout: Path, scratch: str, options: list[str]) -> Iterator[dict[s
         ]
         log = Path(data).with_suffix(".log")
         with log.open("w") as errors:
-            server = subprocess.Popen(
-                up, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment(checkout)
-            )
+            inherited = {**_environment(checkout), **environment}
+            server = subprocess.Popen(up, stdout=subprocess.PIPE, stderr=errors, text=True, env=inherited)
         try:
             assert server.stdout is not None
             line = server.stdout.readline()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import blocking
 import bus
+import calls
 import cluster
 import compare
 import failover
@@ -41,6 +42,8 @@ def main() -> int:
     parser.add_argument("--against", metavar="REF", help="compare what messages cost with a commit")
     parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
     parser.add_argument("--blocking", action="store_true", help="measure programs without an event loop")
+    parser.add_argument("--calls", action="store_true", help="count function calls for a lone message")
+    parser.add_argument("--most-called", type=int, default=10, help="functions listed with --calls")
     parser.add_argument("--lines", action="store_true", help="a million lines by `antiphon send`")
     parser.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="with --bus: draw the sender's cost as SVG")
@@ -56,6 +59,9 @@ def main() -> int:
     if arguments.blocking:
         with embedded() as url:
             blocking.report(url, arguments.size)
+        return 0
+    if arguments.calls:
+        calls.measure(arguments.most_called)
         return 0
     if arguments.lines:
         with embedded() as url:

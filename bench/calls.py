@@ -1,0 +1,110 @@
+"""`make bench ARGS=--calls`: how many functions are called for a lone message, on every node of a cluster.
+
+One client manager and three replicas, each a process that counts its own calls (`counting/`), serve `LONE`
+messages, sent one after the other. What the nodes call while nothing happens, for as long, is counted as
+well and taken off: heartbeats are not the message's. Calls are counted, not timed: a slow machine counts the
+same. Functions of Python and of the C library are told apart, as `python` and `all`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import compare
+
+import antiphon
+
+LONE = 400
+WARM = 100
+MOST_CALLED = 10
+ANSWER_SECONDS = 30.0
+
+
+class NodeCount(NamedTuple):
+    """Calls of one node: those of functions written in Python, and all of them by name."""
+
+    python: float
+    by_function: Counter[str]
+
+    def less(self, idle: NodeCount) -> NodeCount:
+        left = Counter(self.by_function)
+        left.subtract(idle.by_function)
+        return NodeCount(self.python - idle.python, left)
+
+
+class Meter:
+    """Begins and ends the counts of all nodes of a system."""
+
+    def __init__(self, folder: Path, nodes: list[dict[str, Any]]) -> None:
+        self._folder = folder
+        self._nodes = {node["name"]: int(node["pid"]) for node in nodes}
+
+    def toggle(self) -> None:
+        for pid in self._nodes.values():
+            os.kill(pid, signal.SIGUSR1)
+
+    def take(self) -> dict[str, NodeCount]:
+        """End the counts, and read them."""
+        self.toggle()
+        return {name: self._read(pid) for name, pid in self._nodes.items()}
+
+    def _read(self, pid: int) -> NodeCount:
+        path = self._folder / f"{pid}.json"
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while not path.exists():
+            assert time.monotonic() < deadline, f"the process {pid} does not tell what it counted"
+            time.sleep(0.01)
+        told = json.loads(path.read_text())
+        path.unlink()
+        return NodeCount(told["python"], Counter(told["calls"]))
+
+
+async def load(url: str, meter: Meter) -> dict[str, NodeCount]:
+    """What every node called for `LONE` messages, less what it calls anyway."""
+    async with antiphon.connect(url, timeout=ANSWER_SECONDS) as connection:
+        producer = await connection.session().producer("queue:calls")
+        for _ in range(WARM):
+            await producer.send(b"x" * 256)
+        meter.toggle()
+        began = time.monotonic()
+        for _ in range(LONE):
+            await producer.send(b"x" * 256)
+        seconds = time.monotonic() - began
+        busy = meter.take()
+        meter.toggle()
+        await asyncio.sleep(seconds)
+        idle = meter.take()
+    return {name: busy[name].less(idle[name]) for name in busy}
+
+
+def count(checkout: Path) -> dict[str, NodeCount]:
+    """The counts of a cluster of this checkout, whose client this process is by now."""
+    with tempfile.TemporaryDirectory(prefix="bench-calls-", dir=Path(__file__).parent) as scratch:
+        paths = (str(Path(__file__).with_name("counting")), str(checkout / "src"))
+        environment = {"ANTIPHON_CALLS": scratch, "PYTHONPATH": os.pathsep.join(paths)}
+        with compare.system(checkout, scratch, compare.SHAPES["cluster"], environment) as ready:
+            return asyncio.run(load(ready["url"], Meter(Path(scratch), ready["nodes"])))
+
+
+def measure(most_called: int) -> None:
+    """Print the calls per message of every node and of all together, and the functions most called."""
+    counts = count(compare.PROJECT)
+    together = NodeCount(
+        sum(node.python for node in counts.values()),
+        sum((node.by_function for node in counts.values()), Counter()),
+    )
+    print(f"calls for one message of {LONE:,}, sent one at a time:")
+    for name, node in {**counts, "all nodes": together}.items():
+        python, all_calls = node.python / LONE, node.by_function.total() / LONE
+        print(f"  {name:<10} python {python:>8,.1f}   all {all_calls:>8,.1f}")
+    print("most called:")
+    for function, calls in together.by_function.most_common(most_called):
+        print(f"  {calls / LONE:>8,.1f}  {function}")
