@@ -116,7 +116,7 @@ class _Blocks:
 
 def decode_parts(data: bytes | bytearray | memoryview, trusted: bool) -> BatchParts:
     view = memoryview(data)
-    lone = _lone_fields(view)
+    lone = lone_fields(view)
     return decode_any_parts(view, trusted) if lone is None else _lone_parts(view, lone)
 
 
@@ -169,18 +169,11 @@ _LONE_HEAD: Final = (VERSION, 0, 0, int(_PLAIN), 1)
 _LONE_ENTRY: Final = (int(_BODY), int(ValueType.BYTES), 0, 0)
 
 
-def lone_body(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:
-    """Producer and number of a batch that is one body of bytes and nothing else.
+def lone_fields(data: bytes | bytearray | memoryview) -> tuple[Any, ...] | None:
+    """Header, entry and offsets of a batch that is one body of bytes and nothing else; None for any other.
 
-    What `decode_parts` would find, in a fifth of the time: messages that are sent one by one are all like
-    this. None for any other batch, and for what is none.
+    Messages that are sent one by one are all like this: it is read in a fifth of the time.
     """
-    fields = _lone_fields(data)
-    return None if fields is None else (int.from_bytes(fields[9], "little"), fields[10])
-
-
-def _lone_fields(data: bytes | bytearray | memoryview) -> tuple[Any, ...] | None:
-    """Header, entry and offsets of such a batch, if it is one."""
     size = len(data)
     if size < _LONE.size:
         return None

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from antiphon.batch import Batch
-from antiphon.batch.decoding import lone_body
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import (
@@ -101,8 +100,6 @@ def check_command(data: Buffer) -> Admitted:
 
 def _check_publish(header: CommandHeader, payload: memoryview) -> int:
     publish = Publish.decode(payload)
-    if header.count == 1 and lone_body(publish.batch) == (header.session, header.number):
-        return publish.destination
     batch = Batch.decode(publish.batch)
     if batch.producer != header.session or batch.first_number != header.number or batch.count != header.count:
         raise ProtocolError(
@@ -159,12 +156,8 @@ def _check_stage(header: CommandHeader, payload: memoryview) -> Admitted:
 
 def _check_unnumbered_batch(header: CommandHeader, data: Buffer, rows: int) -> None:
     """A batch whose command takes one number, whatever it holds: its rows are counted apart."""
-    lone = lone_body(data) if rows == 1 else None
-    if lone is not None:
-        producer, first, count = *lone, 1
-    else:
-        batch = Batch.decode(data)
-        producer, first, count = batch.producer, batch.first_number, batch.count
+    batch = Batch.decode(data)
+    producer, first, count = batch.producer, batch.first_number, batch.count
     if producer != header.session or not first & TRANSACTED_NUMBER or count != rows:
         raise ProtocolError(
             f"command {header.number} says that it has {rows} rows; its batch is of session "

@@ -44,7 +44,6 @@ from antiphon.wire.commands import (
 from antiphon.wire.frames import Command
 from antiphon.wire.primitives import Buffer
 
-_PUBLISH = int(CommandKind.PUBLISH)
 _RETURN = int(CommandKind.RETURN)
 _TX_COMMIT = int(CommandKind.TX_COMMIT)
 _APPLIED = int(OutcomeCode.APPLIED)
@@ -188,76 +187,53 @@ class Ordering:
             return
         sequence = event.first
         for ordered in commands:
-            if ordered.kind == _PUBLISH:
-                self._settle_publish(ordered, sequence)
-            else:
-                self._settle(ordered, sequence, ())
+            self._settle(ordered, sequence, ())
             sequence += ordered.count
-
-    def _settle_publish(self, ordered: Ordered, sequence: int) -> None:
-        """What `_settle` does for a publish that was applied, as nearly all are, in half of the time."""
-        lane, _, number, count, size, _, _, _ = ordered
-        session = lane.session
-        assert session is not None, "the node publishes nothing"
-        lane.settle()
-        weight = size + self._settings.command_weight
-        self._unconfirmed_bytes -= weight
-        session.unconfirmed_bytes -= weight
-        lane.published_bytes -= size
-        connection = session.connection
-        if connection is not None:
-            connection.unconfirmed_bytes -= weight
-            if not lane.items:
-                self._to_confirm.append(lane)
-            lane.tell(number, count, _APPLIED, sequence)
-        if lane.has_reached_barrier:
-            self.has_stirred = True
-            self._send_confirm(lane)
-            lane.pass_barriers()
 
     def _settle(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
         """A command was applied at `sequence`, except for what `outcomes` says."""
-        lane = ordered.lane
-        lane.settle()
-        if ordered.number:
-            self._settle_numbered(ordered, sequence, outcomes)
-        else:
+        lane, kind, number, count, size, destination, _, _ = ordered
+        has_reached_barrier = lane.settle()
+        session = lane.session
+        if not number:
             self.has_stirred = True
             self._own_settled(ordered, sequence, outcomes)
-        if lane.has_reached_barrier:
+        else:
+            assert session is not None, "the node's own commands have no numbers"
+            weight = size + self._settings.command_weight
+            self._unconfirmed_bytes -= weight
+            session.unconfirmed_bytes -= weight
+            if kind in PUBLICATIONS:
+                lane.published_bytes -= size
+            else:
+                self._release(ordered, session, outcomes)
+            if outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION:
+                self.has_stirred = True
+                self._destination_gone(lane.channel, destination)
+            connection = session.connection
+            if connection is not None:
+                connection.unconfirmed_bytes -= weight
+                if not lane.items:
+                    self._to_confirm.append(lane)
+                if outcomes:
+                    for item in items_of(ordered, sequence, outcomes):
+                        lane.tell(*item)
+                else:
+                    lane.tell(number, count, _APPLIED, sequence)
+        if has_reached_barrier:
             self.has_stirred = True
             self._send_confirm(lane)
             lane.pass_barriers()
 
-    def _settle_numbered(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        lane, kind, number, count, size, destination, subscription, detail = ordered
-        session = lane.session
-        assert session is not None, "the node's own commands have no numbers"
-        weight = size + self._settings.command_weight
-        self._unconfirmed_bytes -= weight
-        session.unconfirmed_bytes -= weight
-        if kind in PUBLICATIONS:
-            lane.published_bytes -= size
-        elif isinstance(detail, Ranges) and kind != _RETURN:
-            session.release(lane.channel, destination, subscription, detail)
+    def _release(self, ordered: Ordered, session: Session, outcomes: Sequence[Outcome]) -> None:
+        """A command that brings no messages is confirmed: what it acknowledged is held by nobody here."""
+        lane, kind, detail = ordered.lane, ordered.kind, ordered.detail
+        if isinstance(detail, Ranges) and kind != _RETURN:
+            session.release(lane.channel, ordered.destination, ordered.subscription, detail)
         elif kind == _TX_COMMIT and _is_done(outcomes):
             # What was rolled back is still held: its client gives it back.
             assert isinstance(detail, tuple) and not isinstance(detail, Creation), "a commit consumes"
             session.release_all(lane.channel, detail)
-        if outcomes and outcomes[0].code == OutcomeCode.NO_DESTINATION:
-            self.has_stirred = True
-            self._destination_gone(lane.channel, destination)
-        connection = session.connection
-        if connection is None:
-            return
-        connection.unconfirmed_bytes -= weight
-        if not lane.items:
-            self._to_confirm.append(lane)
-        if outcomes:
-            for item in items_of(ordered, sequence, outcomes):
-                lane.tell(*item)
-        else:
-            lane.tell(number, count, _APPLIED, sequence)
 
     def confirm_now(self, lane: Lane) -> None:
         """What is confirmed of a lane is told before what is said next (O3)."""

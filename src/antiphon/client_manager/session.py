@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
-from antiphon.wire.frames import confirm_bytes, lone_confirm_head, lone_confirm_tail
+from antiphon.wire.frames import Confirm, encode_frame, lone_confirm_head, lone_confirm_tail
 from antiphon.wire.primitives import Buffer
 from antiphon.wire.transactions import Consumed
 
@@ -147,10 +147,12 @@ class Lane:
         self.waiting.append((ordered, data))
         self._received += 1
 
-    def settle(self) -> None:
-        """The oldest command that was not confirmed is confirmed now (S1)."""
-        self._confirmed += 1
-        assert self._confirmed <= self._received, "a command was confirmed that never came"
+    def settle(self) -> bool:
+        """The oldest command that was not confirmed is confirmed now (S1); is a barrier reached?"""
+        confirmed = self._confirmed = self._confirmed + 1
+        assert confirmed <= self._received, "a command was confirmed that never came"
+        barriers = self._barriers
+        return bool(barriers) and barriers[0][0] <= confirmed
 
     def after_confirmed(self, action: Callable[[], None]) -> None:
         """Do this once everything received so far is confirmed: perhaps at once (S2)."""
@@ -159,12 +161,8 @@ class Lane:
         else:
             self._barriers.append((self._received, action))
 
-    @property
-    def has_reached_barrier(self) -> bool:
-        return bool(self._barriers) and self._barriers[0][0] <= self._confirmed
-
     def pass_barriers(self) -> None:
-        while self.has_reached_barrier:
+        while self._barriers and self._barriers[0][0] <= self._confirmed:
             self._barriers.popleft()[1]()
 
     def tell(self, number: int, count: int, code: int, sequence: int, text: str = "") -> None:
@@ -186,7 +184,7 @@ class Lane:
         assert self.session is not None, "the node confirms nothing to itself"
         items, self.items = self.items, []
         if len(items) > 1 or items[0].text:
-            return confirm_bytes(self.session.id, self.channel, items)
+            return encode_frame(Confirm(session=self.session.id, channel=self.channel, items=tuple(items)))
         if not self._confirm_head:
             self._confirm_head = lone_confirm_head(self.session.id, self.channel)
         return self._confirm_head + lone_confirm_tail(items[0])

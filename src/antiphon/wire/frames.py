@@ -559,16 +559,6 @@ def _decode_confirm(payload: Buffer) -> Confirm:
     return cast(Confirm, _LAYOUTS[_CONFIRM].decode(payload))
 
 
-def confirm_bytes(session: int, channel: str, items: Sequence[ConfirmItem]) -> bytes:
-    """A Confirm frame: what `encode_frame` makes of it. No other frame is written so often."""
-    if len(items) != 1 or items[0].text:
-        return encode_frame(Confirm(session=session, channel=channel, items=tuple(items)))
-    number, count, code, sequence, _ = items[0]
-    name = encode_text(channel)
-    head = pack(_HEAD, 1 + 16 + len(name) + LONE_ITEM.size, _CONFIRM)
-    return b"".join((head, encode_u128(session), name, pack(LONE_ITEM, 1, number, count, code, sequence, 0)))
-
-
 def lone_confirm_head(session: int, channel: str) -> bytes:
     """What all Confirm frames of a session and a channel begin with that have one item without a text."""
     name = encode_text(channel)
@@ -576,7 +566,7 @@ def lone_confirm_head(session: int, channel: str) -> bytes:
 
 
 def lone_confirm_tail(item: ConfirmItem) -> bytes:
-    """The rest of such a frame: head and tail are `confirm_bytes` of the item."""
+    """The rest of such a frame: head and tail are what `encode_frame` makes of a Confirm of the item."""
     number, count, code, sequence, _ = item
     return LONE_ITEM.pack(1, number, count, code, sequence, 0)
 

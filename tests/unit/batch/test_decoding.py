@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.batch import BATCH_BYTES_MAX, Batch, BatchBuilder, BodyKind, ColumnId
 from antiphon.batch.column import Column
-from antiphon.batch.decoding import decode_any_parts, lone_body
+from antiphon.batch.decoding import decode_any_parts, lone_fields
 from antiphon.batch.layout import ENTRY, HEADER
 from antiphon.errors import ProtocolError
 from antiphon.values import ValueType
@@ -239,6 +239,12 @@ def test_offsets_of_a_slice_need_not_start_at_0() -> None:
     data = part.encode()
     assert struct.unpack_from("<3i", data, 56) == (1, 3, 4)
     assert Batch.decode(data).bodies() == [b"bc", b"d"]
+
+
+def lone_body(data: memoryview) -> tuple[int, int] | None:
+    """Producer and number of a batch that is read the short way."""
+    fields = lone_fields(data)
+    return None if fields is None else (int.from_bytes(fields[9], "little"), fields[10])
 
 
 def lone_by_definition(data: bytes) -> tuple[int, int] | None:

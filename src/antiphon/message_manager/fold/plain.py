@@ -93,6 +93,6 @@ def _store(
     offsets: list[int],
     lengths: list[int],
 ) -> None:
-    queue.publish_lone(first, envelope.location, offsets, lengths, envelope.digest)
+    queue.publish_run(first, envelope.location, offsets, lengths, envelope.digest)
     if primary is not None:
         primary.delivery.published(queue.id, first, first + len(offsets))

@@ -69,7 +69,7 @@ class AcknowledgementLog:
         if not self._is_wanted(number):
             return
         self.stored.add(number, number + 1)
-        self.index.append(number, 1, location, offset, length)
+        self.index.append((number,), (1,), location, (offset,), (length,))
 
     def tell(self, number: int, told: tuple[Consumed, ...]) -> None:
         """Command `number` acknowledged this, which cannot be seen from its bytes."""

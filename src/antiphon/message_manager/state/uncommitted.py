@@ -59,7 +59,7 @@ class Uncommitted:
         """Take in the batch that command `number` brought."""
         self._held[number] = held
         self.live.add(number, number + 1)
-        self.index.append(number, 1, location, offset, length)
+        self.index.append((number,), (1,), location, (offset,), (length,))
 
     def held(self, number: int) -> Held:
         return self._held[number]

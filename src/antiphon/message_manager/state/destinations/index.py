@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from antiphon.bus.ports import Location
@@ -130,34 +130,26 @@ class BatchIndex:
 
     # -- changing --------------------------------------------------------------
 
-    def append(self, first: int, count: int, location: Location, offset: int, length: int) -> None:
-        """Take in a batch; its rows are first … first+count-1, above all that came before."""
-        firsts = self._firsts
-        assert not firsts or first > firsts[-1], "a batch was stored out of order"
+    def append(
+        self,
+        firsts: Sequence[int],
+        counts: Sequence[int],
+        location: Location,
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
+        """Take in batches of one record; their numbers lie above all that came before."""
+        rows = len(firsts)
+        assert not self._firsts or firsts[0] > self._firsts[-1], "a batch was stored out of order"
         segment, record_offset, record_length, identity = location
-        firsts.append(first)
-        self._counts.append(count)
-        self._segments.append(segment)
-        self._record_offsets.append(record_offset)
-        self._record_lengths.append(record_length)
-        self._offsets.append(offset)
-        self._lengths.append(length)
-        self._identities.append(identity)
-        self._use.add(segment, length)
-
-    def append_lone(self, first: int, location: Location, offsets: list[int], lengths: list[int]) -> None:
-        """Take in batches of one row each, of one record; their numbers follow each other."""
-        firsts, rows = self._firsts, len(offsets)
-        assert not firsts or first > firsts[-1], "a batch was stored out of order"
-        segment, record_offset, record_length, identity = location
-        firsts.extend(range(first, first + rows))
-        self._counts.extend([1] * rows)
-        self._segments.extend([segment] * rows)
-        self._record_offsets.extend([record_offset] * rows)
-        self._record_lengths.extend([record_length] * rows)
+        self._firsts.extend(firsts)
+        self._counts.extend(counts)
+        self._segments.extend((segment,) * rows)
+        self._record_offsets.extend((record_offset,) * rows)
+        self._record_lengths.extend((record_length,) * rows)
         self._offsets.extend(offsets)
         self._lengths.extend(lengths)
-        self._identities.extend([identity] * rows)
+        self._identities.extend((identity,) * rows)
         self._use.add(segment, sum(lengths))
 
     def forget(self, removed: Iterable[tuple[int, int]], live: Ranges) -> int:

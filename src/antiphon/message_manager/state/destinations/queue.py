@@ -107,29 +107,26 @@ class Queue:
         The rows keep their numbers first … first+count-1; those of the skipped rows stay empty.
         `origin` is the digest of the envelope, so that ours covers the contents.
         """
-        stored = count - skip
-        self.index.append(first, count, location, offset, length)
-        self._add(first + skip, first + count)
-        self.published += stored
-        self.bytes += length // count * stored
-        self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
+        self.index.append((first,), (count,), location, (offset,), (length,))
+        self._add(first, count, skip, length // count * (count - skip), origin)
 
-    def publish_lone(
+    def publish_run(
         self, first: int, location: Location, offsets: list[int], lengths: list[int], origin: bytes
     ) -> None:
         """Store batches of one row each, one behind the other, all of them in one record."""
         count = len(offsets)
-        self.index.append_lone(first, location, offsets, lengths)
-        self._add(first, first + count)
-        self.published += count
-        self.bytes += sum(lengths)
-        self._remember(_PUBLISHED.pack(1, first, count, 0) + origin)
+        self.index.append(range(first, first + count), (1,) * count, location, offsets, lengths)
+        self._add(first, count, 0, sum(lengths), origin)
 
-    def _add(self, start: int, stop: int) -> None:
+    def _add(self, first: int, count: int, skip: int, size: int, origin: bytes) -> None:
+        start, stop = first + skip, first + count
         self.live.add(start, stop)
         if self.stored is not self.live:
             self.stored.add(start, stop)
         self.last_stored = stop - 1
+        self.published += stop - start
+        self.bytes += size
+        self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
 
     def acknowledge(self, numbers: Ranges) -> Ranges:
         """Remove what is live of these, and return it."""

@@ -143,7 +143,7 @@ class Topic:
         """
         stored = count - skip
         size = length // count * stored
-        self.index.append(first, count, location, offset, length)
+        self.index.append((first,), (count,), location, (offset,), (length,))
         self.live.add(first + skip, first + count)
         self.last = first + count - 1
         self.published += stored

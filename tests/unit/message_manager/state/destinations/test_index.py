@@ -19,7 +19,7 @@ class Shelf:
         self.live = Ranges()
 
     def store(self, first: int, count: int, segment: int = 1, length: int = 100) -> None:
-        self.index.append(first, count, Location(segment, first * 1_000, 500, 7), 68, length)
+        self.index.append((first,), (count,), Location(segment, first * 1_000, 500, 7), (68,), (length,))
         self.live.add(first, first + count)
 
     def drop(self, start: int, stop: int) -> int:
