@@ -17,16 +17,29 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+# By code, or by name what has none of its own: functions of C, and what makes tuples and dataclasses.
 _counts: Counter[CodeType | str] = Counter()
+_python = 0
 _is_counting = False
 
 
 def _count(frame: FrameType, event: str, argument: Any) -> None:
-    if _is_counting:
-        if event == "call":
-            _counts[frame.f_code] += 1
-        elif event == "c_call":
-            _counts[f"{argument.__module__ or ''}.{argument.__qualname__}"] += 1
+    global _python
+    if not _is_counting:
+        return
+    if event == "call":
+        _python += 1
+        code = frame.f_code
+        _counts[_made_by(frame) if code.co_filename == "<string>" else code] += 1
+    elif event == "c_call":
+        _counts[f"{argument.__module__ or ''}.{argument.__qualname__}"] += 1
+
+
+def _made_by(frame: FrameType) -> str:
+    """What a generated function makes: a tuple with names, or a dataclass."""
+    kept = frame.f_locals
+    made = kept.get("_cls") or type(kept.get("self"))
+    return f"{made.__module__}.{made.__qualname__}.{frame.f_code.co_name}"
 
 
 def _name_of(function: CodeType | str) -> str:
@@ -39,18 +52,17 @@ def _name_of(function: CodeType | str) -> str:
 
 
 def _toggle(number: int, frame: FrameType | None) -> None:
-    global _is_counting
+    global _is_counting, _python
     _is_counting = not _is_counting
     if _is_counting:
         _counts.clear()
+        _python = 0
         return
     told: Counter[str] = Counter()
-    python = 0
     for function, count in list(_counts.items()):
         told[_name_of(function)] += count
-        python += count * isinstance(function, CodeType)
     path = Path(os.environ["ANTIPHON_CALLS"]) / f"{os.getpid()}.json"
-    path.with_suffix(".part").write_text(json.dumps({"python": python, "calls": told}))
+    path.with_suffix(".part").write_text(json.dumps({"python": _python, "calls": told}))
     path.with_suffix(".part").rename(path)
 
 
