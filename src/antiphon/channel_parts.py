@@ -44,11 +44,6 @@ class ChannelParts:
         return tuple([one for one in machines if one is not None])
 
     @property
-    def is_busy(self) -> bool:
-        """Is anything waiting for one of the machines?"""
-        return bool(self.for_replica or self.for_producer or self.for_listener or self.manager_heard)
-
-    @property
     def primary(self) -> int:
         """Who serves the channel, as far as is known here; 0 for nobody."""
         return self.replica.primary if self.replica is not None else self._listener.primary

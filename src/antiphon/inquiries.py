@@ -180,8 +180,9 @@ class Inquiries:
         return []
 
     def next_deadline_ns(self) -> int | None:
-        deadlines = [min(one.again_ns, one.deadline_ns) for one in self._by_question.values()]
-        return min(deadlines, default=None)
+        if not self._by_question:
+            return None
+        return min([min(one.again_ns, one.deadline_ns) for one in self._by_question.values()])
 
     def keep_time(self, now_ns: int) -> Step:
         """Ask again who has not answered, and wait for nobody longer than that (Q1)."""

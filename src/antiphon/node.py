@@ -23,7 +23,7 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as said
@@ -45,6 +45,9 @@ _FOR_LISTENER = heard_by(Machine.LISTENER)
 _OF_PRODUCER = frozenset(OF_PRODUCER)
 
 NEVER_NS = 1 << 62
+
+# Past the constructor of a tuple with names: there are some for every message.
+_new: Final = tuple.__new__
 
 _CLAIM = int(said.EntryKind.PRIMARY_CLAIM)
 
@@ -88,7 +91,8 @@ class Node:
     ) -> None:
         self.node_id = node_id
         self.name = name
-        self.channels = {parts.name: parts for parts in channels}
+        self._parts = tuple(channels)
+        self.channels = {parts.name: parts for parts in self._parts}
         self.standing = Standing(node_id, name, role, cluster, agreed, client_manager, self.channels)
         self._inquiries = Inquiries(node_id, members, self.channels, self._is_silent)
         # The simulator sets this, so that every message passes through the codec on its way.
@@ -123,10 +127,11 @@ class Node:
         self._now_ns, self._wall_ms, self._effects = now_ns, wall_ms, []
         self.standing.forget()
         for event in events:
-            if isinstance(event, InChannel):
-                self._take(self.channels[event.channel], event.what)
+            if type(event) is InChannel:
+                channel, what = event
+                self._take(self.channels[channel], what)
             else:
-                self._tell_client_manager(event)
+                self._tell_client_manager(event)  # type: ignore[arg-type]
         if now_ns >= self._due_ns:
             self._wake_sleepers(now_ns)
         self._due_ns = 0
@@ -137,11 +142,11 @@ class Node:
     # --- events in ---------------------------------------------------------------------------------
 
     def _take(self, parts: ChannelParts, event: bus.Event) -> None:
-        if isinstance(event, bus.Received):
-            self._route(parts, event.sender, event.message, event.disk_id)
+        if type(event) is bus.Received:
+            self._route(parts, event)
             return
         parts.for_replica.append(event)
-        if isinstance(event, bus.SpaceChanged):
+        if type(event) is bus.SpaceChanged:
             parts.is_blocked = event.is_low
             self._tell_client_manager(door.ChannelEvent(parts.name, event))
 
@@ -149,12 +154,12 @@ class Node:
         if self.client_manager is not None:
             self._for_client_manager.append(event)
 
-    def _route(
-        self, parts: ChannelParts, sender: int, message: said.BusMessage, disk_id: bytes = b""
-    ) -> None:
+    def _route(self, parts: ChannelParts, received: bus.Received) -> None:
         """Hand a message of the channel to whichever machines of this node listen to its kind."""
+        sender, message, disk_id = received
         if self.loopback is not None and sender == self.node_id:
             message = self.loopback(message)
+            received = bus.Received(sender, message, disk_id)
         kind = type(message)
         if kind in _FOR_MESSAGE_MANAGER:
             if parts.manager is not None:
@@ -162,20 +167,19 @@ class Node:
                 parts.manager_heard = True
         elif kind in _FOR_CLIENT_MANAGER:
             self._tell_client_manager(door.ChannelEvent(parts.name, message))
-        elif isinstance(message, said.AdminAsk):
-            self._send(parts, sender, self.standing.answer(message))
-        elif isinstance(message, said.AdminAnswer):
+        elif type(message) is said.AdminAsk:
+            self._send(parts, bus.Send(sender, self.standing.answer(message)))
+        elif type(message) is said.AdminAnswer:
             self._tell_askers(self._inquiries.answered(sender, message))
         else:
-            event = bus.Received(sender, message, disk_id)
             if kind in _FOR_PRODUCER:
-                parts.for_producer.append(event)
+                parts.for_producer.append(received)
             if parts.listener is not None:
                 if kind in _FOR_LISTENER:
-                    parts.for_listener.append(event)
+                    parts.for_listener.append(received)
             # The roles of this node have heard each other already; see `Replica`.
             elif sender != self.node_id or kind in _OF_PRODUCER:
-                parts.for_replica.append(event)
+                parts.for_replica.append(received)
 
     def _wake_sleepers(self, now_ns: int) -> None:
         for parts in self.channels.values():
@@ -199,7 +203,7 @@ class Node:
         socket for long, and the heartbeats behind it tell.
         """
         delivered = self._for_client_manager
-        for parts in self.channels.values():
+        for parts in self._parts:
             if parts.for_listener:
                 self._for_client_manager = []
                 self._run_listener(parts)
@@ -215,8 +219,8 @@ class Node:
                 for effect in self.client_manager.step(self._now_ns, events):
                     self._perform_of_client_manager(effect)
             is_quiet = not self._for_client_manager
-            for parts in self.channels.values():
-                if parts.is_busy:
+            for parts in self._parts:
+                if parts.for_replica or parts.for_producer or parts.for_listener or parts.manager_heard:
                     is_quiet = False
                     self._run_channel(parts)
             if is_quiet:
@@ -268,11 +272,11 @@ class Node:
             case door.SendToPrimary(channel=channel, message=message):
                 parts = self.channels[channel]
                 if parts.primary:
-                    self._send(parts, parts.primary, message)
+                    self._send(parts, bus.Send(parts.primary, message))
             case door.SendToReplica(channel=channel, message=message, attempt=attempt):
                 parts = self.channels[channel]
                 if reader := parts.reader(self.node_id, attempt):
-                    self._send(parts, reader, message)
+                    self._send(parts, bus.Send(reader, message))
             case door.AskNode(conn=conn, request=request, text=text):
                 self._answer(conn, request, text)
             case _:
@@ -281,7 +285,7 @@ class Node:
     def _perform_of_bus(self, parts: ChannelParts, effect: bus.Effect) -> None:
         # First what there is for every envelope.
         if type(effect) is bus.Append:
-            self._effects.append(InChannel(parts.name, effect))
+            self._effects.append(_new(InChannel, (parts.name, effect)))
             return
         if type(effect) is bus.Apply:
             entry, payload, location = effect
@@ -290,13 +294,16 @@ class Node:
             if entry.kind == _CLAIM:
                 self._look_at_claim(parts, entry.mid.pe)
             return
+        if type(effect) is bus.Send:
+            self._send(parts, effect)
+            return
         match effect:
-            case bus.Send(to=to, message=message):
-                self._send(parts, to, message)
             case bus.Multicast(message=message):
                 if type(message) is said.Heartbeat and message.serving and parts.manager is not None:
                     parts.manager.announced(self._now_ns, message.epoch)
-                self._multicast(parts, message)
+                self._route(parts, _new(bus.Received, (self.node_id, message, b"")))
+                if not parts.is_alone:
+                    self._effects.append(_new(InChannel, (parts.name, effect)))
             case bus.TakeCheckpoint(n=n):
                 digest, state, segments = parts.kept.capture(n)
                 parts.for_replica.append(bus.StateCaptured(n, digest, state, segments))
@@ -356,16 +363,11 @@ class Node:
         else:
             self._perform_of_bus(parts, effect)
 
-    def _send(self, parts: ChannelParts, to: int, message: said.BusMessage) -> None:
-        if to == self.node_id:
-            self._route(parts, to, message)
+    def _send(self, parts: ChannelParts, send: bus.Send) -> None:
+        if send.to == self.node_id:
+            self._route(parts, _new(bus.Received, (self.node_id, send.message, b"")))
         else:
-            self._effects.append(InChannel(parts.name, bus.Send(to, message)))
-
-    def _multicast(self, parts: ChannelParts, message: said.BusMessage) -> None:
-        self._route(parts, self.node_id, message)
-        if not parts.is_alone:
-            self._effects.append(InChannel(parts.name, bus.Multicast(message)))
+            self._effects.append(_new(InChannel, (parts.name, send)))
 
     # --- questions ---------------------------------------------------------------------------------
 
@@ -385,7 +387,7 @@ class Node:
 
     def _inquire(self, puts: list[Put], told: list[Told]) -> None:
         for channel, to, question in puts:
-            self._send(self.channels[channel], to, question)
+            self._send(self.channels[channel], bus.Send(to, question))
         self._tell_askers(told)
 
     def _tell_askers(self, told: list[Told]) -> None:

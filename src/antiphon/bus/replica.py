@@ -472,9 +472,12 @@ class Replica:
     def step(self, now_ns: int, events: list[Event]) -> list[Effect]:
         out: list[Effect] = []
         seats = self._seats
-        if self._presence is not None:
-            self._note_senders(self._presence, now_ns, events)
+        presence, heard = self._presence, 0
         for event in events:
+            if presence is not None and type(event) is Received and event.sender != heard:
+                # Whatever a node says, it lives.
+                heard = event.sender
+                presence.hear(now_ns, heard)
             self._take(event)
         if self._deadline is not None and now_ns >= self._deadline:
             for seat in seats:
@@ -515,11 +518,6 @@ class Replica:
                 if seat.inbox:
                     is_quiet = False
                     self._run(seat, now_ns, out)
-
-    def _note_senders(self, presence: PresenceKeeper, now_ns: int, events: list[Event]) -> None:
-        """Any message shows that its sender lives; presence hears it once per sender and step."""
-        for sender in dict.fromkeys([event.sender for event in events if type(event) is Received]):
-            presence.hear(now_ns, sender)
 
     def _tell_standing(self, presence: PresenceKeeper) -> None:
         member = self._member

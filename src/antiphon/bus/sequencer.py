@@ -104,21 +104,17 @@ class Sequencer:
         # Was any sequencer heard in this run, or is this node one?
         self.is_led = False
         self._candidacy: Candidacy | None = None
-        self._reign: Reign | None = None
+        # None unless this node leads.
+        self.reign: Reign | None = None
         self._space = SpaceState.AMPLE
 
     @property
     def state(self) -> State:
-        if self._reign is not None:
+        if self.reign is not None:
             return State.LEADING
         if self._candidacy is not None:
             return State.STARTING if self._candidacy.is_starting else State.SEALING
         return State.FOLLOWER if self._pre_until is None else State.PRE
-
-    @property
-    def reign(self) -> Reign | None:
-        """The reign of this node, if it leads."""
-        return self._reign
 
     @property
     def is_claiming(self) -> bool:
@@ -127,19 +123,19 @@ class Sequencer:
 
     def reconfigure(self, config: GroupConfig) -> None:
         """The channel has another configuration: a reign or candidacy of the former one is over."""
-        self._stands_next = self._stands_next or self._reign is not None
+        self._stands_next = self._stands_next or self.reign is not None
         self._config = config
         self._may_stand = self._node in config.candidates
         self._is_alone = config.commit_servers == (self._node,)
         self._is_retired = False
-        self._reign = None
+        self.reign = None
         self._candidacy = None
         self._pre_until = None
         self._suspect_at = None
 
     def next_deadline_ns(self) -> int | None:
-        if self._reign is not None:
-            return self._reign.next_deadline_ns()
+        if self.reign is not None:
+            return self.reign.next_deadline_ns()
         if self._candidacy is not None:
             return self._candidacy.next_deadline_ns()
         return self._pre_until if self._pre_until is not None else self._suspect_at
@@ -152,7 +148,7 @@ class Sequencer:
             stands_now = self._is_alone or self._stands_next
             self._suspect_at = now_ns if stands_now else self._next_suspicion(now_ns)
             self._led_at = now_ns
-        if (self._reign or self._candidacy) and self._commit_server.status is not ServerStatus.OK:
+        if (self.reign or self._candidacy) and self._commit_server.status is not ServerStatus.OK:
             # Another node leads better than one whose disk cannot be written.
             self._follow(now_ns)
         for event in events:
@@ -167,39 +163,39 @@ class Sequencer:
                 self._candidacy.on_claim_durable(now_ns, out)
             elif type(event) is SpaceChanged:
                 self._note_space(now_ns, event)
-            elif type(event) is ConfigProposed and self._reign is not None:
-                self._reign.propose_config(now_ns, event.config)
+            elif type(event) is ConfigProposed and self.reign is not None:
+                self.reign.propose_config(now_ns, event.config)
         self._on_epoch(self._epochs.promised, now_ns)
         self._keep_time(now_ns, out)
-        if self._reign is not None:
-            self._reign.forget(self._commit_server.log.base)
-            self._reign.flush(now_ns, out)
-            if self._reign.is_over:
+        if self.reign is not None:
+            self.reign.forget(self._commit_server.log.base)
+            self.reign.flush(now_ns, out)
+            if self.reign.is_over:
                 self._hand_over(now_ns, out)
         return out
 
     def _note_space(self, now_ns: int, event: SpaceChanged) -> None:
         self._space = SpaceState.TIGHT if event.is_tight else SpaceState(event.is_low)
-        if self._reign is not None:
-            self._reign.space = self._space
+        if self.reign is not None:
+            self.reign.space = self._space
             if event.is_low:
-                self._reign.mark_for_space(now_ns)
+                self.reign.mark_for_space(now_ns)
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         match message:
             case m.DataReport():
-                if self._reign is not None and sender in self._config.data_servers:
-                    self._reign.on_report(now_ns, sender, message, out)
+                if self.reign is not None and sender in self._config.data_servers:
+                    self.reign.on_report(now_ns, sender, message, out)
             case m.CommitAcknowledge(epoch, last, status):
                 if sender not in self._config.commit_servers:
                     return
                 if status is ServerStatus.OK:
                     self._on_acknowledge(now_ns, sender, epoch, last, out)
-                elif self._is_mine(sender, epoch) and self._reign is not None:
-                    self._reign.on_no_acknowledgement(sender, status)
+                elif self._is_mine(sender, epoch) and self.reign is not None:
+                    self.reign.on_no_acknowledgement(sender, status)
             case m.ProducerOpen():
-                if self._reign is not None and sender == message.pid and sender in self._config.nodes:
-                    self._reign.on_producer_open(message, out)
+                if self.reign is not None and sender == message.pid and sender in self._config.nodes:
+                    self.reign.on_producer_open(message, out)
             case m.Heartbeat() | m.Commit():
                 if sender == epoch_node(message.epoch) and sender != self._node:
                     if message.epoch < self.epoch_seen:
@@ -207,13 +203,13 @@ class Sequencer:
                         out.append(Send(sender, m.SealNack(self.epoch_seen)))
                     self._on_sequencer_heard(now_ns, message.epoch)
             case m.HeartbeatAck(epoch, nonce, holds_space):
-                if self._is_mine(sender, epoch) and self._reign is not None:
-                    self._reign.on_heartbeat_ack(sender, nonce)
+                if self._is_mine(sender, epoch) and self.reign is not None:
+                    self.reign.on_heartbeat_ack(sender, nonce)
                     if holds_space:
-                        self._reign.mark_for_held_space(now_ns, sender)
+                        self.reign.mark_for_held_space(now_ns, sender)
             case m.CheckpointReport():
-                if self._reign is not None and sender in self._config.checkpoint_servers:
-                    self._reign.on_checkpoint_report(sender, message, out)
+                if self.reign is not None and sender in self._config.checkpoint_servers:
+                    self.reign.on_checkpoint_report(sender, message, out)
             case _:
                 self._on_change(now_ns, sender, message, out)
 
@@ -236,8 +232,8 @@ class Sequencer:
                     self._on_adopted(now_ns, candidacy, out)
             case m.StartNeed(epoch):
                 if self._is_mine(sender, epoch):
-                    if self._reign is not None:
-                        self._reign.on_start_need(now_ns, sender, message, out)
+                    if self.reign is not None:
+                        self.reign.on_start_need(now_ns, sender, message, out)
                     elif candidacy is not None:
                         candidacy.on_start_need(sender, message, out)
             case m.SealNack(promised, status):
@@ -253,14 +249,14 @@ class Sequencer:
         """Is this the answer of a commit server to our epoch?"""
         if sender not in self._config.commit_servers:
             return False
-        if self._reign is not None:
-            return epoch == self._reign.epoch
+        if self.reign is not None:
+            return epoch == self.reign.epoch
         return self._candidacy is not None and epoch == self._candidacy.epoch
 
     def _on_acknowledge(self, now_ns: int, server: int, epoch: int, last: int, out: list[RoleEffect]) -> None:
-        if self._reign is not None:
-            if epoch == self._reign.epoch:
-                self._reign.on_acknowledge(now_ns, server, last, out)
+        if self.reign is not None:
+            if epoch == self.reign.epoch:
+                self.reign.on_acknowledge(now_ns, server, last, out)
         elif self._candidacy is not None and epoch == self._candidacy.epoch:
             self._candidacy.on_acknowledge(server, last)
             if self._candidacy.is_won:
@@ -283,12 +279,12 @@ class Sequencer:
         if epoch <= self.epoch_seen:
             return
         self.epoch_seen = epoch
-        current = self._reign or self._candidacy
+        current = self.reign or self._candidacy
         if current is not None and epoch > current.epoch:
             self._follow(now_ns)
 
     def _follow(self, now_ns: int) -> None:
-        self._reign = None
+        self.reign = None
         self._candidacy = None
         self._pre_until = None
         if self._may_stand:
@@ -318,8 +314,8 @@ class Sequencer:
 
     def _keep_time(self, now_ns: int, out: list[RoleEffect]) -> None:
         config = self._config
-        if self._reign is not None:
-            if now_ns >= self._reign.next_deadline_ns():
+        if self.reign is not None:
+            if now_ns >= self.reign.next_deadline_ns():
                 self._beat(now_ns, out)
         elif self._candidacy is not None:
             waited_ns = now_ns - self._candidacy.started_at
@@ -394,7 +390,7 @@ class Sequencer:
         self._candidacy = None
         self._patience = 1
         self.is_led = True
-        self._reign = Reign(
+        self.reign = Reign(
             self._config,
             self._node,
             candidacy.epoch,
@@ -406,10 +402,10 @@ class Sequencer:
             self.presence,
             adopted_epoch=candidacy.log_epoch,
         )
-        self._reign.space = self._space
-        self._reign.tell_committed(candidacy.newly_committed, out)
-        if not self._reign.is_over:
-            self._reign.claim()
+        self.reign.space = self._space
+        self.reign.tell_committed(candidacy.newly_committed, out)
+        if not self.reign.is_over:
+            self.reign.claim()
         self._beat(now_ns, out)
 
     def _hand_over(self, now_ns: int, out: list[RoleEffect]) -> None:
@@ -421,10 +417,10 @@ class Sequencer:
         self._follow(now_ns)
 
     def _beat(self, now_ns: int, out: list[RoleEffect]) -> None:
-        assert self._reign is not None, "only a sequencer that leads has a heartbeat"
+        assert self.reign is not None, "only a sequencer that leads has a heartbeat"
         member = self._member
         if self._commit_server.has_nothing_to_give:
             # Without traffic there might be no mark for long, and a joiner would wait for a checkpoint.
-            self._reign.mark_for_space(now_ns)
-        if not self._reign.beat(now_ns, member.applied, member.term == self._reign.epoch, out):
+            self.reign.mark_for_space(now_ns)
+        if not self.reign.beat(now_ns, member.applied, member.term == self.reign.epoch, out):
             self._follow(now_ns)

@@ -163,7 +163,8 @@ class MessageManager:
 
         An envelope comes without its payload if that is lost for good and was declared void.
         """
-        state = self.state
+        channel = self._channel
+        state = channel.state
         assert entry.first == state.applied + 1, f"number {entry.first} follows {state.applied}"
         self._now_ns = now_ns
         kind = entry.kind
@@ -171,10 +172,10 @@ class MessageManager:
             if payload is None or location is None:
                 fold.apply_void(self._channel, entry)
             else:
-                fold.apply(self._channel, entry, payload, location)
+                fold.apply(channel, entry, payload, location)
                 if state.log_time_ms != self._log_clock.told_ms:
                     self._log_clock.told(now_ns, state.log_time_ms)
-                if self._channel.primary is not None:
+                if channel.primary is not None:
                     self._reader.applied(location, payload)
         elif kind == EntryKind.PRIMARY_CLAIM:
             self._on_primary_claim(entry)
@@ -186,7 +187,7 @@ class MessageManager:
                 producer_gone(self._channel, now_ns, fence.pid, fence.pe + 1, is_fenced=True)
         state.applied = entry.first + entry.count - 1
         outcomes = state.outcomes
-        is_said = outcomes.last < entry.first or self._channel.primary is None
+        is_said = channel.primary is None or outcomes.last < entry.first
         if not is_said and outcomes.must_be_said(self._announced):
             # The table forgets while a step is taken, too: what is said at its end may be too late.
             self._announce()
@@ -253,7 +254,8 @@ class MessageManager:
 
     def beaten(self, beat: int, answered: int) -> bool:
         """How far the heartbeats of this reign are, and a quorum's answers; is there anything to say?"""
-        return self.primary is not None and self.primary.delivery.beaten(beat, answered)
+        primary = self._channel.primary
+        return primary is not None and primary.delivery.beaten(beat, answered)
 
     def receive(self, now_ns: int, sender: int, message: BusMessage) -> None:
         """A client manager's word to the primary; if we are not, it will say it again to who is.
@@ -308,7 +310,7 @@ class MessageManager:
     def flush(self, now_ns: int, wall_ms: int) -> list[Effect]:
         """Once per wake-up: what the primary has to say about everything since the last time."""
         self._now_ns = now_ns
-        primary, state = self.primary, self.state
+        primary, state = self._channel.primary, self._channel.state
         if self._mender.is_busy and self._mender.is_due(now_ns):
             # Perhaps what is damaged is needed no longer: whoever waits tries again.
             self._go_on()
@@ -349,19 +351,20 @@ class MessageManager:
 
     def next_deadline_ns(self) -> int | None:
         """When to flush even if nothing happens."""
-        if self._browsing.is_due(self.state):
+        state, primary = self._channel.state, self._channel.primary
+        if self._browsing.is_due(state):
             return self._now_ns
         earliest = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
         if self._range_reads.is_busy:
-            reading_ns = self._range_reads.next_deadline_ns(self._now_ns, self.applied)
+            reading_ns = self._range_reads.next_deadline_ns(self._now_ns, state.applied)
             if reading_ns is not None and (earliest is None or reading_ns < earliest):
                 earliest = reading_ns
-        if self.primary is None:
+        if primary is None:
             return earliest
         for deadline_ns in (
-            self.primary.delivery.next_deadline_ns(self._now_ns),
-            self.primary.proposals.next_deadline_ns(),
-            self.primary.doubts.next_deadline_ns(self._now_ns),
+            primary.delivery.next_deadline_ns(self._now_ns),
+            primary.proposals.next_deadline_ns(),
+            primary.doubts.next_deadline_ns(self._now_ns),
         ):
             if deadline_ns is not None and (earliest is None or deadline_ns < earliest):
                 earliest = deadline_ns

@@ -160,8 +160,9 @@ class NodeRunner:
     def _carry_out(self, events: list[Any]) -> None:
         assert self._port is not None, "a node that was not begun took a step"
         for effect in self.node.step(clock.now_ns(), time.time_ns() // 1_000_000, events):
-            if isinstance(effect, InChannel):
-                self._carry_out_in[effect.channel](effect.what)
+            if type(effect) is InChannel:
+                channel, what = effect
+                self._carry_out_in[channel](what)
             else:
                 self._port.carry_out(effect)
         for flush in self._flushes:
