@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
 
 import pytest
 
-from tests.tidy.source import Module, assert_none, modules, texts
+from tests.tidy.source import Module, assert_none, modules, texts, tracked_files
 
 # A few lines of grace above what we aim at, which is 60. A file may be long: it has one subject.
 FUNCTION_LINES_MAX = 70
@@ -17,6 +18,13 @@ FUNCTION_LINES_MAX = 70
 DOCUMENT_LINE_MAX = 110
 NOT_YET_BROKEN = {"ARCHITECTURE.md"}
 UNBREAKABLE = re.compile(r"(?:`[^`]*`|\[[^\]]*\]\([^)]*\)|\S)+")
+
+# Files and folders as documents name them: `bus/member.py`, `tests/unit/bus/`.
+NAMED_FOLDERS = (
+    "tests|models|examples|docs|bench|wire|client|client_manager|bus|message_manager|journal|node|transport"
+    "|cluster|pipeline|cli|runtime|sim|checkers"
+)
+NAMED_FILE = re.compile(rf"`((?:[\w.-]+/)*[\w*-]+\.(?:py|pml)|(?:{NAMED_FOLDERS})/(?:[\w.-]+/)*)`")
 
 # Written in pieces, so that this file does not complain about itself.
 LEFTOVER = re.compile(r"\b(?:" + "|".join(["FIX" + "ME", "TO" + "DO", "X" * 3]) + r")\b")
@@ -120,6 +128,15 @@ def long_lines(path: str, text: str) -> Iterator[str]:
             yield f"{path}:{number}: {len(line)} characters, over {DOCUMENT_LINE_MAX}"
 
 
+def missing_files(path: str, text: str, tracked: Iterable[str]) -> Iterator[str]:
+    """Files and folders that a document names, by the end of their path, and that are not there."""
+    below = [f"/{file}" for file in tracked]
+    for name in sorted(set(NAMED_FILE.findall(text))):
+        wanted = f"*/{name}*" if name.endswith("/") else f"*/{name}"
+        if not any(fnmatch(file, wanted) for file in below):
+            yield f"{path}: there is no {name}"
+
+
 def sleeps(module: Module) -> Iterator[str]:
     """Calls that wait for time to pass. `asyncio.sleep(0)` only lets others run and is fine."""
     names = {"time.sleep", "asyncio.sleep"}
@@ -175,6 +192,11 @@ def test_a_class_name_stands_for_one_thing() -> None:
 def test_lines_of_documents_can_be_read() -> None:
     documents = [(path, text) for path, text in texts() if path.endswith(".md")]
     assert_none([c for path, text in documents for c in long_lines(path, text) if path not in NOT_YET_BROKEN])
+
+
+def test_documents_name_files_that_are_there() -> None:
+    documents = [(path, text) for path, text in texts() if path.endswith(".md")]
+    assert_none([c for path, text in documents for c in missing_files(path, text, tracked_files())])
 
 
 def test_tests_do_not_sleep() -> None:
@@ -262,3 +284,9 @@ def test_a_long_line_of_a_document_is_seen() -> None:
 )
 def test_a_line_that_cannot_be_broken_passes(text: str) -> None:
     assert list(long_lines("a.md", text)) == []
+
+
+def test_a_file_that_is_gone_is_seen() -> None:
+    tracked = ["src/antiphon/bus/member.py", "tests/unit/bus/test_member.py"]
+    text = "`bus/member.py`, `member.py`, `tests/unit/bus/`, `bus/gone.py`, `ember.py`, `tests/gone/`"
+    assert len(list(missing_files("a.md", text, tracked))) == 3
