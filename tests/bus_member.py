@@ -30,15 +30,17 @@ import os
 import resource
 import secrets
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from antiphon import clock
 from antiphon.bus import effects as bus
 from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
+from antiphon.bus.keeper import Keeper
 from antiphon.bus.messages import EntryKind
 from antiphon.bus.ports import JournalCounter
 from antiphon.bus.producer import BusProducer
@@ -72,8 +74,6 @@ log = logging.getLogger("antiphon.member")
 _DATA = EntryKind.DATA
 
 _FOR_DESK = frozenset((bus.EnvelopeConfirmed, bus.EnvelopeUncertain))
-# An envelope that has its numbers is of no interest until it is confirmed.
-_ELSEWHERE = frozenset((bus.Append, bus.EnvelopeCommitted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,30 +231,24 @@ class BusMember:
         settings, runner = self.settings, self.runner
         channel = settings.group.group
         otherwise: CarryOut = _no_disk
-        append_all: Callable[[list[bus.Append]], None] = _no_appends
         if self._disk is not None:
             opened = self._opened
+            keeper = Keeper(opened.journal, opened.found, self._counter, opened.tally, clock.now_ns())
             self.storage = ChannelStorage(
-                self._disk, opened.journal, opened.found, self._counter, opened.tally,
-                tell=lambda event: runner.tell(channel, event), fail=runner.fail,
-            )  # fmt: skip
-            otherwise, append_all = self.storage.carry_out, self.storage.append_all
+                self._disk, keeper, tell=lambda event: runner.tell(channel, event), fail=runner.fail
+            )
+            otherwise = self.storage.carry_out
         self.station.producer.window_bytes_max = self._transport.window_bytes
         self.port = BusPort(self._transport, settings.node, settings.run_id, runner.take)
         carry_out = self.port.join(settings.group, self._disk_id, otherwise)
         desk = self.desk
 
         def carry_out_all(effects: Any) -> None:
-            appends = [effect for effect in effects if type(effect) is bus.Append]
-            if appends:
-                append_all(appends)
-            if len(appends) == len(effects):
-                return
             for effect in effects:
                 kind = type(effect)
                 if kind in _FOR_DESK:
                     desk.carry_out(effect)
-                elif kind not in _ELSEWHERE:
+                elif kind is not bus.EnvelopeCommitted:  # of no interest until it is confirmed
                     carry_out(effect)
 
         # First the network, then the disk: they work at the same time.
@@ -331,10 +325,6 @@ class BusMember:
                 "rereported": station.replica.rereported,
             }
         return status
-
-
-def _no_appends(appends: list[bus.Append]) -> None:
-    raise AssertionError(f"{len(appends)} records on a member without a disk")
 
 
 def _no_disk(effect: bus.Effect) -> None:

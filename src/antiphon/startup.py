@@ -35,6 +35,7 @@ from typing import TypeVar
 
 from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.bus.group import GroupConfig
+from antiphon.bus.keeper import Keeper, KeeperSettings
 from antiphon.bus.listener import ROLE as CLIENT_MANAGER_ROLE
 from antiphon.bus.listener import Listener
 from antiphon.bus.ports import JournalCounter
@@ -53,7 +54,7 @@ from antiphon.journal.format import checkpoint_name
 from antiphon.journal.journal import Journal
 from antiphon.journal.no_records import NoRecords
 from antiphon.journal.opening import Opening
-from antiphon.journal.ports import Disk, Location, RecordKeeper
+from antiphon.journal.ports import Disk, Location, Referrer
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager, MessageManagerSettings
 from antiphon.message_manager.state.channel_state import ChannelState
@@ -124,12 +125,16 @@ class StartedNode:
     journal: Journal
     found: Recovered
     counter: JournalCounter
-    # Who refers to records of the journal.
-    keeper: RecordKeeper
+    # The part of the node that refers to records of the journal.
+    referrer: Referrer
     # For the operator: what was repaired, cut off or passed over.
     notes: list[str]
     # What was lost here, and must come from other nodes.
     alarms: list[str] = field(default_factory=list)
+
+    def make_keeper(self, now_ns: int, settings: KeeperSettings | None = None) -> Keeper:
+        """What has the journal written, for the one storage of this life."""
+        return Keeper(self.journal, self.found, self.counter, self.referrer, now_ns, settings)
 
     @property
     def manager(self) -> MessageManager:
@@ -299,7 +304,7 @@ def _start(
         journal=journal,
         found=found,
         counter=counter,
-        keeper=manager or NoRecords(),
+        referrer=manager or NoRecords(),
         notes=[*found.repairs, *found.truncated, *notes],
         alarms=[*([opened.alarm] if opened.alarm else []), *found.lost, *alarms],
     )

@@ -13,6 +13,7 @@ In the order in which an envelope meets them:
     presence           the other nodes, and how far they are
     replica            all of these on one node, and the queue between them
     recovery           from the journal of a node to the beginning of its roles
+    keeper             has the journal written as the roles ask, and says what is durable
 
 Their messages and state: messages, effects (and events), codec, entries, records, log, ledger,
 membership, group, schema. Interfaces: ports. Timers: repair, chance.

@@ -179,7 +179,7 @@ class DropState:
 class Mend:
     """Write a damaged record anew, elsewhere; `data` is its right contents.
 
-    The message manager is told where (`RecordKeeper.relocated`). If there is no room, nothing happens, and
+    The message manager is told where (`Referrer.relocated`). If there is no room, nothing happens, and
     the effect will be emitted again.
     """
 

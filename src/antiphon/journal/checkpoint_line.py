@@ -1,7 +1,7 @@
 """CheckpointLine: when the file of a checkpoint may be begun, and which segments its files need.
 
 Where it sits
-    storage (real or simulated)  ->  CHECKPOINT LINE  ->  storage
+    keeper  ->  CHECKPOINT LINE  ->  keeper
 
 What it promises
     L1  A checkpoint's file is begun when every record that was gathered before it is durable. Its state may

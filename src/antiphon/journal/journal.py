@@ -16,7 +16,7 @@ What it promises
         comes to this by `tidy`, and by two checkpoints if `holds_space` says so.
 
 What it leaves to others
-    When to sync is the rim's business, and the thread that does it. Order records and states are bytes
+    When to sync is the keeper's business (`bus/keeper.py`). Order records and states are bytes
     whose meaning only their writers know. Reading back after a crash is in `recovery.py`.
 """
 

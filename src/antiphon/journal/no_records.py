@@ -7,7 +7,7 @@ from antiphon.journal.ports import Location
 
 
 class NoRecords:
-    """A `RecordKeeper` that needs none."""
+    """A `Referrer` that needs none."""
 
     def live_bytes_by_segment(self) -> dict[int, int]:
         """No segment is needed."""

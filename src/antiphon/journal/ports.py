@@ -61,7 +61,7 @@ class Position(NamedTuple):
 NOWHERE = Position(0, 0, 0)
 
 
-class RecordKeeper(Protocol):
+class Referrer(Protocol):
     """Whoever refers to records of the journal: the message manager."""
 
     def live_bytes_by_segment(self) -> dict[int, int]:

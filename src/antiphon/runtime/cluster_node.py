@@ -266,10 +266,8 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     runner = NodeRunner(started.node)
     runner.own_loop()
     channel = started.channel
-    storage = ChannelStorage(
-        disk, started.journal, started.found, started.counter, started.keeper,
-        tell=partial(runner.tell, channel), fail=runner.fail,
-    )  # fmt: skip
+    keeper = started.make_keeper(clock.now_ns())
+    storage = ChannelStorage(disk, keeper, tell=partial(runner.tell, channel), fail=runner.fail)
     call_later = asyncio.get_running_loop().call_later
     late = LateWords(line.transport, life.spec.peers(line.group.group), life.node.number, call_later)
     port = BusPort(line.transport, life.node.number, line.run_id, runner.take, late)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
 from antiphon.errors import DataDirectoryLocked, NoSpace, StorageFailed
 from antiphon.journal.format import LOST_AND_FOUND, UNFINISHED
@@ -38,12 +38,6 @@ _BUFFERS_MAX: Final = 1024  # IOV_MAX of Linux
 _ZEROS: Final = memoryview(mmap.mmap(-1, 1 << 20))  # begins with a page, as `O_DIRECT` wants it
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-
-QUICK_SECONDS: Final = 0.002
-SLOW_SYNCS_MAX: Final = 16
-"""After so many in a row that took longer, a disk is no longer quick."""
-STALL_SECONDS: Final = 0.1
-"""Nor after a single one like that: a node that stands still so often misses its heartbeats."""
 
 RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 16 << 20
@@ -351,22 +345,25 @@ class FileDisk:
             os.close(descriptor)
 
 
+class SyncEnd(NamedTuple):
+    """A sync has ended: the files of the ticket are durable, unless it failed."""
+
+    ticket: SyncTicket
+    took_ns: int
+    failure: StorageFailed | None = None
+
+
 class SyncThread:
     """Syncs files beside the loop; one sync serves everything that was requested before it began.
 
-    `done` is called in this thread, with the ticket that is now durable or, once and last, with
-    `StorageFailed`. Carrying that over to the loop is the caller's business.
-
-    A disk that has synced in less than `QUICK_SECONDS` of late is quicker than the way to this thread and
-    back: then `is_quick`, and whoever has nothing under way here had better call `sync_now`.
+    `done` is called in this thread, once and last with a failure. Carrying that over to the loop is the
+    caller's business.
     """
 
-    def __init__(self, disk: FileDisk, done: Callable[[SyncTicket | StorageFailed], None]) -> None:
+    def __init__(self, disk: FileDisk, done: Callable[[SyncEnd], None]) -> None:
         self._disk = disk
         self._done = done
         self._requests: SimpleQueue[SyncTicket | None] = SimpleQueue()
-        self._slow_syncs = 0
-        self.is_quick = False
         self._thread = threading.Thread(target=self._run, name="antiphon-sync", daemon=True)
         self._thread.start()
 
@@ -374,18 +371,15 @@ class SyncThread:
         """Sync the ticket's files soon. Its records must be written already."""
         self._requests.put(ticket)
 
-    def sync_now(self, ticket: SyncTicket) -> None:
-        """Sync the ticket's files here, while the caller waits. Raises `StorageFailed`."""
-        before = time.monotonic()
-        self._disk.sync(ticket.files)
-        seconds = time.monotonic() - before
-        if seconds < QUICK_SECONDS:
-            self._slow_syncs, self.is_quick = 0, True
-        else:
-            # Not at the first: a thread that had to wait for a core says nothing about the disk.
-            self._slow_syncs += 1
-            is_bearable = seconds < STALL_SECONDS and self._slow_syncs < SLOW_SYNCS_MAX
-            self.is_quick = self.is_quick and is_bearable
+    def sync_now(self, ticket: SyncTicket) -> SyncEnd:
+        """Sync the ticket's files here, while the caller waits."""
+        before = time.monotonic_ns()
+        failure = None
+        try:
+            self._disk.sync(ticket.files)
+        except StorageFailed as error:
+            failure = error
+        return SyncEnd(ticket, time.monotonic_ns() - before, failure)
 
     def close(self) -> None:
         """Sync what was requested, then end. After a failure there is nothing left to wait for."""
@@ -408,15 +402,13 @@ class SyncThread:
                     break
                 ticket = ticket.merge(later)
             try:
-                self.sync_now(ticket)
-            except StorageFailed as error:
-                self._done(error)
-                return
+                end = self.sync_now(ticket)
             except Exception as error:
                 # Whatever it is, nobody must wait for a thread that is gone.
-                self._done(StorageFailed(f"what was written could not be synced: {error}"))
+                end = SyncEnd(ticket, 0, StorageFailed(f"what was written could not be synced: {error}"))
+            self._done(end)
+            if end.failure is not None:
                 return
-            self._done(ticket)
 
 
 def _fill_with_zeros(descriptor: int, size: int) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from antiphon import clock
 from antiphon.errors import AntiphonError
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.node import EMBEDDED_ROLE
@@ -72,10 +73,8 @@ async def _serve(
     runner.own_loop()
     port = ClientPort(runner.take)
     channel = started.channel
-    storage = ChannelStorage(
-        disk, started.journal, started.found, started.counter, started.keeper,
-        tell=partial(runner.tell, channel), fail=runner.fail,
-    )  # fmt: skip
+    keeper = started.make_keeper(clock.now_ns())
+    storage = ChannelStorage(disk, keeper, tell=partial(runner.tell, channel), fail=runner.fail)
     stop = stop_signal()
     try:
         runner.begin({channel: storage}, port)

@@ -4,7 +4,7 @@ runs.py          one seed of one workload, from the first event to the verdict
 world.py         virtual time, one source of chance per part, the order of everything
 trace.py         what happened, in lines for people and in a digest for machines
 disk.py          the twin of runtime/disk.py: a disk that forgets what was not synced
-storage.py       the twin of runtime/storage.py: the real journal on that disk
+storage.py       the twin of runtime/storage.py: a keeper whose syncs and files take virtual time
 network.py       the twin of runtime/network.py: connections that cut bytes anywhere
 node_runner.py   the twin of runtime/node_runner.py: drives one node, life after life
 image.py         what the records on a disk say, read independently of the node

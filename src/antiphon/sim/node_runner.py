@@ -210,6 +210,7 @@ class NodeRunner(Lives):
             self._watch,
             tell=self._tell,
             later=lambda delay_ns, action: self._later(life, delay_ns, action),
+            stand_still=self.pause,
         )
         self._started = started
         self._plan_step()

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from antiphon import clock
 from antiphon.bus import effects as bus
+from antiphon.bus.keeper import Keeper, KeeperSettings
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import AntiphonError, Damaged
 from antiphon.ids import Mid
@@ -29,7 +31,7 @@ from antiphon.journal.journal import Journal, SyncTicket
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.ports import Location
 from antiphon.runtime import disk as disk_module
-from antiphon.runtime.disk import FileDisk, SyncThread
+from antiphon.runtime.disk import FileDisk, SyncEnd, SyncThread
 from antiphon.runtime.storage import ChannelStorage
 from tests.crash_replay import Note, Recorder, Replay
 from tests.journals import DISK_ID, payload_of
@@ -55,7 +57,7 @@ class Written(NamedTuple):
     number: int
 
 
-class Keeper:
+class Records:
     """Who refers to records: some messages live long, most die soon."""
 
     def __init__(self) -> None:
@@ -83,13 +85,13 @@ class Keeper:
 class Run:
     """One life of a storage on a real directory, with everything it is asked for and tells on record."""
 
-    def __init__(self, path: Path, recorder: Recorder, chance: random.Random) -> None:
+    def __init__(self, path: Path, recorder: Recorder, chance: random.Random, quick_ns: int) -> None:
         self.recorder = recorder
         self.chance = chance
         self.disk = FileDisk(path)
         Journal.format(self.disk, SMALL, DISK_ID, 1, "test")
         self.journal, found = Journal.open(self.disk, SMALL)
-        self.keeper = Keeper()
+        self.records = Records()
         self.counter = JournalCounter()
         self.durable = self.number = 0
         self.checkpoints: list[int] = []
@@ -97,9 +99,9 @@ class Run:
         self._unplaced: list[Written] = []
         self._asked = 0
         self._news = asyncio.Event()
-        self.storage = ChannelStorage(
-            self.disk, self.journal, found, self.counter, self.keeper, tell=self._tell, fail=self._fail
-        )
+        settings = KeeperSettings(quick_ns=quick_ns, stall_ns=quick_ns)
+        keeper = Keeper(self.journal, found, self.counter, self.records, clock.now_ns(), settings)
+        self.storage = ChannelStorage(self.disk, keeper, tell=self._tell, fail=self._fail)
 
     def _tell(self, event: bus.Event) -> None:
         self.recorder.tell(event)
@@ -141,10 +143,10 @@ class Run:
         while self._unplaced and self._unplaced[0].index <= self.durable:
             written = self._unplaced.pop(0)
             place = self.journal.payloads.place(Mid(1, 1, written.number), written.number, 1)
-            self.keeper.live[written.number] = place
-        for number in list(self.keeper.live):
+            self.records.live[written.number] = place
+        for number in list(self.records.live):
             if self.chance.random() < (0.05 if number % 8 == 0 else 0.5):
-                del self.keeper.live[number]
+                del self.records.live[number]
 
     def take_checkpoint(self) -> None:
         n = self._unplaced[0].number - 1 if self._unplaced else self.number
@@ -152,8 +154,8 @@ class Run:
             # One at a time.
             return
         self._asked = n
-        segments = tuple(self.keeper.live_bytes_by_segment())
-        self.storage.carry_out(bus.WriteCheckpoint(n, b"d" * 16, self.keeper.capture(), segments))
+        segments = tuple(self.records.live_bytes_by_segment())
+        self.storage.carry_out(bus.WriteCheckpoint(n, b"d" * 16, self.records.capture(), segments))
 
     def release(self) -> None:
         """The base stands at the checkpoint before the newest."""
@@ -199,11 +201,10 @@ def record(
     recorder = Recorder(path, SLOW_SECONDS)
     monkeypatch.setattr(disk_module, "os", recorder)
     monkeypatch.setattr(disk_module, "RESERVE_BYTES", 4 * PAGE)
-    monkeypatch.setattr(disk_module, "QUICK_SECONDS", LIMIT_S if is_quick else 0.0)
-    monkeypatch.setattr(disk_module, "STALL_SECONDS", LIMIT_S if is_quick else 0.0)
+    quick_ns = int(LIMIT_S * 1e9) if is_quick else 0
 
     async def run() -> None:
-        await Run(path, recorder, random.Random(seed)).play(rounds)
+        await Run(path, recorder, random.Random(seed), quick_ns).play(rounds)
 
     asyncio.run(run())
     monkeypatch.setattr(disk_module, "os", os)
@@ -329,9 +330,9 @@ def without_the_superblock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quick sync leaves the superblock out."""
     sync_now = SyncThread.sync_now
 
-    def sync(self: SyncThread, ticket: SyncTicket) -> None:
+    def sync(self: SyncThread, ticket: SyncTicket) -> SyncEnd:
         files = tuple(name for name in ticket.files if name != SUPERBLOCK)
-        sync_now(self, SyncTicket(files, ticket.upto_index, ticket.position, ticket.superblock))
+        return sync_now(self, SyncTicket(files, ticket.upto_index, ticket.position, ticket.superblock))
 
     monkeypatch.setattr(SyncThread, "sync_now", sync)
 

@@ -17,14 +17,7 @@ from antiphon.errors import Damaged, DataDirectoryLocked, NoSpace, StorageFailed
 from antiphon.journal.format import PAGE, segment_name
 from antiphon.journal.journal import SyncTicket
 from antiphon.journal.ports import Position
-from antiphon.runtime.disk import (
-    QUICK_SECONDS,
-    RESERVE,
-    SLOW_SYNCS_MAX,
-    STALL_SECONDS,
-    FileDisk,
-    SyncThread,
-)
+from antiphon.runtime.disk import RESERVE, RESERVE_BYTES, FileDisk, SyncEnd, SyncThread
 from antiphon.runtime.poison import POISONED
 from tests.journals import Desk, payload_of
 
@@ -267,37 +260,37 @@ def ticket(index: int, *files: str) -> SyncTicket:
 
 
 def test_one_sync_serves_everything_requested_before_it_began(tmp_path: Path) -> None:
-    disk, done = SlowDisk(tmp_path), SimpleQueue[SyncTicket | StorageFailed]()
+    disk, done = SlowDisk(tmp_path), SimpleQueue[SyncEnd]()
     thread = SyncThread(disk, done.put)
     thread.request(ticket(1, "a"))
     assert disk.began.get(timeout=10) == ("a",)
     for index, files in ((2, ("a",)), (3, ("b", "a")), (4, ("c",))):
         thread.request(ticket(index, *files))
     disk.may_go.put(True)
-    assert done.get(timeout=10) == ticket(1, "a")
+    assert done.get(timeout=10).ticket == ticket(1, "a")
     assert disk.began.get(timeout=10) == ("a", "b", "c")
     disk.may_go.put(True)
-    assert done.get(timeout=10) == ticket(4, "a", "b", "c")
+    assert done.get(timeout=10).ticket == ticket(4, "a", "b", "c")
     thread.close()
     disk.close()
 
 
 def test_closing_waits_for_what_was_requested(tmp_path: Path) -> None:
-    disk, done = SlowDisk(tmp_path), SimpleQueue[SyncTicket | StorageFailed]()
+    disk, done = SlowDisk(tmp_path), SimpleQueue[SyncEnd]()
     thread = SyncThread(disk, done.put)
     thread.request(ticket(1, "a"))
     disk.may_go.put(True)
     thread.close()
-    assert done.get_nowait() == ticket(1, "a")
+    assert done.get_nowait().ticket == ticket(1, "a")
     disk.close()
 
 
 def test_a_failure_is_told_once_and_nothing_is_tried_again(tmp_path: Path) -> None:
-    disk, done = SlowDisk(tmp_path), SimpleQueue[SyncTicket | StorageFailed]()
+    disk, done = SlowDisk(tmp_path), SimpleQueue[SyncEnd]()
     thread = SyncThread(disk, done.put)
     thread.request(ticket(1, "a"))
     disk.may_go.put(False)
-    assert isinstance(done.get(timeout=10), StorageFailed)
+    assert isinstance(done.get(timeout=10).failure, StorageFailed)
     thread.request(ticket(2, "a"))
     thread.close()
     assert done.empty() and disk.began.qsize() == 1
@@ -338,39 +331,21 @@ def test_a_new_file_is_all_zeros_with_or_without_the_page_cache(
     disk.close()
 
 
-class Clock:
-    """Stands still but for what a sync takes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = self.takes_s = 0.0
-        monkeypatch.setattr("antiphon.runtime.disk.time.monotonic", lambda: self.now_s)
-        monkeypatch.setattr(os, "fdatasync", self._sync)
-
-    def _sync(self, _: int) -> None:
-        self.now_s += self.takes_s
-
-
-def test_a_disk_is_quick_when_its_last_syncs_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_says_how_long_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FileDisk(tmp_path)
     disk.create("a", PAGE)
     thread = SyncThread(disk, lambda _: None)
-    clock = Clock(monkeypatch)
-
-    def sync(count: int, seconds: float) -> list[bool]:
-        clock.takes_s = seconds
-        found = []
-        for _ in range(count):
-            thread.sync_now(ticket(1, "a"))
-            found.append(thread.is_quick)
-        return found
-
-    assert not thread.is_quick, "nothing is known of it"
-    assert sync(1, 2 * QUICK_SECONDS) == [False]
-    assert sync(1, QUICK_SECONDS / 2) == [True]
-    assert sync(SLOW_SYNCS_MAX, 2 * QUICK_SECONDS) == [True] * (SLOW_SYNCS_MAX - 1) + [False]
-    assert sync(1, QUICK_SECONDS / 2) == [True]
-    # Whoever waited in the loop stood still for so long; once is enough.
-    assert sync(1, STALL_SECONDS) == [False]
-    assert sync(1, QUICK_SECONDS / 2) == [True]
+    now = iter((10, 35))
+    monkeypatch.setattr("antiphon.runtime.disk.time.monotonic_ns", lambda: next(now))
+    assert thread.sync_now(ticket(1, "a")) == SyncEnd(ticket(1, "a"), 25)
     thread.close()
+    disk.close()
+
+
+def test_a_large_file_leaves_a_reserve(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path / "data")
+    free = disk.free_bytes()
+    with pytest.raises(NoSpace, match="in reserve"):
+        disk.create("much", free - RESERVE_BYTES + (1 << 20))
+    assert disk.list_files() == ["LOCK"]
     disk.close()

@@ -10,20 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from antiphon import clock
 from antiphon.bus import effects as bus
+from antiphon.bus.keeper import Keeper, KeeperEffect, KeeperSettings
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import NoSpace, StorageFailed
 from antiphon.ids import Mid
-from antiphon.journal.format import SUPERBLOCK, Settings, checkpoint_numbers
+from antiphon.journal.format import SUPERBLOCK, Settings
 from antiphon.journal.journal import Journal
-from antiphon.journal.ports import Buffer, Location
+from antiphon.journal.ports import Buffer
 from antiphon.message_manager.manager import MessageManager
-from antiphon.runtime import storage as module
 from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.poison import POISONED
-from antiphon.runtime.storage import SYNCED_AT_ONCE_BYTES, ChannelStorage
+from antiphon.runtime.storage import ChannelStorage
 
 LIMIT_S = 60.0
+MUCH = KeeperSettings().in_place_bytes_max + 1
+"""So much is never synced in the loop, however quick the disk is."""
 SMALL = Settings(segment_bytes=1 << 20, order_blocks=16)
 
 
@@ -46,9 +49,9 @@ class Cellar:
         self._news = asyncio.Event()
         self._counter = JournalCounter()
         manager = MessageManager("a", 1, self.journal.payloads)
-        self.storage = ChannelStorage(
-            self.disk, self.journal, found, self._counter, manager, tell=self._tell, fail=self._failed
-        )
+        settings = KeeperSettings(no_space_retry_ns=10_000_000)
+        keeper = Keeper(self.journal, found, self._counter, manager, clock.now_ns(), settings)
+        self.storage = ChannelStorage(self.disk, keeper, tell=self._tell, fail=self._failed)
         monkeypatch.setattr(os, "fdatasync", self._sync)
 
     def _sync(self, _: int) -> None:
@@ -123,24 +126,12 @@ def test_what_is_large_or_comes_behind_it_is_synced_beside_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(cellar: Cellar) -> None:
-        large = cellar.write(SYNCED_AT_ONCE_BYTES + 1)
+        large = cellar.write(MUCH)
         behind = cellar.write()
         assert not {large, behind} & set(cellar.synced)
         await cellar.until_synced(behind)
         assert set(cellar.threads) == {"antiphon-sync"}
         assert cellar.write() in cellar.synced
-
-    play(story, tmp_path, monkeypatch)
-
-
-def test_a_flush_that_nobody_asked_anything_of_does_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story(cellar: Cellar) -> None:
-        cellar.write()
-        told = list(cellar.synced)
-        cellar.storage.flush()
-        assert cellar.synced == told and cellar.threads == ["MainThread"]
 
     play(story, tmp_path, monkeypatch)
 
@@ -180,30 +171,6 @@ def test_a_sync_that_fails_at_the_end_is_as_final_as_any(
     asyncio.run(run())
 
 
-def test_the_file_of_a_checkpoint_is_begun_when_what_was_written_before_it_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story(cellar: Cellar) -> None:
-        cellar.may_sync.clear()
-        large = cellar.write(SYNCED_AT_ONCE_BYTES + 1)
-        cellar.storage.carry_out(bus.WriteCheckpoint(7, b"d" * 16, b"the state", (1,)))
-        cellar.storage.flush()
-        # Whatever the worker thread was given before this is done when this is.
-        cellar.storage.carry_out(bus.ReadCheckpoint(7, 0, 10, 1))
-        reads: list[bus.Event] = []
-        monkeypatch.setattr(cellar.storage, "_tell", lambda event: (reads.append(event), cellar._tell(event)))
-        cellar.storage.carry_out(bus.ReadCheckpoint(7, 0, 10, 1))
-        await cellar.until(lambda: reads)
-        assert not checkpoint_numbers(cellar.disk.list_files()), "its state may refer to what is not durable"
-        assert large not in cellar.synced and not cellar.written
-        cellar.may_sync.set()
-        await cellar.until(lambda: cellar.written)
-        assert large in cellar.synced and cellar.written == [7]
-        assert checkpoint_numbers(cellar.disk.list_files()) == [7]
-
-    play(story, tmp_path, monkeypatch)
-
-
 def test_an_error_in_what_the_loop_calls_ends_the_node_and_nothing_more_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +178,7 @@ def test_an_error_in_what_the_loop_calls_ends_the_node_and_nothing_more_is_told(
 
     async def story(cellar: Cellar) -> None:
         cellar.may_sync.clear()
-        cellar.storage._sync.is_quick = False
+        cellar.storage.keeper._is_quick = False
         index = cellar._counter.next()
         cellar.storage.carry_out(bus.Append(index, bus.SuperblockRecord(7, 0)))
         cellar.storage.flush()
@@ -235,22 +202,16 @@ def test_an_error_in_what_the_loop_calls_ends_the_node_and_nothing_more_is_told(
     play(story, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("where", ["_when_idle", "_try_again", "_flush_slowly"])
-def test_an_error_in_a_timer_ends_the_node(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: ChannelStorage, *args: object) -> None:
+def test_an_error_in_a_timer_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(now_ns: int) -> list[KeeperEffect]:
         raise KeyError("a bug")
 
     async def story(cellar: Cellar) -> None:
-        monkeypatch.setattr(ChannelStorage, where, fail)
-        if where != "_when_idle":
-            cellar.storage._note_space(NoSpace("there is no room for a segment"))
+        monkeypatch.setattr(cellar.storage.keeper, "tick", fail)
         cellar.write()
         await cellar.until(lambda: cellar.failures)
         assert isinstance(cellar.failures[0], KeyError)
 
-    monkeypatch.setattr(module, "NO_SPACE_RETRY_SECONDS", 0.01)
     play(story, tmp_path, monkeypatch)
 
 
@@ -281,28 +242,9 @@ def test_an_error_in_the_sync_thread_that_nobody_expected_ends_the_node(
                 raise KeyError("a bug")
 
         monkeypatch.setattr(cellar.disk, "sync", fail)
-        # So much is never synced in the loop, however quick the disk is.
-        index = cellar.write(SYNCED_AT_ONCE_BYTES + 1)
+        index = cellar.write(MUCH)
         await cellar.until(lambda: cellar.failures)
         assert isinstance(cellar.failures[0], StorageFailed)
         assert index not in cellar.synced
-
-    play(story, tmp_path, monkeypatch)
-
-
-def test_a_record_that_could_not_be_moved_takes_no_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A checkpoint waits for all indexes that were given: one without a record would never be durable."""
-
-    async def story(cellar: Cellar) -> None:
-        place = Location(1, 8, 8, 8)
-        monkeypatch.setattr(cellar.journal, "sparse_segments", lambda live, below: [1])
-        monkeypatch.setattr(cellar.storage._manager, "records_in", lambda segment: [place])
-        monkeypatch.setattr(cellar.storage._manager, "damaged", lambda place, error: None)
-        cellar.storage.carry_out(bus.ReleaseSpace(0))
-        cellar.storage.flush()
-        cellar.storage.carry_out(bus.WriteCheckpoint(7, b"d" * 16, b"the state", ()))
-        await cellar.until(lambda: cellar.written)
 
     play(story, tmp_path, monkeypatch)

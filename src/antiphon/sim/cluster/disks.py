@@ -70,6 +70,7 @@ class Opened(Protocol):
         application: Tally,
         tell: Callable[[bus.Event], None],
         later: Callable[[int, Callable[[], None]], None],
+        stand_still: Callable[[int], None],
     ) -> Storage:
         """Write for this life from now on."""
 
@@ -234,6 +235,7 @@ class RecordsFound:
         application: Tally,
         tell: Callable[[bus.Event], None],
         later: Callable[[int, Callable[[], None]], None],
+        stand_still: Callable[[int], None],
     ) -> RecordStorage:
         return RecordStorage(self._disk, self, counter, tell, later)
 
@@ -381,6 +383,7 @@ class JournalFound:
         application: Tally,
         tell: Callable[[bus.Event], None],
         later: Callable[[int, Callable[[], None]], None],
+        stand_still: Callable[[int], None],
     ) -> ChannelStorage:
         disk = self._disk
         return ChannelStorage(
@@ -394,4 +397,5 @@ class JournalFound:
             disk.watch,
             tell,
             later,
+            stand_still,
         )

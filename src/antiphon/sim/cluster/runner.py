@@ -169,7 +169,11 @@ class BusRunner:
             machines.on_restored = self._on_restored
             life = self.life
             self._storage = opened.serve(
-                counter, application, self._tell, lambda delay, action: self._later(life, delay, action)
+                counter,
+                application,
+                self._tell,
+                lambda delay, action: self._later(life, delay, action),
+                self._stand_still,
             )
             hall.watch.on_started(node, image, application.applied)
             if replica.is_amnesiac:
@@ -251,6 +255,10 @@ class BusRunner:
                 self._step_timer.cancel()
                 self._step_timer = None
                 self._plan_step()
+
+    def _stand_still(self, duration_ns: int) -> None:
+        """The process waits for its disk, from its next step on."""
+        self._paused_until_ns = max(self._paused_until_ns, self.hall.world.now_ns + duration_ns)
 
     def wake(self) -> None:
         """Look at the clock."""

@@ -424,10 +424,11 @@ class ManagerRunner(TierRunner):
             started.journal,
             started.found,
             started.counter,
-            started.keeper,
+            started.referrer,
             self.quarter.watch,
             tell=self._tell,
             later=lambda delay_ns, action: self._later(life, delay_ns, action),
+            stand_still=self.pause,
         )
         self._started = started
         self._live(started.node, identity)

@@ -38,7 +38,7 @@ class Stage:
         def later(delay_ns: int, action: Callable[[], None]) -> None:
             self.world.after(delay_ns, lambda: action() if life == self.life else None)
 
-        return self.opened.serve(JournalCounter(), Tally(1), self.told.append, later)
+        return self.opened.serve(JournalCounter(), Tally(1), self.told.append, later, lambda _: None)
 
     def write(self, *records: DataRecord | OrderRecord | SuperblockRecord) -> None:
         for record in records:

@@ -1,0 +1,595 @@
+"""Keeper: has the journal written as the roles of a channel ask, and says what is durable.
+
+Where it sits
+    node  ->  Append, WriteCheckpoint, ReleaseSpace …  ->  KEEPER  ->  journal
+    KEEPER  ->  Sync, Do, Tell  ->  runtime or simulator  ->  synced, done, tick  ->  KEEPER
+
+What it promises
+    K1  Records reach the journal in index order, also when the disk is full for a while: then records wait
+        here, nothing behind them is written, and no role is told that they are durable.
+    K2  The file of a checkpoint is begun when every record before it is durable, and the checkpoint is
+        reported when its file is. A checkpoint that another node fetches stays as long as the bus says.
+    K3  After a failure nothing is written and nothing is told.
+    K4  A segment that was freed is used again or removed, also when nothing is written any more; and as long
+        as checkpoints would free segments, the bus knows (`SpaceHeld`).
+    K5  Room is low as soon as there is no segment for what comes after the present one, and tight when half
+        of the present one is used. Both are told, so that publishing stops while acknowledgements and
+        checkpoints still have room.
+    K6  A sync is awaited in place only if it covers few bytes, the last syncs were quick, and no other sync
+        is under way.
+
+What it leaves to others
+    Carrying out: one sync at a time, where all tickets that wait are merged into the next; and one worker
+    that does the work of `Do` in the order in which it was asked for. Bytes and their places are the
+    journal's; what may be forgotten is the bus's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from antiphon.bus import effects as bus
+from antiphon.bus.ports import JournalCounter
+from antiphon.errors import Damaged, NoSpace
+from antiphon.journal.checkpoint_line import CheckpointLine
+from antiphon.journal.checkpoints import Checkpoint
+from antiphon.journal.chores import Chore
+from antiphon.journal.journal import Journal, SyncTicket
+from antiphon.journal.ports import Referrer
+from antiphon.journal.recovery import Recovered
+
+_MS_NS: Final = 1_000_000
+
+TIGHT_BELOW: Final = 0.5
+SPARSE_BELOW: Final = 0.25
+"""A segment of which less than a quarter is live is emptied by copying, so that one stuck message does not
+pin gigabytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperSettings:
+    """Times and sizes by which a keeper decides."""
+
+    # After so long without writes the journal notes how far it was synced, so that damage to the last records
+    # can be told from a torn write.
+    idle_ns: int = 50 * _MS_NS
+    # So often the keeper looks for segments that are not needed any more, also if nothing is written.
+    pulse_ns: int = 1_000 * _MS_NS
+    no_space_retry_ns: int = 1_000 * _MS_NS
+    low_flush_ns: int = 10 * _MS_NS
+    # More bytes than this are synced beside the loop, however quick the disk is: the loop has other work.
+    in_place_bytes_max: int = 64 << 10
+    # A disk that syncs within this time is quicker than the way to another thread and back.
+    quick_ns: int = 2 * _MS_NS
+    # After so many slower syncs in a row a disk is no longer quick: a thread that had to wait for a core says
+    # nothing about the disk.
+    slow_syncs_max: int = 16
+    # Nor after one sync like that: a node that stands still so often misses its heartbeats.
+    stall_ns: int = 100 * _MS_NS
+    # So much is copied per checkpoint at most, so that copying is never felt.
+    relocated_bytes_max: int = 16 << 20
+
+
+# --- work for the worker thread --------------------------------------------------------------------
+
+
+class CheckpointFile:
+    """Writes the file of a checkpoint."""
+
+    def __init__(self, journal: Journal, wanted: bus.WriteCheckpoint) -> None:
+        self._journal = journal
+        self.wanted = wanted
+        self.is_written = False
+
+    def run(self) -> None:
+        """Blocking."""
+        wanted = self.wanted
+        try:
+            self._journal.write_checkpoint(wanted.n, wanted.digest, wanted.state, wanted.segments)
+        except NoSpace:
+            return
+        self.is_written = True
+
+
+class _OpenCheckpoint:
+    """The checkpoint that is being fetched, read and verified once for all its pieces; of the worker."""
+
+    read: Checkpoint | None = None
+
+
+class CheckpointPiece:
+    """Reads a piece of a checkpoint for another node."""
+
+    def __init__(self, journal: Journal, asked: bus.ReadCheckpoint, opened: _OpenCheckpoint) -> None:
+        self._journal = journal
+        self._asked = asked
+        self._opened = opened
+        self.problem = ""
+        self.answer = bus.CheckpointRead(asked.n, asked.offset, None, asked.to)
+
+    def run(self) -> None:
+        """Blocking."""
+        asked, opened = self._asked, self._opened
+        if opened.read is None or opened.read.n != asked.n:
+            try:
+                opened.read = self._journal.read_checkpoint(asked.n)
+            except Damaged as error:
+                self.problem = str(error)
+                return
+        piece = memoryview(opened.read.state)[asked.offset : asked.offset + asked.length]
+        self.answer = bus.CheckpointRead(asked.n, asked.offset, piece, asked.to)
+
+
+class CheckpointClosed:
+    """No checkpoint is fetched any more: the one that was read for it may go."""
+
+    def __init__(self, opened: _OpenCheckpoint) -> None:
+        self._opened = opened
+
+    def run(self) -> None:
+        """Quick, but behind the last piece."""
+        self._opened.read = None
+
+
+class CheckpointsDropped:
+    """Removes the files of checkpoints below a number."""
+
+    def __init__(self, journal: Journal, before: int) -> None:
+        self._journal = journal
+        self._before = before
+        self.dropped = 0
+
+    def run(self) -> None:
+        """Blocking."""
+        self.dropped = self._journal.drop_checkpoints_before(self._before)
+
+
+Work = Chore | CheckpointFile | CheckpointPiece | CheckpointClosed | CheckpointsDropped
+
+
+# --- effects ---------------------------------------------------------------------------------------
+
+
+class Sync(NamedTuple):
+    """Sync the files of the ticket, then call `synced`; in place, or beside the loop behind other syncs."""
+
+    ticket: SyncTicket
+    is_in_place: bool
+
+
+class Do(NamedTuple):
+    """Have the worker `run` this behind all other work, then call `done`."""
+
+    work: Work
+
+
+class Tell(NamedTuple):
+    """Tell the node."""
+
+    event: bus.Event
+
+
+class Log(NamedTuple):
+    """Tell the operator."""
+
+    is_error: bool
+    text: str
+
+
+KeeperEffect = Sync | Do | Tell | Log
+
+
+class Keeper:
+    """The journal of one channel, in one life of a node."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        found: Recovered,
+        counter: JournalCounter,
+        referrer: Referrer,
+        now_ns: int,
+        settings: KeeperSettings | None = None,
+    ) -> None:
+        self._journal = journal
+        self._counter = counter
+        self._referrer = referrer
+        self._settings = settings or KeeperSettings()
+        self._now_ns = now_ns
+        self._out: list[KeeperEffect] = []
+        self._is_asked = True
+        self.is_over = False
+        # Records that are appended when the step is over, for a run of envelopes takes one call.
+        self._gathered: list[bus.Append] = []
+        self._waiting_for_space: deque[bus.Append] = deque()
+        self._low: NoSpace | None = None
+        self._is_tight = False
+        self._durable_index = 0
+        self._syncs_under_way: deque[SyncTicket] = deque()
+        self._is_quick = False
+        self._slow_syncs = 0
+        self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine(found.checkpoint_segments)
+        self._base = 0
+        self._base_to_release: int | None = None
+        # Damaged records that have come from another node.
+        self._mends: list[bus.Mend] = []
+        # Checkpoints from this number on are being fetched by another node; 0 if none is.
+        self._held_from = 0
+        self._opened = _OpenCheckpoint()
+        # Does the journal hold segments that checkpoints would free?
+        self._holds_space = False
+        self._idle_index = 0
+        self._idle_at_ns: int | None = None
+        self._slow_flush_at_ns: int | None = None
+        self._retry_at_ns: int | None = None
+        self._pulse_at_ns = now_ns + self._settings.pulse_ns
+
+    @property
+    def is_full(self) -> bool:
+        """Is the disk full, so that records wait here?"""
+        return bool(self._waiting_for_space)
+
+    @property
+    def is_asked(self) -> bool:
+        """Was anything asked for since the last flush?"""
+        return self._is_asked
+
+    def next_deadline_ns(self) -> int:
+        """When `tick` must be called at the latest."""
+        others = (self._idle_at_ns, self._slow_flush_at_ns, self._retry_at_ns)
+        return min([self._pulse_at_ns, *[at for at in others if at is not None]])
+
+    # --- events ------------------------------------------------------------------------------------
+
+    def take(self, effect: bus.Effect) -> None:
+        """A machine of the channel asks something of the disk; it begins with the next `flush`."""
+        self._is_asked = True
+        if type(effect) is bus.Append:
+            self._gathered.append(effect)
+            return
+        match effect:
+            case bus.WriteCheckpoint():
+                self._checkpoints.ask(effect, self._counter.last)
+                self._begin_checkpoints()
+                self._look_again()
+            case bus.ReadCheckpoint():
+                self._out.append(Do(CheckpointPiece(self._journal, effect, self._opened)))
+            case bus.HoldCheckpoints(n=n):
+                self._hold(n)
+            case bus.Mend():
+                self._mends.append(effect)
+            case bus.ReleaseSpace(base=base):
+                # Later in this step records may follow that have their index already; a record that is copied
+                # when space is released gets its index when all of them are written.
+                self._base_to_release = base
+            case bus.Alarm(text=text):
+                self._out.append(Log(True, text))
+            case _:
+                raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
+
+    def flush(self, now_ns: int) -> list[KeeperEffect]:
+        """The step of the node is over: write what it gathered, and have it synced."""
+        self._now_ns = now_ns
+        if self._is_asked:
+            self._flush()
+        return self._effects()
+
+    def synced(self, now_ns: int, ticket: SyncTicket, took_ns: int) -> list[KeeperEffect]:
+        """The files of this ticket, and of all before it, are synced."""
+        self._now_ns = now_ns
+        if self.is_over:
+            return []
+        self._judge_disk(took_ns)
+        journal = self._journal
+        journal.synced(ticket)
+        under_way = self._syncs_under_way
+        while under_way and _covers(ticket, under_way[0]):
+            under_way.popleft()
+        self._durable_index = ticket.upto_index
+        self._out.append(Tell(bus.Synced(ticket.upto_index)))
+        self._begin_checkpoints()
+        # A superblock or a new segment may have waited for this sync.
+        self._flush_journal()
+        self._do_chore_if_room()
+        if self._idle_at_ns is None:
+            self._plan_idle()
+        return self._effects()
+
+    def done(self, now_ns: int, work: Work) -> list[KeeperEffect]:
+        """The worker is through with this."""
+        self._now_ns = now_ns
+        if self.is_over:
+            return []
+        match work:
+            case Chore():
+                self._journal.chore_done(work)
+                if work.number is not None:
+                    self._note_space(work.no_space)
+                if work.no_space is None:
+                    # What was freed meanwhile.
+                    self._do_chore()
+            case CheckpointFile(wanted=wanted, is_written=True):
+                self._checkpoints.written(wanted.n)
+                self._out.append(Tell(bus.CheckpointWritten(wanted.n)))
+            case CheckpointFile(wanted=wanted):
+                # Nothing is lost without it. The bus tries again, for the space it would free is needed.
+                self._out.append(Tell(bus.CheckpointFailed(wanted.n)))
+            case CheckpointPiece(answer=answer, problem=problem):
+                if problem:
+                    self._out.append(Log(True, problem))
+                self._out.append(Tell(answer))
+            case CheckpointClosed() | CheckpointsDropped():
+                pass
+        return self._effects()
+
+    def tick(self, now_ns: int) -> list[KeeperEffect]:
+        """Time has passed."""
+        self._now_ns = now_ns
+        if self.is_over:
+            return []
+        if self._slow_flush_at_ns is not None and self._slow_flush_at_ns <= now_ns:
+            self._slow_flush_at_ns = None
+            self._request(self._journal.flush())
+        if self._idle_at_ns is not None and self._idle_at_ns <= now_ns:
+            self._when_idle()
+        if self._retry_at_ns is not None and self._retry_at_ns <= now_ns:
+            self._retry_at_ns = None
+            self._try_again()
+        if self._pulse_at_ns <= now_ns:
+            self._pulse()
+        return self._effects()
+
+    def fail(self, text: str) -> None:
+        """A write or a sync failed, or there is a bug: nothing more is accepted (K3)."""
+        self.is_over = True
+        self._journal.failed(text)
+
+    def close(self) -> None:
+        """All syncs that were asked for have ended: sync the rest, note an orderly end. Blocking."""
+        self.is_over = True
+        while self._syncs_under_way:
+            self._journal.synced(self._syncs_under_way.popleft())
+        self._journal.close()
+
+    def _effects(self) -> list[KeeperEffect]:
+        effects, self._out = self._out, []
+        return effects
+
+    # --- records -----------------------------------------------------------------------------------
+
+    def _append_gathered(self) -> None:
+        appends, self._gathered = self._gathered, []
+        at, total = 0, len(appends)
+        while at < total and not self._waiting_for_space:
+            end = at
+            while end < total and type(appends[end].record) is bus.DataRecord:
+                end += 1
+            if end - at > 1:
+                run = appends[at:end]
+                indexes, rows = [one[0] for one in run], [one[1] for one in run]
+                at += self._journal.append_envelopes(indexes, rows)  # type: ignore[arg-type]
+            if at < end or end < total:
+                # Another kind of record, or the first for which there was no room.
+                self._append(appends[at])
+                at += 1
+        self._waiting_for_space += appends[at:]
+
+    def _append(self, effect: bus.Append) -> None:
+        try:
+            self._write(effect)
+        except NoSpace as error:
+            self._waiting_for_space.append(effect)
+            self._note_space(error)
+
+    def _write(self, effect: bus.Append) -> None:
+        index, record = effect
+        journal = self._journal
+        if type(record) is bus.DataRecord:
+            journal.append_data(index, *record)
+            return
+        match record:
+            case bus.OrderRecord(body, highest, pinned):
+                journal.append_order(index, body, highest, pinned=pinned)
+            case bus.SuperblockRecord(promised, epoch_claimed):
+                journal.append_superblock(index, promised, epoch_claimed)
+            case bus.CopyRecord(mid, ts, count, digest, payload):
+                journal.append_copy(index, mid, ts, count, digest, payload)
+
+    # --- room (K5) ---------------------------------------------------------------------------------
+
+    def _note_space(self, missing: NoSpace | None) -> None:
+        """Whether there was room for the next segment."""
+        if missing is None:
+            if self._low is not None and not self._waiting_for_space:
+                self._low, self._is_tight = None, False
+                self._out.append(Log(False, "there is room on the disk again"))
+                self._out.append(Tell(bus.SpaceChanged(False)))
+            return
+        if self._low is None:
+            self._out.append(Log(True, f"{missing}; nothing more is published until there is room"))
+            self._plan_retry()
+        self._low = missing
+        self._tell_low()
+
+    def _tell_low(self) -> None:
+        assert self._low is not None, "room was told to be low that is not"
+        self._is_tight = self.is_full or self._journal.room < TIGHT_BELOW
+        self._out.append(Tell(bus.SpaceChanged(True, self._is_tight, self._low.text, self.is_full)))
+
+    def _plan_retry(self) -> None:
+        self._retry_at_ns = self._now_ns + self._settings.no_space_retry_ns
+
+    def _try_again(self) -> None:
+        """Look for room once in a while; each time the bus looks for what it does not need."""
+        if self._low is None:
+            return
+        try:
+            while self._waiting_for_space:
+                self._write(self._waiting_for_space[0])
+                self._waiting_for_space.popleft()
+        except NoSpace as error:
+            self._low = error
+        self._flush()
+        if self._journal.has_spare:
+            self._note_space(None)
+        if self._low is not None:
+            self._tell_low()
+            self._plan_retry()
+            self._do_chore()
+
+    # --- flushing and syncing ----------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._is_asked = False
+        if self._gathered:
+            self._append_gathered()
+        if self._base_to_release is not None:
+            base, self._base_to_release = self._base_to_release, None
+            self._release(base)
+        if self._mends:
+            self._mend()
+        self._flush_journal()
+        if self._low is None:
+            if self._journal.needs_spare():
+                self._do_chore()
+        elif not self._is_tight and self._journal.room < TIGHT_BELOW:
+            self._tell_low()
+
+    def _flush_journal(self) -> None:
+        """At once; or when room is low, seldom, for every flush takes a page of the order."""
+        if self._low is None:
+            self._request(self._journal.flush())
+        elif self._slow_flush_at_ns is None:
+            self._slow_flush_at_ns = self._now_ns + self._settings.low_flush_ns
+
+    def _request(self, ticket: SyncTicket | None) -> None:
+        if ticket is None:
+            return
+        # Two hand-overs between threads cost more than a quick sync, and what arrives meanwhile is taken
+        # together (K6).
+        is_little = self._journal.unsynced_bytes <= self._settings.in_place_bytes_max
+        is_in_place = self._is_quick and is_little and not self._syncs_under_way
+        self._syncs_under_way.append(ticket)
+        self._out.append(Sync(ticket, is_in_place))
+
+    def _judge_disk(self, took_ns: int) -> None:
+        settings = self._settings
+        if took_ns < settings.quick_ns:
+            self._slow_syncs, self._is_quick = 0, True
+        else:
+            self._slow_syncs += 1
+            is_bearable = took_ns < settings.stall_ns and self._slow_syncs < settings.slow_syncs_max
+            self._is_quick = self._is_quick and is_bearable
+
+    def _plan_idle(self) -> None:
+        self._idle_index = self._durable_index
+        self._idle_at_ns = self._now_ns + self._settings.idle_ns
+
+    def _when_idle(self) -> None:
+        self._idle_at_ns = None
+        if self._durable_index != self._idle_index:
+            self._plan_idle()
+        else:
+            self._request(self._journal.mark())
+
+    # --- segments (K4) -----------------------------------------------------------------------------
+
+    def _do_chore_if_room(self) -> None:
+        if self._low is None or self._journal.can_recycle:
+            self._do_chore()
+
+    def _do_chore(self) -> None:
+        chore = self._journal.chore()
+        if chore is not None:
+            self._out.append(Do(chore))
+
+    def _pulse(self) -> None:
+        self._pulse_at_ns = self._now_ns + self._settings.pulse_ns
+        self._look_for_held_space()
+        self._journal.tidy()
+        self._do_chore_if_room()
+
+    def _look_again(self) -> None:
+        """Checkpoints were taken, or have freed something: the bus takes no more of them than are needed."""
+        if self._holds_space:
+            self._look_for_held_space()
+
+    def _look_for_held_space(self) -> None:
+        # What another node is fetching stays, whatever is checkpointed.
+        holds = not self._held_from and self._journal.holds_space(
+            self._base, self._referrer.live_bytes_by_segment()
+        )
+        if holds != self._holds_space:
+            self._holds_space = holds
+            self._out.append(Tell(bus.SpaceHeld(holds)))
+
+    # --- checkpoints and what they free (K2) -------------------------------------------------------
+
+    def _begin_checkpoints(self) -> None:
+        for wanted in self._checkpoints.due(self._durable_index):
+            self._out.append(Do(CheckpointFile(self._journal, wanted)))
+
+    def _hold(self, n: int) -> None:
+        self._held_from = n
+        if not n:
+            self._out.append(Do(CheckpointClosed(self._opened)))
+        if self._base:
+            # What was kept for another node may go now.
+            self._base_to_release = self._base
+
+    def _release(self, base: int) -> None:
+        journal = self._journal
+        self._base = base
+        journal.payloads.forget_through(base)
+        oldest = min(base, self._held_from or base)
+        referenced = self._checkpoints.release(oldest)
+        self._out.append(Do(CheckpointsDropped(journal, oldest)))
+        live = self._referrer.live_bytes_by_segment()
+        journal.release(base, self._needed(referenced, live))
+        self._empty_sparse_segments(live)
+        self._look_again()
+
+    def _needed(self, referenced: set[int], live: dict[int, int]) -> set[int]:
+        """The segments that checkpoints refer to, and those that the state in memory refers to."""
+        return referenced.union(live)
+
+    def _empty_sparse_segments(self, live: dict[int, int]) -> None:
+        budget = self._settings.relocated_bytes_max
+        for segment in self._journal.sparse_segments(live, SPARSE_BELOW):
+            budget -= live.get(segment, 0)
+            if budget < 0 or self.is_full:
+                return
+            for location in self._referrer.records_in(segment):
+                try:
+                    moved = self._journal.relocate(self._counter.last + 1, location)
+                except NoSpace:
+                    # It was only about saving space; the record stays where it is.
+                    return
+                except Damaged as error:
+                    self._referrer.damaged(location, error)
+                    continue
+                # Not before: an index without a record would not be durable until another follows.
+                self._counter.next()
+                self._referrer.relocated(location, moved)
+
+    def _mend(self) -> None:
+        """Behind all records that have an index, like a record that is copied to save space."""
+        mends, self._mends = self._mends, []
+        for mend in mends:
+            if self.is_full:
+                return
+            record = mend.record
+            facts = (record.mid, record.ts, record.count, record.digest, record.payload)
+            try:
+                moved = self._journal.append_mended(self._counter.last + 1, *facts)
+            except NoSpace:
+                # The record is asked for again.
+                return
+            self._counter.next()
+            self._referrer.relocated(mend.place, moved)
+
+
+def _covers(done: SyncTicket, requested: SyncTicket) -> bool:
+    return requested.position <= done.position and requested.superblock <= done.superblock
