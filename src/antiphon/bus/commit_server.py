@@ -432,7 +432,9 @@ class CommitServer:
         self._learn_committed(beat.epoch, beat.committed_upto)
         if self.status in _NO_VOTE:
             return
-        out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce, self._holds_space)))
+        # A server that does not follow yet takes no checkpoint, and would use up the marks that are for it.
+        holds_space = self._holds_space and self.log_epoch == beat.epoch
+        out.append(Send(sender, m.HeartbeatAck(beat.epoch, beat.nonce, holds_space)))
         self._say_base(out)
         if beat.epoch > self.log_epoch and now_ns - self._needed_at >= self._config.retransmit_ms * MS:
             # This sequencer leads, and nothing of its log has reached us. Without traffic nobody else would

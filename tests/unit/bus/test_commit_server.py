@@ -204,6 +204,14 @@ def test_the_answer_to_a_heartbeat_says_whether_the_journal_holds_what_checkpoin
         assert booth.hear(m.Heartbeat(OLD, 1, 0, 9, 0, True), 1) == [Send(1, m.HeartbeatAck(OLD, 9, is_held))]
 
 
+def test_a_server_that_does_not_follow_yet_calls_for_no_checkpoint() -> None:
+    """It takes none, and the sequencer gives only a few without new data: they were used up in vain."""
+    booth = Booth(last=1)
+    booth.step(SpaceHeld(True))
+    beat = m.Heartbeat(NEW, 1, 0, 9, 0, True)
+    assert m.HeartbeatAck(NEW, 9, False) in [one.message for one in booth.hear(beat, 3) if type(one) is Send]
+
+
 def test_a_candidate_is_encouraged_only_when_no_heartbeat_was_heard_for_long() -> None:
     booth = Booth(last=1, suspicion_ms=500)
     booth.hear(m.Heartbeat(OLD, 1, 0, 9, 0, True), 1)
