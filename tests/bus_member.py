@@ -38,7 +38,7 @@ from typing import IO, Any, NamedTuple
 from antiphon import clock
 from antiphon.bus import effects as bus
 from antiphon.bus.checkpoint_server import CheckpointState
-from antiphon.bus.codec import NO_DISK
+from antiphon.bus.codec import NO_DISK, Header
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.keeper import Keeper
 from antiphon.bus.messages import EntryKind
@@ -239,8 +239,10 @@ class BusMember:
             )
             otherwise = self.storage.carry_out
         self.station.producer.window_bytes_max = self._transport.window_bytes
-        self.port = BusPort(self._transport, settings.node, settings.run_id, runner.take)
-        carry_out = self.port.join(settings.group, self._disk_id, otherwise)
+        group = settings.group
+        header = Header(channel, group.config_id, settings.node, settings.run_id, self._disk_id)
+        self.port = BusPort(self._transport, header, runner.take, otherwise)
+        carry_out = self.port.carry_out
         desk = self.desk
 
         def carry_out_all(effects: Any) -> None:

@@ -547,13 +547,9 @@ class Keeper:
         referenced = self._checkpoints.release(oldest)
         self._out.append(Do(CheckpointsDropped(journal, oldest)))
         live = self._referrer.live_bytes_by_segment()
-        journal.release(base, self._needed(referenced, live))
+        journal.release(base, referenced.union(live))
         self._empty_sparse_segments(live)
         self._look_again()
-
-    def _needed(self, referenced: set[int], live: dict[int, int]) -> set[int]:
-        """The segments that checkpoints refer to, and those that the state in memory refers to."""
-        return referenced.union(live)
 
     def _empty_sparse_segments(self, live: dict[int, int]) -> None:
         budget = self._settings.relocated_bytes_max

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from antiphon.bus import effects as bus
-from antiphon.bus.codec import NO_DISK
+from antiphon.bus.codec import NO_DISK, Header
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import AdminAnswer, AdminAsk
 from antiphon.cluster.agreement import HISTORY_QUESTION, Agreement
 from antiphon.node import InChannel
-from antiphon.runtime.bus_port import BusPort, CarryOut
+from antiphon.runtime.bus_port import BusPort
 from antiphon.transport.interface import Transport
 
 ASK_SECONDS: Final = 0.05
@@ -36,6 +36,10 @@ class Line:
     # Who else takes part, with their names.
     others: Mapping[int, str]
 
+    def header(self, node: int, disk_id: bytes = NO_DISK) -> Header:
+        """What stands in front of every message of ours."""
+        return Header(self.group.group, self.group.config_id, node, self.run_id, disk_id)
+
 
 class _Asker:
     """All that is said while a node asks."""
@@ -46,13 +50,13 @@ class _Asker:
         self._questions = {_CONFIG: agreement.question}
         if agreement.unsettled:
             self._questions[_HISTORY] = HISTORY_QUESTION
-        self._lines: list[tuple[Line, BusPort, CarryOut]] = []
-        self._carry_out: dict[str, CarryOut] = {}
-        for line in lines:
-            port = BusPort(line.transport, agreement.card.number, line.run_id, self._take)
-            carry_out = port.join(line.group, NO_DISK, lambda effect: None)
-            self._carry_out[line.group.group] = carry_out
-            self._lines.append((line, port, carry_out))
+        self._lines = lines
+        self._ports = {
+            line.group.group: BusPort(
+                line.transport, line.header(agreement.card.number), self._take, lambda effect: None
+            )
+            for line in lines
+        }
 
     @property
     def unheard(self) -> set[int]:
@@ -68,7 +72,7 @@ class _Asker:
         return since_s < max(seconds, PATIENT_SECONDS) and any(map(self._is_there, missing))
 
     def _is_there(self, node: int) -> bool:
-        for line, _, _ in self._lines:
+        for line in self._lines:
             counters = line.transport.counters().get(node)
             if counters is not None and counters.frames:
                 return True
@@ -77,11 +81,12 @@ class _Asker:
     def ask(self) -> None:
         """Ask everybody who has not answered, each by one way."""
         left = self.unheard
-        for line, port, carry_out in self._lines:
+        for line in self._lines:
+            port = self._ports[line.group.group]
             for node in sorted(left.intersection(line.others)):
                 left.remove(node)
                 for request, question in self._questions.items():
-                    carry_out(bus.Send(node, AdminAsk(request, question)))
+                    port.carry_out(bus.Send(node, AdminAsk(request, question)))
             port.flush()
 
     def _take(self, events: list[InChannel]) -> None:
@@ -92,7 +97,9 @@ class _Asker:
                 self.changed.set()
                 if answer is not None:
                     said = AdminAnswer(message.request, self.agreement.card.name, answer)
-                    self._carry_out[channel](bus.Send(event.sender, said))
+                    port = self._ports[channel]
+                    port.carry_out(bus.Send(event.sender, said))
+                    port.flush()
             elif isinstance(message, AdminAnswer):
                 self._hear(event.sender, message)
 

@@ -33,7 +33,6 @@ from typing import Any, Final
 
 from antiphon import clock
 from antiphon.bus import effects as bus
-from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
 from antiphon.cluster.agreement import Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
@@ -55,7 +54,6 @@ from antiphon.runtime.cluster_data import (
 )
 from antiphon.runtime.disk import FileDisk
 from antiphon.runtime.embedded import stop_signal
-from antiphon.runtime.late_words import LateWords
 from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.network import ClientPort
@@ -87,9 +85,6 @@ one can cost messages, so that no voter may be unheard."""
 CHANNELS_SECONDS: Final = 10.0
 
 LOOK_SECONDS: Final = 0.1
-SPARE_SECONDS: Final = 0.005
-"""How long a replica of which the others have no need may leave lying what arrives. If another one fails and
-nobody has noticed yet, this is what an envelope takes longer, twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,19 +263,22 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     channel = started.channel
     keeper = started.make_keeper(clock.now_ns())
     storage = ChannelStorage(disk, keeper, tell=partial(runner.tell, channel), fail=runner.fail)
-    call_later = asyncio.get_running_loop().call_later
-    late = LateWords(line.transport, life.spec.peers(line.group.group), life.node.number, call_later)
-    port = BusPort(line.transport, life.node.number, line.run_id, runner.take, late)
-    carry_out = port.join(line.group, started.found.disk_id, storage.carry_out)
+    port = BusPort(
+        line.transport,
+        line.header(life.node.number, started.found.disk_id),
+        runner.take,
+        storage.carry_out,
+        peers=life.spec.peers(channel),
+        is_spare=started.replica.is_spare,
+    )
     started.node.channels[channel].producer.window_bytes_max = line.transport.window_bytes
     with _until_failure(runner, storage.abandon):
         # First the network, then the disk: they work at the same time.
         flushes = [port.flush, storage.flush]
-        runner.begin_in({channel: carry_out}, flushes, _NoClients(), [line.transport.look])
+        runner.begin_in({channel: port.carry_out}, flushes, _NoClients(), [line.transport.look])
         started.node.standing.is_established = True
         collect_seldom()
         life.announce(_ready(life, {}))
-        _look_whether_spare(line, started.node)
         _look_for_notices(life, started.node)
         await _until_stop(life, runner)
         log.info("stopping")
@@ -289,14 +287,6 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
     runner.end()
     storage.close()
     return 0
-
-
-def _look_whether_spare(line: Line, node: Node) -> None:
-    """Now and then: a replica for which nobody waits takes what arrives together, with one sync for all."""
-    for parts in node.channels.values():
-        is_spare = parts.replica is not None and parts.replica.is_spare(clock.now_ns())
-        line.transport.gather_seconds = SPARE_SECONDS if is_spare else 0.0
-    asyncio.get_running_loop().call_later(LOOK_SECONDS, _look_whether_spare, line, node)
 
 
 def _look_for_notices(life: _Life, node: Node) -> None:
@@ -348,8 +338,8 @@ async def _serve_clients(life: _Life) -> int:
     carry_out: dict[str, Callable[[bus.Effect], None]] = {}
     flushes: list[Callable[[], None]] = []
     for line in life.lines:
-        port = BusPort(line.transport, life.node.number, line.run_id, runner.take)
-        carry_out[line.group.group] = port.join(line.group, NO_DISK, _no_disk)
+        port = BusPort(line.transport, line.header(life.node.number), runner.take, _no_disk)
+        carry_out[line.group.group] = port.carry_out
         node.channels[line.group.group].producer.window_bytes_max = line.transport.window_bytes
         flushes.append(port.flush)
     with _until_failure(runner, lambda: None):

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from antiphon.bus import messages as m
-from antiphon.bus.codec import NO_DISK
-from antiphon.bus.effects import Send
+from antiphon.bus.effects import Effect, Send
 from antiphon.bus.messages import AdminAnswer, AdminAsk
 from antiphon.cluster.agreement import Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
@@ -71,8 +70,13 @@ class Stage:
                     said = AdminAnswer(event.message.request, name, json.dumps(answer))
                     carry_out(Send(event.sender, said))
 
-        port = BusPort(line.transport, SPEC.node(name).number, line.run_id, take)
-        carry_out = port.join(line.group, NO_DISK, lambda effect: None)
+        header = line.header(SPEC.node(name).number)
+        port = BusPort(line.transport, header, take, lambda effect: None)
+
+        def carry_out(effect: Effect) -> None:
+            port.carry_out(effect)
+            port.flush()
+
         return carry_out
 
 

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.codec import VERSION, decode, encode
+from antiphon.bus.codec import VERSION, Header, decode, encode
 from antiphon.bus.effects import Alarm, Effect, Multicast, Received, Reconfigured, Send
 from antiphon.bus.group import GroupConfig
+from antiphon.cluster.topology import LANES, Role
 from antiphon.ids import Mid
 from antiphon.node import InChannel
 from antiphon.runtime.bus_port import BusPort, CarryOut
@@ -34,6 +35,7 @@ class NotingTransport:
     def __init__(self) -> None:
         self.sent: list[tuple[int | Lane, Sequence[Buffer]]] = []
         self.flushes = 0
+        self.flushed = asyncio.Event()
         self.whole_bytes = 1_000
         self.deliver: Any = None
 
@@ -45,6 +47,7 @@ class NotingTransport:
 
     def flush(self) -> None:
         self.flushes += 1
+        self.flushed.set()
 
 
 class Desk:
@@ -54,8 +57,9 @@ class Desk:
         self.transport = NotingTransport()
         self.taken: list[list[InChannel]] = []
         self.others: list[Effect] = []
-        self.port = BusPort(cast(Transport, self.transport), 1, RUN, self.taken.append)
-        self.carry_out: CarryOut = self.port.join(CONFIG, DISK, self.others.append)
+        header = Header("a", 1, 1, RUN, DISK)
+        self.port = BusPort(cast(Transport, self.transport), header, self.taken.append, self.others.append)
+        self.carry_out: CarryOut = self.port.carry_out
 
     def arrive(self, *frames: bytes, sender: int = 2, run_id: bytes = OTHER_RUN) -> None:
         self.transport.deliver([Arrived(sender, run_id, memoryview(frame)) for frame in frames])
@@ -83,6 +87,7 @@ def test_a_message_to_several_is_encoded_once_and_payloads_are_not_copied() -> N
     desk = Desk()
     desk.carry_out(Send(2, DATA))
     desk.carry_out(Send(3, DATA))
+    desk.port.flush()
     (_, first), (_, second) = desk.transport.sent
     assert first is second
     assert any(part is DATA.payload for part in first)
@@ -90,36 +95,6 @@ def test_a_message_to_several_is_encoded_once_and_payloads_are_not_copied() -> N
 
 def data_of(number: int, size: int) -> m.Data:
     return m.Data(Mid(1, 2, number), 4, 1, b"d" * 16, bytes([number]) * size)
-
-
-def said_in(desk: Desk) -> list[m.BusMessage]:
-    return [decode(b"".join(parts))[1] for _, parts in desk.transport.sent]
-
-
-def test_envelopes_of_one_step_leave_in_one_frame_when_it_is_over() -> None:
-    desk = Desk()
-    envelopes = tuple(data_of(number, 100) for number in (1, 2, 3))
-    for envelope in envelopes:
-        desk.carry_out(Multicast(envelope))
-    assert desk.transport.sent == []
-    desk.port.flush()
-    assert said_in(desk) == [m.Envelopes(envelopes)]
-    assert [to for to, _ in desk.transport.sent] == [Lane.DATA] and desk.transport.flushes == 1
-    desk.port.flush()
-    assert len(desk.transport.sent) == 1, "what was said is said once"
-
-
-def test_no_more_envelopes_are_gathered_than_travel_in_one_piece() -> None:
-    desk = Desk()
-    sizes = [300, 300, 100, 2_000, 10, 10]
-    envelopes = [data_of(number, size) for number, size in enumerate(sizes, start=1)]
-    for envelope in envelopes:
-        desk.carry_out(Multicast(envelope))
-    desk.port.flush()
-    first, large, rest = said_in(desk)
-    assert isinstance(first, m.Envelopes) and isinstance(rest, m.Envelopes)
-    assert [*first.items, large, *rest.items] == envelopes
-    assert len(b"".join(desk.transport.sent[0][1])) <= desk.transport.whole_bytes
 
 
 def test_envelopes_that_came_together_are_told_together() -> None:
@@ -173,10 +148,36 @@ def test_a_frame_that_is_not_in_order_is_counted_and_the_others_are_taken(frame:
 
 def test_after_a_change_of_the_configuration_headers_name_the_new_one() -> None:
     desk = Desk()
+    desk.carry_out(Multicast(DATA))
     desk.carry_out(Reconfigured(replace(CONFIG, config_id=7)))
     desk.carry_out(Send(2, ACK))
-    header, _ = decode(b"".join(desk.transport.sent[0][1]))
-    assert header.config_id == 7 and desk.others == []
+    desk.port.flush()
+    headers = [decode(b"".join(parts))[0] for _, parts in desk.transport.sent]
+    assert [header.config_id for header in headers] == [1, 7] and desk.others == []
+
+
+def test_what_leaves_late_leaves_by_a_timer() -> None:
+    async def story() -> None:
+        transport = NotingTransport()
+        peers = {1: Peer("", 0, LANES[Role.MESSAGE_MANAGER]), 2: Peer("", 0, LANES[Role.MESSAGE_MANAGER])}
+        port = BusPort(
+            cast(Transport, transport),
+            Header("a", 1, 1, RUN, DISK),
+            lambda events: None,
+            lambda effect: None,
+            peers=peers,
+        )
+        for number in (1, 2):
+            port.carry_out(Multicast(m.Applied(1, number)))
+            port.flush()
+            transport.flushed.clear()
+            async with asyncio.timeout(10):
+                await transport.flushed.wait()
+            to, parts = transport.sent[-1]
+            assert to is Lane.DATA and decode(b"".join(parts))[1] == m.Applied(1, number)
+            assert transport.flushes == 2 * number
+
+    asyncio.run(story())
 
 
 def test_two_nodes_hear_each_other_through_a_transport() -> None:
@@ -184,18 +185,17 @@ def test_two_nodes_hear_each_other_through_a_transport() -> None:
         network = MemoryNetwork()
         peers = {node: Peer("memory", node) for node in (1, 2)}
         heard: asyncio.Queue[list[InChannel]] = asyncio.Queue()
-        ways: dict[int, CarryOut] = {}
         ports: list[BusPort] = []
         for node, run_id in ((1, RUN), (2, OTHER_RUN)):
             settings = TransportSettings(node=node, cluster_id=b"c" * 16, run_id=run_id, peers=peers)
             transport = MemoryTransport(network, settings)
             await transport.start()
-            port = BusPort(transport, node, run_id, heard.put_nowait)
-            ways[node] = port.join(CONFIG, DISK, lambda effect: None)
-            ports.append(port)
-        ways[1](Multicast(DATA))
+            header = Header("a", 1, node, run_id, DISK)
+            ports.append(BusPort(transport, header, heard.put_nowait, lambda effect: None))
+        ports[0].carry_out(Multicast(DATA))
         ports[0].flush()
-        ways[2](Send(1, ACK))
+        ports[1].carry_out(Send(1, ACK))
+        ports[1].flush()
         async with asyncio.timeout(10):
             told = [await heard.get(), await heard.get()]
         assert told == [[InChannel("a", Received(1, DATA, DISK))], [InChannel("a", Received(2, ACK, DISK))]]

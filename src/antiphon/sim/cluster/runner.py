@@ -20,7 +20,9 @@ from antiphon.bus.producer import BusProducer
 from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
+from antiphon.cluster.topology import LANES, Role
 from antiphon.ids import Mid
+from antiphon.outlet import Outlet
 from antiphon.sim.checkers.watch import NodeFacts, Watch
 from antiphon.sim.cluster.carrier import Carrier
 from antiphon.sim.cluster.disks import NodeDisk, Storage, SyncFailed
@@ -32,6 +34,8 @@ from antiphon.sim.disk import PowerLost
 from antiphon.sim.image import Image
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, Violation, World
+from antiphon.transport.interface import Peer
+from antiphon.wire.lanes import Lane
 
 
 class Hall:
@@ -56,9 +60,26 @@ class Hall:
         self.applied_upto = 0
         # Which numbers do not do what they ask; none if this is 0.
         self.refuses_one_in = 0
+        chance = world.random("outlets")
+        # Do replicas hear late what they do not wait for, and gather what arrives if nobody waits for them?
+        self.has_late = chance.random() < 0.7
+        self.has_spares = chance.random() < 0.7
+        self.whole_bytes: int = chance.choice((1_400, 60_000))
+
+    def peers(self) -> dict[int, Peer]:
+        """The members, with the lanes that they listen to."""
+        roles = {
+            node: Role.CLIENT_MANAGER
+            if runner.disk is None
+            else Role.MESSAGE_MANAGER
+            if node in self.config.data_servers
+            else Role.WITNESS
+            for node, runner in self.runners.items()
+        }
+        return {node: Peer("", 0, LANES[role]) for node, role in roles.items()}
 
     def _arrive(self, to: int, event: Received) -> None:
-        self.runners[to].take(event)
+        self.runners[to].hear(event)
 
 
 class BusRunner:
@@ -85,7 +106,11 @@ class BusRunner:
         self._chance: random.Random = world.random(f"node/{node}")
         self._storage: Storage | None = None
         self._events: list[bus.Event] = []
-        self._gathered: list[Data] = []
+        self._outlet: Outlet[Received] | None = None
+        self._peers: dict[int, Peer] = {}
+        # Is there a timer for what leaves late; and does what has arrived lie for a while?
+        self._is_timed = False
+        self._is_gathering = False
         self._step_timer: Timer | None = None
         self._deadline_timer: Timer | None = None
         self._deadline_at_ns = -1
@@ -179,6 +204,15 @@ class BusRunner:
             if replica.is_amnesiac:
                 hall.watch.on_status(node, ServerStatus.AMNESIA)
         self.machines = machines
+        self._peers = hall.peers()
+        self._outlet = Outlet(
+            lambda message: Received(node, message, disk_id),
+            hall.whole_bytes,
+            node=node,
+            peers=self._peers if hall.has_late and disk is not None else None,
+            is_spare=machines.replica.is_spare if hall.has_spares and machines.replica is not None else None,
+        )
+        self._is_timed = self._is_gathering = False
         self._plan_step()
 
     def crash(self) -> None:
@@ -230,9 +264,8 @@ class BusRunner:
                 timer.cancel()
         self._step_timer = self._deadline_timer = None
         self._events.clear()
-        self._gathered.clear()
         self.open_tags.clear()
-        self.machines = self._storage = None
+        self.machines = self._storage = self._outlet = None
         self._paused_until_ns = 0
         self.last_words = None
         if self.is_damaged:
@@ -285,8 +318,26 @@ class BusRunner:
         self.hall.watch.on_submitted(self.node, tag, payload)
         self._tell(Submitted(tag, payload, count))
 
+    def hear(self, event: Received) -> None:
+        """Another node said something."""
+        if self._outlet is None:
+            return
+        self._events.append(event)
+        if self._step_timer is None and not self._is_gathering:
+            if self._outlet.gather_ns:
+                self.hall.world.probe("node.gathers")
+                self._is_gathering = True
+                self._later(self.life, self._outlet.gather_ns, self._end_gathering)
+            else:
+                self._plan_step()
+
+    def _end_gathering(self) -> None:
+        self._is_gathering = False
+        if self._events:
+            self._plan_step()
+
     def take(self, event: bus.Event) -> None:
-        """Something arrived."""
+        """Something happened."""
         if self.machines is not None:
             self._events.append(event)
             if self._step_timer is None:
@@ -336,7 +387,7 @@ class BusRunner:
             self._carry_out(effect)
             if self.machines is not machines:
                 return
-        self._say_gathered()
+        self._flush_outlet()
         if self._storage is not None:
             self._storage.flush()
         if self.replica is not None and self.replica.must_begin_anew:
@@ -346,15 +397,16 @@ class BusRunner:
         self._arm()
 
     def _carry_out(self, effect: bus.Effect) -> None:
-        kind = type(effect)
+        outlet, kind = self._outlet, type(effect)
+        assert outlet is not None, "a node that is down did something"
         if kind is bus.Send:
-            self._send(effect.to, effect.message)  # type: ignore[union-attr]
+            outlet.send(effect.to, effect.message)  # type: ignore[union-attr]
         elif kind is bus.Multicast:
             message = effect.message  # type: ignore[union-attr]
-            if type(message) is Data and self.last_words is None:
-                self._gathered.append(message)
+            if type(message) is Data and self.last_words is not None:
+                self._say_last(message, self.last_words)
             else:
-                self._multicast(message)
+                outlet.multicast(message)
         elif kind is bus.EnvelopeConfirmed:
             self._on_confirmed(effect)  # type: ignore[arg-type]
         elif kind is bus.EnvelopeUncertain:
@@ -375,31 +427,45 @@ class BusRunner:
                 self.hall.world.note(self._name, f"does {summary(effect)}")
             self._storage.carry_out(effect)
 
-    def _send(self, to: int, message: BusMessage) -> None:
-        disk_id = self.disk.disk_id if self.disk is not None else NO_DISK
-        self.hall.links.send(self.node, to, Received(self.node, message, disk_id))
+    def _flush_outlet(self) -> None:
+        outlet = self._outlet
+        assert outlet is not None, "a node that is down said something"
+        self._leave(outlet.flush(self.clock.now_ns()))
+        self._time(outlet)
 
-    def _say_gathered(self) -> None:
-        """The envelopes of a step leave together, as they do through a port, and are lost together."""
-        gathered, self._gathered = self._gathered, []
-        if len(gathered) > 1:
-            self.hall.world.probe("producer.said_together")
-            self._multicast(Envelopes(tuple(gathered)))
-        elif gathered:
-            self._multicast(gathered[0])
+    def _time(self, outlet: Outlet[Received]) -> None:
+        if not self._is_timed and (deadline_ns := outlet.next_deadline_ns()) is not None:
+            self._is_timed = True
+            delay_ns = max(self.clock.delay_until(deadline_ns), self.hall.tick_ns)
+            self._later(self.life, delay_ns, lambda: self._on_late(outlet))
 
-    def _multicast(self, message: BusMessage) -> None:
+    def _on_late(self, outlet: Outlet[Received]) -> None:
+        self._is_timed = False
+        frames = outlet.tick(self.clock.now_ns())
+        self.hall.world.probe("node.said_late", len(frames))
+        self._leave(frames)
+        self._time(outlet)
+
+    def _leave(self, frames: list[tuple[int | Lane, Received]]) -> None:
+        links = self.hall.links
+        for to, event in frames:
+            if type(event.message) is Envelopes:
+                self.hall.world.probe("producer.said_together")
+            if type(to) is not Lane:
+                links.send(self.node, to, event)
+                continue
+            for node, peer in self._peers.items():
+                if to in peer.lanes and node != self.node:
+                    links.send(self.node, node, event)
+
+    def _say_last(self, message: BusMessage, receivers: tuple[int, ...]) -> None:
+        """Some hear an envelope, and then the node is gone."""
+        self.hall.world.probe("producer.last_words")
         disk_id = self.disk.disk_id if self.disk is not None else NO_DISK
-        event = Received(self.node, message, disk_id)
-        receivers = self.hall.config.nodes
-        if self.last_words is not None and type(message) is Data:
-            self.hall.world.probe("producer.last_words")
-            receivers = self.last_words
         for to in receivers:
             if to != self.node:
-                self.hall.links.send(self.node, to, event)
-        if receivers is self.last_words:
-            self.leave()
+                self.hall.links.send(self.node, to, Received(self.node, message, disk_id))
+        self.leave()
 
     def _on_applied(self, apply: bus.Apply) -> None:
         if self.hall.world.trace.is_on:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from antiphon.bus import codec
@@ -18,8 +19,9 @@ from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Event, Received
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import BusMessage, Data, Deliver, Entry
+from antiphon.bus.messages import BusMessage, Entry
 from antiphon.bus.sequencer import State
+from antiphon.cluster.topology import LANES, Role
 from antiphon.errors import Unreadable
 from antiphon.journal.format import LOST_AND_FOUND
 from antiphon.journal.journal import Journal
@@ -28,6 +30,7 @@ from antiphon.message_manager.effects import Propose
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
+from antiphon.outlet import Outlet
 from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
 from antiphon.sim.cluster.links import LinkHabits, Links
 from antiphon.sim.disk import SimDisk
@@ -48,6 +51,8 @@ from antiphon.startup import (
     start,
     start_client_manager,
 )
+from antiphon.transport.interface import Peer
+from antiphon.wire.lanes import Lane
 
 CLUSTER = "sim"
 _AGREED = Agreed(digest="sim")
@@ -84,6 +89,11 @@ class Town:
         self.misreads = Misreads.NOTHING
         self.restart_ns = 300 * MILLISECOND_NS
         self.links = Links(world, links, self._arrive)
+        chance = world.random("outlets")
+        # Do replicas hear late what they do not wait for, and gather what arrives if nobody waits for them?
+        self.has_late = chance.random() < 0.7
+        self.has_spares = chance.random() < 0.7
+        self.whole_bytes: int = chance.choice((1_400, 60_000))
         self.managers: dict[int, ManagerRunner] = {}
         self.doors: dict[int, DoorRunner] = {}
         self.runners: dict[int, TierRunner] = {}
@@ -96,14 +106,13 @@ class Town:
         elif isinstance(runner, ManagerRunner):
             self.managers[runner.node_id] = runner
 
-    def hearers(self, channel: str, message: BusMessage) -> tuple[int, ...] | list[int]:
-        """Who hears what is said to all."""
+    def peers(self, channel: str) -> dict[int, Peer]:
+        """The members of a channel, with the lanes that they listen to."""
         config = self.quarters[channel].config
-        if type(message) is Data:
-            return config.data_servers
-        if type(message) is Deliver:
-            return list(self.doors)
-        return config.nodes
+        roles = dict.fromkeys(config.nodes, Role.WITNESS)
+        roles |= dict.fromkeys(config.data_servers, Role.MESSAGE_MANAGER)
+        roles |= dict.fromkeys(self.doors, Role.CLIENT_MANAGER)
+        return {node: Peer("", 0, LANES[role]) for node, role in roles.items()}
 
     def _arrive(self, to: int, event: InChannel) -> None:
         self.runners[to].hear(event)
@@ -133,7 +142,13 @@ class TierRunner(Lives):
         self._carried: dict[int, tuple[BusMessage, Received]] = {}
         # Since when its clock stands still, if it does.
         self._frozen_ns: int | None = None
-        self._said: set[int] = set()
+        self._said: dict[int, BusMessage] = {}
+        # What leaves for other nodes, by channel, and who listens to what.
+        self._outlets: dict[str, Outlet[InChannel]] = {}
+        self._peers: dict[str, dict[int, Peer]] = {}
+        # Channels with a timer for what leaves late; and does what has arrived lie for a while?
+        self._timed: set[str] = set()
+        self._is_gathering = False
 
     @property
     def is_up(self) -> bool:
@@ -157,8 +172,19 @@ class TierRunner(Lives):
         """Another node said something."""
         if self.machines is not None:
             self._events.append(event)
-            if self._step_timer is None:
-                self._plan_step()
+            if self._step_timer is None and not self._is_gathering:
+                gather_ns = max([outlet.gather_ns for outlet in self._outlets.values()])
+                if gather_ns:
+                    self.world.probe("node.gathers")
+                    self._is_gathering = True
+                    self._later(self.life, gather_ns, self._end_gathering)
+                else:
+                    self._plan_step()
+
+    def _end_gathering(self) -> None:
+        self._is_gathering = False
+        if self._events:
+            self._plan_step()
 
     def sleep(self, duration_ns: int, *, is_frozen: bool = False) -> None:
         """The process is not given the processor for a while, beginning now; its clock may stand still."""
@@ -194,6 +220,10 @@ class TierRunner(Lives):
             one.channel: (one.channel, one.config.config_id, self.node_id, identity.run_id, self.disk_id)
             for one in self.quarters
         }
+        self._peers = {one.channel: self.town.peers(one.channel) for one in self.quarters}
+        self._outlets = {one.channel: self._outlet(one.channel) for one in self.quarters}
+        self._timed.clear()
+        self._is_gathering = False
         machines.loopback = self._carry
         self.machines = machines
         self._plan_step()
@@ -212,13 +242,47 @@ class TierRunner(Lives):
 
     # What is said.
 
-    def _say(self, channel: str, message: BusMessage) -> InChannel:
+    def _outlet(self, channel: str) -> Outlet[InChannel]:
+        return Outlet(partial(self._pack, channel), self.town.whole_bytes)
+
+    def _pack(self, channel: str, message: BusMessage) -> InChannel:
+        return InChannel(channel, self._through_codec(channel, message))
+
+    def _flush_outlets(self) -> None:
+        for channel, outlet in self._outlets.items():
+            self._leave(channel, outlet.flush(self.clock.now_ns()))
+            self._time(channel, outlet)
+
+    def _time(self, channel: str, outlet: Outlet[InChannel]) -> None:
+        if channel not in self._timed and (deadline_ns := outlet.next_deadline_ns()) is not None:
+            self._timed.add(channel)
+            delay_ns = self.clock.delay_until(deadline_ns)
+            self._later(self.life, max(delay_ns, self.tick_ns), partial(self._on_late, channel, outlet))
+
+    def _on_late(self, channel: str, outlet: Outlet[InChannel]) -> None:
+        self._timed.remove(channel)
+        frames = outlet.tick(self.clock.now_ns())
+        self.world.probe("node.said_late", len(frames))
+        self._leave(channel, frames)
+        self._time(channel, outlet)
+
+    def _leave(self, channel: str, frames: list[tuple[int | Lane, InChannel]]) -> None:
+        links, us = self.town.links, self.node_id
+        for to, event in frames:
+            if type(to) is not Lane:
+                links.send(us, to, event)
+                continue
+            for node, peer in self._peers[channel].items():
+                if to in peer.lanes and node != us:
+                    links.send(us, node, event)
+
+    def _say(self, channel: str, message: BusMessage) -> None:
         if id(message) not in self._said:
             if self.world.trace.is_on:
                 self.world.note(self.name, f"says {summary(message)}")
             self.town.quarters[channel].watch.on_sent(self.node_id, message)
-            self._said.add(id(message))
-        return InChannel(channel, self._through_codec(channel, message))
+            # The message is kept until the step is over, so that no other one gets its id.
+            self._said[id(message)] = message
 
     def _through_codec(self, channel: str, message: BusMessage) -> Received:
         carried = self._carried.get(id(message))
@@ -258,6 +322,7 @@ class TierRunner(Lives):
             self._carry_out(effect)
             if self.life != life or not self.is_up:
                 return
+        self._flush_outlets()
         self._forget_said()
         self._after_step(machines)
 
@@ -274,12 +339,11 @@ class TierRunner(Lives):
         channel, what = effect
         kind = type(what)
         if kind is bus.Send:
-            self.town.links.send(self.node_id, what.to, self._say(channel, what.message))
+            self._say(channel, what.message)
+            self._outlets[channel].send(what.to, what.message)
         elif kind is bus.Multicast:
-            event = self._say(channel, what.message)
-            for to in self.town.hearers(channel, what.message):
-                if to != self.node_id:
-                    self.town.links.send(self.node_id, to, event)
+            self._say(channel, what.message)
+            self._outlets[channel].multicast(what.message)
         elif kind is bus.Alarm:
             self.world.note(self.name, f"alarm: {what.text}")
             self.world.probe("node.alarm")
@@ -333,6 +397,17 @@ class ManagerRunner(TierRunner):
     def manager(self) -> MessageManager | None:
         """The message manager of the present life."""
         return self._started.manager if self._started is not None and self.has_messages else None
+
+    def _outlet(self, channel: str) -> Outlet[InChannel]:
+        assert self._started is not None, "a node that is down said something"
+        town = self.town
+        return Outlet(
+            partial(self._pack, channel),
+            town.whole_bytes,
+            node=self.node_id,
+            peers=town.peers(channel) if town.has_late else None,
+            is_spare=self._started.replica.is_spare if town.has_spares else None,
+        )
 
     def all_machines(self) -> list[Any]:
         started = self._started
