@@ -312,6 +312,9 @@ class Keeper:
                     self._do_chore()
             case CheckpointFile(wanted=wanted, is_written=True):
                 self._checkpoints.written(wanted.n)
+                if self._checkpoints.has_outdated(self._base):
+                    # The base may stay: a node that joined began behind the files of its former life.
+                    self._release_again()
                 self._out.append(Tell(bus.CheckpointWritten(wanted.n)))
             case CheckpointFile(wanted=wanted):
                 # Nothing is lost without it. The bus tries again, for the space it would free is needed.
@@ -535,9 +538,13 @@ class Keeper:
         self._held_from = n
         if not n:
             self._out.append(Do(CheckpointClosed(self._opened)))
-        if self._base:
-            # What was kept for another node may go now.
+        # What was kept for another node may go now.
+        self._release_again()
+
+    def _release_again(self) -> None:
+        if self._base and self._base_to_release is None:
             self._base_to_release = self._base
+            self._is_asked = True
 
     def _release(self, base: int) -> None:
         journal = self._journal

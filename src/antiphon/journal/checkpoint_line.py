@@ -70,6 +70,10 @@ class CheckpointLine(Generic[W]):
         """The file of this checkpoint is durable, in place of the one that was there."""
         self._files[n] = self._asked.pop(n)
 
+    def has_outdated(self, before: int) -> bool:
+        """Would `release` drop a file?"""
+        return any(n < before for n in sorted(self._files)[:-KEPT_ALWAYS])
+
     def release(self, before: int) -> set[int]:
         """Files below this number are dropped; returns the segments that the others need (L2, L3)."""
         for n in [n for n in sorted(self._files)[:-KEPT_ALWAYS] if n < before]:

@@ -21,8 +21,9 @@ from antiphon.sim.runs import run
 from tests.planted.catalogue import planted
 
 
-# 700071 shows it no more since clocks may stand still while somebody sleeps.
-@pytest.mark.parametrize("seed", [900000574, 900001025, 700150])
+# 700071 shows it no more since clocks may stand still while somebody sleeps, and 900000574 not since replicas
+# hear late what they do not wait for: 900000575 stands for it.
+@pytest.mark.parametrize("seed", [900000575, 900001025, 700150])
 def test_what_is_released_stays_released(seed: int) -> None:
     report = run("holds", seed, without=("Waits",))
 

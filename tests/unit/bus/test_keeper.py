@@ -22,7 +22,14 @@ from antiphon.bus.keeper import (
 from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged, NoSpace, StorageFailed
 from antiphon.ids import Mid
-from antiphon.journal.format import PAGE, Settings, checkpoint_name, checkpoint_numbers, payload_digest
+from antiphon.journal.format import (
+    PAGE,
+    Settings,
+    checkpoint_name,
+    checkpoint_numbers,
+    payload_digest,
+    segment_name,
+)
 from antiphon.journal.journal import REST_SEGMENTS, Journal
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.ports import Location
@@ -352,6 +359,29 @@ def test_a_journal_that_is_too_long_is_told_and_comes_to_rest_when_checkpoints_a
     assert cellar.all_of(bus.SpaceHeld)[-1] == bus.SpaceHeld(False)
     cellar.wait(5 * DEFAULTS.pulse_ns)
     assert cellar.segments <= REST_SEGMENTS
+
+
+def test_a_checkpoint_frees_what_only_older_files_need_though_the_base_stays() -> None:
+    """A node that joined begins at a base behind the files that it had; no base moves for the next one."""
+    cellar = Cellar()
+    cellar.write(data(1), order(1))
+    cellar.settle()
+    cellar.journal.payloads.place(Mid(1, 1, 1), 1, 1)
+    while cellar.journal.end_position.segment == 1:
+        cellar.write(order(2))
+        cellar.settle()
+    cellar.ask(checkpoint(3, 1), checkpoint(9))
+    cellar.settle()
+    cellar.ask(bus.ReleaseSpace(9))
+    cellar.settle()
+    assert segment_name(1) in cellar.disk.list_files(), "checkpoint 3 refers to it"
+    cellar.ask(checkpoint(12))
+    cellar.settle()
+    # The node is told that the checkpoint is written, and takes a step.
+    cellar.flush()
+    cellar.wait(5 * DEFAULTS.pulse_ns)
+    assert checkpoint_numbers(cellar.disk.list_files()) == [9, 12]
+    assert segment_name(1) not in cellar.disk.list_files()
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------
