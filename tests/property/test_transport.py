@@ -12,7 +12,7 @@ from antiphon.errors import LocalError, NodeError, ProtocolError
 from antiphon.transport import packing as p
 from antiphon.transport.faults import FaultRules
 from antiphon.transport.keys import parse_keys
-from antiphon.transport.reassembly import Assembler
+from antiphon.transport.packing import Assembler
 from antiphon.transport.replay import ReplayWindow
 from antiphon.transport.sealing import LANE, UNICAST
 from antiphon.wire.lanes import Lane

@@ -83,7 +83,7 @@ PURE_PARTS = (FOUNDATION - {"config", "clock"}) | {
     "startup",
 }
 # Of the transport, what touches sockets, files and the clock; its machines are pure.
-TRANSPORT_RIM = {"driver", "fault_file", "key_file", "memory", "sockets", "tcp", "udp"}
+TRANSPORT_RIM = {"driver", "key_file", "memory", "sockets", "tcp", "udp"}
 IMPURE_MODULES = {
     *("asyncio", "time", "random", "os", "socket", "uuid", "threading"),
     *("secrets", "select", "selectors", "signal", "ssl", "subprocess", "multiprocessing", "tempfile"),

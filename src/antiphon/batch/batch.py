@@ -1,14 +1,11 @@
 """Batch: messages of one producer for one destination, in columns.
 
-What it promises
-    B1  A batch does not change. Slices and reads share its bytes and copy no body.
-    B2  decode(encode(batch)) == batch, also for slices; a slice of a slice is the
-        slice taken at once.
-    B3  `b"".join(buffers())` is `encode()`.
+    BAT1  A batch does not change. Slices and reads share its bytes and copy no body.
+    BAT2  decode(encode(batch)) == batch, also for slices; a slice of a slice is the slice taken at once.
+    BAT3  `b"".join(buffers())` is `encode()`.
 
-What it leaves to others
-    Whoever gives `decode` a view keeps the bytes behind it as they are.
-    Sequence numbers, destinations and redeliveries are no part of a batch.
+A caller that gives `decode` a view must not change the bytes behind it. Sequence numbers, destinations and
+redeliveries are no part of a batch.
 """
 
 from __future__ import annotations
@@ -88,7 +85,7 @@ class Batch:
 
     @classmethod
     def of_bodies(cls, bodies: Sequence[bytes], producer: int, first_number: int, timestamp_ms: int) -> Batch:
-        """Bodies of bytes and nothing else, the way of the many: written at once, copied once."""
+        """A batch of bodies of bytes and nothing else, the common case: written at once, copied once."""
         try:
             lengths = list(map(len, bodies))
             size = sum(lengths)
@@ -127,10 +124,10 @@ class Batch:
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, *, trusted: bool = False) -> Batch:
-        """Read a batch in place; raise ProtocolError unless it is one, whole and nothing behind it.
+        """Read a batch in place; raise ProtocolError unless the bytes are exactly one batch.
 
-        What is accepted can be read: no accessor fails later. `trusted` leaves
-        out the look into texts, maps and blobs, for bytes that passed it before.
+        No accessor of an accepted batch fails later. `trusted` skips the check of texts, maps and blobs, for
+        bytes that passed it before.
         """
         return cls(
             *decode_parts(data, trusted), encoded=data if isinstance(data, bytes) else memoryview(data)
@@ -151,7 +148,7 @@ class Batch:
         return decode_body(self.body_kind(row), self._body.item(row))
 
     def bodies(self) -> list[bytes]:
-        """The bytes of all bodies, whatever their kind; a good deal quicker than one by one."""
+        """The bytes of all bodies, whatever their kind; much quicker than one by one."""
         values = self._body.values.tobytes()
         offsets = self._body.offsets
         assert offsets is not None, "the column of bodies has offsets"
@@ -200,7 +197,7 @@ class Batch:
         }
 
     def column(self, id: ColumnId) -> Column | None:
-        """The column itself, for those who ask about all rows; None if no row needs it."""
+        """The column itself, for questions about all rows; None if no row needs it."""
         return self._body if id is ColumnId.BODY else self._columns.get(id)
 
     def property_column(self, name: str) -> Column | None:
@@ -214,7 +211,7 @@ class Batch:
 
     @property
     def has_properties(self) -> bool:
-        """Does any row have properties, in whatever form?"""
+        """Does any row have properties, in columns or blobs?"""
         return bool(self._properties) or ColumnId.PROPERTIES in self._columns
 
     def _number(self, id: ColumnId, row: int, default: int) -> int:
@@ -231,7 +228,7 @@ class Batch:
     # -- rows ------------------------------------------------------------------
 
     def numbered(self, producer: int, first_number: int) -> Batch:
-        """The same rows as somebody else's, counted from there on; nothing is copied."""
+        """The same rows of another producer, counted from there on; nothing is copied."""
         return Batch(
             self.count,
             producer,
@@ -262,11 +259,11 @@ class Batch:
         )
 
     def row_bytes(self, row: int) -> int:
-        """What a row weighs: its bytes in all columns, bits and padding not counted."""
+        """The bytes of a row in all columns, bits and padding not counted."""
         return self._extent(row, row + 1)
 
     def rows_within(self, start: int, byte_budget: int) -> int:
-        """How many rows from `start` on weigh no more than the budget together; may be 0."""
+        """How many rows from `start` on fit the budget together; may be 0."""
         if self._extent(start, self.count) <= byte_budget:
             return self.count - start
         stops = range(start + 1, self.count + 1)
@@ -284,7 +281,6 @@ class Batch:
 
     @property
     def byte_size(self) -> int:
-        """The length of `encode()`."""
         if self._encoded is not None:
             return len(self._encoded)
         return sum(map(len, self.buffers()))
@@ -295,7 +291,7 @@ class Batch:
         return bytes(self._encoded)
 
     def buffers(self) -> list[bytes | memoryview]:
-        """The encoded batch in pieces, for a write that gathers; bodies are not copied (B3)."""
+        """The encoded batch in pieces, for a gathering write; bodies are not copied (BAT3)."""
         if self._encoded is not None:
             return [self._encoded]
         names = [name.encode() for name in self._properties]
@@ -352,7 +348,7 @@ def _check_sizes(lengths: list[int], size: int) -> None:
 
 
 def _offsets_of(lengths: list[int]) -> bytes:
-    """Packed offsets. Messages of one size are common, and their offsets soon known by heart."""
+    """Packed offsets, cached: messages of one size are common."""
     count = len(lengths)
     if count <= 1024 and lengths.count(lengths[0]) == count:
         return _even_offsets(count, lengths[0])

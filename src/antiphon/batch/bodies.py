@@ -1,4 +1,4 @@
-"""What a body may be, and its bytes."""
+"""The types of bodies, and their bytes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from antiphon.values import (
 )
 
 Body: TypeAlias = bytes | str | dict[str, Value] | list[Value] | None
-"""What a body arrives as."""
+"""The types of a received body."""
 
 Sendable: TypeAlias = bytes | bytearray | memoryview | str | dict[str, Any] | list[Any] | None
-"""What can be sent as a body. To a type checker a `dict[str, int]` is no `dict[str, Value]`."""
+"""The types of a body to be sent. To a type checker a `dict[str, int]` is no `dict[str, Value]`."""
 
 
 class BodyKind(IntEnum):
-    """How the bytes of a body are to be read."""
+    """How to read the bytes of a body."""
 
     BYTES = 0
     STR = 1

@@ -1,4 +1,4 @@
-"""BatchBuilder: messages come in one by one, are checked, and leave as columns."""
+"""BatchBuilder: checks messages one by one, and makes columns of them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from antiphon.errors import InvalidMessage, MessageTooLarge
 from antiphon.ids import I64_MAX, U64_MAX
 from antiphon.values import PropertyValue, ValueType, encode_text
 
-# What a message may have besides its body. It leaves room in a batch for the largest
-# message behind almost 400 KB of smaller ones.
+# The most bytes of a message besides its body. A batch has room for the largest message behind almost 400 KB
+# of smaller ones.
 EXTRAS_BYTES_MAX: Final = 512 * 1024
 
 # Upper bounds: a slot in every column that is not a property, rounded up; header,
 # directory and paddings of every column there can be.
 _ROW_BYTES: Final = 56
 _HEAD_BYTES: Final = 4096
-# A body weighs no more than it may have bytes, for that is how a value's weight was chosen.
+# The weight of a value was chosen such that a body weighs no more than it may have bytes.
 _MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX + EXTRAS_BYTES_MAX + _ROW_BYTES + NAME_WEIGHT * PROPERTIES_MAX
 
 
 class _BuiltRow(NamedTuple):
-    """One message, checked, its texts encoded. `build` turns rows into columns."""
+    """One message, checked, its texts encoded."""
 
     kind: int
     body: bytes
@@ -84,12 +84,12 @@ class BatchBuilder:
 
     @property
     def byte_size(self) -> int:
-        """What the batch will take at most; many tiny values count for more than their bytes."""
+        """An upper bound of the batch's size; many tiny values count for more than their bytes."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
-        """Might the next message not fit? Then it is time to build."""
+        """Might the next message not fit? Then build first."""
         return BATCH_BYTES_MAX - self._bytes < _MESSAGE_BYTES_MAX or len(self._rows) == ROWS_MAX
 
     def add(
@@ -107,7 +107,7 @@ class BatchBuilder:
         type: str | None = None,
         persistent: bool = True,
     ) -> None:
-        """Take one message. If it raises InvalidMessage, InvalidName or MessageTooLarge, nothing changed."""
+        """Add a message. If this raises InvalidMessage, InvalidName or MessageTooLarge, nothing changed."""
         assert not self.is_full, "a full batch is built before the next message is added"
         kind, data, values = encode_body(body)
         property_bytes = check_properties(properties) if properties else 0
@@ -138,18 +138,18 @@ class BatchBuilder:
             self._weigh_properties(row.properties, property_bytes)
 
     def _weigh_properties(self, properties: Mapping[str, PropertyValue], property_bytes: int) -> None:
-        """Add what properties count for beyond their bytes."""
+        """Add the weight of properties beyond their bytes."""
         known = len(self._names)
         self._names.update(properties)
         self._bytes += NAME_WEIGHT * (len(self._names) - known)
         self._bytes += max(0, VALUE_WEIGHT * len(properties) - property_bytes)
 
     def build(self, producer: int, first_number: int) -> Batch:
-        """The batch of what was added; the builder is empty again."""
+        """The batch of the added messages; the builder is empty again."""
         assert self._rows, "a batch has at least one message"
         assert first_number + len(self._rows) - 1 <= U64_MAX, "message numbers fit 64 bits"
         kind, timestamp_ms = self._rows[0].kind, self._rows[0].timestamp_ms
-        # The rows turned on their side: each name now holds the values of all of them.
+        # Transposed: each name now holds the values of all rows.
         (
             kinds,
             bodies,

@@ -12,7 +12,7 @@ from antiphon.values import FIXED_FORMATS, NARROW_CLASSES, PropertyValue, ValueT
 FIXED_WIDTHS: Final = {kind: struct.calcsize(code) for kind, code in FIXED_FORMATS.items()}
 OFFSET_BYTES: Final = 4
 
-# Looking a member up in its enum is slow before Python 3.12; these are asked for by row.
+# Looking a member up in its enum is slow before Python 3.12; these are needed for every row.
 _STR: Final = ValueType.STR
 _BOOL: Final = ValueType.BOOL
 _NULL: Final = ValueType.NULL
@@ -23,8 +23,8 @@ _DIGITS: Final = bytes.maketrans(b"\0\1", b"01")
 class Column:
     """The values of all rows, or of those whose presence bit is set.
 
-    `offsets` and the values of fixed width are views that give numbers; the
-    values of STR and BYTES are one flat view, those of BOOL are bits.
+    `offsets` and the values of fixed width are views that give numbers; the values of STR and BYTES are one
+    flat view, those of BOOL are bits.
     """
 
     __slots__ = ("first_bit", "offsets", "presence", "type", "values")
@@ -75,7 +75,6 @@ class Column:
         return self.presence is None or self._bit(self.presence, row)
 
     def flag(self, row: int) -> bool:
-        """The value of a BOOL."""
         return self._bit(self.values, row)
 
     def _bit(self, bits: memoryview, row: int) -> bool:
@@ -90,7 +89,7 @@ class Column:
         return self.values[offsets[row] - base : offsets[row + 1] - base]
 
     def value(self, row: int) -> PropertyValue:
-        """The value as Python sees it. Ask `is_present` first."""
+        """The value in Python. Ask `is_present` first."""
         kind = self.type
         if self.offsets is not None:
             item = self.item(row)
@@ -104,7 +103,7 @@ class Column:
         return narrow(number) if narrow else number
 
     def extent(self, start: int, stop: int) -> int:
-        """The bytes that rows take here, bits not counted."""
+        """The bytes of these rows, bits not counted."""
         if self.offsets is not None:
             return self.offsets[stop] - self.offsets[start] + OFFSET_BYTES * (stop - start)
         return FIXED_WIDTHS.get(self.type, 0) * (stop - start)

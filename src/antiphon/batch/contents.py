@@ -1,9 +1,8 @@
 """Contents: can every body, text and property of a batch be read?
 
-The columns have been found to fit their bytes; here it is the values in them. Whatever
-can be judged for all rows at once is: a column of texts is one text with offsets that
-cut no character in two. Maps, lists and blobs are walked through value by value, and
-therefore counted: a batch may not have more than `BATCH_VALUES_MAX` of them.
+The columns fit their bytes; this module checks the values in them. Texts are checked for all rows at once: a
+column of texts is one text with offsets that cut no character in two. Maps, lists and blobs are checked value
+by value, and therefore counted: a batch may not have more than `BATCH_VALUES_MAX` of them.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from antiphon.errors import ProtocolError
 from antiphon.names import NAME_BYTES_MAX, property_name_complaint
 from antiphon.values import WIDTHS, ValueType, count_values, decode_text
 
-# 1 for the bytes that go on with a character of UTF-8.
+# 1 for the bytes that continue a character of UTF-8.
 _CONTINUES: Final = bytes(0x80 <= byte < 0xC0 for byte in range(256))
-# By kind: 1 for itself.
+# For each kind: 1 for the byte of that kind.
 _IS_KIND: Final = {kind: bytes(byte == kind for byte in range(256)) for kind in BodyKind}
 
 
 def check_bodies(body: Column, kind: int, kinds: Column | None) -> int:
-    """Raise unless every body is of its kind; how many values there are in maps and lists."""
+    """Raise unless every body is of its kind; returns the number of values in maps and lists."""
     if kind == BODY_KIND_MIXED:
         assert kinds is not None, "bodies of mixed kinds have a column of them"
         return _check_mixed(body, bytes(kinds.values))
@@ -65,7 +64,7 @@ def _check_mixed(body: Column, kinds: bytes) -> int:
 
 
 def _extents(column: Column) -> Iterator[tuple[int, int]]:
-    """Where the bytes of each row begin and end in the column's values."""
+    """The start and end of each row's bytes in the column's values."""
     return pairwise(_offsets(column))
 
 
@@ -96,10 +95,10 @@ def check_texts(column: Column) -> None:
 
 
 def _check_utf8(values: bytes, offsets: Iterable[int]) -> None:
-    """If the whole is UTF-8, then so are its parts, unless one begins inside a character."""
+    """If the whole is UTF-8, then so are its parts, unless a part begins inside a character."""
     decode_text(values)
     if not values.isascii():
-        # No character begins at the end, and none goes on there.
+        # No character begins at the end, and none continues there.
         continues = values.translate(_CONTINUES) + b"\0"
         if any(map(continues.__getitem__, offsets)):
             raise ProtocolError("text is not UTF-8: a character is cut in two")
@@ -112,7 +111,7 @@ _BOOL, _STR, _BYTES = int(ValueType.BOOL), int(ValueType.STR), int(ValueType.BYT
 
 
 def check_blobs(blobs: Column) -> int:
-    """Raise unless a message may have the properties of each blob; how many there are."""
+    """Raise unless a message may have the properties of each blob; returns their number."""
     values = blobs.values.tobytes()
     names: dict[bytes, None] = {}
     count = 0
@@ -127,7 +126,7 @@ def check_blobs(blobs: Column) -> int:
 
 
 def _check_blob(data: bytes, at: int, stop: int, names: dict[bytes, None]) -> int:
-    """One message's properties: how many. `names` are those that were looked at before."""
+    """The number of one message's properties. `names` are those that were checked before."""
     read_size = _U32.unpack_from
     count: int = read_size(data, at)[0]
     if count > PROPERTIES_MAX:

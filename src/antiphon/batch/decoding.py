@@ -1,12 +1,11 @@
 """From bytes of any origin to the parts of a batch.
 
-What it promises
-    D1  Bytes that are no batch raise ProtocolError and nothing else.
-    D2  Time and memory stay within a small multiple of the number of bytes: every
-        count and length is held against the bytes that are there before it is used.
-        What has to be looked at one by one is limited in number, see `contents`.
-    D3  A plain batch (bodies of bytes) costs the same few calls for any number of rows,
-        with the loops over rows in C.
+DEC1  Bytes that are no batch raise ProtocolError and nothing else.
+DEC2  Time and memory stay within a small multiple of the number of bytes: every count and length is
+      compared with the bytes that are there before it is used. Values that are checked one by one are
+      limited in number, see `contents`.
+DEC3  A plain batch (bodies of bytes) costs the same few calls for any number of rows, with the loops over
+      rows in C.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from antiphon.ids import I64_MAX, U64_MAX
 from antiphon.names import property_name_complaint
 from antiphon.values import FIXED_FORMATS, ValueType, decode_text
 
-# Looking a member up in its enum is slow before Python 3.12; these are on every batch's way.
+# Looking a member up in its enum is slow before Python 3.12; these are needed for every batch.
 _BODY: Final = ColumnId.BODY
 _PROPERTY: Final = ColumnId.PROPERTY
 _BOOL: Final = ValueType.BOOL
@@ -51,7 +50,7 @@ _COLUMN_TYPES: Final = {int(kind): kind for kind in ValueType if kind < ValueTyp
 _HAS_OFFSETS: Final = (ValueType.STR, ValueType.BYTES)
 _TEXTS: Final = (ColumnId.KEY, ColumnId.CORRELATION_ID, ColumnId.REPLY_TO, ColumnId.TYPE)
 _BODY_KINDS: Final = (*BodyKind, BODY_KIND_MIXED)
-# Blobs have as many bytes as their properties need; each of those is looked at.
+# A blob has as many bytes as its properties need; each of those is checked.
 _LENGTHS_MAX: Final = {ColumnId.BODY: BODY_BYTES_MAX, ColumnId.PROPERTIES: BATCH_BYTES_MAX}
 _NUMBERS_MAX: Final = {
     ColumnId.BODY_KIND: max(BodyKind),
@@ -63,7 +62,7 @@ _NUMBERS_MAX: Final = {
 
 
 class BatchParts(NamedTuple):
-    """What `Batch` is made of, in its constructor's order."""
+    """The parts of a `Batch`, in its constructor's order."""
 
     rows: int
     producer: int
@@ -92,7 +91,7 @@ class _BatchHead(NamedTuple):
 
 
 class _Blocks:
-    """Hands out the blocks behind the header one by one, each with its padding checked."""
+    """The blocks behind the header, one by one, each with its padding checked."""
 
     __slots__ = ("_at", "_data")
 
@@ -121,7 +120,7 @@ def decode_parts(data: bytes | bytearray | memoryview, trusted: bool) -> BatchPa
 
 
 def decode_any_parts(view: memoryview, trusted: bool) -> BatchParts:
-    """The long way, for any batch there is."""
+    """The general way, for any batch."""
     header = _read_header(view)
     blocks = _Blocks(view, HEADER.size)
     directory = blocks.take(header.columns * ENTRY.size)
@@ -172,7 +171,7 @@ _LONE_ENTRY: Final = (int(_BODY), int(ValueType.BYTES), 0, 0)
 def lone_fields(data: bytes | bytearray | memoryview) -> tuple[Any, ...] | None:
     """Header, entry and offsets of a batch that is one body of bytes and nothing else; None for any other.
 
-    Messages that are sent one by one are all like this: it is read in a fifth of the time.
+    Messages that are sent one by one are all like this, and are read in a fifth of the time.
     """
     size = len(data)
     if size < _LONE.size:
@@ -238,7 +237,7 @@ def _check_entry(
     """Raise unless this column, which is no property, may stand here in the directory."""
     if kind is not COLUMN_TYPES[id] or name_length or (flags and id not in _TEXTS):
         raise ProtocolError(f"column {id.name} of a batch is of type {kind.name}, flags {flags}")
-    # A dict gives its keys in the order they came; each column must come after all before it.
+    # A dict gives its keys in the order of insertion; each column must come after all before it.
     if properties or (columns and id <= next(reversed(columns))):
         raise ProtocolError(f"column {id.name} of a batch is out of order")
 
@@ -261,7 +260,7 @@ def _read_column(
 
 
 def _check_offsets(offsets: list[int], length: int, length_max: int) -> None:
-    # To sort what is sorted is one pass over it, the fastest there is in C.
+    # Sorting a sorted list is one pass over it, the fastest there is in C.
     if offsets[0] < 0 or offsets[-1] - offsets[0] != length or sorted(offsets) != offsets:
         raise ProtocolError(f"the offsets of a column do not divide its {length} bytes")
     if length > length_max and max(map(operator.sub, offsets[1:], offsets)) > length_max:
@@ -320,6 +319,6 @@ class _Names:
         return name
 
     def finish(self) -> None:
-        # Beyond the end is an error too: then the last name was cut.
+        # A position beyond the end is an error, too: the last name was cut.
         if self._at != len(self._data):
             raise ProtocolError("the names of a batch's properties are not as long as announced")

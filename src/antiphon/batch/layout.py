@@ -7,7 +7,7 @@
     columns     for each, in the order of the directory:
                     presence    a bit per row, if flagged
                     offsets     i32, count + 1 of them, if STR or BYTES
-                    values      bits for BOOL, nothing for NULL, else what the type says
+                    values      bits for BOOL, nothing for NULL, else by the type
 
     header      0  version u8       16  producer 16 bytes (the session's id)
                 1  flags u8, 0      32  first_number u64
@@ -19,11 +19,11 @@
                13  first_bit u8, 0 to 7: where row 0 lies in the first byte of bits
                14  length of names u16
 
-A slice keeps the columns' bytes where they are. So offsets need not start at 0
-(the values start at the first one), and bits need not start at bit 0.
+A slice keeps the columns' bytes where they are. So offsets need not start at 0 (the values start at the first
+one), and bits need not start at bit 0.
 
-Rows are numbered on from `first_number`: the message ids of a batch take no
-space. A column that would say the same for every row, or the default, is left out.
+Rows are numbered on from `first_number`: the message ids of a batch take no space. A column with the same
+value in every row, or the default, is left out.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 # Of one property, key, correlation id, reply-to or type.
 VALUE_BYTES_MAX: Final = 64 * 1024
 PROPERTIES_MAX: Final = 128
-# More names than these go as one blob per row: a directory entry and presence bits for each
-# would cost more than they save.
+# More names than these go as one blob per row: a directory entry and presence bits for each would cost more
+# than they save.
 PROPERTY_COLUMNS_MAX: Final = 32
 # A frame holds 2 MiB of batch and envelope; 64 KiB of it stay for the envelope.
 BATCH_BYTES_MAX: Final = 2 * 1024 * 1024 - 64 * 1024
 
-# Maps, lists and blobs of properties are looked through value by value when they come in. So
-# that a batch of tiny ones holds nobody up, a value counts for so many bytes at least, and a
-# name that is new in the batch for more.
+# Maps, lists and blobs of properties are checked value by value when they come in. So that a batch of tiny
+# values takes no longer than others, a value weighs so many bytes at least, and a name that is new in the
+# batch weighs more.
 VALUE_WEIGHT: Final = BODY_BYTES_MAX // VALUES_MAX
 NAME_WEIGHT: Final = 480
 BATCH_VALUES_MAX: Final = BATCH_BYTES_MAX // VALUE_WEIGHT
@@ -71,7 +71,7 @@ assert HEADER.size == 48 and ENTRY.size == 8, "the layout is part of the protoco
 
 
 class ColumnId(IntEnum):
-    """What a column holds. They stand in this order; only PROPERTY may come more than once."""
+    """The kinds of columns. They stand in this order; only PROPERTY may come more than once."""
 
     BODY = 0
     BODY_KIND = 1

@@ -1,8 +1,8 @@
-"""Properties: what a message may have, and how a batch of them becomes columns.
+"""Properties: their rules, and how those of a batch become columns.
 
-A property that many rows have, always of one type, is a column: its name is
-written and checked once. Rows that have little in common, or a name that
-changes its type, go as one blob per row: the map codec of `antiphon.values`.
+A property that many rows have, always of one type, is a column: its name is written and checked once. Rows
+that have little in common, or a name that changes its type, go as one blob per row: the map codec of
+`antiphon.values`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from antiphon.values import (
     scalar_type,
 )
 
-# What a blob takes for its count, for a name and tag, and for the length of a text.
+# The bytes of a blob for its count, for a name and tag, and for the length of a text.
 _COUNT_BYTES: Final = 4
 _NAME_BYTES: Final = 5
 _LENGTH_BYTES: Final = 4
 
 
 def check_properties(properties: Mapping[str, PropertyValue]) -> int:
-    """Raise unless a message may have these properties; the bytes they take as a blob."""
+    """Raise unless a message may have these properties; returns their bytes as a blob."""
     if not isinstance(properties, Mapping):
         raise InvalidMessage(f"properties are a mapping of names to values, not {type(properties).__name__}")
     if len(properties) > PROPERTIES_MAX:
@@ -71,9 +71,8 @@ def build_properties(
 ) -> tuple[dict[str, Column], Column | None]:
     """The properties of all rows as columns by name, or as one column of blobs.
 
-    `blob_bytes` is the sum of what `check_properties` gave. Columns are chosen
-    only where they take no more: a property that one row in a thousand has would
-    take a slot in the other rows too.
+    `blob_bytes` is the sum of the results of `check_properties`. Columns are chosen only where they take no
+    more: a property that one row in a thousand has would take a slot in the other rows too.
     """
     columns = _build_columns(rows)
     if columns is not None:

@@ -1,1 +1,1 @@
-"""The command line: `antiphon`. Each module is one command; none holds logic another face would need."""
+"""The command line: `antiphon`. Each module is one command, without logic for other interfaces."""

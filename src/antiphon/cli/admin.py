@@ -24,7 +24,6 @@ FAILED = 1
 
 
 def add_command(commands: Any) -> None:
-    """Add this command and its questions to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser("admin", help="administration", description=__doc__)
     questions = parser.add_subparsers(title="questions", metavar="QUESTION", required=True)
     status = questions.add_parser("status", help="nodes, channels and how far they are")
@@ -85,14 +84,13 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _state(channel: dict[str, Any]) -> str:
-    """What an operator must know of a channel first."""
+    """The state of a channel in a word."""
     if not channel["serving"]:
         return "not serving"
     return "degraded" if channel["degraded"] else "serving"
 
 
 def _is_whole(status: dict[str, Any]) -> bool:
-    """Does every channel serve with all its copies?"""
     return bool(status["channels"]) and all(_state(row) == "serving" for row in status["channels"])
 
 
@@ -121,7 +119,7 @@ async def _until_all_are_back(url: str, seconds: float) -> list[str]:
 
 
 def _missing(status: dict[str, Any]) -> list[str]:
-    """What is not as it should be before a node may be stopped."""
+    """What must be mended before a node may be stopped."""
     silent = status.get("silent") or []
     words = [f"{name} does not answer" for name in silent]
     for row in status["nodes"]:
@@ -136,7 +134,7 @@ def _missing(status: dict[str, Any]) -> list[str]:
 
 
 def _tell_clocks(status: dict[str, Any]) -> None:
-    """Name the channels whose time is not that of their primary's clock."""
+    """Name the channels whose log time differs from their primary's clock."""
     for row in status["channels"]:
         ahead_ms = row.get("clock_difference_ms") or 0
         if abs(ahead_ms) > DIFFERENCE_MS_MAX:
@@ -146,7 +144,7 @@ def _tell_clocks(status: dict[str, Any]) -> None:
 
 
 def _tell_silent(status: dict[str, Any]) -> None:
-    """Name those who did not answer; a node that is alone always does."""
+    """Name the nodes that did not answer; an embedded node always does."""
     silent = status.get("silent")
     if silent:
         print(f"no answer from {', '.join(silent)}")

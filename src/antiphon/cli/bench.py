@@ -1,9 +1,9 @@
 """`antiphon bench`: a load test against a running system.
 
-Producers and consumers are processes of their own. Measured, one after the other: publishing with nobody
-consuming; publishing, receiving and acknowledging at once; the way of a message from `send` to the consumer
-at half that load; and `send` one at a time. With `--sessions`, also what a crowd of sessions sends together
-when each of them waits for every confirmation.
+Producers and consumers are processes of their own. The phases, one after the other: publishing without a
+consumer; publishing, receiving and acknowledging at once; the time of a message from `send` to the consumer
+at half that load; and `send` one at a time. With `--sessions`, also many sessions together, each of which
+waits for every confirmation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class BenchFailed(AntiphonError):
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench", help="measure a running system", description=__doc__
     )
@@ -58,7 +57,6 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run every phase and print the figures."""
     figures = Bench(arguments).measure()
     if arguments.json:
         print(json.dumps(figures))
@@ -126,7 +124,7 @@ class Bench:
         }
 
     def _crowd(self) -> dict[str, Any]:
-        """What many sessions publish together; afterwards the queue is empty again."""
+        """The rate of many sessions that publish together; afterwards the queue is empty again."""
         plan = replace(
             self._plan, sessions=self._sessions, connections=self._connections, seconds=CROWD_SECONDS
         )

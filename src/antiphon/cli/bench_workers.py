@@ -1,4 +1,4 @@
-"""What the processes of a load test do. Each connects, says so, waits for the start, works, and reports."""
+"""The worker processes of a load test: each connects, waits for the start, works, and reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.runtime.loops import loop_factory
 
 RECEIVE_AT_ONCE = 5000
 PREFETCH = 2 * RECEIVE_AT_ONCE
-"""Who takes so many at once should have the next ones on the way. There is a limit in bytes, too."""
+"""Twice as many as are taken at once, so that the next are on the way. There is a limit in bytes, too."""
 PACE_SECONDS = 0.002
 QUIET_SECONDS = 30.0
 TIME = struct.Struct("<d")
@@ -24,14 +24,14 @@ TIME = struct.Struct("<d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one worker has to do."""
+    """The work of one worker."""
 
     url: str
     destination: str
     size: int
     messages: int
     rate: float = 0.0
-    # Of a crowd: so many sessions on so many connections, for so long.
+    # For many sessions: so many on so many connections, for so long.
     sessions: int = 1
     connections: int = 1
     seconds: float = 0.0
@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one worker did, and when (monotonic seconds, one clock for all processes of a machine)."""
+    """The work of one worker, and its times (monotonic seconds, one clock for all processes of a machine)."""
 
     messages: int
     started: float
@@ -60,7 +60,6 @@ Job = Callable[[Plan, antiphon.Session, Start], Awaitable[Result]]
 
 
 def run(job: Job, plan: Plan, pipe: Connection) -> None:
-    """The body of a worker process."""
     try:
         pipe.send(_run_loop(job, plan, pipe))
     except (AntiphonError, OSError) as error:
@@ -86,7 +85,6 @@ def _run_loop(job: Job, plan: Plan, pipe: Connection) -> Result:
 
 
 async def publish(plan: Plan, session: antiphon.Session, start: Start) -> Result:
-    """Publish everything with `send_many`."""
     producer = await session.producer(plan.destination)
     bodies = [bytes(plan.size)] * plan.messages
     started = await start()
@@ -95,7 +93,6 @@ async def publish(plan: Plan, session: antiphon.Session, start: Start) -> Result
 
 
 async def consume(plan: Plan, session: antiphon.Session, start: Start) -> Result:
-    """Receive and acknowledge everything."""
     consumer = await session.consumer(plan.destination, prefetch=PREFETCH)
     started = await start()
     left = plan.messages
@@ -135,8 +132,8 @@ async def consume_timing(plan: Plan, session: antiphon.Session, start: Start) ->
         first = await consumer.receive(timeout=QUIET_SECONDS)
         if first is None:
             raise antiphon.Timeout(f"{plan.messages - len(samples)} of {plan.messages} messages never came")
-        # Whatever else is here already: a longer time would wait for a full batch, and none would have the
-        # server asked for more.
+        # Whatever else has arrived: a longer timeout would wait for a full batch, and 0 would ask the server
+        # for more.
         messages = [first, *await consumer.receive_many(RECEIVE_AT_ONCE, timeout=1e-9)]
         now = time.monotonic()
         samples += [(now - TIME.unpack_from(message.body_bytes)[0]) * 1000 for message in messages]

@@ -12,7 +12,6 @@ from antiphon.cli.receive import show
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "browse", help="look at messages without consuming them", description=__doc__
     )
@@ -24,7 +23,6 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what there is."""
     asyncio.run(_browse(arguments))
     return 0
 

@@ -1,14 +1,14 @@
-"""`antiphon faults`: makes the network between the nodes of a cluster misbehave, to see that nothing is lost.
+"""`antiphon faults`: makes the network between the nodes of a cluster misbehave, for tests.
 
 The rules are in a file that nodes started with `--faults FILE` look at several times a second. A rule is
-added behind those that are there, and of the rules for a pair of nodes the last one counts. Without an
-option the rules are shown. Nodes go by their numbers, or, with `--config`, by the names that the cluster's
-file gives them. Never for a cluster that somebody relies on.
+added behind those that are there, and of the rules for a pair of nodes the last one counts. Without an option
+the rules are shown. Nodes go by their numbers, or, with `--config`, by the names that the cluster's file
+gives them. Never use this on a cluster in production.
 
     antiphon faults rules.txt --drop 0.3 --duplicate 0.1      three of ten are lost, one of ten comes twice
-    antiphon faults rules.txt --delay 5..20 --from 1 --to 2   what node 1 says to node 2 is late
+    antiphon faults rules.txt --delay 5..20 --from 1 --to 2   datagrams from node 1 to node 2 are late
     antiphon faults rules.txt --partition 1:2,3               node 1 is alone
-    antiphon faults rules.txt --partition 1:2,3 --one-way     it hears the others, and they do not hear it
+    antiphon faults rules.txt --partition 1:2,3 --one-way     node 1 hears the others, and they do not hear it
     antiphon faults rules.txt --clear                         the network is well again
 """
 
@@ -34,7 +34,6 @@ Sides = list[list[str]]
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "faults",
         help="make the network between nodes misbehave",
@@ -65,7 +64,6 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Change the rules if there is something to change, and show them."""
     if problem := _contradiction(arguments):
         print(f"antiphon: {problem}", file=sys.stderr)
         return 2
@@ -89,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _contradiction(arguments: argparse.Namespace) -> str:
-    """What is wrong with options that are right each for itself."""
+    """What is wrong with the options together, if anything."""
     has_fault = any(getattr(arguments, name) is not None for name in _FAULTS)
     if (arguments.senders or arguments.receivers) and not has_fault:
         return "--from and --to say for whom; say what too: --drop, --duplicate, --reorder or --delay"
@@ -101,7 +99,7 @@ def _contradiction(arguments: argparse.Namespace) -> str:
 
 
 def _names(config: Path | None) -> dict[str, int]:
-    """The nodes of the cluster, if we are told which."""
+    """The names of the cluster's nodes, if its file was given."""
     if config is None:
         return {}
     from antiphon.runtime.cluster_data import load_cluster
@@ -120,7 +118,7 @@ def _number(node: str, names: dict[str, int]) -> str:
 
 
 def _added(arguments: argparse.Namespace, names: dict[str, int]) -> list[str]:
-    """The rules that the options stand for, in the words of the file."""
+    """The rules that the options stand for, in the format of the file."""
 
     def number(nodes: list[str]) -> list[str]:
         return [_number(node, names) for node in nodes]
@@ -139,7 +137,7 @@ def _added(arguments: argparse.Namespace, names: dict[str, int]) -> list[str]:
 
 
 def _fault(name: str) -> Any:
-    """An option's type: one fault with its value, as the file has it."""
+    """An option's type: one fault with its value, as in the file."""
 
     def read(text: str) -> str:
         fault = f"{name}={text}"
@@ -155,7 +153,6 @@ def _fault(name: str) -> Any:
 
 
 def _nodes(text: str) -> list[str]:
-    """Numbers or names of nodes, or `*` for all."""
     nodes = text.split(",")
     for node in nodes:
         if not (node == ANY or _NODE.fullmatch(node)):
@@ -164,7 +161,6 @@ def _nodes(text: str) -> list[str]:
 
 
 def _sides(text: str) -> Sides:
-    """The sides of a partition."""
     sides = [_nodes(side) for side in text.split(":")]
     listed = [node for side in sides for node in side]
     if len(sides) < 2:
@@ -194,7 +190,7 @@ def _parse(path: Path, text: str) -> FaultRules:
 
 
 def _write(path: Path, text: str) -> None:
-    """All at once: a node that looks sees the old rules or the new ones."""
+    """Replace the file at once: a node reads the old rules or the new ones."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         fresh.write_text(text, encoding="utf-8")

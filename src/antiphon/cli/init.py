@@ -1,7 +1,7 @@
-"""`antiphon init`: writes what the nodes of a cluster on several machines need.
+"""`antiphon init`: writes the files of a cluster on several machines.
 
-That is `cluster.toml`, which every node gets a copy of; `cluster.key`, the key of their bus, which every node
-gets too and nobody else; and `START`, the commands that start each node, the first time and later.
+`cluster.toml` is copied to every node; `cluster.key`, the key of their bus, goes to every node and to nobody
+else; `START` has the commands that start each node, the first time and later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ BUS_PORT = 7430
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "init", help="write the files of a cluster on several machines", description=__doc__
     )
@@ -51,7 +50,6 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files."""
     from antiphon.cluster.topology import lay_out
     from antiphon.runtime.cluster_data import CLUSTER_FILE, remote_sources, write_cluster
 
@@ -79,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def start_commands(spec: ClusterSpec) -> str:
-    """What to do on which machine."""
+    """The contents of START: what to run on which machine."""
     lines = [
         f"Copy cluster.toml and {spec.key_file} to a directory of each machine, the key readable by its",
         "owner only, move first-start/NAME of each node that is there to it, and start its nodes. The first",

@@ -1,4 +1,4 @@
-"""Lines of standard input as bodies: each a text, in UTF-8, as soon as it is there."""
+"""Lines of standard input as bodies: each a text in UTF-8, as soon as it arrives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BadLine(InvalidMessage):
 
 
 async def read_lines(descriptor: int, advance: Callable[[int], None]) -> AsyncIterator[str]:
-    """The lines that can be read here, without their ends; `advance` hears of the bytes of every block.
+    """The lines of standard input without their ends; `advance` gets the size of every block.
 
     Raises BadLine at a line that is too long or is no text, after all the lines before it.
     """
@@ -40,7 +40,7 @@ async def read_lines(descriptor: int, advance: Callable[[int], None]) -> AsyncIt
 
 
 def bytes_to_read(descriptor: int) -> int | None:
-    """How much can be read here; None where nobody can tell."""
+    """The size of the input; None if it is not known."""
     status = os.fstat(descriptor)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -71,7 +71,7 @@ def _too_long(number: int) -> BadLine:
 
 
 async def _read(descriptor: int) -> bytes:
-    """A block, or what there is of it; empty at the end. While there is nothing, the loop goes on."""
+    """The next block, as far as it is there; empty at the end. The event loop goes on while nothing comes."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     try:

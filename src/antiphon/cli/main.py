@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("antiphon: refuses to run with asserts switched off (python -O)", file=sys.stderr)
         return FAILED
     words = sys.argv[1:] if arguments is None else arguments
-    # Who sends a message need not wait until the simulator is loaded.
+    # A command loads only its own module: `antiphon send` need not load the simulator.
     only = words[0] if words and words[0] in COMMANDS else ""
     parsed = build_parser(only).parse_args(arguments)
     try:
@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return TIMED_OUT
     except (AntiphonError, OSError) as error:
         if isinstance(error, BrokenPipeError):
-            # The reader of our output left (`antiphon receive … | head`): nothing is wrong with us. Standard
-            # output is pointed elsewhere so that the interpreter does not complain when it flushes at exit.
+            # The reader of our output left (`antiphon receive … | head`), which is no error. Standard output
+            # is pointed elsewhere so that the interpreter does not complain when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return DONE
         print(f"antiphon: {error}", file=sys.stderr)

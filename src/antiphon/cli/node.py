@@ -1,9 +1,9 @@
 """`antiphon node`: runs one node of a cluster, in the foreground, as the cluster's file describes it.
 
-The first start of a node that keeps data says `--format`, once: it gives the empty disk the id that the file
-lists for it, against the token in `first-start/NAME` beside the file. Without it an empty directory is the
-disk of a node that has lost its old one: it gets another id, and the node learns everything from the others
-before it votes again.
+The first start of a node that keeps data needs `--format`, once: it gives the empty disk the id that the file
+lists for it, against the token in `first-start/NAME` beside the file. Without `--format` an empty directory
+is the disk of a node that has lost its old one: the disk gets another id, and the node learns everything from
+the others before it votes again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from antiphon.errors import AntiphonError
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "node", help="run one node of a cluster", description=__doc__
     )
@@ -34,13 +33,12 @@ def add_command(commands: Any) -> None:
         action="store_true",
         help="start although the disk once failed to sync and the machine was not rebooted since",
     )
-    # The process that starts us, and that we do not outlive.
+    # The process that starts this one, and that this one does not outlive.
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until told to stop."""
     from antiphon.runtime.cluster_node import NodeSettings, run_node
     from antiphon.runtime.launcher import die_with_parent
 
@@ -56,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return run_node(settings, announce=_print_ready_json if arguments.json else _print_ready_text)
     except AntiphonError as error:
-        # Several nodes may speak to one terminal.
+        # Several nodes may write to one terminal.
         print(f"antiphon: {arguments.name}: {error}", file=sys.stderr)
         return 1
 

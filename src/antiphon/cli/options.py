@@ -28,14 +28,14 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Who the client is, for every command that sends or receives."""
+    """The options of the client's identity, for every command that sends or receives."""
     parser.add_argument(
         "--client-id", metavar="ID", help="the client's id, to which durable subscriptions belong"
     )
 
 
 def add_create_option(parser: argparse.ArgumentParser) -> None:
-    """For commands that look at a destination, which mostly means one that is there."""
+    """For commands that look at a destination, as a rule an existing one."""
     parser.add_argument("--create", action="store_true", help="make the destination if it does not exist")
 
 
@@ -63,8 +63,8 @@ def property_option(text: str) -> tuple[str, PropertyValue]:
 class IntermixedParser(argparse.ArgumentParser):
     """Takes positional words before, between and behind the options.
 
-    argparse alone gives an optional positional word up at the first option: `send queue:a --key k body`
-    would be refused.
+    argparse alone closes an optional positional word at the first option: `send queue:a --key k body` would
+    be refused.
     """
 
     _is_inside = False

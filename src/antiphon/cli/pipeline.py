@@ -1,8 +1,8 @@
 """`antiphon pipeline`: the jobs of the data pipeline on Spark.
 
 `source-check` connects, and shows what a query would find: destinations, where their channels begin and end,
-who holds what, how far a checkpoint lags behind, and a few messages. With --master the messages go through
-Spark. The exit code is 1 when something is wrong.
+the holds, the lag of a checkpoint, and a few messages. With --master the messages go through Spark. The exit
+code is 1 when something is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ BODY_SHOWN = 60
 
 
 def add_command(commands: Any) -> None:
-    """Add this command and its jobs to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "pipeline", help="the jobs on Spark", description=__doc__
     )

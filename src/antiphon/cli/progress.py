@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 SHOWN_FROM = 1_000
-"""Short work is over before a bar could be read."""
+"""Shorter work is over before a bar could be read."""
 
 
 class Progress:
@@ -19,7 +19,6 @@ class Progress:
         self._is_shown = sys.stderr.isatty() and (total is None or total >= SHOWN_FROM)
 
     def advance(self, count: int) -> None:
-        """Tell that `count` more are done."""
         self._done += count
         if not self._is_shown:
             return

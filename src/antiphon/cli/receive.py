@@ -1,8 +1,8 @@
 """`antiphon receive`: receives, prints and then acknowledges messages.
 
-Everything is received until nothing came for `--timeout`. A message is acknowledged after it was printed, so
-one that was not seen is not lost. Bodies are written as they are, bytes too, each with a line end behind it;
-maps and lists are written as JSON.
+The command ends when nothing came for `--timeout`. A message is acknowledged after it was printed, so that an
+unprinted message is not lost. Bodies are written as they are, bytes too, each with a line end behind it; maps
+and lists are written as JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ TIMED_OUT = 3
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "receive", help="receive messages", description=__doc__
     )
@@ -65,7 +64,6 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Receive until there is nothing more, or enough."""
     if arguments.save is not None:
         arguments.save.mkdir(parents=True, exist_ok=True)
     received = asyncio.run(_receive(arguments))
@@ -76,7 +74,7 @@ async def _receive(arguments: argparse.Namespace) -> int:
     wanted = arguments.count if arguments.count is not None else math.inf
     timeout = None if arguments.follow else arguments.timeout
     received = 0
-    # Messages may come later to those who wait for them; a name that is mistyped waits for nothing.
+    # A command that waits may wait for a new destination; any other would wait in vain for a mistyped name.
     create = arguments.create or arguments.follow or arguments.durable is not None
     async with (
         antiphon.connect(arguments.url, client_id=arguments.client_id) as connection,
@@ -115,7 +113,7 @@ def show(message: antiphon.Message, arguments: argparse.Namespace) -> None:
 
 
 def _write(line: bytes | str) -> None:
-    """One line on standard output, in UTF-8 whatever the terminal's habits are."""
+    """One line on standard output, in UTF-8 whatever the terminal's encoding is."""
     sys.stdout.buffer.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
 
 

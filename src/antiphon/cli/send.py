@@ -31,7 +31,6 @@ FAILED, USAGE, TIMED_OUT = 1, 2, 3
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser("send", help="send messages", description=__doc__)
     parser.add_argument("destination", help="for example queue:orders")
     parser.add_argument(
@@ -69,7 +68,6 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Send and report."""
     if arguments.body is not None and (arguments.file is not None or arguments.size is not None):
         print("antiphon send: give a body, or --file, or --size", file=sys.stderr)
         return USAGE
@@ -90,7 +88,7 @@ def _tell(
     last: antiphon.Receipt | None,
     error: antiphon.PublishError | None = None,
 ) -> None:
-    """Say how many are stored; and what went wrong, if something did."""
+    """Print how many are stored, and the error if there was one."""
     if arguments.json:
         told: dict[str, Any] = {"confirmed": confirmed, "destination": arguments.destination, "last": None}
         if last is not None:
@@ -116,7 +114,7 @@ async def _send(arguments: argparse.Namespace) -> Sequence[antiphon.Receipt]:
 
 
 async def _messages(arguments: argparse.Namespace) -> AsyncIterator[Any]:
-    """What is to be sent, with what the options say of every message."""
+    """The messages to be sent, with the options that hold for all of them."""
     properties = dict(arguments.properties) or None
     is_plain = properties is None and arguments.key is None and arguments.priority == PRIORITY_DEFAULT
     async for body in _bodies(arguments):

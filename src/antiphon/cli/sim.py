@@ -1,7 +1,7 @@
-"""`antiphon sim`: runs the machines of one node or of several in an invented world, one run per seed.
+"""`antiphon sim`: runs the machines of one node or of several in a simulated world, one run per seed.
 
-Without faults in the machines every seed passes; exits 1 at the first seed that breaks a promise, and
-says how to repeat it. `--profile` lays stress on one thing.
+Exits 1 at the first seed that breaks a promise, and prints the command that repeats it. `--profile` draws one
+kind of fault or load more often.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ SEEDS = 100
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "sim", help="simulate nodes under faults", description=__doc__
     )

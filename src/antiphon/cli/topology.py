@@ -1,4 +1,4 @@
-"""The options of `up` and `init` that say how large a cluster is to be."""
+"""The options of `up` and `init` for the size of a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRANSPORTS: Final = ("udp", "tcp")
 
 
 def add_topology_options(parser: argparse.ArgumentParser, *, transports: tuple[str, ...]) -> None:
-    """How many nodes of each kind, and how they talk. What is not given is None."""
+    """How many nodes of each kind, and their transport. An option that is not given is None."""
     parser.add_argument("--client-managers", type=positive, metavar="N", help="nodes that clients connect to")
     parser.add_argument(
         "--message-managers", type=positive, metavar="R", help="replicas of each channel: nodes with messages"
@@ -35,7 +35,7 @@ def add_topology_options(parser: argparse.ArgumentParser, *, transports: tuple[s
 
 
 def has_topology(arguments: argparse.Namespace) -> bool:
-    """Was anything said that an embedded system has no use for?"""
+    """Was an option given that an embedded system has no use for?"""
     counts = (
         arguments.client_managers,
         arguments.message_managers,
@@ -46,7 +46,7 @@ def has_topology(arguments: argparse.Namespace) -> bool:
 
 
 def counts_of(arguments: argparse.Namespace) -> Counts:
-    """The size that was asked for; what was not said is the default."""
+    """The size by the options, with defaults."""
     from antiphon.cluster.topology import Counts
 
     if arguments.transport == MEMORY:
@@ -62,7 +62,7 @@ def counts_of(arguments: argparse.Namespace) -> Counts:
 
 
 def refuse_contradictions(arguments: argparse.Namespace, spec: ClusterSpec, where: str) -> None:
-    """`NodeError` if the cluster that is there is another than the options ask for."""
+    """`NodeError` if the existing cluster is another than the options ask for."""
     channels = [one.name for one in spec.channels]
     managers = {len(spec.message_managers(channel)) for channel in channels}
     witnesses = {len(spec.witnesses(channel)) for channel in channels}

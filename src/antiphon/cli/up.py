@@ -1,8 +1,8 @@
 """`antiphon up`: starts a message system on this machine, in the foreground.
 
-Without any option about nodes everything runs in one process. With one, every node of a cluster is a process
+Without an option about nodes everything runs in one process. With one, every node of a cluster is a process
 of its own. The data is in `--data`: starting again on the same data finds everything, the size of the cluster
-too. SIGTERM or Ctrl-C stops it in order. A node that dies is reported, and the others go on.
+too. SIGTERM or Ctrl-C stops the system in order. A node that dies is reported, and the others go on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ LOOPBACK = "127.0.0.1"
 
 
 def add_command(commands: Any) -> None:
-    """Add this command to the command line."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "up", help="start a message system", description=__doc__
     )
@@ -63,8 +62,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until told to stop."""
-    # Here and not above: `antiphon send` need not load a server.
+    # Imported here: `antiphon send` need not load a server.
     from antiphon.runtime.cluster_data import holds_cluster
 
     if has_topology(arguments) or holds_cluster(arguments.data):
@@ -140,7 +138,7 @@ def _node_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def ready_line(servers: list[str], data: str, nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is told when a cluster is ready."""
+    """The line that is printed when a cluster is ready."""
     return {
         "ready": True,
         "url": f"antiphon://{','.join(servers)}",

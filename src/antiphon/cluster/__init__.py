@@ -1,2 +1,1 @@
-"""What a cluster is made of: its nodes and channels, the file that lists them, and that all nodes have the
-same one."""
+"""A cluster: its nodes and channels, the file that lists them, and the agreement of all nodes on one file."""

@@ -4,17 +4,18 @@ Where it sits
     config_file  ->  AGREEMENT  <->  AdminAsk, AdminAnswer  <->  the other members
 
 What it promises
-    P1  A node whose file differs from that of one that is at work does not start, and says in which keys.
-    P2  Of two that start at the same time with different files at least the one with the higher number does
-        not start.
-    P3  Who does not answer in time is not waited for: a cluster starts also while some of it is away.
-    P4  Who is about to give a disk the id that the file lists knows of every other voter that its disk was
-        never written to, or that the channel has a history (`has_history`): then that id may have been
-        another disk's. While it does not know (`unsettled`), it must not.
+    AGR1  A node whose file differs from that of a running node does not start, and names the keys.
+    AGR2  Of two nodes that start at the same time with different files at least the one with the higher
+          number does not start.
+    AGR3  A node does not wait for members that do not answer in time: a cluster starts also while some of it
+          is away.
+    AGR4  A node that is about to give a disk the id that the file lists knows of every other voter that its
+          disk was never written to, or that the channel has a history (`has_history`): then that id may have
+          been another disk's. While the node does not know (`unsettled`), it must not.
 
 What it leaves to others
     Sending, receiving and the time. Members whose cluster id, key or addresses differ do not hear each other
-    at all; nobody can tell them more than that.
+    at all.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ KEYS_NAMED_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigCard:
-    """What a node shows of its file."""
+    """What a node tells of its file."""
 
     name: str
     number: int
@@ -41,7 +42,7 @@ class ConfigCard:
     is_new: bool = False
 
     def answer(self, question: Mapping[str, Any], *, is_established: bool) -> dict[str, Any]:
-        """To whoever asks; who has the same digest need not be told the keys."""
+        """The answer to a question; an asker with the same digest need not be told the keys."""
         keys = {} if question.get("digest") == self.digest else dict(self.keys)
         return {
             "digest": self.digest,
@@ -52,35 +53,34 @@ class ConfigCard:
 
 
 class Agreement:
-    """What the others have said so far."""
+    """The answers of the others so far."""
 
     def __init__(self, card: ConfigCard, others: Mapping[int, str], voters: Iterable[int] = ()) -> None:
-        """`others` are the members but us, by number, with their names; `voters` those of them that vote in
-        our channel, if we are to give our disk its id."""
+        """`others`: the other members' names; `voters`: those to hear before we give our disk its id."""
         self.card = card
         self._others = dict(others)
         self._heard: dict[int, dict[str, Any]] = {}
         self.has_history = False
-        # Voters of whom we do not know yet whether they have a history.
+        # Voters of which we do not know yet whether they have a history.
         self._unsettled = dict.fromkeys(voters)
 
     @property
     def question(self) -> str:
-        """What to ask of everybody."""
+        """The question to all members."""
         return json.dumps({"question": QUESTION, "digest": self.card.digest, "is_new": self.card.is_new})
 
     @property
     def unheard(self) -> list[int]:
-        """Who has not answered."""
+        """The members that have not answered."""
         return [number for number in sorted(self._others) if number not in self._heard]
 
     @property
     def unsettled(self) -> list[int]:
-        """The voters of whom we do not know whether they have a history (P4)."""
+        """The voters of which we do not know whether they have a history (AGR4)."""
         return list(self._unsettled)
 
     def reply(self, sender: int, question: str) -> str | None:
-        """To a member that asks while we are still asking ourselves; its question tells of it, too."""
+        """The reply to a member that asks while we are still asking; its question is an answer, too."""
         asked = _parse(question)
         if asked is None or asked.get("question") != QUESTION:
             return None
@@ -88,21 +88,21 @@ class Agreement:
         return json.dumps(self.card.answer(asked, is_established=False))
 
     def take(self, sender: int, answer: str) -> None:
-        """A member has answered; what makes no sense is no answer."""
+        """Receive an answer; one that cannot be read is none."""
         said = _parse(answer)
         if said is not None and sender in self._others and isinstance(said.get("digest"), str):
             self._heard[sender] = said
             self._settle(sender, said)
 
     def _settle(self, voter: int, said: Mapping[str, Any]) -> None:
-        """What a voter says of its disk. One that is at work may have ordered something since it was new."""
+        """Note what a voter says of its disk. A running node may have written since its disk was new."""
         if voter in self._unsettled and isinstance(said.get("is_new"), bool):
             self.has_history |= not said["is_new"]
             if not said["is_new"] or said.get("is_established") is not True:
                 del self._unsettled[voter]
 
     def take_history(self, sender: int, answer: str) -> None:
-        """A member has told how its channel stands (P4)."""
+        """Receive the standing of a member's channel (AGR4)."""
         said = _parse(answer)
         rows = said.get("channels") if said is not None else None
         if isinstance(rows, list):
@@ -113,7 +113,7 @@ class Agreement:
                 self._unsettled.pop(sender, None)
 
     def refusal(self) -> str | None:
-        """Why we do not start, in one sentence; None if nothing that was heard speaks against it."""
+        """Why this node must not start, in one sentence; None if no answer speaks against it."""
         for number in sorted(self._heard):
             said = self._heard[number]
             is_ours_to_yield = said.get("is_established") is True or number < self.card.number

@@ -1,31 +1,26 @@
 """ConfigFile: `cluster.toml` to a cluster and back, and what of it must be the same on all nodes.
 
-Where it sits
-    cluster.toml  ->  CONFIG FILE  ->  topology
-
-What it promises
-    P1  read(write(c)) == c.
-    P2  Whatever is wrong with a file is one sentence that names the key: an unknown one, one that is missing,
-        a value of the wrong type or out of range, a name, number, rank, disk or port that is used twice.
-    P3  Two files have the same digest exactly if they describe the same cluster; comments, the order of keys,
-        and where a node keeps its own files do not count. `essential_keys` tells which keys differ.
-
-What it leaves to others
-    Reading and writing files, and looking whether the key is there.
+CFG1  read(write(c)) == c.
+CFG2  A fault in a file is told in one sentence that names the key by its path: an unknown key with the
+      nearest known one, a missing key, a value of the wrong type or out of range, a name, number, rank,
+      disk or port that is used twice.
+CFG3  Two files have the same digest exactly if they describe the same cluster; comments, the order of
+      keys, and where a node keeps its own files do not count. `essential_keys` tells which keys differ.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.group import GroupConfig
-from antiphon.cluster.tables import Table, quoted
 from antiphon.cluster.topology import (
     CHANNELS_MAX,
     NODES_MAX,
@@ -41,9 +36,25 @@ from antiphon.transport.interface import Address
 from antiphon.transport.kinds import KINDS
 from antiphon.wire.lanes import Lane
 
+ID_BYTES: Final = 16
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_HEX: Final = re.compile(r"[0-9a-f]{32}")
+_ADDRESS: Final = re.compile(r"(?P<host>[^\s:/]+):(?P<port>[0-9]{1,5})")
+
+T = TypeVar("T")
+
+_KINDS: Final = {
+    str: "a text",
+    int: "a whole number",
+    bool: "true or false",
+    float: "a number with a point",
+    list: "a list",
+    dict: "a table",
+}
+
 VERSION: Final = 1
 
-# What follows from the nodes, or changes only while the channel runs.
+# Settings that follow from the nodes, or change only while the channel runs.
 _DERIVED: Final = frozenset(
     {
         *("group", "config_id", "generation", "nodes", "disk_ids", "commit_servers", "data_servers"),
@@ -55,7 +66,7 @@ BUS_SETTINGS: Final = tuple([one.name for one in fields(GroupConfig) if one.name
 JOURNAL_SETTINGS: Final = tuple([one.name for one in fields(JournalSettings)])
 
 _LOCAL: Final = ("key_file", "data")
-"""Keys that each node may have as it likes."""
+"""Keys that may differ between nodes."""
 
 _HEAD: Final = """\
 # A cluster of Antiphon. Every node has a copy of this file; a node whose copy differs from the others' does
@@ -65,7 +76,7 @@ _HEAD: Final = """\
 
 
 def read(text: str, file: str = "cluster.toml") -> ClusterSpec:
-    """The cluster that a file describes; `NodeError` with a sentence about what is wrong with it (P2)."""
+    """The cluster that a file describes; `NodeError` with a sentence about what is wrong with it (CFG2)."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -86,7 +97,7 @@ def read(text: str, file: str = "cluster.toml") -> ClusterSpec:
         hops=root.number("hops", 1, 255, 1),
         bus=_read_numbers(root.table("bus"), BUS_SETTINGS),
         journal=_read_numbers(root.table("journal"), JOURNAL_SETTINGS),
-        # In an order of their own: that of the file means nothing.
+        # Sorted: the order of the file means nothing.
         channels=tuple(sorted(channels, key=lambda one: one.name)),
         nodes=tuple(sorted(nodes, key=lambda one: one.number)),
     )
@@ -101,7 +112,7 @@ def read(text: str, file: str = "cluster.toml") -> ClusterSpec:
 
 
 def write(spec: ClusterSpec) -> str:
-    """The text of the file (P1)."""
+    """The text of the file (CFG1)."""
     lines = [_HEAD]
     top, tables = _tables(spec)
     lines += [f"{key} = {_literal(value)}" for key, value in top.items()]
@@ -112,12 +123,12 @@ def write(spec: ClusterSpec) -> str:
 
 
 def essential_keys(spec: ClusterSpec) -> dict[str, str]:
-    """Of everything that must be the same on all nodes: the key's path, and a short hash of its value."""
+    """Everything that must be the same on all nodes: the path of each key, and a short hash of its value."""
     return {path: _hash(value, 4) for path, value in _essential(spec).items()}
 
 
 def digest(spec: ClusterSpec) -> str:
-    """Equal exactly if the clusters are (P3)."""
+    """Equal exactly if the clusters are (CFG3)."""
     return _hash(_essential(spec), 16)
 
 
@@ -241,7 +252,7 @@ def _check_nodes(root: Table, spec: ClusterSpec) -> None:
                 "the port", (node.host, port, spec.transport), f"{path}.bus.{channel}", f"{node.host}:{port}"
             )
         if node.listen is not None:
-            # Clients come over tcp; a datagram's port of the same number is another one.
+            # Clients come over TCP; a UDP port of the same number is another one.
             once("the port", (*node.listen, "tcp"), f"{path}.listen", "{}:{}".format(*node.listen))
 
 
@@ -249,7 +260,7 @@ def _check_nodes(root: Table, spec: ClusterSpec) -> None:
 
 
 def _tables(spec: ClusterSpec) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
-    """Everything the file says: the keys at its top, and its tables in their order."""
+    """The contents of the file: the keys at its top, and its tables in their order."""
     top = {
         "version": VERSION,
         "name": spec.name,
@@ -295,3 +306,114 @@ def _address(address: Address) -> str:
 
 def _literal(value: int | str) -> str:
     return str(value) if isinstance(value, int) else quoted(value)
+
+
+# -- TOML, key by key -------------------------------------------------------------------------------
+
+
+class Table:
+    """One table of a file."""
+
+    def __init__(self, found: dict[str, Any], file: str, path: str = "", key: str = "") -> None:
+        self._found = found
+        self._file = file
+        self._path = path
+        self._key = key
+        self._asked: dict[str, None] = {}
+
+    def __contains__(self, key: str) -> bool:
+        self._asked[key] = None
+        return key in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    @property
+    def own_name(self) -> str:
+        """The key of this table, which is a name."""
+        if not _NAME.fullmatch(self._key):
+            raise NodeError(f"{self._file}: {self._path}: {_no_name(self._key)}")
+        return self._key
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        raise NodeError(f"{self._file}: {self._whole(key)}: {why}")
+
+    def finish(self, whose: str = "") -> None:
+        """Refuse all keys that were not read."""
+        for key in self._found:
+            if key not in self._asked:
+                near = get_close_matches(key, self._asked, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                self.refuse(key, f"there is no such key{' ' + whose if whose else ''}{hint}")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text; not an empty one, unless that is the default."""
+        value = self._get(key, str, default)
+        if not value and value != default:
+            self.refuse(key, "is empty")
+        return value
+
+    def name(self, key: str, default: str | None = None) -> str:
+        """A name of a node or a channel."""
+        value = self.text(key, default)
+        if not _NAME.fullmatch(value):
+            self.refuse(key, _no_name(value))
+        return value
+
+    def number(self, key: str, least: int, most: int, default: int | None = None) -> int:
+        value = self._get(key, int, default)
+        if not least <= value <= most:
+            self.refuse(key, f"{value} is not between {least} and {most}")
+        return value
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        value = self._get(key, str, None)
+        if value not in choices:
+            self.refuse(key, f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    def id(self, key: str) -> bytes:
+        value = self._get(key, str, None)
+        if not _HEX.fullmatch(value) or not int(value, 16):
+            self.refuse(key, f"{value!r} is not {2 * ID_BYTES} lower-case hex digits of an id")
+        return bytes.fromhex(value)
+
+    def address(self, key: str) -> Address:
+        value = self._get(key, str, None)
+        match = _ADDRESS.fullmatch(value)
+        if match is None or not 1 <= int(match["port"]) <= 65_535:
+            self.refuse(key, f"{value!r} is not of the form host:port")
+        return match["host"], int(match["port"])
+
+    def table(self, key: str) -> Table:
+        """A table in this one; an empty one if there is none."""
+        return Table(self._get(key, dict, {}), self._file, self._whole(key), key)
+
+    def tables(self, key: str) -> list[Table]:
+        outer = self.table(key)
+        return [outer.table(name) for name in outer]
+
+    def _get(self, key: str, kind: type[T], default: T | None) -> T:
+        self._asked[key] = None
+        if key not in self._found:
+            if default is None:
+                self.refuse(key, "is missing")
+            return default
+        value = self._found[key]
+        # In Python a bool is an int; in a file it is none.
+        if type(value) is not kind:
+            found = _KINDS.get(type(value), "a date")
+            self.refuse(key, f"{_KINDS[kind]} is needed, and this is {found}")
+        return value
+
+    def _whole(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
+
+
+def quoted(text: str) -> str:
+    """A text as TOML writes it: JSON's escapes are among its own, but for the one of DEL."""
+    return json.dumps(text).replace("\x7f", "\\u007f")
+
+
+def _no_name(value: str) -> str:
+    return f"{value!r} is no name: letters, digits, - and _, at most 64 of them, a letter or digit first"

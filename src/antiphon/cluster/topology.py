@@ -1,19 +1,13 @@
-"""Topology: which nodes a cluster has, where they are, and who does what on each channel.
+"""Topology: the nodes of a cluster, their addresses, and their roles on each channel.
 
-Where it sits
-    command line  ->  TOPOLOGY  ->  config_file, and every node that composes itself by it
+    TOP1  A channel's group lists its message managers by rank, then its witnesses, then all client managers
+          of the cluster; those have no disk and no vote.
+    TOP2  At most five message managers vote, those of the lowest ranks, and the votes of a channel are odd.
+          The one exception is two message managers without a witness: nothing is lost with one disk, and
+          nothing is ordered while one of them is away.
+    TOP3  A voter is listed with the disk it votes with.
 
-What it promises
-    P1  A channel's group lists its message managers by rank, then its witnesses, then all client managers of
-        the cluster; those have no disk and no vote.
-    P2  At most five message managers vote, those of the lowest ranks, and the votes of a channel are odd. The
-        one exception is two message managers without a witness: nothing is lost with one disk, and nothing
-        is ordered while one of them is away.
-    P3  Whoever votes is listed with the disk it votes with.
-
-What it leaves to others
-    Chance and free ports come in as data: whoever lays out a cluster draws ids and looks for ports. What a
-    file may say is `config_file.py`'s.
+Random ids and free ports come in as data (`Sources`).
 """
 
 from __future__ import annotations
@@ -43,7 +37,7 @@ _DATAGRAM_BYTES: Final = 1_400
 
 
 class Role(StrEnum):
-    """What a node of a cluster is."""
+    """The kinds of nodes."""
 
     CLIENT_MANAGER = "client-manager"
     MESSAGE_MANAGER = "message-manager"
@@ -55,12 +49,12 @@ LANES: Final[dict[Role, frozenset[Lane]]] = {
     Role.MESSAGE_MANAGER: frozenset({Lane.DATA, Lane.CONTROL}),
     Role.WITNESS: frozenset({Lane.CONTROL}),
 }
-"""What each listens to: the rest does not even wake it."""
+"""The lanes that each kind of node listens to; other traffic does not wake it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One node: who it is, and where the others find it."""
+    """One node and its addresses."""
 
     name: str
     number: int
@@ -88,10 +82,10 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSpec:
-    """One channel: what its nodes have in common."""
+    """The common settings of the nodes of a channel."""
 
     name: str
-    # Where each lane is heard; `udp` only.
+    # The multicast group of each lane; `udp` only.
     multicast: Mapping[Lane, Address] = field(default_factory=dict)
     # Down to how many copies the channel goes on while message managers are silent; 0: never fewer than two.
     min_copies: int = 0
@@ -107,7 +101,7 @@ class ClusterSpec:
     key_file: str = "cluster.key"
     datagram_bytes: int = _DATAGRAM_BYTES
     hops: int = 1
-    # What is not the default of `GroupConfig` and of the journal's `Settings`.
+    # Settings that are not the default of `GroupConfig` and of the journal's `Settings`.
     bus: Mapping[str, int] = field(default_factory=dict)
     journal: Mapping[str, int] = field(default_factory=dict)
     channels: tuple[ChannelSpec, ...]
@@ -122,7 +116,6 @@ class ClusterSpec:
         raise NodeError(f"the cluster has no node {name!r}; there are {known}")
 
     def channel(self, name: str) -> ChannelSpec:
-        """The channel of this name, which exists."""
         return next(one for one in self.channels if one.name == name)
 
     def message_managers(self, channel: str) -> list[NodeSpec]:
@@ -131,7 +124,6 @@ class ClusterSpec:
         return sorted(found, key=lambda one: one.rank or 0)
 
     def witnesses(self, channel: str) -> list[NodeSpec]:
-        """Those of a channel."""
         return [one for one in self.nodes if one.role is Role.WITNESS and one.channel == channel]
 
     @property
@@ -140,31 +132,30 @@ class ClusterSpec:
         return [one for one in self.nodes if one.role is Role.CLIENT_MANAGER]
 
     def members(self, channel: str) -> list[NodeSpec]:
-        """Whoever takes part in a channel (P1)."""
+        """The nodes that take part in a channel (TOP1)."""
         return [*self.message_managers(channel), *self.witnesses(channel), *self.client_managers]
 
     def channels_of(self, node: NodeSpec) -> list[ChannelSpec]:
-        """The channels that a node takes part in."""
         return [one for one in self.channels if node.channel in (None, one.name)]
 
     @property
     def servers(self) -> list[str]:
-        """Where clients may connect, in the order in which they are to be tried."""
+        """The addresses for clients, in the order in which they are to be tried."""
         return [f"{host}:{port}" for host, port in (one.listen for one in self.nodes if one.listen)]
 
     def peers(self, channel: str) -> dict[int, Peer]:
-        """Where the members of a channel hear each other."""
+        """The members of a channel with their addresses and lanes."""
         return {
             one.number: Peer(one.host, one.bus[channel], LANES[one.role], one.name)
             for one in self.members(channel)
         }
 
     def bus_id(self, channel: str) -> bytes:
-        """As what the members of a channel know each other: what was said on another is not for them."""
+        """The id under which the members of a channel know each other; other channels have other ids."""
         return blake2b(self.cluster_id + channel.encode(), digest_size=16).digest()
 
     def group_config(self, channel: str) -> GroupConfig:
-        """Who does what on a channel, as it is when the cluster is created."""
+        """The configuration of a channel when the cluster is created."""
         members = self.members(channel)
         managers = [one.number for one in self.message_managers(channel)]
         witnesses = [one.number for one in self.witnesses(channel)]
@@ -178,7 +169,7 @@ class ClusterSpec:
             commit_servers=(*voters, *witnesses),
             data_servers=tuple(managers),
             checkpoint_servers=tuple(managers),
-            # A sequencer must be one of those who vote.
+            # A sequencer must be a voter.
             candidates=tuple(voters),
             data_quantity=copies,
             commit_quantity=quorum,
@@ -190,7 +181,7 @@ class ClusterSpec:
 
 
 def voting_managers(managers: int, witnesses: int) -> int:
-    """How many message managers of a channel vote (P2)."""
+    """How many message managers of a channel vote (TOP2)."""
     voters = min(managers, VOTERS_MAX)
     is_even = (voters + witnesses) % 2 == 0
     # A fourth vote would only make three of four necessary where two of three were enough.
@@ -210,7 +201,7 @@ def complaint_about_votes(managers: int, witnesses: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How large a cluster is to be."""
+    """The size of a new cluster."""
 
     client_managers: int = 1
     # Of each channel.
@@ -229,17 +220,17 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where whatever is drawn or looked for comes from."""
+    """The random ids, ports and hosts of a new cluster."""
 
-    # Sixteen bytes that nobody has drawn before.
+    # Sixteen bytes that were never drawn before.
     draw_id: Callable[[], bytes]
-    # A port of a host on which nobody listens, and that was not given out before.
+    # A free port of a host that was not given out before.
     bus_port: Callable[[str], int]
-    # One for the multicast groups of a channel, the same on all hosts.
+    # A port for the multicast groups of a channel, the same on all hosts.
     multicast_port: Callable[[], int]
-    # The n-th client manager's, counted from 0.
+    # The port of the n-th client manager, counted from 0.
     client_port: Callable[[str, int], int]
-    # Which host a node of this name is on.
+    # The host of a node of this name.
     host_of: Callable[[str], str] = lambda name: LOOPBACK
 
 
@@ -312,8 +303,8 @@ def _check(counts: Counts) -> None:
 def _channel(name: str, counts: Counts, sources: Sources) -> ChannelSpec:
     multicast: dict[Lane, Address] = {}
     if counts.transport == "udp":
-        # Any address of the range that is for organizations to use among themselves (RFC 2365); the last
-        # byte tells the lanes apart. Two clusters that draw the same do not understand each other.
+        # Any address of the range that organizations may use for themselves (RFC 2365); the last byte tells
+        # the lanes apart. Two clusters that draw the same address do not understand each other.
         drawn = sources.draw_id()
         port = sources.multicast_port()
         for lane in Lane:

@@ -1,36 +1,68 @@
-"""Driver: lets a link live in an event loop; what `udp` and `tcp` have in common.
+"""Driver: runs a link in an event loop; the common part of `udp` and `tcp`.
 
-Where it sits
-    node  ->  DRIVER  ->  link  ->  DRIVER  ->  sockets
-
-What it promises
-    P1  Frames that arrive in one wake-up are delivered in one call; frames that are sent in one round of
-        the event loop leave together, at the latest at its end.
+Frames that arrive in one wake-up are delivered in one call; frames that are sent in one round of the event
+loop leave together, at the latest at its end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from antiphon import clock
 from antiphon.clock import timer_at
-from antiphon.errors import NodeError
-from antiphon.transport.fault_file import LOOK_SECONDS, FaultFile
-from antiphon.transport.faults import FaultLayer
+from antiphon.errors import LocalError, NodeError
+from antiphon.transport.faults import FaultLayer, FaultRules
 from antiphon.transport.interface import Counters, Deliver, TransportSettings, drop_all
 from antiphon.transport.keys import GroupKeys
-from antiphon.transport.link import Link, Out
+from antiphon.transport.link import NodeLink, Out
 from antiphon.transport.sealing import LANE, UNICAST
 from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
+LOOK_SECONDS: Final = 0.1
+
+_logger = logging.getLogger("antiphon.transport")
+
+
+class FaultFile:
+    """Gives a fault layer the rules in a file, which can be changed while a node runs.
+
+    The driver looks for a change several times a second. Rules that cannot be read are logged, and the former
+    rules stay. Without the file there are no faults.
+    """
+
+    def __init__(self, path: Path, layer: FaultLayer) -> None:
+        self._path = path
+        self._layer = layer
+        self._seen: object = ()
+
+    def look(self) -> bool:
+        """Read the file if it has changed; True if there are new rules."""
+        try:
+            status = self._path.stat()
+            seen: object = (status.st_mtime_ns, status.st_size, status.st_ino)
+        except OSError:
+            seen = None
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        try:
+            text = self._path.read_text(encoding="utf-8") if seen is not None else ""
+            self._layer.rules = FaultRules.parse(text)
+        except (OSError, UnicodeDecodeError, LocalError) as error:
+            _logger.warning("the fault rules in %s stay as they were: %s", self._path, error)
+            return False
+        return True
+
 
 class Driver(ABC):
-    """A transport but for its sockets."""
+    """A transport without its sockets."""
 
     def __init__(
         self,
@@ -52,7 +84,7 @@ class Driver(ABC):
             faults = FaultLayer(settings.node)
         self._faults = faults
         self._fault_file = FaultFile(fault_file, faults) if fault_file is not None and faults else None
-        self._link = Link(
+        self._link = NodeLink(
             settings,
             secret=secrets.token_bytes(32),
             is_repairing=is_repairing,
@@ -66,7 +98,7 @@ class Driver(ABC):
         self._look_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Open the sockets and tell the others that we are there."""
+        """Open the sockets and greet the other members."""
         await self._open()
         self._is_open = True
         if self._fault_file is not None:
@@ -86,11 +118,9 @@ class Driver(ABC):
         await self._close()
 
     def send(self, to: int, buffers: Sequence[Buffer]) -> None:
-        """A frame for one other member."""
         self._say(UNICAST + to, buffers)
 
     def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
-        """A frame for all other members that listen to this lane."""
         self._say(LANE + lane, buffers)
 
     def _say(self, stream: int, buffers: Sequence[Buffer]) -> None:
@@ -104,7 +134,6 @@ class Driver(ABC):
             self._schedule()
 
     def flush(self) -> None:
-        """What was said goes out now."""
         if self._is_open and self._link.has_outgoing:
             self._transmit(self._link.flush(clock.now_ns()))
             self._arm_timer()
@@ -119,15 +148,13 @@ class Driver(ABC):
         return self._link.whole_bytes
 
     def use_keys(self, keys: GroupKeys) -> None:
-        """The group key is being changed."""
         self._link.use_keys(keys)
 
     def counters(self) -> Mapping[int | None, Counters]:
-        """What happened so far, by member."""
         return self._link.read_counters()
 
     def _whose(self, destination: int) -> int:
-        """The member whose counters speak of a destination."""
+        """The member for whose counters a destination counts."""
         return destination - UNICAST if destination >= UNICAST else self.settings.node
 
     # -- what the sockets do ---------------------------------------------------
@@ -140,7 +167,7 @@ class Driver(ABC):
 
     @abstractmethod
     def _has_room(self, stream: int) -> bool:
-        """May more be said, or does too much wait already?"""
+        """May more be sent, or does too much wait already?"""
 
     @abstractmethod
     def _transmit(self, outgoing: list[Out]) -> None: ...
@@ -162,7 +189,7 @@ class Driver(ABC):
             self._end_wake_up()
 
     def _end_wake_up(self) -> None:
-        """Deliver what has come, send what was answered, and see when to wake next."""
+        """Deliver what has come, send the answers, and set the next timer."""
         link = self._link
         if link.arrived:
             arrived, link.arrived = link.arrived, []

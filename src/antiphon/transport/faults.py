@@ -1,16 +1,15 @@
-"""Faults: a network that loses, doubles, delays and cuts, on demand and by the seed.
+"""Faults: a network that loses, doubles, delays and cuts, by rules and a seed.
 
-Where it sits
     sockets  ->  FAULTS  ->  link          (what arrives, by sender; for `memory`, whole frames)
 
-Since it sits with the receiver, a multicast can be lost by some and heard by others, and a rule for one
-direction of a pair is enough for a one-way partition. All members may read the same rules.
+The layer sits with the receiver: so a multicast can be lost by some members and received by others, and a
+rule for one direction of a pair is enough for a one-way partition. All members may read the same rules.
 
 Rules in words, one to a line or separated by semicolons; where several match, the last one counts:
 
     seed=7                                              which losses, not how many
     drop=0.3 duplicate=0.1 reorder=0.2 delay=5..20      for all pairs; probabilities, and milliseconds
-    1>2 drop=0.5                                        what member 1 says to member 2
+    1>2 drop=0.5                                        from member 1 to member 2
     1-3 cut                                             nothing between 1 and 3, either way
     *>4 cut                                             nobody reaches 4, though 4 reaches the others
 """
@@ -57,7 +56,7 @@ class FaultRules:
 
     @classmethod
     def parse(cls, text: str) -> FaultRules:
-        """The rules in words; `LocalError` says what is wrong with them."""
+        """Parse the rules; `LocalError` says what is wrong with them."""
         rules: list[tuple[int | None, int | None, Fault]] = []
         seed = 0
         for line in re.split(r"[;\n]", text):
@@ -80,7 +79,7 @@ class FaultRules:
         return cls(tuple(rules), seed)
 
     def between(self, sender: int, receiver: int) -> Fault:
-        """What happens to what `sender` says to `receiver`."""
+        """The fault for datagrams from `sender` to `receiver`."""
         for one, other, fault in reversed(self.rules):
             if one in (None, sender) and other in (None, receiver):
                 return fault
@@ -142,7 +141,7 @@ class FaultLayer:
     node: int
     rules: FaultRules = field(default_factory=FaultRules)
     next_ns: int | None = None
-    """When something that was held back is due."""
+    """When a delayed datagram is due."""
     _seed: int | None = None
     _chance: Chance = field(default_factory=lambda: Chance(0))
     _late: list[tuple[int, int, int, bytes]] = field(default_factory=list)
@@ -150,7 +149,7 @@ class FaultLayer:
     _count: int = 0
 
     def arrive(self, now_ns: int, sender: int, data: bytes) -> list[bytes]:
-        """Something came from the sender; what of it, and of what came before, arrives now?"""
+        """Take a datagram of the sender; returns what arrives now, of it and of those before it."""
         if self._seed != self.rules.seed:
             self._seed = self.rules.seed
             self._chance = Chance.of(b"faults", b"%d %d" % (self.rules.seed, self.node))
@@ -174,14 +173,14 @@ class FaultLayer:
         return arrived
 
     def due(self, now_ns: int) -> list[tuple[int, bytes]]:
-        """What was held back long enough, with its sender."""
+        """The datagrams that were held back long enough, with their senders."""
         found: list[tuple[int, bytes]] = []
         while self._late and self._late[0][0] <= now_ns:
             _, _, sender, data = heapq.heappop(self._late)
             if data:
                 found.append((sender, data))
             else:
-                # Nothing came that could overtake them.
+                # No later datagram came to overtake these.
                 found += [(sender, held) for held in self._overtaken.pop(sender, ())]
         self.next_ns = self._late[0][0] if self._late else None
         return found

@@ -1,4 +1,4 @@
-"""Key file: where the group key of a cluster lies, and that nobody else can read it.
+"""Key file: the group key of a cluster on disk, readable by its owner only.
 
 # the first key is used, each is accepted
 1 5f0c…(64 hex digits)
@@ -18,10 +18,10 @@ _BYTES_MAX = 4096
 
 
 def read_key_file(path: Path) -> GroupKeys:
-    """The keys in the file; `NodeError` unless it is ours, readable by us alone, and says what it should."""
+    """The keys in the file; `NodeError` unless the file is ours, readable by us alone, and valid."""
     try:
         with path.open("rb") as file:
-            # Asked of the open file: between a look at the path and the reading it could be another.
+            # Of the open file: between a look at the path and the reading the file could be replaced.
             status = os.fstat(file.fileno())
             text = file.read(_BYTES_MAX + 1)
     except OSError as error:

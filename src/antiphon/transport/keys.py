@@ -1,10 +1,9 @@
 """Keys: the secret that all members of a cluster share.
 
-From it `sealing.py` derives a key for each run of each member. What this does not give: whoever has the
-group key can speak as any member. Keep it from everybody else, and when a member is to be shut out,
-change it.
+`sealing.py` derives a key for each run of each member from it. A holder of the group key can speak as any
+member: keep it secret, and change it when a member is to be shut out.
 
-To change it without a stop, add the new key to every node's file below the old one (all accept both),
+To change the key without a stop, add the new key to every node's file below the old one (all accept both),
 then put it first (all begin to use it), then take the old one away.
 """
 
@@ -22,7 +21,7 @@ KEYS_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GroupKeys:
-    """One key, or two while it is being changed. The first is used, each is accepted."""
+    """One key, or two while the key is being changed. The first is used, each is accepted."""
 
     by_id: dict[int, bytes]
     current: int
@@ -49,9 +48,9 @@ class GroupKeys:
 
 
 def parse_keys(text: str) -> GroupKeys:
-    """The text of a key file: a line `<id> <64 hex digits>` per key, the one to be used first.
+    """The keys of a key file's text: a line `<id> <64 hex digits>` per key, the one to be used first.
 
-    Lines that begin with # are remarks. An error never shows what the file says.
+    Lines that begin with # are remarks. An error never shows the contents of the file.
     """
     keys = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""Kinds: a transport by its name, as it stands in a configuration or on a command line."""
+"""Kinds: a transport by its name in a configuration or on a command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_transport(
     *,
     fault_file: Path | None = None,
 ) -> Transport:
-    """The transport of this kind, not started yet; to be called in the event loop that it is to live in."""
+    """The transport of this kind, not started yet; to be called in the event loop that runs it."""
     if kind not in KINDS:
         raise NodeError(f"there is no transport {kind!r}; there are {' and '.join(KINDS)}")
     try:

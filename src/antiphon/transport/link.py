@@ -1,38 +1,38 @@
 """Link: frames of this node into sealed datagrams, datagrams of the others into frames.
 
 Where it sits
-    node  ->  LINK( packing, sealing, members, replay, reassembly, repair )  ->  sockets
+    node  ->  LINK( packing, sealing, members, replay, repair )  ->  sockets
 
 What it promises
-    P1  A frame comes out at most once for each time it was sent, whole, and only of a run that has proved
-        to be alive.
-    P2  Where `is_repairing`, what is lost is asked for until it comes or `give_up_ms` are over. Senders say
-        how far their streams are, soon after the last datagram and then less and less often, so that the
-        loss of the last one is noticed too.
-    P3  What is not genuine, not fresh, or not for us changes a counter and nothing else.
+    LNK1  A frame comes out at most once for each time it was sent, whole, and only of a run that has proved
+          to be alive.
+    LNK2  Where `is_repairing`, a lost datagram is asked for until it comes or `give_up_ms` are over. Senders
+          announce the heads of their streams, soon after the last datagram and then less and less often, so
+          that the loss of the last one is noticed too.
+    LNK3  A datagram that is not genuine, not fresh, or not for this member changes a counter and nothing
+          else.
 
 What it leaves to others
-    Sockets, the clock, chance. `outgoing` holds what is to be sent, each datagram with its destination:
-    a lane, or `UNICAST` + a member. `deadline_ns` says when `on_timer` wants to be called.
+    Sockets, the clock, random numbers. `outgoing` holds the datagrams to be sent, each with its destination:
+    a lane, or `UNICAST` + a member. `deadline_ns` says when to call `on_timer`.
 
-A stream that is met in its middle is taken up a little before: a node that restarts asks for the last
-few datagrams, and one that was there all the time loses none of a new run's first.
+A stream that is met in its middle is taken up a little before: a node that restarts asks for the last few
+datagrams, and a node that was there all the time loses none of a new run's first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from antiphon.bus.chance import Chance
 from antiphon.errors import ProtocolError
-from antiphon.transport import oddities as odd
 from antiphon.transport import packing as p
 from antiphon.transport.interface import NOBODY, Arrived, Counters, TransportSettings
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.members import Incoming, PeerMember, PeerRun, challenge_for
-from antiphon.transport.oddities import Oddities
-from antiphon.transport.reassembly import Assembler
+from antiphon.transport.packing import Assembler
 from antiphon.transport.repair import MS, Gaps, Sealed, Span, Store
 from antiphon.transport.replay import ReplayWindow
 from antiphon.transport.sealing import (
@@ -54,7 +54,7 @@ from antiphon.wire.primitives import Buffer
 
 HEADS_NS: Final = 20 * MS
 HEADS_NS_MAX: Final = 1_000 * MS
-# Of a stream of which nothing is left that could be asked for again.
+# For a stream of which nothing is left that could be asked for again.
 IDLE_HEADS_NS_MAX: Final = 4_000 * MS
 REACH_BACK: Final = 64
 SPANS_PER_ASK: Final = 80
@@ -64,8 +64,54 @@ Out = tuple[int, Sealed]
 """Destination and datagram."""
 
 
+WRONG_KEY: Final = "wrong_key"
+OTHER_CLUSTER: Final = "other_cluster"
+GARBAGE: Final = "garbage"
+REPLAYS: Final = "replays"
+UNPROVEN: Final = "unproven"
+
+_WORDS: Final = {
+    WRONG_KEY: "a datagram was not sealed with a key of this group",
+    OTHER_CLUSTER: "a datagram of another cluster arrived; do the two share a multicast group?",
+    GARBAGE: "something arrived that is no datagram of ours",
+    REPLAYS: "a datagram came again, or of a run that is over: perhaps somebody plays back a recording",
+    UNPROVEN: "a second run beside one that is alive proved nothing: perhaps somebody plays back a recording",
+}
+
+_logger = logging.getLogger("antiphon.transport")
+
+
+class Oddities:
+    """Counts unexpected arrivals, and logs those an operator can act upon, once for each kind and member."""
+
+    def __init__(
+        self,
+        counters: Mapping[int | None, Counters],
+        names: Mapping[int, str],
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self._counters = counters
+        self._names = names
+        self._log = log or _logger.warning
+        self._logged: dict[tuple[str, int | None], None] = {}
+
+    def note(self, kind: str, claimed: int | None, words: str = "", *, is_usual: bool = False) -> None:
+        """Count an arrival of this kind that claims to be from this member.
+
+        Arrivals that are usual, as when datagrams are repaired for others, are not logged.
+        """
+        counters = self._counters.get(claimed) or self._counters[NOBODY]
+        setattr(counters, kind, getattr(counters, kind) + 1)
+        words = "" if is_usual else words or _WORDS.get(kind, "")
+        who = claimed if claimed in self._counters else NOBODY
+        if words and (words, who) not in self._logged:
+            self._logged[words, who] = None
+            source = "from nobody we know" if who is NOBODY else f"in the name of {self._names[who]}"
+            self._log(f"{words} ({source}; said once, counted from now on)")
+
+
 class _OutgoingStream:
-    """One stream of ours: what waits to be sealed, what was sent, and when to say how far it is."""
+    """A stream of ours: what waits to be sealed, what was sent, and when to announce its head."""
 
     __slots__ = (
         "counters",
@@ -95,7 +141,7 @@ class _OutgoingStream:
         self.is_dirty = False
         self.heads_at_ns: int | None = None
         self.heads_interval_ns = HEADS_NS
-        # From when on nothing was said for so long that the last datagram needs a word.
+        # From when on the stream was quiet for so long that its last datagram needs an announcement.
         self.quiet_ns = 0
 
     @property
@@ -107,7 +153,7 @@ class _OutgoingStream:
         return self.sealed.stream >= UNICAST
 
 
-class Link:
+class NodeLink:
     """The transport of one node without its sockets."""
 
     def __init__(
@@ -140,7 +186,7 @@ class Link:
         for stream in [*(LANE + lane for lane in Lane), *(UNICAST + node for node in settings.others)]:
             self._begin(stream, room)
         self._dirty: list[_OutgoingStream] = []
-        # What we listen to: frames and talk for us alone, and those of our lanes.
+        # This member listens to frames and talk for itself, and to those of its lanes.
         lanes = settings.peers[settings.node].lanes & ALL_LANES
         self._frame_streams = {UNICAST + self.node, *(LANE + lane for lane in lanes)}
         self._talk_streams = {UNICAST_TALK + self.node, *(LANE_TALK + lane for lane in lanes)}
@@ -165,12 +211,12 @@ class Link:
         return self._streams[LANE].packer.whole_bytes
 
     def start(self, now_ns: int) -> None:
-        """Tell everybody that we are there."""
+        """Greet all members."""
         for node in self._members:
             self.greet(now_ns, node)
 
     def greet(self, now_ns: int, node: int) -> None:
-        """A connection to this member has begun: tell it who speaks."""
+        """A connection to this member has begun: introduce ourselves."""
         out = self._streams[UNICAST + node]
         out.heads_interval_ns = HEADS_NS
         self._say_heads(now_ns, out)
@@ -186,7 +232,6 @@ class Link:
 
     @property
     def has_outgoing(self) -> bool:
-        """Is anything to be sealed, or to be sent?"""
         return bool(self._dirty or self.outgoing)
 
     def flush(self, now_ns: int) -> list[Out]:
@@ -223,7 +268,6 @@ class Link:
         self.outgoing.append((out.destination, Sealed(*out.talk.seal(body))))
 
     def use_keys(self, keys: GroupKeys) -> None:
-        """The key file has changed."""
         self._keys = keys
         self._sealer.use(keys)
         for member in self._members.values():
@@ -233,7 +277,7 @@ class Link:
     # -- receiving -------------------------------------------------------------
 
     def receive(self, now_ns: int, datagram: Buffer) -> PeerRun | None:
-        """Something came. Returns who said it, if it was genuine and we have not had it before."""
+        """Receive a datagram. Returns its sender, if it was genuine and new."""
         if len(datagram) <= OVERHEAD_BYTES:
             self.note_garbage()
             return None
@@ -252,15 +296,15 @@ class Link:
                 return None
         incoming = run.streams.get(stream)
         if incoming is not None and not incoming.window.is_fresh(counter):
-            # What is repaired for one member comes to all that had it already.
-            self._odd.note(odd.REPLAYS, sender, is_usual=self._is_repairing)
+            # A repair for one member also reaches members that have the datagram already.
+            self._odd.note(REPLAYS, sender, is_usual=self._is_repairing)
             return None
         if not run.is_proven and run.is_full and stream in self._frame_streams:
-            # It is as if it had been lost: it is asked for when the run has proved itself.
+            # Treated as lost: the datagram is asked for when the run has proved itself.
             return None
         body = run.opener.open(self._keys, key_id, datagram)
         if body is None:
-            self._odd.note(odd.WRONG_KEY, sender)
+            self._odd.note(WRONG_KEY, sender)
             return None
         if incoming is None:
             incoming = self._meet(now_ns, member, run, stream, counter)
@@ -276,29 +320,29 @@ class Link:
         try:
             self._on_body(now_ns, run, stream, counter, body)
         except ProtocolError:
-            self._odd.note(odd.GARBAGE, sender, "a datagram of a member makes no sense; another version?")
+            self._odd.note(GARBAGE, sender, "a datagram of a member makes no sense; another version?")
             return None
         return run
 
     def note_garbage(self) -> None:
-        """Something came that cannot even be a datagram."""
-        self._odd.note(odd.GARBAGE, NOBODY)
+        """Count bytes that cannot even be a datagram."""
+        self._odd.note(GARBAGE, NOBODY)
 
     def _note_stranger(self, sender: int, cluster_id: bytes, run_id: bytes) -> None:
         if cluster_id != self.settings.cluster_id:
-            self._odd.note(odd.OTHER_CLUSTER, NOBODY)
+            self._odd.note(OTHER_CLUSTER, NOBODY)
         elif sender != self.node:
-            self._odd.note(odd.GARBAGE, NOBODY, "a datagram names a sender that is no member")
+            self._odd.note(GARBAGE, NOBODY, "a datagram names a sender that is no member")
         elif run_id != self.settings.run_id:
-            self._odd.note(odd.GARBAGE, NOBODY, "somebody else speaks as this member; are there two of us?")
-        # Else it is the echo of our own multicast.
+            self._odd.note(GARBAGE, NOBODY, "somebody else speaks as this member; are there two of us?")
+        # Else the datagram is the echo of our own multicast.
 
     def _other_run(self, now_ns: int, member: PeerMember, run_id: bytes) -> PeerRun | None:
         """A run that is not the member's current one; None if it is over."""
         run = member.unproven.get(run_id)
         if run is None and member.is_retired(run_id):
             is_usual = self._is_repairing and member.may_be_late(now_ns, run_id)
-            self._odd.note(odd.REPLAYS, member.node, is_usual=is_usual)
+            self._odd.note(REPLAYS, member.node, is_usual=is_usual)
             return None
         return run or PeerRun(
             member.node,
@@ -320,7 +364,7 @@ class Link:
         if not run.is_proven and run.run_id not in member.unproven:
             gone = member.met(run)
             if gone is not None:
-                self._odd.note(odd.UNPROVEN, member.node, is_usual=member.was_life(gone))
+                self._odd.note(UNPROVEN, member.node, is_usual=member.was_life(gone))
             self._challenge(now_ns, run)
         if stream in self._talk_streams:
             incoming = run.streams[stream] = Incoming(ReplayWindow(counter), None)
@@ -388,7 +432,7 @@ class Link:
     def _on_challenge(self, now_ns: int, run: PeerRun, nonce: bytes) -> None:
         out = self._streams[UNICAST + run.sender]
         self._talk(out, p.pack_nonce(p.ECHO, nonce))
-        # It begins to listen now, so it should know where we are: from here on it notices what it misses.
+        # The member begins to listen now: with our heads it notices from here on what it misses.
         self._say_heads(now_ns, out)
 
     def _on_echo(self, now_ns: int, run: PeerRun, nonce: bytes) -> None:
@@ -405,7 +449,7 @@ class Link:
     # -- repairing -------------------------------------------------------------
 
     def _on_heads(self, now_ns: int, run: PeerRun, heads: list[tuple[int, int, int]]) -> None:
-        """How far some streams of the sender are, and from where on they can still be had."""
+        """Receive the heads of the sender's streams, and the oldest numbers that can still be had."""
         if not self._is_repairing:
             return
         for stream, oldest, head in heads:
@@ -439,11 +483,11 @@ class Link:
         self.counters[run.sender].repairs_given += len(given)
         self.outgoing += [(stream, datagram) for datagram in given]
         if spans and spans[0][0] < out.store.oldest:
-            # It waits for something that is gone; better that it knows.
+            # The member waits for a datagram that is gone: tell it so.
             self._say_heads(now_ns, out)
 
     def _say_heads(self, now_ns: int, out: _OutgoingStream) -> None:
-        """Say how far a stream is, and when to say it again."""
+        """Announce the head of a stream, and when to do so again."""
         heads = []
         if out.store is not None:
             heads.append((out.destination, out.store.oldest, out.sealed.next))
@@ -457,10 +501,11 @@ class Link:
         self._wake(out.heads_at_ns)
 
     def _quiet_heads(self, node: int) -> list[tuple[int, int, int]]:
-        """How far the lanes are that this member listens to and in which nothing is under way.
+        """The heads of the quiet lanes that this member listens to.
 
-        So it knows where a lane begins before anything is said in it, and learns of what it has missed for
-        good. Of a lane in use nothing is said here: this could be heard before what waits in its socket.
+        So the member knows where a lane begins before the first frame in it, and learns what it has missed
+        for good. A lane in use is left out: its head could arrive before the datagrams that wait in the
+        member's socket.
         """
         lanes = [self._streams[LANE + lane] for lane in sorted(self.settings.peers[node].lanes)]
         return [(lane.destination, lane.sealed.next, lane.sealed.next) for lane in lanes if not lane.store]
@@ -472,7 +517,7 @@ class Link:
             self.deadline_ns = at_ns
 
     def on_timer(self, now_ns: int) -> None:
-        """Do what is due, and find out what is next."""
+        """Do what is due, and find the next deadline."""
         self.deadline_ns = None
         for out in self._streams.values():
             self._look_at_stream(now_ns, out)
@@ -488,18 +533,18 @@ class Link:
         if out.store is not None:
             out.store.expire(now_ns)
         if out.quiet_ns > now_ns:
-            # More has been said since: what is lost of it is noticed by what comes behind it.
+            # Later datagrams of the stream show a loss before it.
             out.heads_at_ns = out.quiet_ns
             self._wake(out.heads_at_ns)
         elif out.is_unicast or out.store:
             self._say_heads(now_ns, out)
         else:
-            # Whatever was sent to all is too old to be asked for.
+            # The multicasts of this stream are too old to be asked for.
             out.heads_at_ns = None
 
     def _look_at_member(self, now_ns: int, member: PeerMember) -> None:
         for run in member.forget_silent(now_ns):
-            self._odd.note(odd.UNPROVEN, member.node, is_usual=member.was_life(run))
+            self._odd.note(UNPROVEN, member.node, is_usual=member.was_life(run))
         for run in member.unproven.values():
             if run.challenge_at_ns <= now_ns:
                 self._challenge(now_ns, run)
@@ -521,8 +566,8 @@ class Link:
                 self._wake(gaps.next_ns)
 
     def _ask(self, whom: int, stream: int, spans: list[Span]) -> None:
-        # What was said to all is asked for before all, so that others need not; unless whoever said it
-        # does not listen there.
+        # A missing multicast is asked for by multicast, so that other members need not ask; unless its sender
+        # does not listen to that lane.
         is_shared = stream < UNICAST and stream - LANE in self.settings.peers[whom].lanes
         out = self._streams[stream if is_shared else UNICAST + whom]
         for at in range(0, min(len(spans), SPANS_PER_ASK * ASKS_AT_ONCE), SPANS_PER_ASK):
@@ -531,7 +576,7 @@ class Link:
             self._talk(out, p.pack_ask(whom, stream, asked))
 
     def read_counters(self) -> dict[int | None, Counters]:
-        """The counters, with what is known only by adding up."""
+        """The counters, with the sums that are only made on demand."""
         for node, member in self._members.items():
             lost = sum(run.given_up for run in member.runs() if run.is_proven)
             self.counters[node].gave_up = member.gave_up_before + lost

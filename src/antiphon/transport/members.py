@@ -1,16 +1,16 @@
-"""Members: who speaks to us, in which run, and whether that run is alive.
+"""Members: the other members and their runs, and whether a run is alive.
 
 Where it sits
     sealing  ->  MEMBERS  ->  link
 
 What it promises
-    P1  Nothing is taken from a run before it has proved to be alive: it must echo a number that it can
-        only know from us. A recording of an earlier run cannot.
-    P2  A member has one run that counts. When a newer one has proved itself, the older is over for good.
-    P3  What is kept of runs that have proved nothing is bounded.
+    TMB1  Nothing is taken from a run before it has proved to be alive: it must echo a number that it can only
+          know from us. A recording of an earlier run cannot.
+    TMB2  A member has one run that counts. When a newer one has proved itself, the older is over for good.
+    TMB3  What is kept of unproven runs is bounded.
 
-The number is a keyed hash of sender and run under a secret of this process, so that asking for the proof
-needs no memory: whoever floods us with recordings cannot push out the question that matters.
+The number is a keyed hash of sender and run under a secret of this process, so that a challenge needs no
+memory: a flood of recordings cannot push out the challenge that matters.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from hashlib import blake2b
 from typing import Final
 
 from antiphon.transport.interface import Arrived
-from antiphon.transport.packing import NONCE_BYTES
-from antiphon.transport.reassembly import Assembler
+from antiphon.transport.packing import NONCE_BYTES, Assembler
 from antiphon.transport.repair import MS, Gaps, Lack
 from antiphon.transport.replay import ReplayWindow
 from antiphon.transport.sealing import Opener
@@ -32,11 +31,11 @@ UNPROVEN_MAX: Final = 2
 HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 RETIRED_MAX: Final = 1_024
 LATE_NS: Final = 10_000 * MS
-"""So long after its end a datagram of a run may still have been on its way, or in a socket of ours."""
+"""For so long after its end datagrams of a run may still be on their way, or in a socket."""
 
 
 class Incoming:
-    """One stream of a run. Without `gaps`, what is lost stays lost."""
+    """One stream of a run. Without `gaps`, a lost datagram stays lost."""
 
     __slots__ = ("gaps", "window")
 
@@ -46,7 +45,7 @@ class Incoming:
 
 
 class PeerRun:
-    """One life of another member, as far as we have heard of it."""
+    """One run of another member, as far as we have heard of it."""
 
     __slots__ = (
         *("assembler", "challenge_at_ns", "challenge_interval_ns", "heard_ns", "held", "held_bytes"),
@@ -70,17 +69,17 @@ class PeerRun:
 
     @property
     def is_full(self) -> bool:
-        """Has it said as much as is kept of one that has proved nothing yet (P3)?"""
+        """Has an unproven run sent as much as is kept of one (TMB3)?"""
         return self.held_bytes + self.assembler.bytes > HELD_BYTES_MAX
 
     @property
     def given_up(self) -> int:
-        """Datagrams and frames of this run that will not come any more."""
+        """How many datagrams and frames of this run will not come any more."""
         lost = sum(stream.window.given_up for stream in self.streams.values() if stream.gaps is not None)
         return lost + self.assembler.given_up
 
     def challenged(self, now_ns: int) -> None:
-        """It was asked for its proof; ask again later, less and less often."""
+        """A challenge was sent; the next one later, less and less often."""
         self.challenge_at_ns = now_ns + self.challenge_interval_ns
         self.challenge_interval_ns = min(2 * self.challenge_interval_ns, CHALLENGE_NS_MAX)
 
@@ -95,8 +94,8 @@ class PeerMember:
         self.current: PeerRun | None = None
         self.unproven: dict[bytes, PeerRun] = {}
         self.gave_up_before = 0
-        """What its runs that are over never got through."""
-        # The runs that are over, and when they were found to be.
+        """How much of its former runs was given up."""
+        # The runs that are over, and since when.
         self._retired: dict[bytes, int] = {}
 
     def runs(self) -> list[PeerRun]:
@@ -106,11 +105,11 @@ class PeerMember:
         return run_id in self._retired
 
     def may_be_late(self, now_ns: int, run_id: bytes) -> bool:
-        """Was this run, which is over, alive so short a time ago that what comes of it is only late?"""
+        """Did this run end so short a time ago that its datagrams are only late?"""
         return now_ns - self._retired[run_id] < LATE_NS
 
     def met(self, run: PeerRun) -> PeerRun | None:
-        """A run of which nothing was known has sealed a datagram; the one that had to go for it, if any."""
+        """An unknown run has sealed a datagram; returns the unproven run that had to go for it, if any."""
         self.unproven[run.run_id] = run
         run.met_beside = self.current
         if len(self.unproven) <= UNPROVEN_MAX:
@@ -118,7 +117,7 @@ class PeerMember:
         return self.unproven.pop(next(iter(self.unproven)))
 
     def proved(self, now_ns: int, run: PeerRun) -> None:
-        """This run is alive; there is no other (P2)."""
+        """This run is alive, and the only one (TMB2)."""
         self.unproven.pop(run.run_id, None)
         if self.current is not None:
             self.gave_up_before += self.current.given_up
@@ -129,14 +128,14 @@ class PeerMember:
         run.is_proven = True
 
     def forget_silent(self, now_ns: int) -> list[PeerRun]:
-        """Let go of runs that never proved anything and say nothing any more; says which."""
+        """Drop silent unproven runs; returns them."""
         silent = [run for run in self.unproven.values() if now_ns - run.heard_ns >= UNPROVEN_NS_MAX]
         for run in silent:
             del self.unproven[run.run_id]
         return silent
 
     def was_life(self, run: PeerRun) -> bool:
-        """Can a run that proved nothing have been a life of this member that has ended?
+        """Can this unproven run have been a former run of the member?
 
         Not if the run that counted when it came has lived on: a member has one process at a time.
         """

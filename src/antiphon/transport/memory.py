@@ -1,7 +1,7 @@
 """MemoryTransport: members of one process, joined by queues.
 
-For tests, and for several nodes in one process. What is delivered and when is as with the other
-transports: whole frames, once per wake-up, and never to the sender itself.
+For tests, and for several nodes in one process. Frames are delivered as by the other transports: whole, once
+per wake-up, and never to the sender itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.wire.primitives import Buffer
 
 
 class MemoryNetwork:
-    """What connects the members: whoever has started is reached."""
+    """The members of one process that have started."""
 
     def __init__(self) -> None:
         self.members: dict[int, MemoryTransport] = {}
@@ -51,34 +51,31 @@ class MemoryTransport:
 
     @property
     def window_bytes(self) -> int:
-        """What may wait for a member before it is dropped."""
+        """How much may wait for a member before frames are dropped."""
         return self.settings.queue_bytes_max
 
     @property
     def whole_bytes(self) -> int:
-        """No frame is ever cut; a limit there is all the same, for whoever gathers."""
+        """No frame is ever cut; the limit is for senders that gather."""
         return self.settings.datagram_bytes
 
     async def start(self) -> None:
-        """Take our place among the members."""
         if self.settings.node in self._network.members:
             raise NodeError(f"member {self.settings.node} is there already")
         self._network.members[self.settings.node] = self
 
     async def close(self) -> None:
-        """Leave it; what has not been delivered is gone."""
+        """Frames that have not been delivered are gone."""
         self._network.members.pop(self.settings.node, None)
         self._arrived = []
         if self._timer is not None:
             self._timer.cancel()
 
     def send(self, to: int, buffers: Sequence[Buffer]) -> None:
-        """A frame for one other member."""
         self._counters[to].frames_sent += 1
         self._hand_over(to, b"".join(buffers))
 
     def multicast(self, lane: Lane, buffers: Sequence[Buffer]) -> None:
-        """A frame for all other members that listen to this lane."""
         self._counters[self.settings.node].frames_sent += 1
         frame = b"".join(buffers)
         for node in self.settings.others:
@@ -86,13 +83,12 @@ class MemoryTransport:
                 self._hand_over(node, frame)
 
     def look(self) -> None:
-        """What was sent arrives in its own time."""
+        """Frames arrive with the next round of the event loop."""
 
     def flush(self) -> None:
-        """Nothing waits here: what was sent is with the others already."""
+        """Frames leave at once."""
 
     def counters(self) -> Mapping[int | None, Counters]:
-        """What happened so far, by member."""
         return self._counters
 
     def _hand_over(self, to: int, frame: bytes) -> None:
@@ -104,7 +100,7 @@ class MemoryTransport:
         if self._faults is None:
             self._arrive(Arrived(sender, run_id, frame))
             return
-        # Held back together with the run that said it.
+        # Held back together with the sender's run id.
         for data in self._faults.arrive(clock.now_ns(), sender, run_id + frame):
             self._arrive(Arrived(sender, data[:16], data[16:]))
         self._arm_timer()

@@ -8,9 +8,9 @@
     CHALLENGE   u8 5, 16 bytes
     ECHO        u8 6, 16 bytes
 
-Small frames for the same receivers share a datagram: most of what a datagram costs it costs whatever
-its size. The parts of a frame take consecutive numbers of their stream, so that number and index say
-which frame they belong to.
+Small frames for the same receivers share a datagram: most of the cost of a datagram does not depend on its
+size. The parts of a frame take consecutive numbers of their stream, so that number and index say which frame
+they belong to.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ class Packer:
 
     @property
     def whole_bytes(self) -> int:
-        """The largest frame that need not be cut."""
         return self._capacity - len(_FRAMES) - _SIZE.size
 
     def add(self, buffers: Sequence[Buffer]) -> None:
-        """One frame. Its buffers must not change before `take`."""
+        """Add a frame. Its buffers must not change before `take`."""
         size = sum(map(len, buffers))
         taken = self._size + _SIZE.size + size
         if taken > self._capacity:
@@ -126,8 +125,77 @@ def unpack_part(body: bytes) -> tuple[int, int, memoryview]:
     return index, count, memoryview(body)[_PART.size :]
 
 
+class _Partial:
+    __slots__ = ("bytes", "count", "heard_ns", "pieces")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.pieces: dict[int, memoryview] = {}
+        self.bytes = 0
+        self.heard_ns = 0
+
+
+class Assembler:
+    """The incomplete frames of one stream, or of all streams of one member, by `key`.
+
+    Parts come in any order, once each (by the replay window). An incomplete frame is dropped when no part of
+    it has come for as long as lost datagrams are asked for, or when there are too many, the oldest first.
+    """
+
+    __slots__ = ("_bytes_max", "_frame_bytes_max", "_keep_ns", "_partials", "bytes", "given_up")
+
+    def __init__(self, *, bytes_max: int, frame_bytes_max: int, keep_ns: int) -> None:
+        self._bytes_max = bytes_max
+        self._frame_bytes_max = frame_bytes_max
+        self._keep_ns = keep_ns
+        self._partials: dict[tuple[int, int], _Partial] = {}
+        self.bytes = 0
+        self.given_up = 0
+        """Frames that never came together."""
+
+    def __len__(self) -> int:
+        return len(self._partials)
+
+    def add(
+        self, now_ns: int, key: tuple[int, int], index: int, count: int, piece: memoryview
+    ) -> bytes | None:
+        """A part of the frame that `key` names; returns the frame when it is whole."""
+        partial = self._partials.get(key)
+        if partial is None:
+            partial = self._partials[key] = _Partial(count)
+        if partial.count != count or index in partial.pieces:
+            raise ProtocolError("the parts of a frame contradict each other")
+        partial.pieces[index] = piece
+        partial.bytes += len(piece)
+        partial.heard_ns = now_ns
+        self.bytes += len(piece)
+        if len(partial.pieces) == count:
+            self._drop(key)
+            return b"".join([partial.pieces[number] for number in range(count)])
+        if partial.bytes > self._frame_bytes_max:
+            self._drop(key)
+            self.given_up += 1
+            raise ProtocolError("a frame is larger than any may be")
+        while self.bytes > self._bytes_max:
+            self._give_up(next(iter(self._partials)))
+        return None
+
+    def expire(self, now_ns: int) -> None:
+        """Drop frames that got no part for too long."""
+        for key, partial in list(self._partials.items()):
+            if now_ns - partial.heard_ns >= self._keep_ns:
+                self._give_up(key)
+
+    def _give_up(self, key: tuple[int, int]) -> None:
+        self._drop(key)
+        self.given_up += 1
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self.bytes -= self._partials.pop(key).bytes
+
+
 def pack_heads(heads: Iterable[tuple[int, int, int]]) -> bytes:
-    """How far each of these streams is: (stream, oldest number to be had, next number)."""
+    """The heads of these streams: (stream, oldest number to be had, next number)."""
     return b"".join((bytes([HEADS]), *(_HEAD.pack(*head) for head in heads)))
 
 
@@ -136,7 +204,7 @@ def unpack_heads(body: bytes) -> list[tuple[int, int, int]]:
 
 
 def pack_ask(whom: int, stream: int, spans: Iterable[Span]) -> bytes:
-    """Please send these again."""
+    """A request to send these numbers again."""
     return b"".join((_ASK.pack(ASK, whom, stream), *(_SPAN.pack(*span) for span in spans)))
 
 

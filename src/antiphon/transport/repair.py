@@ -1,21 +1,21 @@
-"""Repair: what is lost is asked for again, and given again by whoever sent it.
+"""Repair: a lost datagram is asked for, and sent again by its sender.
 
 Where it sits
     receiver:  a gap in a stream  ->  GAPS  ->  ASK(stream, numbers)
     sender:    ASK  ->  STORE  ->  the very datagrams that were lost
 
 What it promises
-    P1  A gap is asked for after a short while (datagrams overtake each other), at growing intervals, and
-        given up after a time.
-    P2  Where several may lack the same, each waits a random while longer, and who hears another ask for
-        it stays silent for one interval.
-    P3  A datagram is given again at most once per interval, however many ask for it, and at most so many
-        bytes per question.
-    P4  What is kept is bounded in number, bytes and time.
+    TRP1  A gap is asked for after a short time (datagrams overtake each other), at growing intervals, and
+          given up after a time.
+    TRP2  Where several members may lack the same, each waits a random time longer, and a member that hears
+          another ask for it stays silent for one interval.
+    TRP3  A datagram is sent again at most once per interval, however many ask for it, and at most so many
+          bytes per question.
+    TRP4  What is kept is bounded in number, bytes and time.
 
 What it leaves to others
-    That the last datagrams were lost is told by nothing that follows them: senders announce how far
-    they are (`link.py`).
+    Nothing follows the last datagrams of a stream that would show their loss: senders announce their heads
+    (`link.py`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Lack:
         self.interval_ns = ASK_AGAIN_NS
 
     def put_off(self, now_ns: int) -> None:
-        """Somebody has just asked; the answer needs a while."""
+        """Another member has just asked; the answer needs a while."""
         self.ask_at_ns = now_ns + self.interval_ns
         self.interval_ns = min(2 * self.interval_ns, ASK_AGAIN_NS_MAX)
 
 
 class Gaps:
-    """What we lack of one stream of another member."""
+    """The missing numbers of one stream of another member."""
 
     __slots__ = ("_chance", "_give_up_ns", "_is_shared", "next_ns", "window")
 
@@ -84,7 +84,7 @@ class Gaps:
                 self.next_ns = lack.ask_at_ns
 
     def overheard(self, now_ns: int, spans: Iterable[Span]) -> None:
-        """Another member has asked for these (P2)."""
+        """Another member has asked for these (TRP2)."""
         missing = self.window.missing
         put_off: dict[Lack, None] = {}
         for first, count in spans:
@@ -96,7 +96,7 @@ class Gaps:
             lack.put_off(now_ns)
 
     def due(self, now_ns: int) -> list[Span]:
-        """What to ask for now. What has been asked for too long is given up."""
+        """The numbers to ask for now. Numbers that were asked for too long are given up."""
         asked: list[int] = []
         over: list[int] = []
         lacks: list[Lack] = []
@@ -132,7 +132,7 @@ def spans_of(numbers: Iterable[int]) -> list[Span]:
 
 
 class Sealed(NamedTuple):
-    """A datagram as it was sent; to be sent again unchanged, so that its nonce is not used twice."""
+    """A datagram as it was sent; sent again unchanged, so that its nonce is not used twice."""
 
     head: bytes
     rest: bytes
@@ -148,7 +148,7 @@ class _KeptDatagram:
 
 
 class Store:
-    """What was sent in one stream lately: consecutive numbers."""
+    """The recent datagrams of one stream: consecutive numbers."""
 
     __slots__ = ("_bytes_max", "_keep_ns", "_kept", "_oldest", "bytes")
 
@@ -168,7 +168,6 @@ class Store:
         return self._oldest
 
     def keep(self, now_ns: int, number: int, datagram: Sealed) -> None:
-        """The next one."""
         assert number == self._oldest + len(self._kept), "a datagram was not kept"
         self._kept[number] = _KeptDatagram(now_ns, datagram)
         self.bytes += len(datagram.rest)
@@ -176,12 +175,12 @@ class Store:
             self._let_go()
 
     def expire(self, now_ns: int) -> None:
-        """Nobody asks for what is older than the time after which all give up."""
+        """Drop datagrams older than the time after which all members give up."""
         while self._kept and now_ns - self._kept[self._oldest].sent_ns >= self._keep_ns:
             self._let_go()
 
     def give(self, now_ns: int, spans: Iterable[Span]) -> list[Sealed]:
-        """What of these can be had, and was not given a moment ago (P3)."""
+        """The datagrams of these numbers that can be had and were not sent a moment ago (TRP3)."""
         given: list[Sealed] = []
         size = 0
         for first, count in spans:

@@ -1,9 +1,8 @@
 """ReplayWindow: each datagram of a stream counts once.
 
-Datagrams of a stream are numbered 0, 1, 2, … What is at `next` or above is new. Below, only the numbers
-in `missing` have not been taken yet; they may still come, late or repaired, as long as they are not further
-behind than the window reaches. So one small table says both what may be taken and what is lacking, and
-while nothing is lost it is empty.
+Datagrams of a stream are numbered 0, 1, 2, … A number at `next` or above is new. Below, only the numbers in
+`missing` may still be taken, late or repaired, as long as they are within the window. So one small table says
+both what may be taken and what is missing, and while nothing is lost it is empty.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ T = TypeVar("T")
 
 
 class ReplayWindow(Generic[T]):
-    """Which numbers of one stream were taken. `T` is what its owner notes about a missing one."""
+    """The numbers of one stream that were taken. `T` is the owner's note about a missing number."""
 
     __slots__ = ("_size", "given_up", "missing", "next")
 
@@ -29,11 +28,11 @@ class ReplayWindow(Generic[T]):
         self._size = size
 
     def is_fresh(self, number: int) -> bool:
-        """May it be taken? Asked before a datagram is opened, since it costs nothing."""
+        """May this number be taken? Asked before a datagram is opened, since it costs nothing."""
         return number >= self.next or number in self.missing
 
     def take(self, number: int) -> None:
-        """A fresh number has come and was found genuine."""
+        """A datagram with this fresh number was found genuine."""
         if number < self.next:
             del self.missing[number]
             return
@@ -44,7 +43,7 @@ class ReplayWindow(Generic[T]):
             self._forget()
 
     def expect(self, head: int) -> range:
-        """Numbers below `head` have been given out; returns those that we hear of for the first time."""
+        """Numbers below `head` have been given out; returns those that are newly missing."""
         first = max(self.next, head - self._size)
         if head <= first:
             return range(0)
@@ -56,12 +55,11 @@ class ReplayWindow(Generic[T]):
         return new
 
     def give_up(self, number: int) -> None:
-        """It does not come any more, and would not be taken if it did."""
+        """The number is not taken any more, even if it comes."""
         del self.missing[number]
         self.given_up += 1
 
     def give_up_below(self, number: int) -> None:
-        """None of these can be had any more."""
         while self.missing:
             first = next(iter(self.missing))
             if first >= number:

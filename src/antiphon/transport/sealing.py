@@ -1,26 +1,21 @@
-"""Sealing: every datagram is encrypted, says whose it is, and cannot be forged or moved elsewhere.
+"""Sealing: every datagram is encrypted, names its sender, and cannot be forged or moved to another stream.
 
     magic u16, version u8, key id u8, sender u16, cluster id and run id 16 bytes each, stream u32,
     counter u64                                                  | encrypted body | tag 16 bytes
     `- associated data: all but the counter -'
                                         nonce: stream and counter
 
-Where it sits
-    packing  ->  SEALING  ->  a datagram, or a record of a TCP stream  ->  SEALING  ->  packing
+    SEA1  A body that `open` returns was sealed by a holder of the group key, for this cluster, as this
+          sender, run, stream and counter.
+    SEA2  No nonce is used twice with a key. A key belongs to one run of one sender:
 
-What it promises
-    P1  A body that `open` returns was sealed by a holder of the group key, for this cluster, as this
-        sender, run, stream and counter.
-    P2  No nonce is used twice with a key. A key belongs to one run of one sender:
+              key = HKDF-SHA-256(group key, info = "antiphon bus 1" ‖ cluster id ‖ key id ‖ sender ‖ run id)
 
-            key = HKDF-SHA-256(group key, info = "antiphon bus 1" ‖ cluster id ‖ key id ‖ sender ‖ run id)
+          (RFC 5869); run ids are random, and within a run each stream counts from zero. The stream is the
+          upper part of the nonce, so that streams have counters of their own: a gap in one is a loss.
 
-        (RFC 5869); run ids are random, and within a run each stream counts from zero. The stream is the
-        upper part of the nonce, so that streams have counters of their own: a gap in one is a loss.
-
-What it leaves to others
-    Whether the same datagram came before (`replay.py`), and whether the run is the sender's present one
-    (`members.py`). The cipher is AES-256-GCM.
+`replay.py` tells whether a datagram came before, `members.py` whether the run is the sender's present one.
+The cipher is AES-256-GCM.
 """
 
 from __future__ import annotations
@@ -51,8 +46,7 @@ OVERHEAD_BYTES: Final = HEAD.size + TAG_BYTES
 _INFO: Final = b"antiphon bus 1"
 _NAMES = Struct("<16sBH16s")
 
-# Streams of one sender. What members say to repair and to prove things has streams of its own, since
-# it is never repaired itself.
+# Streams of one sender. Talk about repairs and proofs has streams of its own, since it is never repaired.
 LANE: Final = 0  # + lane
 LANE_TALK: Final = 0x10  # + lane
 UNICAST: Final = 0x1_0000  # + the node it is for
@@ -65,7 +59,7 @@ def talk_of(stream: int) -> int:
 
 
 def claimed_sender(datagram: Buffer) -> int:
-    """Who a datagram says that it comes from; nobody has looked at its seal yet."""
+    """The sender that a datagram names; its seal is not verified yet."""
     return int.from_bytes(datagram[4:6], "little")
 
 
@@ -76,7 +70,7 @@ def run_key(group_key: bytes, cluster_id: bytes, key_id: int, sender: int, run_i
 
 
 class Sealer:
-    """What this run says, in as many streams as it likes."""
+    """Seals the streams of this run."""
 
     def __init__(self, keys: GroupKeys, cluster_id: bytes, sender: int, run_id: bytes) -> None:
         self._names = (cluster_id, sender, run_id)
@@ -84,7 +78,7 @@ class Sealer:
         self.use(keys)
 
     def use(self, keys: GroupKeys) -> None:
-        """From now on seal with this group's current key. Counters go on: P2 holds either way."""
+        """Seal with this group's current key from now on. Counters go on, so SEA2 holds."""
         cluster_id, sender, run_id = self._names
         self._key_id = keys.current
         self._cipher = AESGCM(
@@ -127,7 +121,7 @@ class SealedStream:
 
 
 class Opener:
-    """What one run of another member says."""
+    """Opens the datagrams of one run of another member."""
 
     __slots__ = ("_ciphers", "_names")
 
@@ -136,7 +130,6 @@ class Opener:
         self._ciphers: dict[int, AESGCM] = {}
 
     def forget(self) -> None:
-        """The keys of the group have changed."""
         self._ciphers.clear()
 
     def open(self, keys: GroupKeys, key_id: int, datagram: Buffer) -> bytes | None:

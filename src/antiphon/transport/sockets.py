@@ -1,9 +1,8 @@
-"""Sockets: UDP sockets as the transport wants them, and what the kernel can do for it.
+"""Sockets: UDP sockets with the options that the transport needs.
 
-- large receive buffers, as far as the kernel grants them
-- several processes of one host in one multicast group, each spared its own echo
-- many datagrams per call where they are small (UDP_SEGMENT and UDP_GRO, Linux 5.0)
-- how many datagrams the kernel had no room for
+- large receive buffers, as far as the kernel grants them - several processes of one host in one multicast
+group, each without its own echo - many datagrams per call where they are small (UDP_SEGMENT and UDP_GRO,
+Linux 5.0) - how many datagrams the kernel had no room for
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ GRO_SPACE: Final = socket.CMSG_SPACE(GRO_CMSG.size)
 
 
 def open_unicast(address: Address, *, interface: str, hops: int, buffer_bytes: int) -> socket.socket:
-    """The socket of one member: receives what is for it alone, and sends everything."""
+    """The socket of one member: receives its unicasts, and sends everything."""
     sock = _open(address, buffer_bytes, is_shared=False)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
-    # Other members may live on this host.
+    # Other members may be on this host.
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, hops)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
@@ -42,8 +41,8 @@ def open_unicast(address: Address, *, interface: str, hops: int, buffer_bytes: i
 
 
 def open_multicast(group: Address, *, interface: str, buffer_bytes: int) -> socket.socket:
-    """A socket that hears one multicast group."""
-    # Bound to the group's address: bound to any address it would hear other groups of the same port.
+    """A socket that receives one multicast group."""
+    # Bound to the group's address: bound to any address it would receive other groups of the same port.
     sock = _open(group, buffer_bytes, is_shared=True)
     membership = socket.inet_aton(group[0]) + socket.inet_aton(interface)
     try:
@@ -69,9 +68,9 @@ def _open(address: Address, buffer_bytes: int, *, is_shared: bool) -> socket.soc
 
 
 def granted_bytes(sock: socket.socket) -> int:
-    """The receive buffer that the kernel gave us, in the measure in which we asked for it.
+    """The receive buffer that the kernel granted, in the unit in which we asked for it.
 
-    Linux keeps, and tells, twice that: its own book-keeping is paid from the same purse.
+    Linux keeps, and tells, twice that, since its own book-keeping is counted, too.
     """
     told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     return told // 2 if os.uname().sysname == "Linux" else told
@@ -87,7 +86,7 @@ def can_segment(sock: socket.socket) -> bool:
 
 
 def receive_joined(sock: socket.socket) -> bool:
-    """Let the kernel hand over datagrams of equal size joined; says whether it does."""
+    """Let the kernel hand over datagrams of equal size joined; False if it cannot."""
     try:
         sock.setsockopt(SOL_UDP, UDP_GRO, 1)
     except OSError:
@@ -96,10 +95,9 @@ def receive_joined(sock: socket.socket) -> bool:
 
 
 def spare_own_echo(sock: socket.socket, run_id: bytes) -> bool:
-    """Have the kernel drop datagrams that carry our own run id; says whether it does.
+    """Have the kernel drop datagrams that carry our own run id; False if it cannot.
 
-    A classic BPF program of seven instructions. It is a saving and nothing more: the link knows its own
-    echo, so a system that has no such filter only does more work.
+    A classic BPF program of seven instructions. The filter only saves work: the link drops its own echo.
     """
     at = 8 + RUN_ID_AT  # behind the UDP header
     first, second = struct.unpack_from("!II", run_id)
@@ -124,7 +122,7 @@ def spare_own_echo(sock: socket.socket, run_id: bytes) -> bool:
 
 
 def drops(sockets: Iterable[socket.socket]) -> int:
-    """How many datagrams for these sockets the kernel threw away: no room, or filtered."""
+    """How many datagrams for these sockets the kernel dropped: no room, or filtered."""
     inodes = {str(os.fstat(sock.fileno()).st_ino) for sock in sockets if sock.fileno() >= 0}
     try:
         lines = Path("/proc/net/udp").read_text(encoding="ascii").splitlines()[1:]

@@ -4,17 +4,17 @@ Where it sits
     driver and link  ->  TCP  ->  the network
 
 What it promises
-    P1  One connection per pair of members: the one with the higher number calls, and calls again, less and
-        less often, while nobody answers.
-    P2  A connection belongs to a member once that has sealed something fresh over it. Until then it may
-        say little, and not for long.
-    P3  A member that does not read loses what is beyond its queue; the others do not wait for it.
+    TCP1  One connection per pair of members: the member with the higher number calls, and calls again, less
+          and less often, until the other answers.
+    TCP2  A connection belongs to a member once that member has sealed something fresh over it. Until then it
+          may carry little, and not for long.
+    TCP3  A member that does not read loses what is beyond its queue; the others do not wait for it.
 
 What it leaves to others
-    What was on its way when a connection broke is lost; the roles of the bus ask for what they need.
+    Frames on their way when a connection breaks are lost; the roles of the bus ask for what they need.
 
-A record is `[u32 length][u8 0]` and a sealed datagram of up to 64 KiB, as it would be sent over UDP: what is
-said to all is sealed once.
+A record is `[u32 length][u8 0]` and a sealed datagram of up to 64 KiB, as it would be sent over UDP: a
+multicast is sealed once.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ CONNECT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 1.0
 UNKNOWN_MAX: Final = 64
-"""Connections of whom nobody knows who they are."""
+"""The most connections whose member is not known yet."""
 
 
 _logger = logging.getLogger("antiphon.transport")
 
 
 class _TcpConnection(asyncio.Protocol):
-    """One stream to, perhaps, a member."""
+    """One stream, and the member at its other end once that is known."""
 
     def __init__(self, owner: TcpTransport, expected: int | None) -> None:
         self.owner = owner
         self.node: int | None = None
-        """Whose it is, once that is known (P2)."""
+        """The member, once that is known (TCP2)."""
         self.expected = expected
-        """Whom we called, or who the other side says it is."""
+        """The member that we called, or that the other side claims to be."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.heard_ns = clock.now_ns()
         self.transport: asyncio.Transport
         self._buffer = FrameBuffer(_LENGTH_MAX)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A TCP connection's is one, also uvloop's, whose class does not say so.
+        # The transport of a TCP connection is one; uvloop's class does not say so.
         self.transport = cast(asyncio.Transport, transport)
         self.owner.began(self)
 
@@ -118,7 +118,7 @@ class TcpTransport(Driver):
 
     @property
     def window_bytes(self) -> int:
-        """What may wait for a member that does not read."""
+        """How much may wait for a member that does not read."""
         return self.settings.queue_bytes_max
 
     async def _open(self) -> None:
@@ -156,7 +156,7 @@ class TcpTransport(Driver):
     # -- connections -----------------------------------------------------------
 
     async def _keep_calling(self, node: int) -> None:
-        """Have a connection to this member, again and again (P1)."""
+        """Keep a connection to this member (TCP1)."""
         peer = self.settings.peers[node]
         pause_s = CALL_SECONDS
         while True:
@@ -171,12 +171,12 @@ class TcpTransport(Driver):
                 await connection.over
                 if connection.node is not None:
                     pause_s = CALL_SECONDS
-            # Not all at once when a member comes back.
+            # Spread out, so that not all call at once when a member comes back.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, CALL_SECONDS_MAX)
 
     def began(self, connection: _TcpConnection) -> None:
-        """A connection is made; nobody knows yet with whom."""
+        """A connection is made, with an unknown member."""
         if self._is_closed:
             connection.transport.abort()
             return
@@ -188,7 +188,6 @@ class TcpTransport(Driver):
             self._unknown[0].transport.abort()
 
     def ended(self, connection: _TcpConnection) -> None:
-        """A connection is no more."""
         if connection in self._unknown:
             self._unknown.remove(connection)
         if connection.node is not None and self._bound.get(connection.node) is connection:
@@ -200,14 +199,14 @@ class TcpTransport(Driver):
         connection.transport.abort()
 
     def _bind(self, connection: _TcpConnection, node: int) -> None:
-        """This is that member's connection, and the only one (P2)."""
+        """This is that member's connection, and the only one (TCP2)."""
         self._unknown.remove(connection)
         former = self._bound.get(node)
         self._bound[node] = connection
         connection.node = node
         if former is not None:
             former.transport.abort()
-        # It may not know us yet, and only we know that it is worth telling.
+        # The member may not know us yet.
         self._link.greet(clock.now_ns(), node)
 
     def _route(self, node: int) -> _TcpConnection | None:
@@ -217,7 +216,7 @@ class TcpTransport(Driver):
         return connection
 
     def _look(self) -> None:
-        """End connections over which nothing is heard, or nothing that tells whose they are."""
+        """End connections that are silent, or whose member stays unknown."""
         self._look_again = self._loop.call_later(LOOK_SECONDS, self._look)
         limit_ns = clock.now_ns() - int(SILENCE_SECONDS * 1e9)
         for connection in self._connections():
@@ -265,7 +264,7 @@ class TcpTransport(Driver):
     def _has_room(self, stream: int) -> bool:
         if stream >= UNICAST:
             return self._takes_more(self._route(stream - UNICAST))
-        # What is said to all is said if only one hears it; the others miss it.
+        # A multicast counts as sent if a single member receives it; the others miss it.
         for node in self._listeners[stream]:
             if not self._takes_more(self._route(node)):
                 self._link.counters[node].dropped += 1
@@ -291,7 +290,8 @@ class TcpTransport(Driver):
             assert connection is not None
             connection.transport.writelines(parts)
         elif connection is not None:
-            # It has filled up since the step began; frames for nobody were counted when they were said.
+            # The queue has filled up since the step began; frames for no member were counted when they were
+            # sent.
             self._link.counters[node].dropped += len(parts) // _RECORD_PARTS
 
 

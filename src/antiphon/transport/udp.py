@@ -1,19 +1,19 @@
-"""UdpTransport: multicast for what concerns all, unicast for the rest.
+"""UdpTransport: multicast for the lanes, unicast for the rest.
 
 Where it sits
     driver and link  ->  UDP  ->  the network
 
 What it promises
-    P1  A wake-up drains all sockets that have something, up to 64 datagrams each, into one buffer that is
-        used again and again; what they said is delivered in one call. With `gather_seconds` it comes so much
-        later, once for all that has arrived by then.
-    P2  What leaves is paced: a burst never exceeds half of what a receive buffer holds.
+    UDP1  A wake-up drains all readable sockets, up to 64 datagrams each, into one reused buffer, and delivers
+          their frames in one call. With `gather_seconds` it comes so much later, once for all that has
+          arrived by then.
+    UDP2  Sending is paced: a burst never exceeds half of what a receive buffer holds.
 
 What it leaves to others
-    Everything that can be decided without a socket is the link's.
+    The link decides everything that can be decided without a socket.
 
-Where datagrams are small many of them go to, and come from, the kernel in one call. What was sent and what
-was received remain single datagrams, each sealed for itself. Linux only, for its `epoll`.
+Small datagrams go to and come from the kernel many in one call; they remain single datagrams, each sealed for
+itself. Linux only, for its `epoll`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from antiphon.transport.driver import Driver
 from antiphon.transport.faults import FaultLayer
 from antiphon.transport.interface import Address, Counters, Deliver, TransportSettings, drop_all, kernel_bytes
 from antiphon.transport.link import Out
-from antiphon.transport.pacing import Pacer
 from antiphon.transport.sealing import LANE, UNICAST, claimed_sender
 from antiphon.wire.lanes import Lane
 
@@ -48,6 +47,44 @@ _SMALL_BYTES: Final = 16_384
 _RETRY_SECONDS: Final = 0.001
 
 _logger = logging.getLogger("antiphon.transport")
+
+
+_SECOND_NS: Final = 1_000_000_000
+
+
+class Pacer:
+    """A token bucket: bursts of `burst_bytes`, and `bytes_per_second` in the long run.
+
+    Without it a frame of 3 MiB, cut into two thousand datagrams and sent within a millisecond, would overrun
+    the receive buffers of all members.
+    """
+
+    __slots__ = ("_burst", "_level", "_now_ns", "_rate")
+
+    def __init__(self, *, bytes_per_second: int, burst_bytes: int) -> None:
+        assert bytes_per_second > 0 and burst_bytes > 0
+        self._rate = bytes_per_second
+        self._burst = burst_bytes
+        self._level = burst_bytes
+        self._now_ns = 0
+
+    def may_send(self, now_ns: int) -> bool:
+        """Is any budget left? A datagram may exceed it; the excess is owed."""
+        if self._level <= 0:
+            self._fill(now_ns)
+        return self._level > 0
+
+    def sent(self, size: int) -> None:
+        self._level -= size
+
+    def wait_ns(self) -> int:
+        """How long until an eighth of a burst may be sent again."""
+        return max(0, -self._level + self._burst // 8) * _SECOND_NS // self._rate
+
+    def _fill(self, now_ns: int) -> None:
+        earned = (now_ns - self._now_ns) * self._rate // _SECOND_NS
+        self._level = min(self._burst, self._level + earned)
+        self._now_ns = now_ns
 
 
 class UdpTransport(Driver):
@@ -81,7 +118,7 @@ class UdpTransport(Driver):
         self._granted_bytes = settings.receive_buffer_bytes
         self._spared: set[int] = set()
         self._echoes = 0
-        """What the kernel threw away for us, and counts among what it had no room for."""
+        """Own echoes that the kernel dropped for us, and counts among those it had no room for."""
 
     @property
     def window_bytes(self) -> int:
@@ -92,7 +129,7 @@ class UdpTransport(Driver):
         settings = self.settings
         own = settings.peers[settings.node]
         wanted = settings.receive_buffer_bytes
-        # Once and now: a name that is looked up with every datagram stops the loop.
+        # Look names up once: looking one up with every datagram stops the loop.
         for node, peer in settings.peers.items():
             self._addresses[UNICAST + node] = await self._look_up(peer.host, peer.port)
         self._sender = sockets.open_unicast(
@@ -151,7 +188,6 @@ class UdpTransport(Driver):
             sock.close()
 
     def counters(self) -> Mapping[int | None, Counters]:
-        """What happened so far, by member."""
         found = super().counters()
         if self._is_open:
             dropped = sockets.drops(self._sockets.values()) - self._echoes
@@ -172,12 +208,11 @@ class UdpTransport(Driver):
             self._loop.add_reader(self._poll.fileno(), self._on_readable)
             self._drain_all()
             if self._poll.poll(0):
-                # More than one wake-up takes. It has lain long enough, and buffers are not for ever.
+                # More than one wake-up takes. It has waited long enough, and buffers are finite.
                 self._loop.remove_reader(self._poll.fileno())
                 self._loop.call_soon(self._on_gathered)
 
     def look(self) -> None:
-        """Deliver what has arrived by now."""
         if self._is_open:
             self._drain_all()
 
@@ -199,7 +234,7 @@ class UdpTransport(Driver):
             except BlockingIOError:
                 return
             except OSError:
-                # An error that an earlier datagram met on its way out: nobody listens there (yet).
+                # An error of an earlier outgoing datagram: no socket is bound there (yet).
                 continue
             receive(now_ns, view[:size])
 
@@ -215,7 +250,7 @@ class UdpTransport(Driver):
             except OSError:
                 taken += 1
                 continue
-            # Without a note it is one datagram, perhaps an empty one.
+            # Without a note the buffer is one datagram, perhaps an empty one.
             step = sockets.GRO_CMSG.unpack(notes[0][2])[0] if notes else max(1, size)
             for at in range(0, max(1, size), step):
                 receive(now_ns, view[at : min(at + step, size)])
@@ -307,12 +342,12 @@ class UdpTransport(Driver):
             return False
         except OSError as error:
             if error.errno in (errno.EIO, errno.EINVAL, errno.EOPNOTSUPP):
-                # The card, or the path, does not do it. One by one, then.
+                # The network card, or the path, cannot segment: send one by one.
                 self._is_segmenting = False
                 return True
             self._note_refused(destination, error)
         else:
-            # One buffer to the kernel, unless it has to take it apart for us again.
+            # One buffer to the kernel, unless the kernel would have to take it apart again.
             if destination in self._spared:
                 self._echoes += 1 if self._is_joined else count
         for _ in range(count):
@@ -320,7 +355,7 @@ class UdpTransport(Driver):
         return True
 
     def _note_refused(self, destination: int, error: OSError) -> None:
-        """The kernel does not send it; a member that is not there yet is no news."""
+        """The kernel refuses to send; a member that is not there yet is not logged."""
         if error.errno == errno.ECONNREFUSED:
             return
         counters = self._link.counters[self._whose(destination)]

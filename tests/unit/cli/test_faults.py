@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.cli.main import main
 from antiphon.runtime.cluster_data import load_cluster
-from antiphon.transport.fault_file import FaultFile
+from antiphon.transport.driver import FaultFile
 from antiphon.transport.faults import CUT, NONE, Fault, FaultLayer, FaultRules
 
 

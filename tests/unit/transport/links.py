@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from antiphon.transport.interface import Arrived, Peer, TransportSettings
 from antiphon.transport.keys import GroupKeys
-from antiphon.transport.link import Link
+from antiphon.transport.link import NodeLink
 from antiphon.transport.sealing import LANE, UNICAST
 from antiphon.wire.lanes import ALL_LANES, Lane
 
@@ -45,7 +45,7 @@ class Network:
         self.now_ns = 1_000 * MS
         self.is_repairing = is_repairing
         self.log: list[str] = []
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, NodeLink] = {}
         self.frames: dict[int, list[Arrived]] = {}
         self.carried: list[tuple[int, int, bytes]] = []
         """(sender, destination, datagram) of everything that was sent."""
@@ -53,10 +53,10 @@ class Network:
         for one in settings:
             self.join(one)
 
-    def join(self, settings: TransportSettings) -> Link:
+    def join(self, settings: TransportSettings) -> NodeLink:
         """A member starts, perhaps for the second time."""
         node = settings.node
-        link = Link(
+        link = NodeLink(
             settings,
             secret=settings.run_id * 2,
             is_repairing=self.is_repairing,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import LocalError
-from antiphon.transport.fault_file import FaultFile
+from antiphon.transport.driver import FaultFile
 from antiphon.transport.faults import CUT, NONE, Fault, FaultLayer, FaultRules
 
 MS = 1_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.transport.pacing import Pacer
+from antiphon.transport.udp import Pacer
 
 SECOND = 1_000_000_000
 
