@@ -63,7 +63,6 @@ def number_array(column: Column, count: int) -> pyarrow.Array:
 
 
 def presence_array(column: Column, count: int) -> pyarrow.BooleanArray:
-    """Which rows have a value."""
     import pyarrow
 
     if column.presence is None:
@@ -93,7 +92,7 @@ def sequence_array(first: int, count: int) -> pyarrow.Int64Array:
 
 @cache
 def _counted() -> pyarrow.Int64Array:
-    """The numbers from 0 on, once for all: adding to them is much quicker than counting."""
+    """The numbers from 0 on, made once: adding to them is much quicker than counting."""
     return _count(ROWS_MAX)
 
 
@@ -104,7 +103,7 @@ def _count(stop: int) -> pyarrow.Int64Array:
 
 
 def _items_array(kind: Any, column: Column, count: int) -> Any:
-    """Texts or bytes, presence not looked at."""
+    """Texts or bytes, without regard to presence."""
     import pyarrow
     import pyarrow.compute
 

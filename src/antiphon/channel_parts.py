@@ -1,4 +1,4 @@
-"""ChannelParts: the machines of one channel on one node, and what waits for them."""
+"""ChannelParts: the machines of one channel on one node, and the events that wait for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from antiphon.message_manager.manager import MessageManager
 
 @dataclass(slots=True)
 class ChannelParts:
-    """The machines of one channel on this node, with what waits for them.
+    """The machines of one channel on this node, with the events that wait for them.
 
-    A node without a replica has a listener; one that keeps no messages has no message manager.
+    A node without a replica has a listener; a node that keeps no messages has no message manager.
     """
 
     name: str
@@ -28,7 +28,7 @@ class ChannelParts:
     for_listener: list[bus.Event] = field(default_factory=list)
     manager_heard: bool = False
     proposals: int = 0
-    # Is there anybody else? What was said before a configuration began goes to those of the one before.
+    # Has the channel no other node? Messages of before a configuration go to the nodes of the former one.
     is_alone: bool = field(init=False)
     # Room on the disk is low: nothing more is published for now.
     is_blocked: bool = False
@@ -39,13 +39,12 @@ class ChannelParts:
 
     @property
     def machines(self) -> tuple[Replica | BusProducer | MessageManager | Listener, ...]:
-        """Those that there are."""
         machines = (self.replica, self.producer, self.manager, self.listener)
         return tuple([one for one in machines if one is not None])
 
     @property
     def primary(self) -> int:
-        """Who serves the channel, as far as is known here; 0 for nobody."""
+        """The node that serves the channel, as far as is known here; 0 for none."""
         return self.replica.primary if self.replica is not None else self._listener.primary
 
     @property
@@ -67,7 +66,7 @@ class ChannelParts:
         return self.manager
 
     def reader(self, node: int, attempt: int) -> int:
-        """Whom to ask to read: ourselves if we can, else one after the other. 0: there is nobody."""
+        """The node to ask for reading: this one if it can, else one after the other. 0: there is none."""
         if self.manager is not None:
             return node
         readers = self._listener.readers()

@@ -1,12 +1,8 @@
-"""The clock by which every machine of a process counts, and when to set a timer of an event loop to.
+"""The clock of all machines of a process, and the timers of its event loop.
 
-What it promises
-    P1  The clock goes on while the machine is suspended (CLOCK_BOOTTIME), where the system has such a clock.
-    P2  A timer does not strike before the clock shows its deadline.
-
-What it leaves to others
-    A virtual machine that is paused sees no time pass at all, by no clock of its own. Nothing that must
-    be true may rest on a clock alone.
+The clock goes on while the machine is suspended (CLOCK_BOOTTIME), where the system has such a clock. A
+virtual machine that is paused sees no time pass by any clock of its own, so no promise may rest on a clock
+alone.
 """
 
 from __future__ import annotations
@@ -26,11 +22,11 @@ else:
 
 
 def timer_at(deadline_ns: int) -> float:
-    """The time for `call_at` of an event loop, such that the timer does not strike too early.
+    """The time for `call_at` of an event loop, such that the timer does not fire before its deadline.
 
-    A loop may count in whole milliseconds. Who wakes early finds nothing to do and sets the timer again, to
-    nothing, and again, until the time has come.
+    A loop may count in whole milliseconds. A process that wakes early finds nothing to do and sets the timer
+    again, in vain, until the time has come.
     """
-    # Asked in this order: what passes in between makes the timer late, and not early.
+    # In this order: time that passes in between makes the timer late, and not early.
     ahead_ns = now_ns() - time.monotonic_ns()
     return -(-(deadline_ns - ahead_ns) // _NS_PER_MS) / 1000

@@ -218,13 +218,13 @@ class PublishUncertain(PublishError):
         return await self._again(timeout)
 
     def __reduce__(self) -> tuple[Callable[..., AntiphonError], tuple[Any, ...], dict[str, Any]]:
-        # What it takes to send them again stays in this process.
+        # The means to send the messages again stay in this process.
         make, arguments, state = super().__reduce__()
         return make, arguments, {name: value for name, value in state.items() if name != "_again"}
 
 
 class AcknowledgeRefused(AntiphonError):
-    """The message was given to another consumer meanwhile; whoever has it now answers for it."""
+    """The message was given to another consumer meanwhile, which is now responsible for it."""
 
     code = "acknowledge_refused"
 
@@ -385,7 +385,7 @@ def error_from_code(code: str, text: str) -> AntiphonError:
         family = family.rpartition(".")[0]
     cls = _CLASSES.get(family, AntiphonError)
     error = cls.__new__(cls)
-    # Constructors differ; what they would add has a default on the class.
+    # Constructors differ; the class has defaults for the attributes that they would set.
     AntiphonError.__init__(error, text)
     return error
 

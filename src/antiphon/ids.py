@@ -1,9 +1,8 @@
-"""Who said what, in numbers: epochs, envelope ids, unique ids and message ids.
+"""Ids: epochs, envelope ids, unique ids and message ids.
 
-An *epoch* is one reign; its number carries the node that reigned, so that two
-nodes never claim the same one. A *Mid* names one envelope on a channel. A
-128-bit id from an `IdSource` names a session (or connection) for all time; a
-message id adds the channel and the number the client counted within it.
+An *epoch* is one reign; its number contains the node that led, so that two nodes never claim the same one. A
+*Mid* names one envelope on a channel. A 128-bit id from an `IdSource` names a session (or connection) for all
+time; a message id adds the channel and the number that the client counted within it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def epoch_node(epoch: int) -> int:
 
 
 class Mid(NamedTuple):
-    """The id of one envelope: the node that sent it, the epoch it sent in, its number there."""
+    """The id of one envelope: the node that sent it, its run, its count there."""
 
     pid: int
     pe: int
@@ -45,15 +44,15 @@ class Mid(NamedTuple):
 
 
 MID_STRUCT: Final = struct.Struct("<HQQ")
-"""How a `Mid` is written, on the wire and on disk."""
+"""The bytes of a `Mid`, on the wire and on disk."""
 
 
 class IdSource:
-    """Ids that no other node and no other life of this node gives: 128 bits, never 0.
+    """Ids that no other node and no other run of this node gives: 128 bits, never 0.
 
-    site 16 | address 32 | port 16 | start 32 | counter 32, the site on top. The
-    start time is the caller's: this class has no clock. When the counter has run
-    out (`is_exhausted`), only `renew` with a later start time makes it go on.
+    site 16 | address 32 | port 16 | start 32 | counter 32, the site on top. The caller gives the start time:
+    this class has no clock. When the counter has run out (`is_exhausted`), only `renew` with a later start
+    time makes it go on.
     """
 
     __slots__ = ("_counter", "_place", "_start_s")
@@ -73,8 +72,10 @@ class IdSource:
 
     @property
     def first_number(self) -> int:
-        """Where this life counts its questions from: 64 bits, and as good as certainly another's count is
-        elsewhere. What somebody still says to the life before is not taken for an answer to this one."""
+        """The first number of this run's questions: 64 bits, almost certainly far from those of other runs.
+
+        So an answer to a former run is not taken for an answer to this one.
+        """
         return ((self._place >> 64 ^ self._start_s) & U32_MAX) << 32 | 1
 
     def next(self) -> int:
@@ -90,7 +91,7 @@ class IdSource:
 
 
 class MessageId(NamedTuple):
-    """A message id in its parts: the session that sent it, on which channel, its number there."""
+    """A message id in its parts: the session that sent it, the channel, the number there."""
 
     session: int
     channel: str

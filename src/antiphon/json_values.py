@@ -1,7 +1,7 @@
-"""Values as JSON says them, and back.
+"""Values as JSON, and back.
 
-What JSON lacks: bytes are an object `{"base64": …}`, which is read as bytes again. NaN and infinity become
-text, and a narrow integer or float a plain one; they stay so on the way back.
+Bytes become an object `{"base64": …}`, which is read as bytes again. NaN and infinity become text, and a
+narrow integer or float a plain one; they stay so on the way back.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from antiphon.values import Value
 
 
 def json_value(value: Any) -> Any:
-    """What JSON can say of a value.
+    """A value as JSON can express it.
 
-    >>> json_value({"a": b"x"})
-    {'a': {'base64': 'eA=='}}
+    >>> json_value({"a": b"x"}) {'a': {'base64': 'eA=='}}
     """
     match value:
         case dict():
@@ -39,7 +38,7 @@ def json_text(value: Value) -> bytes:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """What `json_text` was made of; raise ValueError unless it is JSON."""
+    """The value of a `json_text`; raise ValueError unless it is JSON."""
     return json.loads(text, object_hook=_with_bytes, parse_constant=_refused)
 
 

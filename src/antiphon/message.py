@@ -1,7 +1,7 @@
 """Message: what an application holds, a view of one row of a batch.
 
-Nothing is decoded before it is asked for, and nothing is kept: a message is
-three references, so a consumer can hand out a million a second.
+Nothing is decoded before it is asked for, and nothing is cached: a message is three references, so a consumer
+can hand out a million a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.values import PropertyValue
 
 
 class Delivery(NamedTuple):
-    """What all messages have in common that arrived in one piece.
+    """The common attributes of messages that arrived in one piece.
 
     Row r of the piece's batch has the sequence number `first_sequence + r`.
     """
@@ -31,7 +31,7 @@ class Delivery(NamedTuple):
 
 
 class MessageView:
-    """All that can be seen of a message; how it is acknowledged depends on the face."""
+    """The attributes of a message; acknowledging depends on the face."""
 
     __slots__ = ("_batch", "_delivery", "_row")
 
@@ -61,7 +61,7 @@ class MessageView:
 
     @property
     def timestamp(self) -> float:
-        """When it was sent, in seconds since 1970."""
+        """When the message was sent, in seconds since 1970."""
         return self._batch.timestamp_ms(self._row) / 1000
 
     @property
@@ -71,12 +71,12 @@ class MessageView:
 
     @property
     def expires(self) -> float | None:
-        """When it expires, in seconds since 1970; None: never."""
+        """When the message expires, in seconds since 1970; None: never."""
         return self._batch.expires_ms(self._row) / 1000 or None
 
     @property
     def deliver_at(self) -> float | None:
-        """Before when it was not to be delivered, in seconds since 1970; None: no delay was asked for."""
+        """Before when the message was not to be delivered, in seconds since 1970; None: no delay."""
         return self._batch.deliver_at_ms(self._row) / 1000 or None
 
     @property
@@ -108,7 +108,7 @@ class MessageView:
 
     @property
     def sequence(self) -> int:
-        """Its place in the order of the channel."""
+        """The place of the message in the order of the channel."""
         return self._delivery.first_sequence + self._row
 
     @property
@@ -121,12 +121,12 @@ class MessageView:
 
     @property
     def redelivered(self) -> bool:
-        """Was it given to a consumer before?"""
+        """Was the message given to a consumer before?"""
         return self._delivery.redelivery_count > 0
 
     @property
     def delivery_count(self) -> int:
-        """The how manieth delivery this is; 1 is the first."""
+        """Which delivery this is; 1 is the first."""
         return self._delivery.redelivery_count + 1
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class Message(MessageView):
     __slots__ = ()
 
     async def ack(self) -> None:
-        """Say that the message is done with; what else that covers is up to the session's mode."""
+        """Acknowledge the message; the session's mode says what else that covers."""
         acknowledge = self._delivery.acknowledge
         if acknowledge is None:
             raise LocalError("this message was not given by a consumer; there is nothing to acknowledge")
@@ -152,5 +152,4 @@ class Message(MessageView):
 
 
 def messages_of(batch: Batch, delivery: Delivery) -> list[Message]:
-    """A message for each row, in order."""
     return list(map(Message, repeat(batch), range(batch.count), repeat(delivery)))

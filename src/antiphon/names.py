@@ -1,8 +1,7 @@
-"""What destinations and properties may be called.
+"""The rules for names of destinations, subscriptions and properties.
 
-A destination is written `queue:orders` or `topic:prices`; the part after the
-colon has 1 to 255 bytes of UTF-8. A property name is a JMS identifier, so that
-every property can stand in a selector.
+A destination is written `queue:orders` or `topic:prices`; the part after the colon has 1 to 255 bytes of
+UTF-8. A property name is a JMS identifier, so that every property can stand in a selector.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class DestinationName(NamedTuple):
 
     @property
     def is_reserved(self) -> bool:
-        """Is this one of the system's own? Nobody creates those."""
+        """Is this one of the system's own? Clients cannot create those."""
         return is_reserved(self.name)
 
     def __str__(self) -> str:
@@ -39,10 +38,9 @@ def is_reserved(name: str) -> bool:
 
 
 def parse_destination(text: str) -> DestinationName:
-    """Read `queue:orders`; raise InvalidName, saying which rule is broken.
+    """Parse `queue:orders`; raise InvalidName, saying which rule is broken.
 
-    >>> parse_destination("queue:orders")
-    DestinationName(kind='queue', name='orders')
+    >>> parse_destination("queue:orders") DestinationName(kind='queue', name='orders')
     """
     if not isinstance(text, str):
         raise InvalidName(f"a destination is of type {type(text).__name__}, not str")
@@ -53,7 +51,7 @@ def parse_destination(text: str) -> DestinationName:
     if complaint:
         raise InvalidName(f"destination {_shown(text)} {complaint}")
     if "*" in name or "?" in name:
-        # A literal name would wait for messages that nobody sends to it.
+        # A literal name would wait for messages that no client sends to it.
         raise InvalidName(f"destination {_shown(text)} has a wildcard, and there are no wildcard names yet")
     return DestinationName(kind=cast(DestinationKind, kind), name=name)
 
@@ -68,7 +66,7 @@ def check_subscription_name(name: object) -> None:
 
 
 def _complaint(name: str) -> str | None:
-    """Which rule of names this one breaks."""
+    """The rule of names that this one breaks."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -98,7 +96,7 @@ _PART_CATEGORIES: Final = _START_CATEGORIES | {"Nd", "Mn", "Mc"}
 
 @lru_cache(maxsize=4096)
 def property_name_complaint(name: str) -> str | None:
-    """Which rule of property names this one breaks, or None. Few names, asked for very often."""
+    """The rule of property names that this one breaks, or None. Few names, asked for very often."""
     if len(name) > NAME_BYTES_MAX or len(name.encode(errors="replace")) > NAME_BYTES_MAX:
         return f"is longer than {NAME_BYTES_MAX} bytes"
     if not _PLAIN_IDENTIFIER.fullmatch(name) and not _is_unicode_identifier(name):

@@ -1,17 +1,11 @@
-"""Notices: what an operator reads of a channel in the log of a node.
+"""Notices: the lines about a channel in the log of a node.
 
-Where it sits
-    the machines of a channel  ->  NOTICES  ->  runtime, which writes a line for each
+    NTC1  Each node that can know a change tells it once: another primary, no majority, no primary, a member
+          that has fallen silent or is heard again, and that this node has caught up after a start.
+    NTC2  Members are named. A line that calls for an operator is a warning, a recovery is not.
+    NTC3  A node whose own clock or process stood still does not call others silent for that time.
 
-What it promises
-    N1  A change is told once by each node that can know it: who serves the channel, that the channel has no
-        majority or is served by nobody, that a member has fallen silent or is heard again, and that this
-        node has caught up after a start.
-    N2  Members have names in it. What calls for an operator is a warning, what became well is not.
-    N3  A node whose own clock or process stood still does not call others silent for that time.
-
-What it leaves to others
-    Nothing depends on it. How a channel stands at this moment is `standing`.
+Nothing depends on notices. `standing` tells the present state of a channel.
 """
 
 from __future__ import annotations
@@ -50,11 +44,11 @@ class ChannelNotices:
         self._has_majority = True
         # Members that are silent, and when they were last heard.
         self._silent: dict[int, int] = {}
-        # How far the order on the disk went when this life began; 0 once that has been told.
+        # How far the order on the disk went when this run began; 0 once that has been told.
         self._found = 0
 
     def look(self, now_ns: int, parts: ChannelParts) -> list[Notice]:
-        """What has changed since the last look."""
+        """The notices of the changes since the last look."""
         replica, listener = parts.replica, parts.listener
         if self._began_ns is None:
             self._began_ns = self._awake_ns = self._looked_ns = now_ns

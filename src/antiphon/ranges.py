@@ -1,17 +1,14 @@
 """Ranges: a set of integers, kept as sorted disjoint half-open ranges.
 
-What a queue holds, what a consumer has in flight and what was acknowledged are
-sets of sequence numbers that come in long runs. Two parallel lists of starts
-and stops cost a few machine words per run, whatever its length, and `bisect`
-finds a place in them at C speed.
+The numbers that a queue holds, that a consumer has in flight and that were acknowledged are sets that come in
+long runs. Two parallel lists of starts and stops cost a few machine words per run, whatever its length, and
+`bisect` finds a place in them at C speed.
 
-What it promises
-    R1  Ranges are sorted, none is empty, and between two there is a gap.
-        So equal sets have equal ranges, and equal bytes when encoded.
-    R2  `count` is always the number of integers; asking costs nothing.
-    R3  An operation on two sets costs no more than a walk over both, however
-        many holes a peer may have made in them; where one has few holes, little
-        more than a walk over that one.
+    RNG1  Ranges are sorted, none is empty, and between two there is a gap. So equal sets have equal ranges,
+          and equal bytes when encoded.
+    RNG2  `count` is always the number of integers; asking costs nothing.
+    RNG3  An operation on two sets costs no more than a walk over both, however many holes a peer may have
+          made in them; where one has few holes, little more than a walk over that one.
 """
 
 from __future__ import annotations
@@ -27,22 +24,19 @@ from antiphon.errors import ProtocolError
 
 _PAIR_BYTES: Final = 16
 
-# Up to so many ranges are put in one by one, each with a bisection and a shift
-# of the lists behind it. More than that, and one walk over both sets is cheaper (R3).
+# Up to so many ranges are put in one by one, each with a bisection and a shift of the lists behind it. For
+# more, one walk over both sets is cheaper (RNG3).
 _FEW: Final = 32
 
 
 class Ranges:
     """A mutable set of integers in ranges `[start, stop)`.
 
-    `in` asks for an integer, `count` counts integers; iterating and `len` go by
-    ranges. Methods that return a `Ranges` leave this one as it is.
+    `in` asks for an integer, `count` counts integers; iterating and `len` go by ranges. Methods that return a
+    `Ranges` leave this one as it is.
 
-    >>> live = Ranges([(10, 20)])
-    >>> live.remove(12, 15)
-    3
-    >>> live, live.count
-    (Ranges([(10, 12), (15, 20)]), 7)
+    >>> live = Ranges([(10, 20)]) >>> live.remove(12, 15) 3 >>> live, live.count (Ranges([(10, 12), (15,
+    20)]), 7)
     """
 
     __slots__ = ("_count", "_starts", "_stops")
@@ -56,7 +50,7 @@ class Ranges:
 
     @classmethod
     def _of(cls, starts: list[int], stops: list[int]) -> Ranges:
-        """Take over two lists that already keep R1."""
+        """Take over two lists that already keep RNG1."""
         ranges = cls.__new__(cls)
         ranges._starts = starts
         ranges._stops = stops
@@ -70,7 +64,6 @@ class Ranges:
 
     @property
     def count(self) -> int:
-        """How many integers there are."""
         return self._count
 
     @property
@@ -119,7 +112,6 @@ class Ranges:
         return zip(self._starts, self._stops, strict=True)
 
     def numbers(self) -> Iterator[int]:
-        """Every integer, ascending."""
         return chain.from_iterable(map(range, self._starts, self._stops))
 
     def __len__(self) -> int:
@@ -139,7 +131,7 @@ class Ranges:
     # -- changing --------------------------------------------------------------
 
     def add(self, start: int, stop: int) -> int:
-        """Put `[start, stop)` in; how many of them were not here before."""
+        """Add `[start, stop)`; returns how many of its integers were not here before."""
         starts, stops = self._starts, self._stops
         if start >= stop:
             return 0
@@ -149,11 +141,11 @@ class Ranges:
             self._count += stop - start
             return stop - start
         if start == stops[-1]:
-            # As sequence numbers come: nothing to look for, nothing that melts.
+            # The usual case: sequence numbers come in order, so append.
             stops[-1] = stop
             self._count += stop - start
             return stop - start
-        # Everything that overlaps or touches the new range melts into it.
+        # Everything that overlaps or touches the new range is merged into it.
         left = bisect_left(stops, start)
         right = bisect_right(starts, stop)
         before = sum(stops[left:right]) - sum(starts[left:right])
@@ -167,7 +159,7 @@ class Ranges:
         return added
 
     def remove(self, start: int, stop: int) -> int:
-        """Take `[start, stop)` out; how many of them were here."""
+        """Remove `[start, stop)`; returns how many of its integers were here."""
         starts, stops = self._starts, self._stops
         left = bisect_right(stops, start)
         right = bisect_left(starts, stop)
@@ -190,22 +182,22 @@ class Ranges:
         return removed
 
     def add_all(self, other: Ranges) -> int:
-        """Put every integer of `other` in; how many were not here before."""
+        """Add every integer of `other`; returns how many were not here before."""
         if len(other) <= _FEW:
             return sum(self.add(start, stop) for start, stop in list(other))
         # In ascending order every `add` works at the end of the lists.
         return self._become(Ranges(sorted([*self, *other])))
 
     def remove_all(self, other: Ranges) -> int:
-        """Take every integer of `other` out; how many were here."""
+        """Remove every integer of `other`; returns how many were here."""
         if len(other) <= _FEW:
             return sum(self.remove(start, stop) for start, stop in list(other))
         if len(other) > _FEW * len(self):
-            # Most of it may concern nobody here.
+            # Most of `other` may not be here.
             other = self.intersection(other)
             if len(other) <= _FEW:
                 return self.remove_all(other)
-        # To keep what is not in `other` is to intersect with its gaps.
+        # Removing `other` is intersecting with its gaps.
         edges = (min(self.first, other.first), max(self._stops[-1], other._stops[-1]))
         return -self._become(self._walk([edges[0], *other._stops], [*other._starts, edges[1]]))
 
@@ -234,14 +226,14 @@ class Ranges:
         few, many = sorted((self, other), key=len)
         if len(few) > _FEW:
             return few._walk(many._starts, many._stops)
-        # Ranges of `few` have gaps between them, so what each cuts out has too (R1).
+        # Ranges of `few` have gaps between them, and so have the pieces (RNG1).
         pieces = [many.clip(start, stop) for start, stop in few]
         starts = list(chain.from_iterable(piece._starts for piece in pieces))
         stops = list(chain.from_iterable(piece._stops for piece in pieces))
         return Ranges._of(starts, stops)
 
     def _walk(self, other_starts: list[int], other_stops: list[int]) -> Ranges:
-        """What is both here and in the other lists; those may touch and be empty."""
+        """The intersection with the other lists; their ranges may touch and be empty."""
         starts, stops = self._starts, self._stops
         here = there = 0
         both_starts, both_stops = [], []
@@ -251,7 +243,7 @@ class Ranges:
             if start < stop:
                 both_starts.append(start)
                 both_stops.append(stop)
-            # What ends before the other side begins is passed over in one bound.
+            # A range that ends before the other side begins is skipped in one bound.
             if stops[here] < other_stops[there]:
                 here += 1
                 if here < len(starts) and stops[here] <= other_starts[there]:
@@ -312,7 +304,7 @@ class Ranges:
         if len(data) % _PAIR_BYTES:
             raise ProtocolError(f"ranges of {len(data)} bytes are not whole pairs of {_PAIR_BYTES}")
         flat = struct.unpack(f"<{len(data) // 8}Q", data)
-        # R1 in one sentence: start < stop < next start < next stop ...
+        # RNG1: start < stop < next start < next stop ...
         if not all(map(operator.lt, flat, flat[1:])):
             raise ProtocolError("ranges overlap, touch, are empty or out of order")
         return cls._of(list(flat[::2]), list(flat[1::2]))

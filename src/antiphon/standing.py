@@ -1,14 +1,7 @@
-"""Standing: what a node says about itself when it is asked.
+"""Standing: a node's answers to questions about itself, in JSON.
 
-Where it sits
-    client, or another node  ->  STANDING  ->  JSON
-
-What it promises
-    P1  A question is a JSON object with a key `question`; what is no such thing has no answer.
-    P2  However many ask the same in one step, the answer is made once.
-
-What it leaves to others
-    Putting the answers of several nodes together is `inquiries`.
+A question is a JSON object with a key `question`; anything else has no answer. However many clients and nodes
+ask the same in one step, the answer is made once. `inquiries` puts the answers of several nodes together.
 """
 
 from __future__ import annotations
@@ -26,22 +19,22 @@ from antiphon.client_manager.manager import ClientManager
 from antiphon.inquiries import page_of, read_question, row_without_order
 
 PAGE_LENGTH_MAX: Final = 1 << 20
-"""Characters of a page of destinations, unless a single one has more."""
+"""The most characters of a page of destinations, unless a single one has more."""
 
 ANSWER_LENGTH_MAX: Final = 8 << 20
-"""Characters of an answer to another node; a message of the bus holds about twice as many bytes."""
+"""The most characters of an answer to another node; a message of the bus holds about twice as many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """What all nodes of a cluster must have set up alike: a digest of it, and of each key for itself."""
+    """The settings that must be equal on all nodes of a cluster: a digest, and one of each key."""
 
     digest: str
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
 class Standing:
-    """How one node stands."""
+    """The standing of one node."""
 
     def __init__(
         self,
@@ -60,9 +53,9 @@ class Standing:
         self._agreed = agreed
         self._client_manager = client_manager
         self._channels = channels
-        # Has this node been taken for one of the cluster, so that others have to agree with it?
+        # Has the cluster accepted this node, so that other nodes have to agree with it?
         self.is_established = False
-        # Was nothing ever written to its disk when it was started?
+        # Was nothing ever written to the disk when this node was started?
         self.is_new = False
         self._answers: dict[str, str] = {}
         self._tellers: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -74,17 +67,17 @@ class Standing:
         }
 
     def forget(self) -> None:
-        """A step begins: what was answered in the last one may not be true any more."""
+        """A step begins: the answers of the last one may not be true any more."""
         self._answers.clear()
 
     def answer(self, asked: AdminAsk) -> AdminAnswer:
-        """Another node's question; an empty answer if there is none."""
+        """The answer to another node's question; empty if there is none."""
         answer = self.tell(asked.question) or ""
-        # What is larger than that, no message holds. Who asks goes on without it.
+        # No message holds a larger answer. The asker goes on without it.
         return AdminAnswer(asked.request, self._name, answer if len(answer) <= ANSWER_LENGTH_MAX else "")
 
     def tell(self, text: str) -> str | None:
-        """The answer to a question, or None if this is no question that a node can answer."""
+        """The answer to a question, or None if a node cannot answer it."""
         answer = self._answers.get(text)
         if answer is None:
             try:
@@ -122,7 +115,7 @@ class Standing:
         return page_of(question, self._kept(json.loads(question.to_nodes)), self._channels)
 
     def _kept(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """A page of what is kept here of a channel, and how much this word counts beside other replicas'."""
+        """A page of what is kept here of a channel, and how far this replica is, to compare."""
         parts, through = self._channels.get(str(asked.get("channel"))), asked.get("after")
         if parts is None or parts.manager is None or parts.replica is None or not isinstance(through, int):
             return None
@@ -139,7 +132,7 @@ class Standing:
         return {"channels": [channel], "rows": rows, "through": through, "more": more}
 
     def digests(self) -> list[dict[str, Any]]:
-        """What the state of every channel kept here is; equal on all that have applied the same."""
+        """The digest of the state of every channel kept here; equal on replicas that applied the same."""
         return [
             {
                 "name": self._name,
@@ -166,7 +159,7 @@ class Standing:
             "role": self._role,
             "channel": parts.name,
             "rank": candidates.index(self._node_id) + 1 if self._node_id in candidates else None,
-            # One whose new disk is not listed yet has no vote: nobody may count on it.
+            # A node whose new disk is not listed yet has no vote: no other may count on it.
             "state": "joining" if replica.is_joining or replica.is_amnesiac else "up",
             "is_primary": parts.manager is not None and parts.manager.is_primary,
             "is_sequencer": replica.state is State.LEADING,
@@ -186,12 +179,12 @@ class Standing:
             "committed": replica.committed_upto,
             "primary": self._name if is_primary else None,
             "replicas": len(replica.config.data_servers),
-            # This node's word about itself; where there are several nodes, they are counted.
+            # This node alone; in a cluster the copies are counted.
             "copies": int(replica.is_serving),
             "serving": replica.is_serving,
             "degraded": replica.is_degraded,
             "checkpoint": replica.stable_checkpoint,
             "transactions": kept.get("transactions", {}),
-            # By how much log time is ahead of the clock of the primary's machine, when time was last told.
+            # By how much log time is ahead of the clock of the primary's machine, when time was last marked.
             "clock_difference_ms": kept.get("clock_difference_ms"),
         }

@@ -1,27 +1,24 @@
 """Start-up: from a disk to a node that is ready for its first step.
 
-Where it sits
     disk  ->  journal/recovery  ->  bus/recovery  ->  START-UP  ->  node
 
-What it promises
-    S1  An empty directory is formatted, with the disk id that was drawn; one that holds anything is read,
-        and whatever is refused is refused before anything was changed.
-    S2  The message manager begins with the state of the newest checkpoint that can be used: its file and its
-        digest verify, its state reads. What was ordered behind it comes again through the bus, under a new
-        epoch. If another version of Antiphon wrote it, the node is refused.
-    S3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
-        the rest when they are read.
-    S4  A node of a group that lists its disks does not need its own: if its order or its superblock is
-        damaged or a sync has failed, all files are put aside (`lost+found`), and it begins anew under
-        another disk id. So it has no vote until the group has listed that one: what the old disk promised
-        and held may have been counted. If only its checkpoints cannot be used, whatever the cause, it keeps
-        its order and its vote, and gets a state from the others. What verifies and makes no sense puts no
-        disk aside: a fault of the software is the same on all nodes.
-    S5  A payload that is damaged costs such a node nothing but asking the others for it.
-    S6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
+    SUP1  An empty directory is formatted, with the disk id that was drawn; any other is read, and a refused
+          one is refused before anything was changed.
+    SUP2  The message manager begins with the state of the newest checkpoint that can be used: its file and
+          its digest verify, its state reads. The order behind it comes again through the bus, under a new
+          epoch. If another version of Antiphon wrote it, the node is refused.
+    SUP3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
+          the rest when they are read.
+    SUP4  A node of a group that lists its disks can lose its own: if its order or its superblock is damaged
+          or a sync has failed, all files are put aside (`lost+found`), and the node begins anew under another
+          disk id. So it has no vote until the group has listed that disk: what the old disk promised and held
+          may have been counted. If only its checkpoints cannot be used, whatever the cause, the node keeps
+          its order and its vote, and gets a state from the others. A record that verifies and cannot be read
+          puts no disk aside: a fault of the software is the same on all nodes.
+    SUP5  For a damaged payload such a node only asks the others.
+    SUP6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
 
-What it leaves to others
-    Chance and time come in as data (`Identity`): `runtime` draws them, `sim` invents them.
+Random numbers and the time come in as data (`Identity`): `runtime` draws them, `sim` invents them.
 """
 
 from __future__ import annotations
@@ -73,42 +70,42 @@ VERIFIED_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this life of the node is; drawn by the driver."""
+    """The random ids and the time of this run of the node; drawn by the driver."""
 
     disk_id: bytes
     run_id: bytes
     start_s: int
 
     def ids(self, node_id: int, run: int) -> IdSource:
-        """Ids that no other life of any node gives.
+        """Ids that no other run of any node gives.
 
-        The journal's run number is durable and goes up with every life, which a clock's seconds do not:
-        two lives may begin within one of them, and a clock may be set back. So it stands where the start
-        time belongs; the time and two random bytes stand for the address, so that a copied data
-        directory does not give the same ids twice. Of the time 32 bits are enough, whatever the clock shows:
-        two lives that agree in them began 136 years apart, or by clocks that differ by as much, and still
-        differ by the run number or by chance.
+        The journal's run number is durable and rises with every run, which a clock's seconds do not: two runs
+        may begin within one second, and a clock may be set back. So the run number stands where the start
+        time belongs; the time and two random bytes stand for the address, so that a copied data directory
+        does not give the same ids twice. Of the time 32 bits are enough, whatever the clock shows: two runs
+        that agree in them began 136 years apart, or by clocks that differ by as much, and still differ by the
+        run number or the random bytes.
         """
         return IdSource(node_id, self.start_s & U32_MAX, int.from_bytes(self.run_id[:2], "little"), run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSettings:
-    """How the machines of the node are set up."""
+    """The settings of the machines of a node."""
 
     name: str = "node-1"
     cluster: str = CLUSTER
     role: str = EMBEDDED_ROLE
     group: GroupConfig = field(default_factory=lambda: GroupConfig.of(CHANNEL, (EMBEDDED_NODE_ID,)))
-    # None: clients connect elsewhere.
+    # None: clients connect to other nodes.
     client_manager: ClientManagerSettings | None = field(default_factory=ClientManagerSettings)
     message_manager: MessageManagerSettings = field(default_factory=MessageManagerSettings)
     agreed: Agreed | None = None
-    # What makes a state of the bytes of a checkpoint; the simulator has readers that fail.
+    # Reads a state from the bytes of a checkpoint; the simulator has readers that fail.
     read_state: Callable[..., ChannelState] = ChannelState.restore
 
     def agreement(self) -> Agreed:
-        """Two nodes whose digests differ were set up differently."""
+        """A digest; two nodes whose digests differ have different settings."""
         if self.agreed is not None:
             return self.agreed
         essential = {"cluster": self.cluster, "group": self.group.digest.hex()}
@@ -118,7 +115,7 @@ class StartSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedNode:
-    """A node before its first step, with what its driver must attend to."""
+    """A node before its first step, with the parts that its driver needs."""
 
     node: Node
     channel: str
@@ -160,7 +157,7 @@ def start(
 ) -> StartedNode:
     """Open the data directory of a node and compose its machines.
 
-    `distrusted` says why the files that are there must not be used, though they look well; a sync failed.
+    `distrusted` says why the present files must not be used, though they verify: a sync failed.
     """
 
     opened = open_disk(
@@ -176,12 +173,12 @@ def start(
 
 
 def can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
-    """Do others have all that is here, and would they know a new disk for a new one?"""
+    """Do other nodes have everything that is here, and would they recognise a new disk as new?"""
     return len(group.data_servers) > 1 and bool(group.disk_of(node_id))
 
 
 def put_aside(disk: Disk, identity: Identity, group: GroupConfig, node_id: int, damage: Damaged) -> str:
-    """Take a disk out of use that the node can do without; returns what is to be said about it."""
+    """Put aside the files of a disk that the node can do without; returns a text for the operator."""
     assert identity.disk_id != group.disk_of(node_id), "a new disk is given the id of the one that is lost"
     mark = identity.disk_id.hex()[:12]
     moved = quarantine.put_aside(disk, mark, damage.text)
@@ -193,17 +190,17 @@ def put_aside(disk: Disk, identity: Identity, group: GroupConfig, node_id: int, 
 
 @dataclass(frozen=True, slots=True)
 class OpenedDisk:
-    """What a disk holds; since it was read nothing on it was changed."""
+    """The contents of a disk, unchanged since it was read."""
 
     opening: Opening
     order: OrderReplay
-    # Have others the same messages, so that they can give what is missing here?
+    # Do other nodes have the same messages, so that they can give what is missing here?
     has_peers: bool
-    # What was put aside to come here, in words.
+    # What was put aside, in words.
     alarm: str = ""
 
     def choose(self, read: Callable[[CheckpointState], T]) -> T | None:
-        """What `read` makes of the newest checkpoint that can be used (S2)."""
+        """The result of `read` for the newest checkpoint that can be used (SUP2)."""
         return choose(self.opening, self.order.base, read, has_peers=self.has_peers)
 
 
@@ -217,7 +214,7 @@ def open_disk(
     cluster: str,
     distrusted: str = "",
 ) -> OpenedDisk:
-    """Read a data directory, making a journal if there is none. If it is ruined, it may be put aside (S4)."""
+    """Read a data directory, or make a journal if there is none; put a ruined one aside (SUP4)."""
     can_begin_anew = can_do_without_disk(group, node_id)
     if distrusted and not can_begin_anew:
         raise StorageFailed(distrusted)
@@ -261,7 +258,7 @@ def _start(
         found,
         payloads,
         keeps_state=node_id in group.checkpoint_servers,
-        # Who is alone must have a state of its own: nobody can give it one.
+        # A lone node must have a state of its own: no other can give it one.
         group=group if opened.has_peers else None,
         order=opened.order,
     )
@@ -311,7 +308,7 @@ def _start(
 
 
 def _client_manager(found: Recovered, identity: Identity, settings: StartSettings) -> ClientManager | None:
-    """Of an embedded node, which keeps the messages itself."""
+    """The client manager of an embedded node, which keeps the messages itself."""
     if settings.client_manager is None:
         return None
     return ClientManager(
@@ -340,26 +337,26 @@ def _message_manager(journal: Journal, node_id: int, settings: StartSettings) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientManagerStart:
-    """How the node of a client manager is set up."""
+    """The settings of a client manager's node."""
 
     node_id: int
     name: str
     cluster: str
     agreed: Agreed
     groups: tuple[GroupConfig, ...]
-    # Where clients find this and the other client managers, as `host:port`.
+    # The addresses of this and the other client managers, as `host:port`.
     servers: tuple[str, ...]
-    # All nodes of the cluster: questions about it are put to each of them.
+    # All nodes of the cluster: questions about it go to each of them.
     members: tuple[Member, ...] = ()
     settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
-    # In hex: clients tell one cluster from another by it, whatever its name is.
+    # In hex: clients tell clusters apart by it, whatever their names are.
     cluster_id: str = ""
 
 
 def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
     """Compose the machines of a node that keeps nothing. Each channel has its own run of its producer.
 
-    Without a disk there is no number of this life: the random bytes of its run id stand in for it.
+    Without a disk there is no run number: the random bytes of the run id stand in for it.
     """
     run = int.from_bytes(identity.run_id[2:6], "little")
     sure_ms = min([group.sure_ms for group in start.groups])
@@ -405,10 +402,10 @@ def _read_state(
 
 
 def _verify(opened: OpenedDisk, state: ChannelState) -> list[tuple[Location, Damaged]]:
-    """Read what the state refers to, newest segment first (S3).
+    """Read what the state refers to, newest segment first (SUP3).
 
-    What is damaged is for the message manager to get from another replica. A node that is alone has no use
-    for a checkpoint that refers to it: the older one may know the record at another place.
+    The message manager gets damaged records from another replica. A lone node has no use for a checkpoint
+    that refers to one: the older checkpoint may know the record at another place.
     """
     budget = VERIFIED_BYTES_MAX
     damage: list[tuple[Location, Damaged]] = []
@@ -426,7 +423,7 @@ def _verify(opened: OpenedDisk, state: ChannelState) -> list[tuple[Location, Dam
 
 
 def _about_checkpoints(opened: OpenedDisk, state: ChannelState | None) -> tuple[list[str], list[str]]:
-    """What the operator is told of checkpoints that were passed over: notes and alarms, a line each."""
+    """Notes and alarms for the operator about checkpoints that were passed over, a line each."""
     problems = opened.opening.found.checkpoint_problems
     if not problems:
         return [], []

@@ -1,4 +1,4 @@
-"""Typed values: what a property may be, and what map and list bodies are made of.
+"""Typed values: the values of properties, and of map and list bodies.
 
 On the wire a value is a tag byte and its content, little-endian:
 
@@ -7,16 +7,14 @@ On the wire a value is a tag byte and its content, little-endian:
     STR     u32 length, UTF-8   BYTES            u32 length, the bytes
     LIST    u32 count, values   MAP              u32 count, then key (as STR) and value
 
-Python's int travels as I64 and float as F64. Who wants a narrower type on the
-wire says so with `Int8`, `Int16`, `Int32` or `Float32`; the value arrives as
-the same class, so the type is kept exactly. There is no pickle.
+Python's int travels as I64 and float as F64. `Int8`, `Int16`, `Int32` and `Float32` travel as narrower types;
+the value arrives as the same class, so the type is kept exactly. There is no pickle.
 
-What it promises
-    V1  decode(encode(x)) == x, with the same types.
-    V2  Any other bytes raise ProtocolError, in time and memory linear in their
-        number: a count is believed only if so many values can still follow.
-    V3  `count_values` accepts exactly what can be decoded, without making it: a look
-        at every value costs a small part of what the value itself would cost.
+    VAL1  decode(encode(x)) == x, with the same types.
+    VAL2  Any other bytes raise ProtocolError, in time and memory linear in their number: a count is believed
+          only if so many values can still follow.
+    VAL3  `count_values` accepts exactly what can be decoded, without making it: checking a value costs a
+          small part of making it.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ from antiphon.errors import InvalidMessage, ProtocolError
 DEPTH_MAX: Final = 16
 
 VALUES_MAX: Final = 65_536
-"""Of one map or list, those of inner ones included. A value may be a single byte, and each of them
-is looked at when a message comes in: a million would hold up everybody else for half a second."""
+"""The most values of one map or list, those of inner ones included. A value may be a single byte, and each is
+checked when a message comes in: a million would hold up all other clients for half a second."""
 
 
 class ValueType(IntEnum):
@@ -53,7 +51,7 @@ class ValueType(IntEnum):
 
 
 class _NarrowInt(int):
-    """An int that asks for fewer bits on the wire. Arithmetic gives a plain int again."""
+    """An int with fewer bits on the wire. Arithmetic gives a plain int again."""
 
     __slots__ = ()
     _bits: ClassVar[int]
@@ -84,7 +82,7 @@ class Int32(_NarrowInt):
 
 
 class Float32(float):
-    """A property value sent as 32 bits, rounded to what they can express when it is made."""
+    """A property value sent as 32 bits, rounded when it is made."""
 
     __slots__ = ()
 
@@ -129,7 +127,7 @@ FIXED_FORMATS: Final[dict[ValueType, str]] = {
     ValueType.F32: "f",
     ValueType.F64: "d",
 }
-# Types whose Python class has to be put on again after unpacking.
+# Types whose Python class has to be restored after unpacking.
 NARROW_CLASSES: Final[dict[ValueType, Callable[..., PropertyValue]]] = {
     ValueType.I8: Int8,
     ValueType.I16: Int16,
@@ -375,7 +373,7 @@ def _read_extent(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 def _read_count(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
-    """The count of a list or map, believed only if so many values can still follow (V2)."""
+    """The count of a list or map, believed only if so many values can still follow (VAL2)."""
     count: int = _U32.unpack_from(data, at)[0]
     room = stop - at - 4
     if room < 0:
@@ -387,14 +385,14 @@ def _read_count(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
 
 # -- looking without making ------------------------------------------------------------
 
-# What a value of fixed width takes with its tag; 0 for those that need a closer look.
+# The size of a value of fixed width with its tag; 0 for the others.
 WIDTHS: Final = tuple(
     1 if tag == ValueType.NULL else 1 + _FIXED[tag][0].size if tag in _FIXED else 0 for tag in range(256)
 )
 
 
 def count_values(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
-    """How many values the map or list in `data[at:stop]` has; raise ProtocolError unless it is one (V3)."""
+    """How many values the map or list in `data[at:stop]` has; ProtocolError unless it is one (VAL3)."""
     try:
         count, end = _walk(data, at, stop, is_map)
     except (struct.error, IndexError):
@@ -409,9 +407,9 @@ def count_values(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
 
 
 def _walk(data: bytes, at: int, stop: int, is_map: bool) -> tuple[int, int]:
-    """The number of values, and where they end: perhaps behind `stop`, for the caller to see."""
+    """The number of values, and where they end: perhaps behind `stop`, which the caller checks."""
     widths = WIDTHS
-    # What is left of the maps and lists around this one, and the keys of maps so far.
+    # The remaining counts of the maps and lists around this one, and the keys of maps so far.
     outer: list[tuple[int, set[bytes] | None]] = []
     total = left = _read_count(data, at, stop, is_map=is_map)
     keys: set[bytes] | None = set() if is_map else None

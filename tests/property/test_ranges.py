@@ -20,7 +20,7 @@ def ranges_of(members: set[int]) -> Ranges:
 
 
 class RangesAgainstASet(RuleBasedStateMachine):
-    """Whatever is added and removed, the ranges hold what the set holds, in normal form (R1, R2)."""
+    """Whatever is added and removed, the ranges hold what the set holds, in normal form (RNG1, RNG2)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -34,6 +34,10 @@ MACHINE_PATH = re.compile(
     r"(?<![\w.~:/$})-])/(?:home|root|work|Users)(?=/\w)|(?<![\w.~:/$})-])/(?:root|work)\b(?![\w.-])"
 )
 
+# In the docstring of its module, and where a comment or a docstring refers to it.
+PROMISE = re.compile(r"^ *([A-Z]{3}\d+)  ", re.MULTILINE)
+PROMISES_NAMED = re.compile(r"\(((?:[A-Z]{3}\d+(?:, )?)+)\)")
+
 # Bytes from a peer or a disk must never be able to run as code.
 CODE_FROM_BYTES_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 CODE_FROM_BYTES_CALLS = {"eval", "exec"}
@@ -111,6 +115,11 @@ def classes_of_one_name(some: Iterable[Module]) -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{module.path}:{node.lineno}")
     return {name: found for name, found in places.items() if len(found) > 1 and not _are_faces(found)}
+
+
+def promises(module: Module) -> list[str]:
+    """The promises that a module numbers in its docstring: `SEQ3`."""
+    return PROMISE.findall(ast.get_docstring(module.tree) or "")
 
 
 def _are_faces(places: list[str]) -> bool:
@@ -197,6 +206,27 @@ def test_lines_of_documents_can_be_read() -> None:
 def test_documents_name_files_that_are_there() -> None:
     documents = [(path, text) for path, text in texts() if path.endswith(".md")]
     assert_none([c for path, text in documents for c in missing_files(path, text, tracked_files())])
+
+
+def test_a_promise_has_a_name_of_its_own_and_a_named_promise_exists() -> None:
+    sources = list(modules("src"))
+    made = [name for module in sources for name in promises(module)]
+    assert len(made) == len(set(made)), "two modules number their promises alike"
+    owners = {(name[:3], module.path) for module in sources for name in promises(module)}
+    assert len(owners) == len({prefix for prefix, _ in owners}), "a prefix belongs to one module"
+    named = {
+        name
+        for path, text in texts()
+        if path.endswith(".py")
+        for names in PROMISES_NAMED.findall(text)
+        for name in names.split(", ")
+    }
+    assert_none(sorted(named - set(made)))
+
+
+def test_promises_are_found() -> None:
+    module = Module.parse("src/antiphon/a.py", '"""A.\n\n    SEQ1  One.\n    SEQ2  Two, (SEQ1).\n"""')
+    assert promises(module) == ["SEQ1", "SEQ2"]
 
 
 def test_tests_do_not_sleep() -> None:

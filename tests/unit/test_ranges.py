@@ -71,7 +71,7 @@ def test_ranges_can_be_taken_out_of_themselves() -> None:
 
 
 def test_a_hundred_thousand_holes_are_made_in_one_walk() -> None:
-    """One by one, each would shift the lists behind it: seconds instead of milliseconds (R3)."""
+    """One by one, each would shift the lists behind it: seconds instead of milliseconds (RNG3)."""
     ranges = Ranges([(0, 400_000)])
     holes = Ranges((start, start + 1) for start in range(1, 400_000, 4))
     assert ranges.remove_all(holes) == 100_000

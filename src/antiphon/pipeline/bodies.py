@@ -1,8 +1,7 @@
-"""Bodies in the columns of Spark: bytes and the word that says what they are.
+"""Bodies in the columns of Spark: bytes and the name of their kind.
 
-A map or list stands there as JSON text, or as it is stored (`bodyFormat`). The two cannot be taken for each
-other: what is stored begins with a number of 32 bits that is at most 65,536, so that its fourth byte is zero,
-which no JSON text has.
+A map or list is JSON text, or the stored bytes (`bodyFormat`). The two cannot be confused: stored bytes begin
+with a number of 32 bits that is at most 65,536, so that their fourth byte is zero, which no JSON text has.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from antiphon.errors import InvalidMessage, ProtocolError
 from antiphon.json_values import parse_json
 
 KINDS: Final = {kind.name.lower(): kind for kind in BodyKind}
-"""The words of the column `body_kind`."""
+"""The values of the column `body_kind`."""
 
 COMPOSED: Final = frozenset({int(BodyKind.MAP), int(BodyKind.LIST)})
 """Kinds that are made of values: their bytes have to be read one by one."""

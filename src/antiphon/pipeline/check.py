@@ -1,15 +1,8 @@
 """Check: is everything there that a query needs? The first thing to run when something is wrong.
 
-Where it sits
-    antiphon pipeline source-check  ->  CHECK  ->  ranges (client library), reading, and Spark if asked for
-
-What it promises
-    C1  It goes the way that a query goes: the same connection, the same questions, the same rows.
-    C2  It changes nothing: no hold, no acknowledgement, no destination.
-    C3  What is wrong with this machine is said beside what was found, each in one sentence.
-
-What it leaves to others
-    How it is shown is the command line's.
+PCK1  The check goes the way of a query: the same connection, the same questions, the same rows.
+PCK2  The check changes nothing: no hold, no acknowledgement, no destination.
+PCK3  Faults of this machine are reported beside the findings, each in one sentence.
 """
 
 from __future__ import annotations
@@ -46,7 +39,7 @@ EXTRA: Final = "pip install 'antiphon[spark]'"
 
 @dataclass(slots=True)
 class CheckReport:
-    """What was found, in the words of the JSON that the command prints."""
+    """The findings, with the keys of the JSON that the command prints."""
 
     url: str
     packages: dict[str, str | None] = field(default_factory=dict)
@@ -64,10 +57,10 @@ class CheckReport:
 def check(
     options: SourceOptions, sample_rows: int, checkpoint: Path | None = None, master: str | None = None
 ) -> CheckReport:
-    """Look at everything. What makes looking itself impossible is raised."""
+    """Check everything. An error that makes checking impossible is raised."""
     report = CheckReport(options.connection.url, packages={name: _version(name) for name in PACKAGES})
     report.problems += _machine_problems(report.packages)
-    # Whoever looks does not want to wait.
+    # A check does not wait.
     ranges = connections.ranges(replace(options.connection, timeout_s=0.0))
     subscribed = Subscribed(ranges, options.choice, has_acks=options.has_acks)
     start = Offset() if checkpoint is None else _checkpoint_offset(checkpoint)
@@ -137,7 +130,7 @@ def _tell_heads(report: CheckReport, subscribed: Subscribed, heads: Mapping[str,
 
 
 def _checkpoint_offset(folder: Path) -> Offset:
-    """Where a query stands: what its last batch that was begun reaches to."""
+    """The offset of a query: the end of the last batch that it began."""
     offsets = folder / "offsets"
     try:
         batches = sorted(int(file.name) for file in offsets.iterdir() if file.name.isdecimal())
@@ -154,7 +147,7 @@ def _checkpoint_offset(folder: Path) -> Offset:
 
 
 def _lag(report: CheckReport, start: Offset, heads: Mapping[str, ChannelHead]) -> dict[str, Any]:
-    """How much waits behind a checkpoint; and whether it can go on at all."""
+    """How much waits behind a checkpoint, and whether its query can go on at all."""
     for channel, head in sorted(heads.items()):
         number = start.next(channel)
         if number > head.applied + 1:
@@ -233,14 +226,14 @@ def _sample_by_spark(options: SourceOptions, rows: int, master: str) -> list[dic
 
 
 def _last_sentence(error: Exception) -> str:
-    """Of a traceback within a traceback, what it comes down to."""
+    """The last sentence of a traceback within a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("antiphon.")]
     return named[-1] if named else lines[0] if lines else type(error).__name__
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as JSON can say it: times as text, a body as text or else in base64."""
+    """A row for JSON: times as text, a body as text or else in base64."""
     said = dict(row)
     for name, value in said.items():
         if isinstance(value, datetime):

@@ -1,6 +1,6 @@
-"""Columns: what a row of the source has, in the words of Spark.
+"""Columns: the columns of the source, with Spark's types.
 
-They stand apart from `rows`, which fills them, because Spark asks for them in processes that read nothing.
+Apart from `rows`, which fills them, because Spark asks for them in processes that read nothing.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ TEXT_COLUMNS: Final = {
     "reply_to": ColumnId.REPLY_TO,
     "type": ColumnId.TYPE,
 }
-"""Those that stored batches have as columns of text, too; the sink knows them by the same names."""
+"""The columns that stored batches have as texts, too; the sink knows them by the same names."""
 
 BODY: Final = {"body": "binary"}
-"""Unless it is not wanted: `includeBody`."""
+"""Unless `includeBody` is off."""
 
 ACKNOWLEDGED: Final = {
     "acknowledged": (
         "struct<subscription:bigint,time:timestamp,ranges:array<struct<first:bigint,last:bigint>>>"
     )
 }
-"""If it is wanted: `includeAcks`. Null for messages."""
+"""With `includeAcks`. Null for messages."""
 
 ACKNOWLEDGEMENT: Final = "acknowledgement"
-"""The `body_kind` of a row that is no message but an acknowledgement."""
+"""The `body_kind` of a row that is an acknowledgement and no message."""
 
 
 EVERY_COLUMN: Final = {**COLUMNS, **BODY, **ACKNOWLEDGED}
@@ -61,18 +61,17 @@ class Chosen(NamedTuple):
 
 
 ALL: Final = Chosen()
-"""What a query reads that does not choose."""
+"""The columns of a query that does not choose."""
 
 
 def names_of(has_body: bool, has_acks: bool = False) -> tuple[str, ...]:
-    """The columns of those who do not choose."""
+    """The default columns."""
     return (*COLUMNS, *(BODY if has_body else ()), *(ACKNOWLEDGED if has_acks else ()))
 
 
 def spark_schema(names: Iterable[str]) -> str:
     """Columns with their types, as one text.
 
-    >>> spark_schema(["destination", "sequence"])
-    'destination string, sequence bigint'
+    >>> spark_schema(["destination", "sequence"]) 'destination string, sequence bigint'
     """
     return ", ".join(f"{name} {EVERY_COLUMN[name]}" for name in names)

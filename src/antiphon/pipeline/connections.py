@@ -1,8 +1,9 @@
-"""Connections: one for each process and each way to reach a cluster, opened on first use.
+"""Connections: one for each process and each set of options, opened on first use.
 
 Spark pickles readers and writers and sends them to workers, so none of them may hold a connection. Workers
-live on from task to task; what a module of ours holds lives with them. A worker that was forked inherits the
-connections of its parent, and must not touch them: they are known by the process that made them.
+live on from task to task, and with them the connections of this module. A forked worker inherits the
+connections of its parent, and must not touch them: they are stored under the id of the process that made
+them.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def connection(options: ConnectionOptions) -> antiphon.blocking.Connection:
 
 
 def greet(options: ConnectionOptions) -> None:
-    """On a driver, before a job begins: reach the cluster, or say soon that the address is wrong.
+    """On a driver, before a job begins: reach the cluster, or fail soon because the address is wrong.
 
-    Not if this process has reached the cluster before: then it is away only for a while.
+    A process that has reached the cluster before does not check: then the cluster is away only for a while.
     """
     with _guard:
         is_known = (os.getpid(), options) in _opened
@@ -53,12 +54,11 @@ def greet(options: ConnectionOptions) -> None:
 
 
 def patience(options: ConnectionOptions) -> RetryPolicy:
-    """For how long whoever works with these options waits for the cluster."""
+    """How long a query with these options waits for the cluster."""
     return RetryPolicy(options.timeout_s, options.retry_s)
 
 
 def ranges(options: ConnectionOptions, *, waits_at_first: bool = True) -> PatientRanges:
-    """Range reads over the connection of this process."""
     return PatientRanges(partial(_opened_ranges, options), patience(options), waits_at_first=waits_at_first)
 
 
@@ -73,7 +73,7 @@ def _opened_ranges(options: ConnectionOptions) -> Ranges:
 
 
 def read_password(options: ConnectionOptions) -> str | None:
-    """What stands in the password file, without the end of its line."""
+    """The contents of the password file, without the end of its line."""
     if options.password_file is None:
         return None
     try:
@@ -84,7 +84,7 @@ def read_password(options: ConnectionOptions) -> str | None:
 
 
 def close_all() -> None:
-    """Close what this process has opened, for tests and commands that end."""
+    """Close the connections of this process, for tests and commands that end."""
     with _guard:
         own = [key for key in _opened if key[0] == os.getpid()]
         closing = [_opened.pop(key) for key in own]

@@ -1,15 +1,10 @@
-"""Filters: what of a WHERE clause the source does itself, so that other rows do not travel.
+"""Filters: the part of a WHERE clause that the source applies itself, so that other rows do not travel.
 
-Where it sits
-    Spark  ->  source  ->  FILTERS  ->  planning (numbers, destinations, channels), reading (times)
+    FIL1  A filter that is taken is applied exactly; every other one is given back, and Spark applies it.
+    FIL2  A filter may be used and given back: then it only spares what it certainly excludes.
 
-What it promises
-    F1  A filter that is taken is done exactly; every other one is given back, and Spark does it.
-    F2  A filter may be used and given back: then it only spares what it certainly excludes.
-
-What it leaves to others
-    Times are those of the senders' clocks, which are in no order, so that times spare no page; but rows, and
-    whole batches, before they become columns.
+Times are those of the senders' clocks, which are in no order, so that a filter on times spares no page; but
+rows, and whole batches, before they become columns.
 """
 
 from __future__ import annotations
@@ -55,7 +50,7 @@ EVERYTHING: Final = Narrowed()
 
 
 def narrow(filters: Iterable[Filter], has_acks: bool) -> tuple[Narrowed, list[Filter]]:
-    """What all these filters leave, and those that Spark has to do."""
+    """What all these filters leave, and those that Spark has to apply."""
     narrowed, rest = EVERYTHING, []
     for one in filters:
         narrowed, is_done = _narrow(narrowed, one, has_acks)
@@ -68,7 +63,7 @@ def _narrow(narrowed: Narrowed, one: Any, has_acks: bool) -> tuple[Narrowed, boo
     column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
     word = type(one).__name__
     if word == "IsNotNull":
-        # What is no message has no time.
+        # An acknowledgement has no time.
         return narrowed, column in ("sequence", "destination", "channel") or (
             column == "timestamp" and not has_acks
         )
@@ -119,7 +114,7 @@ def _times(narrowed: Narrowed, word: str, value: Any) -> tuple[Narrowed, bool]:
 
 
 def _extent(word: str, value: Any) -> tuple[int, int] | None:
-    """From where, and to before where, a comparison holds; None if that is not to be said."""
+    """From where, and to before where, a comparison holds; None if that cannot be told."""
     if not isinstance(value, int):
         return None
     match word:

@@ -1,7 +1,7 @@
-"""Holding: what a query has not yet processed stays stored, under the query's name.
+"""Holding: messages that a query has not yet processed stay stored, under the query's name.
 
-A hold is renewed with every commit, and by a thread of its own while a batch takes its time: a batch of an
-hour must not lose a hold of ten minutes. When the query is gone for good nobody renews it, and it ends by
+A hold is renewed with every commit, and by a thread of its own during a long batch: a batch of an hour must
+not lose a hold of ten minutes. A query that is gone for good does not renew its hold, which then ends by
 itself.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("antiphon.pipeline")
 
 RENEWALS: Final = 4
-"""Within the limit of a hold: so many may fail before it ends."""
+"""Renewals within the limit of a hold: so many may fail before it ends."""
 
 RENEW_S_MAX: Final = 300.0
 
@@ -45,17 +45,17 @@ class QueryHold:
         self._thread: threading.Thread | None = None
 
     def begin(self, positions: Mapping[str, int], destinations: tuple[RangeDestination, ...]) -> None:
-        """Everything from these numbers on is needed. Where something is held already it stays as it is.
+        """Hold everything from these numbers on. An existing hold stays where it is.
 
-        To move on is for commits alone: that Spark asks what comes next does not say that what was before
-        is written down to have been processed.
+        Only commits move a hold: that Spark asks for the next batch does not say that the batch before is
+        recorded as processed.
         """
         new = {channel: number for channel, number in positions.items() if channel not in self._positions}
         if new or destinations != self._destinations:
             self._change(new, destinations)
 
     def move(self, positions: Mapping[str, int], destinations: tuple[RangeDestination, ...]) -> None:
-        """Everything below these numbers is processed. It never goes back."""
+        """Everything below these numbers is processed. The hold never goes back."""
         self._change(positions, destinations)
 
     def _change(self, positions: Mapping[str, int], destinations: tuple[RangeDestination, ...]) -> None:
@@ -85,11 +85,11 @@ class QueryHold:
         while not self._ended.wait(min(self._limit_s / RENEWALS, RENEW_S_MAX)):
             try:
                 with self._guard:
-                    # A renewal that fails is tried again in its turn.
+                    # A failed renewal is tried again in its turn.
                     self._say(self._ranges.current())
             except AntiphonError as error:
                 log.warning("the hold %s could not be renewed, it will be tried again: %s", self._name, error)
 
     def end(self) -> None:
-        """Renew it no more; it stays until its limit, so that the query may be restarted."""
+        """Stop renewing; the hold stays until its limit, so that the query may be restarted."""
         self._ended.set()

@@ -1,14 +1,6 @@
-"""Java: Spark runs on it, and pip does not bring it.
+"""Java: Spark needs it, and pip does not install it.
 
-Where it sits
-    make setup, whoever is about to start a Spark session  ->  JAVA
-
-What it promises
-    J1  Whether Spark finds a Java that is new enough is said in one sentence, with the command that helps.
-    J2  Nothing is installed except by whoever runs this as a program: `python -m antiphon.pipeline.java`.
-
-What it leaves to others
-    Starting the machine is Spark's business.
+`python -m antiphon.pipeline.java`, which `make setup` runs, installs it; nothing else here installs anything.
 """
 
 from __future__ import annotations
@@ -31,7 +23,7 @@ COMMAND: Final = f"apt-get install {PACKAGE}"
 ANSWER_SECONDS: Final = 60
 INSTALL_SECONDS: Final = 600
 
-# 17.0.15, 21, and 1.8.0 of those that began to count anew.
+# 17.0.15, 21, and 1.8.0 of the old way of counting.
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -44,7 +36,7 @@ def find(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def version_of(java: Path) -> int | None:
-    """Its version, as the first of its numbers; None if it does not run or does not say."""
+    """The first number of its version; None if it does not run or does not say."""
     try:
         asked = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=ANSWER_SECONDS
@@ -56,7 +48,7 @@ def version_of(java: Path) -> int | None:
 
 
 def why_not(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Why Spark cannot start here, in one sentence; None when it can (J1)."""
+    """Why Spark cannot start here, with the command that helps, in one sentence; None when it can."""
     java = find(environment)
     if java is None:
         found = "there is none"
@@ -71,13 +63,13 @@ def why_not(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def require() -> None:
-    """Go on only where Spark can start."""
+    """Raise unless Spark can start here."""
     if (reason := why_not()) is not None:
         raise LocalError(reason)
 
 
 def install(package: str = PACKAGE) -> str | None:
-    """Install a package of Debian's, Java unless another is named; why that was impossible, or None."""
+    """Install a package of Debian's, Java by default; why that was impossible, or None."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return "only root on Debian can have it installed from here"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -98,7 +90,7 @@ def install(package: str = PACKAGE) -> str | None:
 
 
 def main() -> int:
-    """What `make setup` runs. Without Java all but the pipeline works, so this never fails."""
+    """The program of `make setup`. Without Java all but the pipeline works, so this never fails."""
     if why_not() is None:
         return 0
     if find() is None and not os.environ.get("JAVA_HOME"):

@@ -1,22 +1,23 @@
-"""Offsets: how far a query has come, in the form that lives in its checkpoint.
+"""Offsets: the position of a query, in the form that lives in its checkpoint.
 
     {"v": 2, "cluster": "7c41…", "channels": {"a": 5000, "b": 17}, "subscribed": "topic:x,topic:y"}
 
 `channels` has the next number of each channel, in the order of names: Spark compares offsets as text. A
 channel that is not named is read from its beginning: nothing that the query wants was there before.
 
-`cluster` is the id of the cluster that gave these numbers. `subscribed` is what the query subscribed to: its
+`cluster` is the id of the cluster that gave these numbers. `subscribed` is the subscription of the query: its
 names, or `regex:` or `glob:` and its pattern. By it a run knows which destinations are new to the query. An
-offset that a user writes by hand needs only `channels`; one of version 1 has no more than that either.
+offset that a user writes by hand needs only `channels`; an offset of version 1 has no more than that either.
 
-Two more are there only while they are needed:
+Two more keys are there only while they are needed:
 
 `behind`: a destination that was added to a query whose channel had gone on before. `{"topic:y": 730}` says
-that the query has read this one up to number 730 only. When it has caught up with its channel, it goes.
+that the query has read this destination up to number 730 only. The key goes when the destination has caught
+up with its channel.
 
 `since`: what a query that starts at the earliest does not miss. Of two topics on one channel, one keeps
 messages from number 10 on, the other, older ones being gone, from number 900 on. The query begins at 10, and
-`{"topic:other": 900}` says that what the other had before is no loss to it.
+`{"topic:other": 900}` says that the lost messages of the other are no loss to the query.
 """
 
 from __future__ import annotations
@@ -40,15 +41,14 @@ _KEYS: Final = {
 
 
 class BadOffset(ValueError):
-    """Not an offset of ours."""
+    """Not an offset of this source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a query subscribes to: names, or a pattern for them.
+    """The subscription of a query: names, or a pattern for them.
 
-    >>> Choice(pattern="topic:eu.*", match="glob").text
-    'glob:topic:eu.*'
+    >>> Choice(pattern="topic:eu.*", match="glob").text 'glob:topic:eu.*'
     """
 
     names: tuple[str, ...] = ()
@@ -57,12 +57,12 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """How an offset says it."""
+        """The text in an offset."""
         return ",".join(self.names) if self.pattern is None else f"{self.match}:{self.pattern}"
 
 
 def parse_choice(text: str) -> Choice:
-    """Read what `Choice.text` gave: no name of a destination begins like a pattern."""
+    """Parse `Choice.text`: no name of a destination begins like a pattern."""
     match text.partition(":"):
         case ("glob", _, pattern):
             return Choice(pattern=pattern, match="glob")
@@ -75,7 +75,7 @@ def parse_choice(text: str) -> Choice:
 class Offset:
     """The next number of each channel, and of the destinations that are behind or begin later.
 
-    Offsets are equal if they mean the same place, whatever was subscribed.
+    Offsets are equal if they mean the same position, whatever was subscribed.
     """
 
     channels: Mapping[str, int] = field(default_factory=dict)
@@ -85,15 +85,15 @@ class Offset:
     subscribed: str = field(default="", compare=False)
 
     def next(self, channel: str) -> int:
-        """The next number that is wanted of a channel."""
+        """The next wanted number of a channel."""
         return self.channels.get(channel, FIRST)
 
     def next_of(self, name: str, channel: str) -> int:
-        """The next number that is wanted of a destination, which lives on this channel."""
+        """The next wanted number of a destination, which lives on this channel."""
         return self.behind.get(name, self.channels.get(channel, FIRST))
 
     def as_json(self) -> dict[str, Any]:
-        """What Spark keeps, always in the same order."""
+        """The JSON that Spark keeps, always in the same order."""
         said: dict[str, Any] = {
             "v": VERSION,
             "cluster": self.cluster,
@@ -108,7 +108,7 @@ class Offset:
 
 
 def parse_offset(said: Any) -> Offset:
-    """Read what `as_json` gave, or a user wrote; raise BadOffset if it is something else."""
+    """Parse the result of `as_json`, or the text of a user; raise BadOffset if it is something else."""
     if not isinstance(said, dict):
         raise BadOffset(f"not an offset: {said!r}")
     version = said.get("v", VERSION)

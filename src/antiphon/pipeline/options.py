@@ -1,16 +1,11 @@
-"""Options: what a user of Spark may say to the source and the sink, read once and checked at once.
+"""Options: the options of the source and the sink, parsed and checked at once.
 
-Where it sits
-    spark.read.option("subscribe", …)  ->  OPTIONS  ->  planning and source, or the sink
+    OPT1  An unknown option is refused by its name, with the most likely one that was meant.
+    OPT2  An impossible value is refused with one sentence that says what is possible.
+    OPT3  No secret is held here: a password is named by its file, and read where a connection is made.
 
-What it promises
-    O1  An option that nobody knows is refused by its name, with the one that was most likely meant.
-    O2  A value that cannot be is refused with one sentence that says what can be.
-    O3  No secret is held here: a password is named by its file, and read where a connection is made.
-
-What it leaves to others
-    Whether destinations and channels exist is seen when they are asked for. What the sink's options mean
-    stands with the sink; here are only their names.
+Whether destinations and channels exist is checked when they are asked for. Of the sink's options only the
+names are here.
 """
 
 from __future__ import annotations
@@ -59,10 +54,10 @@ SOURCE_OPTIONS: Final = (
 SINK_OPTIONS: Final = ("destination", "deliveryGuarantee", "txnAppId", "txnVersion", "queryId")
 
 SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode")
-"""What Spark itself puts among the options; they are none of ours."""
+"""Spark's own keys among the options; they are none of ours."""
 
 TIMEOUT_S: Final = 600.0
-"""For how long a cluster may be away: a rolling restart takes some minutes."""
+"""How long a cluster may be away: a rolling restart takes some minutes."""
 
 RETRY_S: Final = 1.0
 
@@ -84,7 +79,7 @@ class Given:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._spelled = {name.lower(): name for name in options}
         if "provider" in self._spelled:
-            # CREATE TABLE … USING antiphon: Spark gives what the table is, too, and each option twice.
+            # CREATE TABLE … USING antiphon: Spark gives the table's properties, too, and each option twice.
             named = [name for name in self._spelled if f"option.{name}" in self._spelled]
             self._spelled = {name: self._spelled[name] for name in named}
         self._texts = {name: str(options[spelled]).strip() for name, spelled in self._spelled.items()}
@@ -113,7 +108,7 @@ class Given:
 
     @property
     def names(self) -> list[str]:
-        """What was given, in any case of letters."""
+        """The given names, in lower case."""
         return list(self._spelled.values())
 
     def text(self, name: str) -> str | None:
@@ -160,7 +155,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How the cluster is reached, on the driver and on every executor."""
+    """The address of the cluster and the login, on the driver and on every executor."""
 
     servers: str
     user: str | None = None
@@ -180,7 +175,7 @@ class ConnectionOptions:
         try:
             parse_url(SCHEME + servers)
         except AntiphonError:
-            # What was given is not repeated: somebody may have put a password into it.
+            # The value is not repeated: it may contain a password.
             raise InvalidOption("servers is a list of host:port with commas between them") from None
         user, password_file = given.text("user"), given.text("passwordFile")
         if password_file is not None and user is None:
@@ -226,12 +221,11 @@ class SourceOptions:
 
     @property
     def choice(self) -> Choice:
-        """What is subscribed to."""
         return Choice(self.names, self.pattern, self.match)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Read and check everything that can be checked without asking the cluster."""
+        """Parse and check everything that can be checked without asking the cluster."""
         given = Given(options)
         given.refuse_unknown(SOURCE_OPTIONS, SINK_OPTIONS, "source")
         parsed = cls(
@@ -257,7 +251,7 @@ class SourceOptions:
         return parsed
 
     def _check_together(self, given: Given) -> None:
-        """What excludes or needs each other."""
+        """Options that exclude or need each other."""
         if bool(self.names) == bool(self.pattern):
             raise InvalidOption(
                 "one of subscribe and subscribePattern says what to read"
@@ -306,7 +300,7 @@ class SourceOptions:
             raise InvalidOption("endingOffsets and endingTimestamp are for spark.read; a stream has no end")
 
     def refuse_in_batch(self) -> None:
-        """A batch read has no triggers, and nobody hears when it is done."""
+        """A batch read has no triggers, and does not report when it is done."""
         if self.mode == "consume":
             raise InvalidOption(
                 "mode=consume is for readStream: a batch read never says that its rows are processed"
@@ -413,7 +407,7 @@ def _moment(given: Given, name: str) -> int | None:
         raise InvalidOption(
             f"{name} is a number of ms since 1970, or a time such as 2026-01-31T12:00:00Z; it was {text!r}"
         ) from None
-    # A time that does not say where is read as UTC: driver and executors may stand in different zones.
+    # A time without a zone is read as UTC: driver and executors may stand in different zones.
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

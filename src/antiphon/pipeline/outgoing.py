@@ -1,18 +1,17 @@
-"""Outgoing: rows that Spark hands over in Arrow, on their way to becoming our batches.
+"""Outgoing: rows that Spark hands over in Arrow become our batches.
 
-Where it sits
     Spark's record batches  ->  OUTGOING  ->  (destination, batch)  ->  staged, or sent
 
-What it promises
-    O1  Columns stay columns: nobody looks at a single row, unless properties have many names, no value or
-        several types, or bodies are maps or lists.
-    O2  What is held back is bounded, however many destinations there are. Rows of one of them stay in order.
-    O3  What no message may have is refused here, by its column: the broker would only see a broken protocol.
-    O4  Rows of our own source can be written as they are: kinds of bodies, types of properties and keys stay.
-        A message gets a number, a time and an id of its own; those it had are among its properties.
+    OUT1  Columns stay columns: no row is looked at alone, unless properties have many names, no value or
+          several types, or bodies are maps or lists.
+    OUT2  What is held back is bounded, however many destinations there are. Rows of a destination stay in
+          order.
+    OUT3  A value that no message may have is refused here, by its column: the broker would only see a broken
+          protocol.
+    OUT4  Rows of our own source can be written as they are: kinds of bodies, types of properties and keys
+          stay. A message gets a number, a time and an id of its own; those it had are among its properties.
 
-What it leaves to others
-    Which columns there may be is checked with the schema (sink); where batches go, likewise.
+The sink checks the columns of the schema, and decides where batches go.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ from antiphon.pipeline.columns import TEXT_COLUMNS
 from antiphon.values import FIXED_FORMATS, NARROW_CLASSES, PropertyValue, ValueType
 
 CHUNK_BYTES: Final = 448 * 1024
-"""About what a batch takes. It fits an envelope with room to spare, so that one is on its way while the next
+"""About the size of a batch. It fits an envelope with room to spare, so that one is on its way while the next
 one is written; larger ones would travel one at a time."""
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What waits for more of its destination, all destinations together."""
+"""How much waits for more of its destination, all destinations together."""
 
 ROW_BYTES: Final = 8
-"""What a row takes besides its texts and its body, about."""
+"""About how much a row takes besides its texts and its body."""
 
 ORIGIN_BYTES: Final = 1024
-"""What the origin of a message takes among its properties at most."""
+"""How much the origin of a message takes among its properties at most."""
 
 NAME_BYTES: Final = 16
-"""What a property takes besides the characters of its name and a text, generously."""
+"""How much a property takes besides the characters of its name and a text, generously."""
 
 VALUE_TYPES: Final = {
     pa.string(): ValueType.STR,
@@ -69,7 +68,7 @@ VALUE_TYPES: Final = {
     pa.float32(): ValueType.F32,
     pa.float64(): ValueType.F64,
 }
-"""What a property may be, as Arrow calls it."""
+"""The types of a property, as Arrow calls them."""
 
 # The same with offsets of 64 bits, which Spark uses when it is told to.
 _NARROWED: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
@@ -81,7 +80,7 @@ ORIGIN_TIME: Final = "origin_timestamp"
 If a message has them already, they stay: it comes from further away."""
 
 PLACES: Final = ("channel", "sequence")
-"""Columns of the source that say where a message was; where it will be is not for the writer to say."""
+"""Columns of the source that say where a message was; a writer cannot say where it will be."""
 
 _TYPES_BY_NAME: Final = {kind.name.lower(): kind for kind in ValueType}
 _ARROW_TYPES: Final = {kind: arrow for arrow, kind in VALUE_TYPES.items()}
@@ -96,7 +95,7 @@ class OutgoingRows:
     """
 
     def __init__(self, destination: str | None, wall_ms: Callable[[], int]) -> None:
-        """Without a destination every row says its own."""
+        """Without a destination every row names its own."""
         self._destination = destination
         self._wall_ms = wall_ms
         self._held: dict[str, list[pa.RecordBatch]] = {}
@@ -104,7 +103,7 @@ class OutgoingRows:
         self.rows = 0
 
     def take(self, some: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, Batch]]:
-        """Everything that comes of these, in turn (O2)."""
+        """All batches that these rows make, in turn (OUT2)."""
         for rows in some:
             if rows.num_rows:
                 self.rows += rows.num_rows
@@ -150,7 +149,7 @@ class OutgoingRows:
 
 
 def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Without places, and with times as numbers: Python has no word for some of them."""
+    """Without places, and with times as numbers: Python cannot represent some of them."""
     kept = [name for name in rows.schema.names if name not in PLACES]
     columns = [rows.column(name) for name in kept]
     return pa.RecordBatch.from_arrays(
@@ -176,7 +175,7 @@ def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             sizes = pc.add(sizes, pa.scalar(column.nbytes // count, pa.int64()))
     ends = memoryview(pc.cumulative_sum(sizes).buffers()[1]).cast("B").cast("q")[:count]
     pieces = -(-ends[-1] // CHUNK_BYTES)
-    # And one row, lest what is left over by rounding becomes a batch of its own.
+    # And one row, lest the rest of a rounding becomes a batch of its own.
     size = ends[-1] // pieces + ends[-1] // count
     start = before = 0
     while start < count:
@@ -187,13 +186,13 @@ def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def batches_of(rows: pa.RecordBatch, timestamp_ms: int) -> list[Batch]:
-    """The rows as batches, one as a rule. Whose they are, and their numbers, is said when they leave."""
+    """The rows as batches, as a rule one. Their producer and numbers are set when they leave."""
     made = _columns_of(rows, timestamp_ms)
     if made is None:
         return list(_row_by_row(rows, timestamp_ms))
     if made.byte_size <= BATCH_BYTES_MAX:
         return [made]
-    # Properties can take more than was thought: a slot in every row for what few rows have.
+    # Properties can take more than estimated: a slot in every row for values that few rows have.
     half = rows.num_rows // 2
     assert half, "one message always fits a batch"
     return [
@@ -203,7 +202,7 @@ def batches_of(rows: pa.RecordBatch, timestamp_ms: int) -> list[Batch]:
 
 
 def _columns_of(rows: pa.RecordBatch, timestamp_ms: int) -> Batch | None:
-    """All rows as columns (O1); None if bodies or properties do not lend themselves to it."""
+    """All rows as columns (OUT1); None if bodies or properties cannot be."""
     names = rows.schema.names
     made = _bodies(_narrow(rows.column("body")), rows.column("body_kind") if "body_kind" in names else None)
     if made is None:
@@ -235,7 +234,7 @@ def _columns_of(rows: pa.RecordBatch, timestamp_ms: int) -> Batch | None:
         return None
     extras += ORIGIN_BYTES
     if extras > EXTRAS_BYTES_MAX or len(properties) > PROPERTY_COLUMNS_MAX:
-        # Perhaps no row has that much; that is for the builder to say.
+        # Perhaps no row has that much; the builder decides.
         return None
     return Batch(
         rows.num_rows,
@@ -251,7 +250,7 @@ def _columns_of(rows: pa.RecordBatch, timestamp_ms: int) -> Batch | None:
 
 
 def _add_origin(rows: pa.RecordBatch, properties: dict[str, Column]) -> bool:
-    """Ids and times that messages had go to their properties; False if some are there already."""
+    """Move former ids and times of messages to their properties; False if some are there already."""
     names = rows.schema.names
     ids = _narrow(rows.column("message_id")) if "message_id" in names else None
     times = rows.column("timestamp") if "timestamp" in names else None
@@ -419,7 +418,7 @@ def _words_beside(types: pa.MapArray, keys: pa.Array) -> pa.Array | None:
 
 
 def _typed(texts: pa.Array, word: str, name: str) -> pa.Array | None:
-    """Texts as the values that they stand for; None if that has to be seen one by one."""
+    """Texts as the values that they stand for; None if they have to be parsed one by one."""
     kind = _TYPES_BY_NAME.get(word)
     if kind is ValueType.STR:
         return texts
@@ -469,7 +468,7 @@ def _property(kind: ValueType, values: pa.Array, presence: memoryview | None) ->
 
 
 def _row_by_row(rows: pa.RecordBatch, timestamp_ms: int) -> Iterator[Batch]:
-    """What does not lend itself to columns. The builder finds the best form, and knows all limits."""
+    """Rows that cannot become columns directly. The builder finds the best form, and knows all limits."""
     builder = BatchBuilder()
     for row in rows.to_pylist():
         if builder.is_full:

@@ -1,17 +1,12 @@
-"""Patience: a cluster that does not answer for a while, as in a rolling restart, is waited for.
+"""Patience: waiting for a cluster that does not answer for a while, as in a rolling restart.
 
-Where it sits
-    planning, reading, the sink  ->  PATIENCE  ->  connections, ranges (client library)
+    PAT1  A question that failed because no node answered is asked again every `retryInterval`, until a node
+          answers or the `timeout` is over; then the last error is raised. Any other error is raised at once.
+    PAT2  The log says when waiting begins, goes on, and is over.
+    PAT3  A query that only asks for news is not held up: it is told that there is no answer now.
+    PAT4  A driver that never reached a server fails soon: most likely it has the wrong address.
 
-What it promises
-    W1  What failed because nobody answered is asked again every `retryInterval`, until somebody answers or
-        the `timeout` is over; then the last error is raised. Any other error is raised at once.
-    W2  The log says when waiting begins, goes on, and is over.
-    W3  A query that only asks for news is not held up: whoever asked is told that there is no answer now.
-    W4  A driver that never reached a server is told so soon: most likely it has the wrong address.
-
-What it leaves to others
-    A lost connection is made again by the client library, which waits some seconds itself.
+The client library restores a lost connection, and waits some seconds itself.
 """
 
 from __future__ import annotations
@@ -41,17 +36,17 @@ log = logging.getLogger("antiphon.pipeline")
 T = TypeVar("T")
 
 AWAY: Final = (ConnectionFailed, NotConnected, Timeout, DestinationUnavailable, RangeUnavailable)
-"""What is raised when nobody answers."""
+"""The errors of a cluster that does not answer."""
 
 SAY_AGAIN_S: Final = 30.0
 
 
 class NoAnswerNow(Exception):
-    """Nobody answers at the moment, and whoever asked does not want to wait for it."""
+    """No node answers at the moment, and the caller does not want to wait."""
 
 
 class RetryPolicy:
-    """For how long nobody has answered, and whether that is too long."""
+    """For how long no node has answered, and whether that is too long."""
 
     def __init__(
         self,
@@ -72,23 +67,22 @@ class RetryPolicy:
 
     @property
     def waiting(self) -> str | None:
-        """Since when and why nobody answers, in words; None if somebody does."""
+        """Since when and why no node answers, in words; None if one does."""
         if self._since_s is None:
             return None
         return f"no answer for {self._now_s() - self._since_s:.0f} s: {self._error}"
 
     def answered(self) -> None:
-        """Somebody did."""
         if self._since_s is not None:
             log.warning("the cluster answers again after %.0f s", self._now_s() - self._since_s)
             self._since_s = None
         self.has_answered = True
 
     def wait(self, error: AntiphonError) -> None:
-        """Nobody did: wait for a moment, or raise the error if it has been too long."""
+        """No node answered: wait for a moment, or raise the error if it has been too long."""
         now_s = self._now_s()
         if self._since_s is None:
-            # What the client library has waited before it said so does not count.
+            # The time that the client library has waited before does not count.
             self._since_s = self._said_s = now_s
             if self._timeout_s > 0:
                 log.warning(
@@ -107,7 +101,7 @@ class RetryPolicy:
         self._sleep(min(self._retry_s, left_s))
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What comes of a question, asked as often as need be."""
+        """The answer to a question, asked as often as need be."""
         while True:
             try:
                 answer = question()
@@ -119,12 +113,12 @@ class RetryPolicy:
 
 
 class PatientRanges:
-    """Range reads over whatever connection there is."""
+    """Range reads over the present connection."""
 
     def __init__(
         self, opened: Callable[[], Ranges], patience: RetryPolicy, *, waits_at_first: bool = True
     ) -> None:
-        """Without `waits_at_first`, a cluster that never answered is not waited for (W4)."""
+        """Without `waits_at_first`, a cluster that never answered is not waited for (PAT4)."""
         self._opened = opened
         self._patience = patience
         self._waits_at_first = waits_at_first
@@ -132,12 +126,12 @@ class PatientRanges:
 
     @property
     def waiting(self) -> str | None:
-        """Since when and why nobody answers, in words; None if somebody does."""
+        """Since when and why no node answers, in words; None if one does."""
         return self._patience.waiting
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """What is asked in this block is asked once, and raises NoAnswerNow (W3)."""
+        """Questions in this block are asked once, and raise NoAnswerNow (PAT3)."""
         self._waits = False
         try:
             yield
@@ -145,7 +139,7 @@ class PatientRanges:
             self._waits = True
 
     def current(self) -> Ranges:
-        """The reads themselves, for who sees to failures himself."""
+        """The reads themselves, for a caller that handles failures itself."""
         return self._opened()
 
     def _ask(self, question: Callable[[Ranges], T]) -> T:
@@ -167,7 +161,7 @@ class PatientRanges:
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """Of what was listed over the present connection; nobody is asked for it."""
+        """The versions of the last listings over the present connection; no node is asked."""
         try:
             return self._opened().versions
         except AWAY:

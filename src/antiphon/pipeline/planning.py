@@ -1,23 +1,20 @@
 """Planning: from where to where a query reads next, and in which parts.
 
-Where it sits
     Spark's driver  ->  source  ->  PLANNING  ->  subscribed, ranges (client library)
 
-What it promises
-    P1  The same start and end give the same rows, however often and in however many parts they are read.
-    P2  A start below which something was lost that the query had not read is told, with the numbers that
-        are missing, and only then: what other destinations of the channel lost does not matter.
-    P3  A trigger gets at most as many rows and bytes as were allowed, shared among channels by what waits
-        there; every channel with something gets on by a row at least.
-    P4  A start of another cluster is refused, and so is one behind the end of a channel: that cluster lost
-        data.
-    P5  A destination that is new to a query is read from the earliest of its messages that is kept,
-        wherever it lives. While it is behind its channel it is read beside it.
-    P6  A batch that was planned under another subscription is read as it was planned (P1).
+    PLN1  The same start and end give the same rows, however often and in however many parts they are read.
+    PLN2  A start below which something was lost that the query had not read is reported, with the missing
+          numbers, and only then: losses of other destinations of the channel do not matter.
+    PLN3  A trigger gets at most as many rows and bytes as were allowed, shared among channels by what waits
+          there; every channel with something gets on by a row at least.
+    PLN4  A start of another cluster is refused, and so is a start behind the end of a channel: that cluster
+          lost data.
+    PLN5  A destination that is new to a query is read from the earliest of its messages that is kept,
+          wherever it lives. While it is behind its channel it is read beside it.
+    PLN6  A batch that was planned under another subscription is read as it was planned (PLN1).
 
-What it leaves to others
-    When it is called, and that offsets are kept, is Spark's. Rows are read by `reading`, and whether a
-    part is complete is checked there once more.
+Spark calls the planner and keeps the offsets. `reading` reads the rows, and checks once more that a part is
+complete.
 """
 
 from __future__ import annotations
@@ -44,14 +41,13 @@ log = logging.getLogger("antiphon.pipeline")
 
 SPAN_BYTES: Final = 32 * 1024 * 1024
 SPAN_ROWS: Final = 250_000
-"""A part of about so many bytes or rows is a task of half a second or so; a range of more is split without
-being asked."""
+"""A part of about so many bytes or rows is a task of half a second; a larger range is split by default."""
 
 SPANS_MAX: Final = 1_000
-"""More parts than these are not made of a range on our own account."""
+"""The most parts that are made of a range by default."""
 
 CATCH_UP_S: Final = 5.0
-"""How long a replica may take to come to the number where a query stood, before we say it is not there."""
+"""How long a replica may take to come to the number where a query stood, before that counts as lost."""
 
 POLL_S: Final = 0.1
 """How long a question for news waits at the broker, if it is the only one."""
@@ -61,7 +57,7 @@ POLL_S_MAX: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TaskSpan:
-    """What one task reads: the numbers `[start, stop)` of one channel."""
+    """The part of one task: the numbers `[start, stop)` of one channel."""
 
     channel: str
     start: int
@@ -92,7 +88,7 @@ NO_LIMIT = Limit()
 
 
 class Planner:
-    """The mind of one query: on the driver, one for each run."""
+    """The planner of one query: on the driver, one for each run."""
 
     def __init__(
         self,
@@ -112,7 +108,7 @@ class Planner:
         self._cluster = ""
         self._heads: dict[str, ChannelHead] = {}
         self._cap: Offset | None = None
-        # By channel and name: through which number a loss was told.
+        # (channel, name) -> through which number a loss was reported.
         self._told: dict[tuple[str, str], int] = {}
         self._holding: QueryHold | None = None
         if options.subscription is not None:
@@ -127,14 +123,14 @@ class Planner:
     # -- offsets ---------------------------------------------------------------
 
     def initial(self, default: Starting) -> Offset:
-        """Where a query begins that never ran before."""
+        """The start of a query that never ran before."""
         options = self._options
         starting = options.starting or default
         if options.mode == "consume":
             starting = "earliest"
         self._heads = heads = self._subscribed.heads({})
         if not heads:
-            # Of names, those that do not exist are an error.
+            # A name that does not exist is an error; a pattern may match nothing.
             log.warning("nothing matches subscribePattern %r yet", options.pattern)
         if options.starting_ms is not None:
             moment_ms = options.starting_ms
@@ -147,13 +143,13 @@ class Planner:
             start = self._given_start(starting)
         self._hold(start)
         if self._holding is not None and not isinstance(starting, Offset):
-            # What went while nothing was held yet is no loss: the query begins with its hold.
+            # Messages that went before the first hold are no loss: the query begins with its hold.
             self._heads = self._subscribed.heads(start.channels)
             start = self._not_before(start.channels)
         return self._signed(start)
 
     def _signed(self, offset: Offset) -> Offset:
-        """With what was subscribed, and where."""
+        """The offset with the subscription and the cluster."""
         if not self._cluster:
             self._cluster = self._ranges.cluster()
         return replace(offset, cluster=self._cluster, subscribed=self._options.choice.text)
@@ -180,7 +176,7 @@ class Planner:
     # -- a checkpoint of another run ---------------------------------------------
 
     def _check_cluster(self, offset: Offset, what: str = "the checkpoint") -> None:
-        """P4: numbers of another cluster mean nothing here."""
+        """PLN4: numbers of another cluster mean nothing here."""
         if not self._cluster:
             self._cluster = self._ranges.cluster()
         if offset.cluster and offset.cluster != self._cluster:
@@ -190,7 +186,7 @@ class Planner:
             )
 
     def _adopted(self, start: Offset) -> Offset:
-        """The same place under what is subscribed now (P5)."""
+        """The same position under the present subscription (PLN5)."""
         if start.subscribed == self._options.choice.text and start.cluster == self._cluster:
             return start
         if not start.subscribed:
@@ -205,7 +201,7 @@ class Planner:
         return self._signed(self._with_new(start, before))
 
     def _with_new(self, start: Offset, before: set[str]) -> Offset:
-        """With all that is subscribed, where `before` names what was."""
+        """The offset with all subscribed destinations, where `before` names the former ones."""
         names = {destination.name for destination in self._subscribed.destinations}
         channels = dict(start.channels)
         behind = {name: number for name, number in start.behind.items() if name in names}
@@ -216,7 +212,7 @@ class Planner:
             if not new:
                 continue
             if len(new) == len(present):
-                # Nothing else is read here, whatever number the channel had come to.
+                # No other destination is read here, whatever number the channel had come to.
                 channels[channel] = head.first
             for name, one in new:
                 number = self._begin_with(name, one, channels.setdefault(channel, FIRST), behind)
@@ -226,14 +222,14 @@ class Planner:
         return Offset(channels, since, behind)
 
     def _begin_with(self, name: str, one: DestinationHead, number: int, behind: dict[str, int]) -> int:
-        """Where a new destination begins, of whose channel this is the next number."""
+        """Where a new destination begins, if this is the next number of its channel."""
         if one.first >= number:
             return number
         behind[name] = one.first
         return one.first
 
     def _check_channels(self, given: Offset, option: str) -> None:
-        """A pattern may find something on a channel later; of names we know where they live."""
+        """A pattern may find something on a channel later; the channels of names are known."""
         subscribed = set(self._subscribed.channels)
         missing = sorted(subscribed - given.channels.keys())
         if missing:
@@ -244,7 +240,7 @@ class Planner:
             raise InvalidOption(f"{option} names channel {unknown[0]}, on which nothing of subscribe lives")
 
     def _not_before(self, numbers: Mapping[str, int]) -> Offset:
-        """Start at these numbers, and call no loss what was lost before now."""
+        """Start at these numbers, and report no loss of before."""
         since = {}
         for channel, number in numbers.items():
             for destination in self._heads[channel].destinations if channel in self._heads else ():
@@ -254,12 +250,12 @@ class Planner:
         return Offset(numbers, since)
 
     def latest(self, start: Offset, limit: Limit = NO_LIMIT) -> Offset:
-        """How far the next batch goes. If nothing is new it takes a moment, and the start comes back.
+        """The end of the next batch. Without news the call takes a moment, and returns the start.
 
-        So it does while nobody answers: then the query says in its progress that it waits.
+        While no node answers it does the same, and the query's progress says that it waits.
         """
         if self._cap is not None:
-            # To say that nothing is new would end the run.
+            # To report no news would end the run.
             return self._latest(start, limit)
         try:
             with self._ranges.without_waiting():
@@ -269,7 +265,7 @@ class Planner:
 
     @property
     def waiting(self) -> str | None:
-        """Since when and why nobody answers, in words; None if somebody does."""
+        """Since when and why no node answers, in words; None if one does."""
         return self._ranges.waiting
 
     def _latest(self, start: Offset, limit: Limit) -> Offset:
@@ -295,13 +291,13 @@ class Planner:
             stops = {channel: head.next for channel, head in heads.items()}
         end = self._ahead(start, self._within(start, stops, limit))
         if end == start and not heads:
-            # Nothing matches the pattern, so nobody made us wait.
+            # Nothing matches the pattern, so no broker made us wait.
             self._sleep(max(0.0, wait_s - (self._now_s() - began_s)))
         self._hold(start)
         return end
 
     def _ahead(self, start: Offset, stretches: list[Stretch]) -> Offset:
-        """Where a query stands that has read these stretches from `start` on."""
+        """The position of a query that has read these stretches from `start` on."""
         ends = {channel: start.next(channel) for channel in {*start.channels, *self._heads}}
         channel_of = {one.name: one.channel for one in self._subscribed.destinations}
         behind = {name: number for name, number in start.behind.items() if name in channel_of}
@@ -321,16 +317,16 @@ class Planner:
         return replace(end, since=since)
 
     def _poll_s(self) -> float:
-        """The more channels there are to be asked, the longer each question waits, if there is no news.
+        """How long a question for news waits: longer with more channels.
 
-        Each is asked on its own, and when the first one's time is over the others once more. So a query
-        asks no more often than ten times a second, whatever it reads.
+        Each channel is asked on its own, and when the first one's time is over the others once more. So a
+        query asks no more often than ten times a second, whatever it reads.
         """
         questions = 2 * len(self._subscribed.watched) - 1
         return min(POLL_S_MAX, POLL_S * max(1, questions))
 
     def _within(self, start: Offset, stops: Mapping[str, int], limit: Limit) -> list[Stretch]:
-        """Everything up to the stops, pulled in where more waits than is allowed (P3)."""
+        """Everything up to the stops, pulled in where more waits than is allowed (PLN3)."""
         waiting: list[tuple[Stretch, int, int]] = []
         for channel, stop in stops.items():
             stop = max(stop, start.next(channel))
@@ -338,7 +334,7 @@ class Planner:
             late = tuple([one for one in destinations if one.name in start.behind])
             head = self._heads[channel] if not late else None
             others = tuple([one for one in destinations if one.name not in start.behind])
-            # What is behind stays behind its channel, so that comes first.
+            # A destination that is behind stays behind its channel, so the channel comes first.
             waiting.append(self._weighed(Stretch(channel, start.next(channel), stop, others), head))
             waiting += [
                 self._weighed(Stretch(channel, start.behind[one.name], stop, (one,)), None) for one in late
@@ -375,18 +371,18 @@ class Planner:
         return stretch, bound.rows, bound.bytes
 
     def newest(self) -> Offset | None:
-        """Where the channels ended when they were asked last; nobody is asked for it."""
+        """Where the channels ended when they were asked last; no node is asked."""
         if not self._heads:
             return None
         return self._signed(Offset({channel: head.next for channel, head in self._heads.items()}))
 
     def cap(self) -> None:
-        """From now on nothing is given that came later: `AvailableNow`."""
+        """Give nothing from now on that came later: `AvailableNow`."""
         self._heads = heads = self._subscribed.heads({})
         self._cap = Offset({channel: head.next for channel, head in heads.items()})
 
     def end(self, start: Offset) -> Offset:
-        """Where a read that is no stream ends."""
+        """The end of a read that is no stream."""
         options, heads = self._options, self._heads
         if options.ending_ms is not None:
             moment_ms = options.ending_ms
@@ -458,7 +454,7 @@ class Planner:
         if end.subscribed not in ("", self._options.choice.text):
             return self._former_spans(start, end)
         if not self._heads:
-            # After a restart the first thing may be to read again what was planned in the last life.
+            # After a restart the first call may be to read again what the last run planned.
             self._heads = self._subscribed.heads(start.channels)
         self._check_start(start)
         self._check_loss(start)
@@ -482,12 +478,12 @@ class Planner:
         ]
 
     def _whole_from(self, one: RangeDestination, start: Offset) -> int:
-        """From which number on a task is to tell what is missing: below it, nothing is, or that was told."""
+        """The number from which on a task must report losses; those below it were reported."""
         told = self._told.get((one.channel, one.name))
         return max(start.since.get(one.name, 0), 0 if told is None else told + 1)
 
     def _former_spans(self, start: Offset, end: Offset) -> list[TaskSpan]:
-        """Parts of a batch that another run has planned, which subscribed to something else (P6)."""
+        """Parts of a batch that another run has planned under another subscription (PLN6)."""
         choice = parse_choice(end.subscribed)
         options = replace(
             self._options,
@@ -536,7 +532,7 @@ class Planner:
             yield from self._split(stretch, size.rows, -(-parts * size.rows // max(1, rows)))
 
     def _split(self, stretch: Stretch, rows: int, parts: int) -> Iterator[Stretch]:
-        """Cut a stretch into so many parts of about as many rows; there are no parts without any."""
+        """Cut a stretch into so many parts of about as many rows; there are no empty parts."""
         channel, first, stop, destinations = stretch
         while parts > 1 and rows > 1:
             cut = self._ranges.bound(channel, destinations, first, stop, rows=-(-rows // parts))
@@ -549,7 +545,7 @@ class Planner:
     # -- what may have gone wrong ----------------------------------------------
 
     def _check_start(self, start: Offset) -> None:
-        """P4; a replica that only lags behind is given time."""
+        """PLN4; a replica that only lags behind is given time."""
         until_s = self._now_s() + CATCH_UP_S
         while beyond := [
             (channel, start.next(channel), head.applied)
@@ -566,7 +562,7 @@ class Planner:
             self._heads = self._subscribed.heads(start.channels)
 
     def _check_loss(self, start: Offset) -> None:
-        """P2: fail, or say once what is passed over."""
+        """PLN2: fail, or log once what is passed over."""
         for channel, head in sorted(self._heads.items()):
             for destination in head.destinations:
                 name = self._subscribed.name_of(channel, destination.id)
@@ -590,7 +586,7 @@ class Planner:
             self._holding.move(end.channels, self._subscribed.destinations)
 
     def _hold(self, start: Offset) -> None:
-        """Say that everything from here on is needed, if that was not said in this run."""
+        """Hold everything from here on, if this run has not done so."""
         if self._holding is not None:
             positions = {channel: start.next(channel) for channel in self._subscribed.channels}
             self._holding.begin(positions, self._subscribed.destinations)
@@ -610,9 +606,10 @@ def loss_text(name: str, channel: str, first: int, last: int, more: str = "") ->
 
 
 def _loss_in_words(head: DestinationHead, first: int) -> str:
-    """How many messages a loss is, and of which time. Others of the channel have numbers there, too.
+    """How many messages a loss is, and of which time. Other destinations of the channel have numbers there,
+    too.
 
-    How many were lost at all is known; of a query that has read some of them, only how many it may be.
+    The number of lost messages is known; of a query that has read some of them, only an upper bound.
     """
     count = min(head.lost, head.lost_through - first + 1)
     most = "" if first <= head.id else "at most "
@@ -624,5 +621,5 @@ def _loss_in_words(head: DestinationHead, first: int) -> str:
 
 
 def _share(whole: int | None, part: int, total: int) -> int | None:
-    """What falls to one of several, at least 1."""
+    """The share of one of several, at least 1."""
     return None if whole is None else max(1, whole * part // max(1, total))

@@ -1,16 +1,11 @@
 """Reading: one task's part of a range, from the broker to Arrow.
 
-Where it sits
-    an executor of Spark  ->  source  ->  READING  ->  ranges (client library), rows
+    RDG1  Either every row of the part comes, or an error: pages come with the count and the digest that the
+          replica vouches for, and the client library compares them.
+    RDG2  When no node answers for a while, reading goes on behind the last page that came.
+    RDG3  Only the pages on their way are kept, however long the part is.
 
-What it promises
-    T1  Either every row of the part comes, or an error: pages come with the count and the digest that the
-        replica vouches for, and the client library compares them.
-    T2  When nobody answers for a while, reading goes on behind the last page that came.
-    T3  Nothing is kept but the pages on their way, however long the part is.
-
-What it leaves to others
-    Another attempt, on this executor or another one, is Spark's.
+Spark makes another attempt, on this executor or another one.
 """
 
 from __future__ import annotations
@@ -56,7 +51,7 @@ def _record_batches(
     names = {destination.id: destination.name for destination in span.destinations}
     pages = _pages(ranges, span, names)
     if not span.has_acks:
-        # What a page has too little of is gathered with the next one's.
+        # The rows of small pages are gathered.
         pieces = (piece for page in pages for piece in _pieces(page, names, narrowed))
         yield from record_batches(span.channel, pieces, wanted)
         return

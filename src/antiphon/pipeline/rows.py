@@ -1,17 +1,10 @@
 """Rows: stored batches become Arrow record batches with exactly the columns that Spark was promised.
 
-Where it sits
-    ranges.read (pages of batches)  ->  ROWS  ->  Spark
-
-What it promises
-    R1  Every record batch has the schema of `arrow_schema`, to the letter: Spark compares.
-    R2  No loop over rows, except where each row has properties of its own, or a map or list to be read.
-    R3  Small batches are gathered: Spark works best with some thousands of rows at once, and a
-        batch may have been sent with a single one.
-    R4  Of columns that are not wanted nothing is made.
-
-What it leaves to others
-    That a range is complete is the client library's word; offsets are planning's.
+ROW1  Every record batch has the schema of `arrow_schema`, to the letter: Spark compares.
+ROW2  No loop over rows, except where each row has properties of its own, or a map or list to be read.
+ROW3  Small batches are gathered: Spark works best with some thousands of rows at once, and a batch may
+      have been sent with a single one.
+ROW4  Columns that are not wanted are not made.
 """
 
 from __future__ import annotations
@@ -48,8 +41,8 @@ from antiphon.values import PropertyValue, ValueType, decode_list, decode_map, s
 ROWS_AT_ONCE: Final = 8_192
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 CONSTANT_ROWS: Final = 4 * ROWS_AT_ONCE
-"""So long are columns that say the same in every row, of which record batches share slices: what is gathered
-is more than ROWS_AT_ONCE by up to a stored batch."""
+"""The length of columns with one value, of which record batches share slices: what is gathered exceeds
+ROWS_AT_ONCE by up to a stored batch."""
 
 THOUSAND: Final = 1_000
 
@@ -85,7 +78,7 @@ class BatchRows(NamedTuple):
 
 
 class AcknowledgedRow(NamedTuple):
-    """Somebody said that messages of a destination are done with; of a queue, `subscription` is 0."""
+    """An acknowledgement of messages of a destination; of a queue, `subscription` is 0."""
 
     destination: str
     number: int
@@ -96,7 +89,7 @@ class AcknowledgedRow(NamedTuple):
 
 @lru_cache(maxsize=16)
 def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
-    """The schema of these columns in the words of Arrow."""
+    """The schema of these columns in Arrow's types."""
     return pa.schema([pa.field(name, _TYPES[EVERY_COLUMN[name]]) for name in names])
 
 
@@ -118,7 +111,7 @@ def record_batches(
 
 
 def acknowledgements(channel: str, said: Sequence[AcknowledgedRow], names: tuple[str, ...]) -> pa.RecordBatch:
-    """Acknowledgements as rows: what makes a message is null, `acknowledged` says what was done with."""
+    """Acknowledgements as rows: the columns of a message are null, `acknowledged` has the numbers."""
     schema = arrow_schema(names)
     filled: dict[str, Callable[[], Any]] = {
         "destination": lambda: pa.array([one.destination for one in said], pa.string()),
@@ -144,21 +137,21 @@ def acknowledgements(channel: str, said: Sequence[AcknowledgedRow], names: tuple
 
 
 def to_record_batch(channel: str, pieces: Sequence[BatchRows], wanted: Chosen = ALL) -> pa.RecordBatch:
-    """The rows of all these pieces as one record batch; only the columns are made that are wanted (R4)."""
+    """The rows of all these pieces as one record batch, with the wanted columns only (ROW4)."""
     making = _Making(channel, pieces, wanted)
     made = [_MAKERS[name](making) for name in wanted.names]
     return pa.RecordBatch.from_arrays(made, schema=arrow_schema(wanted.names))
 
 
 def may_have(piece: BatchRows, narrowed: Narrowed) -> bool:
-    """May a piece have rows of these times? A batch whose rows were all sent at once says so quickly."""
+    """May a piece have rows of these times? Quick for a batch whose rows were all sent at once."""
     if piece.batch.column(ColumnId.TIMESTAMP) is not None:
         return True
     return narrowed.since_us <= piece.batch.timestamp_ms(0) * 1000 < narrowed.until_us
 
 
 def within_times(made: Iterable[pa.RecordBatch], narrowed: Narrowed) -> Iterator[pa.RecordBatch]:
-    """The rows of these times; the column of times is there, since they were asked about."""
+    """The rows of these times, by the column of times."""
     for batch in made:
         times = batch.column("timestamp").cast(pa.int64())
         since = pc.greater_equal(times, pa.scalar(narrowed.since_us, pa.int64()))
@@ -301,7 +294,7 @@ def _numbers(batches: Sequence[Batch], id: ColumnId, constant: Callable[[Batch],
 
 
 def _moments(numbers_ms: Any) -> Any:
-    # Wrapping is right here: an absurd time of a sender must not end somebody's query.
+    # Wrapping is right here: an absurd time of a sender must not end a query.
     return pc.multiply(numbers_ms, 1000).cast(MOMENT)
 
 
@@ -356,7 +349,7 @@ def _one_kind(batch: Batch) -> int | None:
 
 
 def _bodies(batch: Batch, is_json: bool) -> Any:
-    """The bytes of bodies; a message without one has null, and of maps and lists it may be their JSON."""
+    """The bytes of bodies: null for a message without one, and of maps and lists their JSON if wanted."""
     kinds = batch.column(ColumnId.BODY_KIND)
     if kinds is None:
         kind = batch.body_kind(0)
@@ -367,7 +360,7 @@ def _bodies(batch: Batch, is_json: bool) -> Any:
         return body_array(batch)
     different = set(kinds.values)
     if is_json and different & COMPOSED:
-        # Here every row is looked at: a map has to be read before it can be written as JSON.
+        # Row by row: a map has to be read before it can be written as JSON.
         pairs = zip(kinds.values, batch.bodies(), strict=True)
         return pa.array([_shown_body(kind, data) for kind, data in pairs], pa.binary())
     has_none = pc.equal(number_array(kinds, batch.count), int(BodyKind.NONE))
@@ -404,7 +397,7 @@ def _properties_of(batch: Batch) -> tuple[Any, Any]:
 
 
 def _properties_by_row(batch: Batch) -> tuple[Any, Any]:
-    """Properties that rows have little in common of: here there is no way around the rows."""
+    """Row by row, for properties that rows have little in common of."""
     rows = [batch.properties(row) for row in range(batch.count)]
     offsets = array("i", [0])
     for row in rows:
@@ -418,7 +411,7 @@ def _properties_by_row(batch: Batch) -> tuple[Any, Any]:
 
 
 def _properties_by_column(batch: Batch) -> tuple[Any, Any]:
-    """Columns side by side become rows one below the other, those left out that a row does not have."""
+    """Columns side by side become rows one below the other, without the absent values."""
     count = batch.count
     names = batch.property_names
     columns = [batch.property_column(name) for name in names]
@@ -531,7 +524,7 @@ def _repeated(value: Any, kind: Any, count: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _long_constant(value: Any, kind: Any) -> Any:
-    """One for all: slices share it."""
+    """One array for all; slices share it."""
     return _repeated(value, kind, CONSTANT_ROWS)
 
 

@@ -1,21 +1,17 @@
 """Sink: what Spark writes becomes messages, each exactly once however often Spark tries.
 
-Where it sits
     executors: rows  ->  outgoing  ->  staged, invisible;   driver: all parts of a batch  ->  one commit
 
-What it promises
-    S1  All rows of a batch become visible at once, or none does.
-    S2  A batch is committed once: (query id, batch id), or what txnAppId and txnVersion say, is remembered by
-        the cluster. Tasks tried twice, drivers that died, two drivers on one checkpoint change nothing.
-    S3  Only what the driver names is committed: what a lost attempt has staged is never seen, and is dropped
-        in time.
-        A version without a row is remembered like any other, so that no older one gets in later.
-    S4  With deliveryGuarantee=at-least-once rows are sent as they come, and again when Spark tries again.
+    SNK1  All rows of a batch become visible at once, or none does.
+    SNK2  A batch is committed once: the cluster remembers (query id, batch id), or txnAppId and txnVersion.
+          Tasks tried twice, drivers that died, two drivers on one checkpoint change nothing.
+    SNK3  Only what the driver names is committed: what a lost attempt has staged is never seen, and is
+          dropped in time. A version without a row is remembered like any other, so that no older one gets in
+          later.
+    SNK4  With deliveryGuarantee=at-least-once rows are sent as they come, and again when Spark tries again.
 
-What it leaves to others
-    Turning rows into columns (outgoing). That a batch has the same rows when it is replayed is the promise of
-    Spark and of the source. Committing over several channels is the cluster's work
-    (docs/design/transactions.md).
+Spark and its source promise that a replayed batch has the same rows. The cluster commits over several
+channels (docs/design/transactions.md).
 """
 
 from __future__ import annotations
@@ -59,13 +55,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 STREAM_LIMIT_S: Final = 3_600
-"""How long the part of a micro-batch waits for its commit, and what a killed driver leaves stays behind."""
+"""How long the part of a micro-batch waits for its commit, and how long a killed driver's leavings stay."""
 
 JOB_LIMIT_S: Final = 86_400
 """The same for a batch job, whose first task may end many hours before its last."""
 
 COMMIT_ATTEMPTS: Final = 5
-"""Of a commit that was rolled back, which is most likely for good."""
+"""Attempts for a commit that was rolled back, which is most likely for good."""
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _TEXT: Final = ("string",)
@@ -89,15 +85,15 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "channel": _TEXT,
     "sequence": _INTEGERS,
 }
-"""The columns there may be, and their types as Spark calls them."""
+"""The allowed columns, with Spark's types."""
 
 NOT_YET: Final = {"ttl": "messages do not expire yet", "delay": "messages are not delivered later yet"}
-"""Columns that are refused until there is what they ask for: left out in silence they would be a loss."""
+"""Columns that are refused until the feature exists: ignoring them would be a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a writer was told."""
+    """The parsed options of a writer."""
 
     connection: ConnectionOptions
     destination: str | None = None
@@ -108,7 +104,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Read and check everything that can be checked without asking the cluster."""
+        """Parse and check everything that can be checked without asking the cluster."""
         given = Given(options)
         given.refuse_unknown(SINK_OPTIONS, SOURCE_OPTIONS, "sink")
         guarantee = given.word("deliveryGuarantee", ("exactly-once", "at-least-once"), "exactly-once")
@@ -127,7 +123,7 @@ class SinkOptions:
         return parsed
 
     def refuse_in_stream(self) -> None:
-        """A stream has numbered its batches itself."""
+        """A stream numbers its batches itself."""
         if self.application is not None:
             raise InvalidOption(
                 "txnAppId and txnVersion are for df.write, also in foreachBatch;"
@@ -199,7 +195,7 @@ _JOB: Final = "spark-job/"
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver. An empty partition has no part."""
+    """A task's message to the driver. An empty partition has no part."""
 
     application: str
     version: int
@@ -254,7 +250,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        # Without a name of its own a job that is run again is another job.
+        # A job without a name that is run again is another job.
         self._application = _JOB + (options.application or uuid.uuid4().hex)
         self._version = options.version or 0
 
@@ -275,7 +271,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def _batch_of_task(query_option: str | None) -> tuple[str, int]:
-    """Query and batch that a task belongs to. Spark says so in properties that it does not document."""
+    """The query and batch of a task, from Spark's undocumented properties."""
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
@@ -300,7 +296,7 @@ def _write(
     version: int,
     limit_s: int,
 ) -> Written:
-    # pyarrow is wanted here only: the driver's planning does without.
+    # Imported here: the driver's planning does without pyarrow.
     from antiphon.pipeline.outgoing import OutgoingRows
 
     context = TaskContext.get()
@@ -334,7 +330,7 @@ def _write(
 
 
 def _send(opened: Connection, batches: Iterator[tuple[str, Batch]], timeout_s: float) -> None:
-    """Send as they come (S4); everything is stored when this returns."""
+    """Send rows as they come (SNK4); everything is stored when this returns."""
     with opened.session() as session:
         producers: dict[str, Producer] = {}
         for destination, run in groupby(batches, key=itemgetter(0)):
@@ -357,9 +353,9 @@ def _commit(
     version: int,
     application: str = "",
 ) -> None:
-    """Make visible what the tasks have written, unless somebody did before (S1, S2).
+    """Make visible what the tasks have written, unless that was done before (SNK1, SNK2).
 
-    Of a stream the tasks say the application, and batches without rows need not be remembered: their numbers
+    In a stream the tasks name the application, and batches without rows need not be remembered: their numbers
     rise, and a batch that is repeated is the same.
     """
     written = sorted(
@@ -380,7 +376,7 @@ def _commit(
                 staging.commit(version, parts)
             return
         except (TransactionRolledBack, *AWAY) as error:
-            # A channel may have been without a primary. What is staged is staged still, and a version counts
+            # A channel may have been without a primary. The staged parts stay staged, and a version counts
             # once.
             rolled_back += isinstance(error, TransactionRolledBack)
             if rolled_back == COMMIT_ATTEMPTS:
@@ -389,7 +385,7 @@ def _commit(
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop what will not be committed. What was committed stays; what cannot be dropped goes in time (S3)."""
+    """Drop what will not be committed; parts that cannot be dropped go in time (SNK3)."""
     parts = [
         message.part for message in messages if isinstance(message, Written) and message.part is not None
     ]
@@ -399,5 +395,5 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
         with connection(options.connection).staging(parts[0].application) as staging:
             staging.abort(parts)
     except AntiphonError:
-        # Spark tells its user what went wrong before; this would hide it.
+        # Spark reports the first error; this one would hide it.
         return

@@ -1,14 +1,7 @@
-"""Source: what Spark calls, in Spark's words; each call is handed on at once.
+"""Source: the interface that Spark calls; each call is handed on at once.
 
-Where it sits
-    Spark  ->  SOURCE  ->  planning (on the driver), reading (on the executors)
-
-What it promises
-    Q1  A reader can be pickled at any time: it holds options, never a connection.
-    Q2  An idle stream asks for news by waiting at the broker, and is asked by Spark no more than that.
-
-What it leaves to others
-    Everything else. Foreign names stop here.
+SRC1  A reader can be pickled at any time: it holds options, never a connection.
+SRC2  An idle stream asks for news by waiting at the broker, and Spark asks no more often than that.
 """
 
 from __future__ import annotations
@@ -53,7 +46,7 @@ class TaskPartition(InputPartition):
 
 
 def schema(options: Mapping[str, str]) -> str:
-    """The columns; reading the options here makes `load()` refuse wrong ones at once."""
+    """The columns; parsing the options here makes `load()` refuse wrong ones at once."""
     return spark_schema(SourceOptions.parse(options).wanted.names)
 
 
@@ -92,7 +85,7 @@ def _choose(options: SourceOptions, schema: StructType) -> SourceOptions:
 
 
 class _SourceReader:
-    """What reading a batch and reading a stream have in common: all of the executor's side."""
+    """The executor's side, common to batch and stream."""
 
     narrowed = EVERYTHING
 
@@ -102,24 +95,24 @@ class _SourceReader:
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         if not isinstance(partition, TaskPartition):
             assert partition.value is None, f"a part that we did not make: {partition!r}"
-            # What Spark makes of a plan without any part.
+            # Spark makes this of a plan without any part.
             return iter(())
-        # Only those who read need Arrow, which takes a moment to load.
+        # Imported here: only readers need Arrow, which takes a moment to load.
         from antiphon.pipeline.reading import read_span
 
         ranges = connections.ranges(self.options.connection)
         return read_span(ranges, partition.span, self.options.wanted, self.narrowed)
 
     def new_planner(self) -> Planner:
-        # A driver that never reached the cluster most likely has a wrong address, and is told so at once.
+        # A driver that never reached the cluster most likely has a wrong address, and fails at once.
         return Planner(connections.ranges(self.options.connection, waits_at_first=False), self.options)
 
 
 class _Pushing:
     """`pushFilters` of a reader, for Spark to call if `spark.sql.python.filterPushdown.enabled` is on.
 
-    If it is off, as it is by default, Spark refuses readers that have a `pushFilters` of their own. It looks
-    at `__func__` for that.
+    If it is off, as it is by default, Spark refuses readers that have a `pushFilters` of their own. Spark
+    looks at `__func__` for that.
     """
 
     def __init__(self, reader: BatchSourceReader) -> None:
@@ -189,7 +182,7 @@ class StreamSourceReader(_SourceReader, DataSourceStreamReader, SupportsTriggerA
         newest, waiting = planner.newest(), planner.waiting
         if newest is None:
             return None
-        # It is for the progress of the query only, and no place to read from.
+        # For the progress of the query only, not a position to read from.
         return newest.as_json() if waiting is None else {**newest.as_json(), "waiting": waiting}
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -1,16 +1,8 @@
-"""Subscribed: which destinations a query reads, and where each of their channels ends at the moment.
+"""Subscribed: the destinations of a query, and where each of their channels ends at the moment.
 
-Where it sits
-    ranges (client library)  ->  SUBSCRIBED  ->  planning
-
-What it promises
-    S1  A destination that a pattern matches is known before any of its messages lies below a channel's
-        `next`: what was listed is at least as new as the heads that are given.
-    S2  A destination that was named and does not exist is an error, unless whoever asks wants to know only
-        what there is of a former subscription.
-
-What it leaves to others
-    What is done with the heads is planning's.
+SUB1  A destination that a pattern matches is known before any of its messages lies below a channel's
+      `next`: the listing is at least as new as the returned heads.
+SUB2  A named destination that does not exist is an error, unless only a former subscription is looked up.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ if TYPE_CHECKING:
     from antiphon.client.aio.ranges import ChannelHead, RangeDestination
 
 LISTINGS_MAX: Final = 50
-"""In a row, before we give up: destinations are made and deleted faster than they can be listed."""
+"""Listings in a row before giving up: destinations are made and deleted faster than they can be listed."""
 
 
 class Subscribed:
@@ -44,7 +36,6 @@ class Subscribed:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Where they live."""
         return tuple(sorted({destination.channel for destination in self.destinations}))
 
     @property
@@ -55,7 +46,6 @@ class Subscribed:
         return tuple(sorted(self._ranges.versions))
 
     def on(self, channel: str) -> tuple[RangeDestination, ...]:
-        """Those on one channel."""
         return tuple(destination for destination in self.destinations if destination.channel == channel)
 
     def keep(self, keeps: Callable[[str, str], bool]) -> None:
@@ -72,7 +62,7 @@ class Subscribed:
         return f"destination {id} of channel {channel}"
 
     def heads(self, above: Mapping[str, int], wait_s: float = 0.0) -> dict[str, ChannelHead]:
-        """Where the channels end. With `wait_s`, come back later, but as soon as there is news.
+        """Where the channels end. With `wait_s`, wait for news so long at most.
 
         A channel that `above` does not name is looked at from its beginning.
         """
@@ -92,7 +82,8 @@ class Subscribed:
             except DestinationUnavailable:
                 raise
             except DestinationError:
-                # One was deleted. That ends a query that named it, and is nothing to one with a pattern.
+                # A destination was deleted. That ends a query that named it; a pattern just does not match
+                # it.
                 if self._choice.pattern is None and not self._is_former:
                     raise
                 self.look()
@@ -112,10 +103,10 @@ class Subscribed:
         return all(head.version <= versions.get(channel, -1) for channel, head in heads.items())
 
     def look(self) -> None:
-        """See anew which destinations there are.
+        """List the destinations anew.
 
-        Versions are those of the last listing, whoever wanted it: after another one, this must be done
-        before heads are asked for (S1).
+        Versions are those of the last listing of the connection: after another listing, this must be done
+        before heads are asked for (SUB1).
         """
         choice = self._choice
         if choice.pattern is not None:
@@ -135,5 +126,5 @@ class Subscribed:
             return ()
 
     def forget(self) -> None:
-        """Somebody else has listed: list anew before heads are asked for."""
+        """Another listing was made: list anew before heads are asked for."""
         self._is_listed = False
