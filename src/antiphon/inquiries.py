@@ -1,7 +1,7 @@
 """Inquiries: a client's question about the whole system, put to all of its nodes.
 
 Where it sits
-    client  ->  client manager  ->  INQUIRIES  <->  AdminAsk, AdminAnswer  <->  the standing of every node
+    client  ->  client manager  ->  INQUIRIES  <->  Query, Reply  <->  the standing of every node
 
 What it promises
     Q1  Whoever lives is heard: nodes are asked directly, nothing is ordered, and nobody's absence is
@@ -24,7 +24,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from antiphon.bus.messages import AdminAnswer, AdminAsk
+from antiphon.bus.messages import About, Query, Reply
 
 WAIT_MS: Final = 1_000
 REPEAT_MS: Final = 300
@@ -94,7 +94,7 @@ class Put(NamedTuple):
 
     channel: str
     to: int
-    question: AdminAsk
+    question: Query
 
 
 class Told(NamedTuple):
@@ -164,12 +164,12 @@ class Inquiries:
         return self._put(inquiry), self._conclude(inquiry)
 
     def _put(self, inquiry: _Inquiry) -> list[Put]:
-        ask = AdminAsk(inquiry.number, inquiry.question.to_nodes)
+        ask = Query(inquiry.number, About.NODE, inquiry.question.to_nodes)
         # One that takes part in all channels is asked over another one each time.
         any_channel = self._channels[inquiry.attempts % len(self._channels)]
         return [Put(member.channel or any_channel, member.number, ask) for member in inquiry.silent]
 
-    def answered(self, sender: int, message: AdminAnswer) -> list[Told]:
+    def answered(self, sender: int, message: Reply) -> list[Told]:
         """A node has answered; what it could not answer does not count."""
         for inquiry in self._by_question.values():
             if inquiry.number == message.request and sender not in inquiry.answers:

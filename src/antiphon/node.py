@@ -162,15 +162,16 @@ class Node:
             received = bus.Received(sender, message, disk_id)
         kind = type(message)
         if kind in _FOR_MESSAGE_MANAGER:
-            if parts.manager is not None:
+            if type(message) is said.Query and message.about is said.About.NODE:
+                self._send(parts, bus.Send(sender, self.standing.answer(message)))
+            elif parts.manager is not None:
                 parts.manager.receive(self._now_ns, sender, message)
                 parts.manager_heard = True
         elif kind in _FOR_CLIENT_MANAGER:
-            self._tell_client_manager(door.ChannelEvent(parts.name, message))
-        elif type(message) is said.AdminAsk:
-            self._send(parts, bus.Send(sender, self.standing.answer(message)))
-        elif type(message) is said.AdminAnswer:
-            self._tell_askers(self._inquiries.answered(sender, message))
+            if type(message) is said.Reply and message.about is said.About.NODE:
+                self._tell_askers(self._inquiries.answered(sender, message))
+            else:
+                self._tell_client_manager(door.ChannelEvent(parts.name, message))
         else:
             if kind in _FOR_PRODUCER:
                 parts.for_producer.append(received)

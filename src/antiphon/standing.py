@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from antiphon.bus.messages import AdminAnswer, AdminAsk
+from antiphon.bus.messages import Query, Reply
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.channel_parts import ChannelParts
@@ -70,11 +70,11 @@ class Standing:
         """A step begins: the answers of the last one may not be true any more."""
         self._answers.clear()
 
-    def answer(self, asked: AdminAsk) -> AdminAnswer:
+    def answer(self, asked: Query) -> Reply:
         """The answer to another node's question; empty if there is none."""
         answer = self.tell(asked.question) or ""
         # No message holds a larger answer. The asker goes on without it.
-        return AdminAnswer(asked.request, self._name, answer if len(answer) <= ANSWER_LENGTH_MAX else "")
+        return Reply(asked.request, asked.about, answer if len(answer) <= ANSWER_LENGTH_MAX else "")
 
     def tell(self, text: str) -> str | None:
         """The answer to a question, or None if a node cannot answer it."""

@@ -111,6 +111,7 @@ by_format: dict[int, st.SearchStrategy[Any]] = {
         (m.ReasonField, st.sampled_from(NackReason)),
         (m.SpaceField, st.sampled_from(SpaceState)),
         (m.StatusField, st.sampled_from(ServerStatus)),
+        (m.AboutField, st.sampled_from(m.About)),
         (m.Places, some(st.builds(m.Place, u32, u32, u32, u64))),
         (m.Buffers, st.lists(st.binary(max_size=30), max_size=3)),
         (m.ConsumerCredits, some(st.builds(m.ConsumerCredit, u64, u64, u64, st.booleans()))),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, LoadChanged, Multicast, Send
-from antiphon.bus.messages import Advertised, Applied, Lookup, LookupReply
+from antiphon.bus.messages import Advertised, Applied, Query, Reply
 from antiphon.client_manager.effects import (
     ChannelEvent,
     ConnectionOpened,
@@ -79,7 +79,7 @@ class Door:
         self.now_ns = 0
         self.wants: dict[int, str] = {}  # name by request
         self.submitted: dict[str, list[SubmitEnvelope]] = {channel: [] for channel in CHANNELS}
-        self.asked: list[tuple[str, Lookup]] = []
+        self.asked: list[tuple[str, Query]] = []
         self.opened: list[tuple[str, frames.DestinationOpened]] = []
         self._stream = FrameBuffer(FRAME_BYTES_MAX)
         self.step(ConnectionOpened(1, "peer"))
@@ -94,7 +94,7 @@ class Door:
             case SubmitEnvelope():
                 self.submitted[effect.channel].append(effect)
             case SendToPrimary() | SendToReplica():
-                assert isinstance(effect.message, Lookup)
+                assert isinstance(effect.message, Query)
                 self.asked.append((effect.channel, effect.message))
             case SendFrames(buffers=buffers):
                 for kind, payload in self._stream.feed(b"".join(buffers)):
@@ -169,7 +169,7 @@ class Scene:
         place = self.places[channel]
         place.channel.say(lookup, sender=door.node)
         for message in place.flush():
-            if isinstance(message, LookupReply) and not is_lost:
+            if isinstance(message, Reply) and not is_lost:
                 door.step(ChannelEvent(channel, message))
 
     def delete(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.batch import Batch
-from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
+from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
 from antiphon.message_manager.manager import MessageManager
 from antiphon.wire.range_frames import decode_page
 from tests.property.restored import RestoredChannel
@@ -98,9 +98,9 @@ class Story:
         return manager
 
 
-def answer(manager: MessageManager, message: RangeRequest | RangeAsk) -> RangeReply | RangeTold:
+def answer(manager: MessageManager, message: RangeRequest | Query) -> RangeReply | Reply:
     manager.receive(0, 9, message)
-    (reply,) = [one for one in sent(manager.flush(0, 0)) if isinstance(one, RangeReply | RangeTold)]
+    (reply,) = [one for one in sent(manager.flush(0, 0)) if isinstance(one, RangeReply | Reply)]
     assert reply.code == "", reply
     return reply
 
@@ -183,8 +183,8 @@ def test_a_bound_is_the_largest_that_keeps_to_its_limits(
         "rows": rows,
         "bytes": size,
     }
-    reply = answer(story.channel.manager, RangeAsk(1, 0, 0, json.dumps(question)))
-    assert isinstance(reply, RangeTold)
+    reply = answer(story.channel.manager, Query(1, About.RANGES, json.dumps(question)))
+    assert isinstance(reply, Reply)
     bound = json.loads(reply.answer)
 
     def weight(end: int) -> int:

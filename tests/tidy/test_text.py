@@ -57,14 +57,11 @@ Deliver
 Delivery
 Faults
 Lane
-Lookups
 Member
 Message
 NodeRunner
 PublishUncertain
-RangeAsk
 RangePage
-RangeTold
 Ranges
 Record
 Session
@@ -75,7 +72,6 @@ Subscription
 Ticked
 Uncommitted
 Wish
-_Asked
 """
 # Two faces of one thing: the blocking client's, and the asynchronous one's.
 FACES = ("src/antiphon/blocking/", "src/antiphon/client/")

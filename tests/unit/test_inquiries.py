@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.bus.messages import AdminAnswer, AdminAsk
+from antiphon.bus.messages import About, Query, Reply
 from antiphon.inquiries import Asker, Inquiries, Member, Put, Told
 
 MS = 1_000_000
@@ -68,7 +68,7 @@ class Desk:
 
     def answer(self, number: int, answer: str) -> list[Told]:
         request = self.puts[0].question.request
-        return self.inquiries.answered(number, AdminAnswer(request, NAMES[number], answer))
+        return self.inquiries.answered(number, Reply(request, About.NODE, answer))
 
     def merged(self, told: list[Told]) -> Any:
         ((asker, text),) = told
@@ -86,7 +86,7 @@ def test_everybody_else_is_asked_over_a_channel_that_it_takes_part_in() -> None:
         ("b", MM_B),
         ("a", WITNESS),
     ]
-    assert {put.question for put in desk.puts} == {AdminAsk(1, '{"question": "status"}')}
+    assert {put.question for put in desk.puts} == {Query(1, About.NODE, '{"question": "status"}')}
 
 
 def test_the_answer_comes_when_all_have_answered() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon import standing as module
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import AdminAsk
+from antiphon.bus.messages import About, Query
 from antiphon.channel_parts import ChannelParts
 from antiphon.journal.format import Settings
 from antiphon.journal.memory_disk import MemoryDisk
@@ -86,12 +86,12 @@ def test_an_empty_channel_has_an_empty_page() -> None:
 def test_what_it_does_not_know_has_no_answer(question: dict[str, Any]) -> None:
     one = standing(a=1)
     assert told(one, **question) is None
-    assert one.answer(AdminAsk(4, json.dumps(question))).answer == ""
+    assert one.answer(Query(4, About.NODE, json.dumps(question))).answer == ""
 
 
 def test_an_answer_that_no_message_holds_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     one = standing(a=1)
-    ask = AdminAsk(4, '{"question": "kept", "channel": "a", "after": 0}')
+    ask = Query(4, About.NODE, '{"question": "kept", "channel": "a", "after": 0}')
     assert json.loads(one.answer(ask).answer)["rows"][0]["name"] == "queue:a-0"
     monkeypatch.setattr(module, "ANSWER_LENGTH_MAX", 10)
     assert (one.answer(ask).request, one.answer(ask).answer) == (4, "")

@@ -1136,53 +1136,46 @@ class RangeReply(BusMessage):
     text: Text = ""
 
 
-@declare(62, to=MESSAGE_MANAGER, lane=TO_ONE)
-@dataclass(frozen=True, slots=True)
-class RangeAsk(BusMessage):
-    """A client manager puts a client's question about what is stored to a replica, as JSON.
+class About(IntEnum):
+    """What a question is about, and so who answers it."""
 
-    Answered from a state not before `floor`; after `wait_ms`, or as soon as there is news.
+    NAMES = 0
+    """Names and sessions: the primary, for what others do not know of may yet exist; or `anybody`."""
+    RANGES = 1
+    """What is stored of a channel: any replica."""
+    NODE = 2
+    """The node that is asked."""
+
+
+AboutField = Annotated[About, enum_of(About)]
+
+
+@declare(66, to=(MESSAGE_MANAGER, NODE), lane=TO_ONE)
+@dataclass(frozen=True, slots=True)
+class Query(BusMessage):
+    """A question to a replica or a node, as JSON.
+
+    A replica answers from a state not before number `floor`; after `wait_ms`, or as soon as there is news.
     """
 
     request: U64
-    floor: U64
-    wait_ms: U32
+    about: AboutField
     question: Document
+    floor: U64 = 0
+    wait_ms: U32 = 0
+    anybody: Bool = True
 
 
-@declare(63, to=CLIENT_MANAGER, lane=TO_ONE)
+@declare(67, to=(CLIENT_MANAGER, NODE), lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
-class RangeTold(BusMessage):
-    """A replica's answer, as JSON; `code` is empty when it went well."""
+class Reply(BusMessage):
+    """The answer, as JSON: an empty object if there is no such thing. `code` is empty when it went well."""
 
     request: U64
+    about: AboutField
     answer: Document
     code: Text = ""
     text: Text = ""
-
-
-@declare(53, to=MESSAGE_MANAGER, lane=TO_ONE)
-@dataclass(frozen=True, slots=True)
-class Lookup(BusMessage):
-    """A client manager asks a replica what it knows of a destination or a subscription, as JSON.
-
-    Whoever has not applied everything through `floor` waits until it has. Unless `anybody` may answer, only
-    the primary does: what others do not know of may yet exist.
-    """
-
-    request: U64
-    floor: U64
-    question: Document
-    anybody: Bool = False
-
-
-@declare(54, to=CLIENT_MANAGER, lane=TO_ONE)
-@dataclass(frozen=True, slots=True)
-class LookupReply(BusMessage):
-    """A replica's answer, as JSON; an empty object if there is no such thing."""
-
-    request: U64
-    answer: Document
 
 
 @declare(57, to=CLIENT_MANAGER, lane=Lane.CONTROL)
@@ -1223,22 +1216,3 @@ class Unfinished(BusMessage):
     transaction: U64
     channels: Texts
     messages: U32s
-
-
-@declare(55, to=NODE, lane=TO_ONE)
-@dataclass(frozen=True, slots=True)
-class AdminAsk(BusMessage):
-    """A node asks another about itself, as JSON; answered by whoever lives."""
-
-    request: U64
-    question: Document
-
-
-@declare(56, to=NODE, lane=TO_ONE)
-@dataclass(frozen=True, slots=True)
-class AdminAnswer(BusMessage):
-    """What a node says about itself, as JSON; `name` is its own."""
-
-    request: U64
-    name: Text
-    answer: Document

@@ -1,60 +1,114 @@
-"""Asking: what is asked of some replica of a channel, until one of them answers.
+"""Asking: every question of a client manager to a channel, asked until it is answered or given up.
+
+Where it sits
+    destinations, subscriptions, browsing, ranges  ->  ASKING  ->  the primary or a replica, and back
 
 What it promises
     A1  A replica that gives no answer is not waited for: another one is asked. Whoever answered in its place
         is asked first the next time, but not for ever: it may be the primary, which has other things to do.
     A2  A question is answered once, whoever else answers it later; and never by what was said to an earlier
-        life of this node, which counted elsewhere.
+        life of this node, which counted elsewhere. One that has waited for too long is answered by None.
+    A3  A name is looked up at the primary, again and again and at once when there is another. Only when it
+        has been silent for longer than a change of primary takes, any replica may answer: it may not know
+        yet what was made last, but what exists can still be used.
+    A4  What is looked up is not older than what this client manager has confirmed to anybody before it asked.
 
 What it leaves to others
-    Which replica an attempt means: reading is better done by one that does not deliver.
+    Which replica an attempt means: reading is better done by one that does not deliver. What an answer means
+    is its asker's business, and so is a client that has left meanwhile.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from heapq import heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Any, NamedTuple
 
-from antiphon.bus.messages import BrowseRequest, RangeAsk, RangeRequest
+from antiphon.bus.messages import (
+    About,
+    BrowseReply,
+    BrowseRequest,
+    Query,
+    RangeReply,
+    RangeRequest,
+    Reply,
+)
 from antiphon.client_manager.connection import Outbox
-from antiphon.client_manager.effects import SendToReplica
+from antiphon.client_manager.effects import SendToPrimary, SendToReplica
+from antiphon.client_manager.settings import ClientManagerSettings
 
 _NS_PER_MS = 1_000_000
 
 _REMEMBERED_NS = 10_000 * _NS_PER_MS
 """How long who gave no answer is passed over."""
 
-W = TypeVar("W")
-Message = BrowseRequest | RangeRequest | RangeAsk
+Asked = BrowseRequest | RangeRequest | Query
+Said = BrowseReply | RangeReply | Reply
+Then = Callable[[Any], None]
+Answer = dict[str, Any]
 
 
-class _Asked(Generic[W]):
+class Patience(NamedTuple):
+    """After which time a question is asked again, and after which it is given up, if ever.
+
+    For `primary_ms` only the primary is asked.
+    """
+
+    repeat_ms: int
+    wait_ms: int | None = None
+    primary_ms: int = 0
+
+
+class _Question:
     """A question on its way: who has been asked it how often, and when to ask the next."""
 
-    __slots__ = ("again_ns", "attempts", "channel", "gives_up_ns", "message", "patience_ns", "wish")
+    __slots__ = ("again_ns", "attempts", "channel", "gives_up_ns", "longer_ms", "message", "patience", "then")
 
-    def __init__(self, channel: str, wish: W, message: Message, attempts: int, patience_ns: int) -> None:
+    def __init__(
+        self, channel: str, message: Asked, then: Then, patience: Patience, longer_ms: int, attempts: int
+    ) -> None:
         self.channel = channel
-        self.wish = wish
         self.message = message
+        self.then = then
+        self.patience = patience
+        self.longer_ms = longer_ms
         self.attempts = attempts
-        self.patience_ns = patience_ns
-        # Both are None until this step ends.
-        self.again_ns: int | None = None
+        # Both are known when this step ends.
+        self.again_ns = 0
         self.gives_up_ns: int | None = None
 
 
-class Asking(Generic[W]):
-    """The questions of one kind; a wish is what its asker knows it by."""
+class Asking:
+    """What one client manager has asked. `floors` are the highest numbers confirmed in each channel."""
 
-    __slots__ = ("_answering", "_asked", "_numbers", "_outbox", "_passed_over", "_repeat_ns", "_wait_ns")
+    __slots__ = (
+        "_answering",
+        "_due",
+        "_floors",
+        "_fresh",
+        "_lookups",
+        "_numbers",
+        "_outbox",
+        "_passed_over",
+        "_questions",
+    )
 
-    def __init__(self, outbox: Outbox, first_number: int, repeat_ms: int, wait_ms: int | None = None) -> None:
+    def __init__(
+        self, settings: ClientManagerSettings, outbox: Outbox, floors: Mapping[str, int], first_number: int
+    ) -> None:
         self._outbox = outbox
-        self._repeat_ns = repeat_ms * _NS_PER_MS
-        self._wait_ns = None if wait_ms is None else wait_ms * _NS_PER_MS
+        self._floors = floors
+        self._lookups = Patience(
+            settings.lookup_repeat_ms, settings.directory_wait_ms, settings.primary_wait_ms
+        )
         self._numbers = count(first_number)
-        self._asked: dict[int, _Asked[W]] = {}
+        self._questions: dict[int, _Question] = {}
+        # Numbers of questions by when they are due, as a heap; and those of this step.
+        self._due: list[tuple[int, int]] = []
+        self._fresh: list[int] = []
         # The attempt that was answered last, in each channel: who gave no answer then is passed over (A1).
         self._answering: dict[str, int] = {}
         # Until when; None until this step ends.
@@ -64,59 +118,100 @@ class Asking(Generic[W]):
         """A number for the next question."""
         return next(self._numbers)
 
-    def put(self, channel: str, wish: W, message: Message, patience_ms: int = 0) -> None:
-        """Ask; the answer may take `patience_ms` longer than usual."""
-        attempts = self._answering.get(channel, 0)
-        asked = _Asked(channel, wish, message, attempts, patience_ms * _NS_PER_MS)
-        self._asked[message.request] = asked
-        self._send(asked)
+    def put(self, channel: str, message: Asked, then: Then, patience: Patience, longer_ms: int = 0) -> None:
+        """Ask; `then` is given the answer, or None. The first one may take `longer_ms` than usual."""
+        attempts = 0 if patience.primary_ms else self._answering.get(channel, 0)
+        question = _Question(channel, message, then, patience, longer_ms, attempts)
+        self._questions[message.request] = question
+        self._fresh.append(message.request)
+        self._send(question)
 
-    def _send(self, asked: _Asked[W]) -> None:
-        self._outbox.do(SendToReplica(asked.channel, asked.message, asked.attempts))
+    def look_up(
+        self, channel: str, question: Mapping[str, Any], then: Callable[[Answer | None], None]
+    ) -> None:
+        """Ask what the channel knows of a name or a session (A3); `then` is given what it says, or None."""
+        text, floor = json.dumps(question), self._floors[channel]
+        query = Query(self.next_number(), About.NAMES, text, floor, anybody=False)
 
-    def answered(self, channel: str, number: int) -> W | None:
-        """A replica has answered: the wish, unless another one was quicker (A2)."""
-        asked = self._asked.pop(number, None)
-        if asked is None:
-            return None
-        if asked.attempts != self._answering.get(channel, 0):
-            self._answering[channel] = asked.attempts
+        def tell(reply: Reply | None) -> None:
+            then(None if reply is None else json.loads(reply.answer))
+
+        self.put(channel, query, tell, self._lookups)
+
+    def _send(self, question: _Question) -> None:
+        patience = question.patience
+        attempt = question.attempts - patience.primary_ms // patience.repeat_ms
+        if attempt < 0:
+            self._outbox.do(SendToPrimary(question.channel, question.message))
+            return
+        if isinstance(question.message, Query) and not question.message.anybody:
+            question.message = replace(question.message, anybody=True)
+        self._outbox.do(SendToReplica(question.channel, question.message, attempt))
+
+    def answered(self, channel: str, reply: Said) -> None:
+        """A replica has answered; the first answer counts (A2)."""
+        question = self._questions.get(reply.request)
+        if question is None:
+            return
+        if question.patience.primary_ms:
+            if reply.code:
+                return  # it cannot say yet; it is asked again
+        elif question.attempts != self._answering.get(channel, 0):
+            self._answering[channel] = question.attempts
             self._passed_over[channel] = None
-        return asked.wish
+        del self._questions[reply.request]
+        question.then(reply)
 
     def forget(self, number: int) -> None:
         """Nobody waits for the answer any more."""
-        self._asked.pop(number, None)
+        self._questions.pop(number, None)
 
     def primary_changed(self, channel: str) -> None:
         """Who was asked may be gone: ask again."""
-        for asked in self._asked.values():
-            if asked.channel == channel:
-                self._send(asked)
+        for question in self._questions.values():
+            if question.channel == channel:
+                self._send(question)
 
     def next_deadline_ns(self) -> int | None:
-        deadlines = [asked.again_ns for asked in self._asked.values() if asked.again_ns is not None]
-        return min(deadlines, default=None)
+        due = self._due
+        while due and not self._is_due(*due[0]):
+            heappop(due)
+        return due[0][0] if due else None
 
-    def keep_time(self, now_ns: int) -> list[W]:
+    def _is_due(self, at_ns: int, number: int) -> bool:
+        question = self._questions.get(number)
+        return question is not None and question.again_ns == at_ns
+
+    def keep_time(self, now_ns: int) -> None:
         """Ask another replica for what did not come; those that have waited for too long are given up."""
         for channel, until_ns in list(self._passed_over.items()):
             if until_ns is None:
                 self._passed_over[channel] = now_ns + _REMEMBERED_NS
             elif until_ns <= now_ns:
                 del self._passed_over[channel], self._answering[channel]
-        given_up: list[W] = []
-        for number, asked in list(self._asked.items()):
-            if asked.again_ns is None:
-                asked.again_ns = now_ns + self._repeat_ns + asked.patience_ns
-                if self._wait_ns is not None:
-                    asked.gives_up_ns = now_ns + self._wait_ns + asked.patience_ns
-            elif asked.again_ns <= now_ns:
-                if asked.gives_up_ns is not None and asked.gives_up_ns <= now_ns:
-                    del self._asked[number]
-                    given_up.append(asked.wish)
-                    continue
-                asked.again_ns = now_ns + self._repeat_ns
-                asked.attempts += 1
-                self._send(asked)
-        return given_up
+        while self._due and self._due[0][0] <= now_ns:
+            at_ns, number = heappop(self._due)
+            if self._is_due(at_ns, number):
+                self._ask_again(now_ns, number)
+        fresh, self._fresh = self._fresh, []
+        for number in fresh:
+            question = self._questions.get(number)
+            if question is not None:
+                wait_ms, longer_ns = question.patience.wait_ms, question.longer_ms * _NS_PER_MS
+                if wait_ms is not None:
+                    question.gives_up_ns = now_ns + wait_ms * _NS_PER_MS + longer_ns
+                self._wait(number, question, now_ns + longer_ns)
+
+    def _ask_again(self, now_ns: int, number: int) -> None:
+        question = self._questions[number]
+        if question.gives_up_ns is not None and question.gives_up_ns <= now_ns:
+            del self._questions[number]
+            question.then(None)
+            return
+        question.attempts += 1
+        self._wait(number, question, now_ns)
+        self._send(question)
+
+    def _wait(self, number: int, question: _Question, from_ns: int) -> None:
+        question.again_ns = from_ns + question.patience.repeat_ms * _NS_PER_MS
+        heappush(self._due, (question.again_ns, number))

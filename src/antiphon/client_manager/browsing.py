@@ -15,10 +15,11 @@ What it leaves to others
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 from antiphon.bus.messages import BrowseReply, BrowseRequest
-from antiphon.client_manager.asking import Asking
+from antiphon.client_manager.asking import Asking, Patience
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.wire.frames import Browse, browsed_buffers
@@ -35,11 +36,12 @@ class Wish(NamedTuple):
 class Browsing:
     """Who waits for pages."""
 
-    __slots__ = ("_asking", "_on_the_way", "_outbox", "_waiting")
+    __slots__ = ("_asking", "_on_the_way", "_outbox", "_patience", "_waiting")
 
-    def __init__(self, settings: ClientManagerSettings, outbox: Outbox, first_number: int) -> None:
+    def __init__(self, settings: ClientManagerSettings, outbox: Outbox, asking: Asking) -> None:
         self._outbox = outbox
-        self._asking: Asking[Wish] = Asking(outbox, first_number, settings.browse_repeat_ms)
+        self._asking = asking
+        self._patience = Patience(settings.browse_repeat_ms)
         self._waiting: dict[int, deque[Wish]] = {}  # by connection
         self._on_the_way: dict[int, int] = {}  # connection -> the number asked under
 
@@ -60,13 +62,10 @@ class Browsing:
         number = self._on_the_way[connection.conn] = self._asking.next_number()
         browse = wish.browse
         request = BrowseRequest(number, wish.floor, browse.destination, browse.after, browse.limit)
-        self._asking.put(browse.channel, wish, request)
+        self._asking.put(browse.channel, request, partial(self._on_page, wish), self._patience)
 
-    def answered(self, channel: str, reply: BrowseReply) -> None:
+    def _on_page(self, wish: Wish, reply: BrowseReply) -> None:
         """A replica shows a page, or says why not."""
-        wish = self._asking.answered(channel, reply.request)
-        if wish is None:
-            return
         connection, request = wish.connection, wish.browse.request
         del self._on_the_way[connection.conn]
         if reply.code:
@@ -77,17 +76,6 @@ class Browsing:
             buffers = browsed_buffers(request=request, through=reply.through, more=reply.more, pieces=pieces)
             self._outbox.send_buffers(connection, buffers)
         self.go_on(connection)
-
-    def primary_changed(self, channel: str) -> None:
-        """Who was asked may be gone: ask again."""
-        self._asking.primary_changed(channel)
-
-    def next_deadline_ns(self) -> int | None:
-        return self._asking.next_deadline_ns()
-
-    def keep_time(self, now_ns: int) -> None:
-        """Ask another replica for what did not come."""
-        self._asking.keep_time(now_ns)
 
     def connection_over(self, connection: Connection) -> None:
         self._waiting.pop(connection.conn, None)

@@ -31,10 +31,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from antiphon.bus.messages import Advertised
+from antiphon.client_manager.asking import Answer, Asking
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.flow import orders_nothing
 from antiphon.client_manager.loads import Loads
-from antiphon.client_manager.lookups import Answer, Lookups
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.session import AS_IT_IS, Creation, Lane
 from antiphon.client_manager.settings import ClientManagerSettings
@@ -100,14 +100,14 @@ class DestinationService:
         channels: Sequence[str],
         settings: ClientManagerSettings,
         outbox: Outbox,
-        lookups: Lookups,
+        asking: Asking,
         ordering: Ordering,
         found: Callable[[Waiter, Destination], None],
     ) -> None:
         self._channels = tuple(channels)
         self._system = min(channels)
         self._outbox = outbox
-        self._lookups = lookups
+        self._asking = asking
         self._ordering = ordering
         self._found = found
         self._wait_ns = settings.directory_wait_ms * _NS_PER_MS
@@ -167,7 +167,7 @@ class DestinationService:
     def _ask_placement(self, search: _Search) -> None:
         search.is_certain = True
         question = {"question": "placement", "name": search.creation.name}
-        self._lookups.ask(self._system, question, partial(self._on_placement, search))
+        self._asking.look_up(self._system, question, partial(self._on_placement, search))
 
     def _on_placement(self, search: _Search, answer: Answer | None) -> None:
         creation = search.creation
@@ -205,7 +205,7 @@ class DestinationService:
                 self._ask_placement(search)
         elif creation.is_met_by_any:
             question = {"question": "destination", "name": creation.name}
-            self._lookups.ask(channel, question, partial(self._on_looked_up, search))
+            self._asking.look_up(channel, question, partial(self._on_looked_up, search))
         else:
             self._make(search)
 

@@ -44,14 +44,14 @@ from antiphon.bus.messages import (
     DeliverHead,
     Drained,
     InDoubt,
-    LookupReply,
     RangeReply,
-    RangeTold,
     Registered,
+    Reply,
     SessionDetachedHeard,
     Unfinished,
     Unregistered,
 )
+from antiphon.client_manager.asking import Answer, Asking
 from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
@@ -73,7 +73,6 @@ from antiphon.client_manager.effects import (
     WriteUnblocked,
 )
 from antiphon.client_manager.flow import Flow
-from antiphon.client_manager.lookups import Answer, Lookups
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.range_service import RangeService
 from antiphon.client_manager.requests import Requests
@@ -144,16 +143,15 @@ class ClientManager:
             self._on_consumer_refused,
             self._ordering.confirmed_through,
         )
-        self._browsing = Browsing(settings, self._outbox, ids.first_number)
+        floors = self._ordering.confirmed_through
+        self._asking = Asking(settings, self._outbox, floors, ids.first_number)
+        self._browsing = Browsing(settings, self._outbox, self._asking)
         self._flow = Flow(self._outbox)
-        self._ranges = RangeService(
-            channels, settings, self._outbox, self._ordering.confirmed_through, ids.first_number, cluster_id
-        )
-        self._lookups = Lookups(settings, self._outbox, self._ordering.confirmed_through, ids.first_number)
+        self._ranges = RangeService(channels, settings, self._outbox, floors, self._asking, cluster_id)
         self._destinations = DestinationService(
-            channels, settings, self._outbox, self._lookups, self._ordering, self._tell_destination
+            channels, settings, self._outbox, self._asking, self._ordering, self._tell_destination
         )
-        self._subscriptions = SubscriptionFinder(channels, self._lookups)
+        self._subscriptions = SubscriptionFinder(channels, self._asking)
         self._sessions = SessionService(
             list(channels),
             settings,
@@ -178,10 +176,8 @@ class ClientManager:
 
     def _timed_parts(self) -> tuple[Timed, ...]:
         return (
-            self._lookups,
+            self._asking,
             self._destinations,
-            self._browsing,
-            self._ranges,
             self._requests,
             self._consumers.streams,
             self._consumers.credits,
@@ -217,10 +213,9 @@ class ClientManager:
             ServiceChanged: self._on_service_changed,
             SpaceChanged: self._on_space_changed,
             LoadChanged: self._on_load_changed,
-            BrowseReply: self._browsing.answered,
-            RangeReply: self._ranges.shown,
-            RangeTold: self._ranges.told,
-            LookupReply: self._lookups.answered,
+            BrowseReply: self._asking.answered,
+            RangeReply: self._asking.answered,
+            Reply: self._asking.answered,
             Advertised: self._destinations.advertised,
             InDoubt: self._coordination.in_doubt,
             Unfinished: self._coordination.unfinished,
@@ -435,7 +430,7 @@ class ClientManager:
             self._outbox.do(AskNode(connection.conn, ask.request, ask.question))
         else:
             tell = partial(self._on_channel_told, connection.conn, ask.request)
-            self._lookups.ask(of_channel["channel"], of_channel, tell)
+            self._asking.look_up(of_channel["channel"], of_channel, tell)
 
     def _question_to_channel(self, text: str) -> dict[str, str] | None:
         """What a channel knows of a session, no node knows but its replicas. Who adopts one asks for it."""
@@ -587,9 +582,7 @@ class ClientManager:
 
     def _on_primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         self._consumers.primary_changed(channel, event)
-        self._browsing.primary_changed(channel)
-        self._ranges.primary_changed(channel)
-        self._lookups.primary_changed(channel)
+        self._asking.primary_changed(channel)
 
     def _on_load_changed(self, channel: str, event: LoadChanged) -> None:
         self._destinations.loads.changed(channel, event.load)

@@ -20,10 +20,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
-from antiphon.client_manager.asking import Asking
+from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
+from antiphon.client_manager.asking import Asking, Patience
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.errors import ProtocolError, RangeUnavailable
@@ -57,7 +58,16 @@ class _Line:
 class RangeService:
     """Who reads ranges. `floors` are the highest numbers confirmed in each channel."""
 
-    __slots__ = ("_asking", "_channels", "_cluster_id", "_floors", "_lines", "_outbox", "_settings")
+    __slots__ = (
+        "_asking",
+        "_channels",
+        "_cluster_id",
+        "_floors",
+        "_lines",
+        "_outbox",
+        "_patience",
+        "_settings",
+    )
 
     def __init__(
         self,
@@ -65,7 +75,7 @@ class RangeService:
         settings: ClientManagerSettings,
         outbox: Outbox,
         floors: Mapping[str, int],
-        first_number: int,
+        asking: Asking,
         cluster_id: str = "",
     ) -> None:
         self._channels = tuple(channels)
@@ -73,9 +83,8 @@ class RangeService:
         self._settings = settings
         self._outbox = outbox
         self._floors = floors
-        self._asking: Asking[tuple[int, Wish]] = Asking(
-            outbox, first_number, settings.range_repeat_ms, settings.range_wait_ms
-        )
+        self._asking = asking
+        self._patience = Patience(settings.range_repeat_ms, settings.range_wait_ms)
         self._lines: dict[int, _Line] = {}  # by connection
 
     # -- what clients ask for --------------------------------------------------
@@ -136,8 +145,8 @@ class RangeService:
         wait_ms = min(ask.wait_ms, self._settings.range_ask_wait_ms_max)
         number = self._asking.next_number()
         line.asks_on_the_way.add(number)
-        message = RangeAsk(number, wish.floor, wait_ms, ask.question)
-        self._asking.put(ask.channel, (number, wish), message, wait_ms)
+        query = Query(number, About.RANGES, ask.question, wish.floor, wait_ms)
+        self._asking.put(ask.channel, query, partial(self._on_told, wish, number), self._patience, wait_ms)
 
     def _put_read(self, line: _Line, wish: Wish) -> None:
         read = wish.frame
@@ -159,31 +168,27 @@ class RangeService:
             tuple([wanted.since for wanted in read.destinations]),
             read.live,
         )
-        self._asking.put(read.channel, (number, wish), request)
+        self._asking.put(read.channel, request, partial(self._on_page, wish, number), self._patience)
 
     # -- answers ---------------------------------------------------------------
 
-    def shown(self, channel: str, reply: RangeReply) -> None:
+    def _on_page(self, wish: Wish, number: int, reply: RangeReply | None) -> None:
         """A replica gives a page, or says why not."""
-        wish = self._answered(channel, reply.request)
-        if wish is None:
-            return
+        self._strike(wish, number)
         connection, request = wish.connection, wish.frame.request
-        if reply.code:
-            self._outbox.refuse(connection, request, reply.code, reply.text)
+        if reply is None or reply.code:
+            self._refuse(wish, reply)
         else:
             connection.requests.discard(request)
             self._outbox.send_buffers(connection, frames.range_page_buffers(request, reply.page))
         self.go_on(connection)
 
-    def told(self, channel: str, reply: RangeTold) -> None:
+    def _on_told(self, wish: Wish, number: int, reply: Reply | None) -> None:
         """A replica has answered a question."""
-        wish = self._answered(channel, reply.request)
-        if wish is None:
-            return
+        self._strike(wish, number)
         connection, request = wish.connection, wish.frame.request
-        if reply.code:
-            self._outbox.refuse(connection, request, reply.code, reply.text)
+        if reply is None or reply.code:
+            self._refuse(wish, reply)
         elif len(reply.answer) > self._settings.answer_length_max:
             text = f"the answer of {len(reply.answer)} characters is too long"
             self._outbox.refuse(connection, request, LIMIT, text)
@@ -191,36 +196,22 @@ class RangeService:
             self._outbox.answer(connection, request, frames.RangeTold(request=request, answer=reply.answer))
         self.go_on(connection)
 
-    def _answered(self, channel: str, number: int) -> Wish | None:
-        asked = self._asking.answered(channel, number)
-        if asked is None:
-            return None
-        self._strike(*asked)
-        return asked[1]
+    def _refuse(self, wish: Wish, reply: RangeReply | Reply | None) -> None:
+        """Say what a replica said, or that none answered (G2)."""
+        code, text = (
+            RangeUnavailable.code,
+            f"no replica of channel {wish.frame.channel} answers at the moment",
+        )
+        if reply is not None:
+            code, text = reply.code, reply.text
+        self._outbox.refuse(wish.connection, wish.frame.request, code, text)
 
-    def _strike(self, number: int, wish: Wish) -> None:
+    def _strike(self, wish: Wish, number: int) -> None:
         line = self._lines[wish.connection.conn]
         line.pages_on_the_way.discard(number)
         line.asks_on_the_way.discard(number)
         if line.is_empty:
             del self._lines[wish.connection.conn]
-
-    # -- time, and ends --------------------------------------------------------
-
-    def primary_changed(self, channel: str) -> None:
-        """Who was asked may be gone: ask again."""
-        self._asking.primary_changed(channel)
-
-    def next_deadline_ns(self) -> int | None:
-        return self._asking.next_deadline_ns()
-
-    def keep_time(self, now_ns: int) -> None:
-        """Ask another replica for what did not come; refuse what nobody gave (G2)."""
-        for number, wish in self._asking.keep_time(now_ns):
-            self._strike(number, wish)
-            text = f"no replica of channel {wish.frame.channel} answers at the moment"
-            self._outbox.refuse(wish.connection, wish.frame.request, RangeUnavailable.code, text)
-            self.go_on(wish.connection)
 
     def connection_over(self, connection: Connection) -> None:
         line = self._lines.pop(connection.conn, None)

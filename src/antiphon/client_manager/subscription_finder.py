@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from antiphon.client_manager.asking import Answer, Asking
 from antiphon.client_manager.connection import Refusal
-from antiphon.client_manager.lookups import Answer, Lookups
 from antiphon.client_manager.session import Session
 from antiphon.errors import SubscriptionInUse
 
@@ -52,18 +52,18 @@ class _Hunt:
 class SubscriptionFinder:
     """Finds the subscriptions that clients want to end."""
 
-    __slots__ = ("_channels", "_lookups")
+    __slots__ = ("_asking", "_channels")
 
-    def __init__(self, channels: Sequence[str], lookups: Lookups) -> None:
+    def __init__(self, channels: Sequence[str], asking: Asking) -> None:
         self._channels = tuple(channels)
-        self._lookups = lookups
+        self._asking = asking
 
     def find(self, session: Session, name: str, then: Then) -> None:
         """A durable subscription of the session's client id that nobody else consumes; or why not."""
         hunt = _Hunt(session, name, self._channels, then)
         question = {"question": "subscription", "client_id": session.client_id, "name": name}
         for channel in self._channels:
-            self._lookups.ask(channel, question, partial(self._on_answer, hunt, channel))
+            self._asking.look_up(channel, question, partial(self._on_answer, hunt, channel))
 
     def _on_answer(self, hunt: _Hunt, channel: str, answer: Answer | None) -> None:
         if hunt.then is None:

@@ -1,7 +1,7 @@
 """Agreement: a node that starts asks the others whether they have the same `cluster.toml`.
 
 Where it sits
-    config_file  ->  AGREEMENT  <->  AdminAsk, AdminAnswer  <->  the other members
+    config_file  ->  AGREEMENT  <->  Query, Reply  <->  the other members
 
 What it promises
     AGR1  A node whose file differs from that of a running node does not start, and names the keys.

@@ -34,8 +34,7 @@ from antiphon.bus.messages import (
     DeliverAck,
     Entry,
     EntryKind,
-    Lookup,
-    RangeAsk,
+    Query,
     RangeRequest,
     Register,
     SessionDetached,
@@ -56,8 +55,8 @@ from antiphon.message_manager.fold import fold
 from antiphon.message_manager.fold.destinations import place_of
 from antiphon.message_manager.fold.sessions import producer_gone
 from antiphon.message_manager.fold.turns import Channel
-from antiphon.message_manager.lookups import Lookups
 from antiphon.message_manager.mending import Mender
+from antiphon.message_manager.questions import Questions
 from antiphon.message_manager.range_reads import RangeReads
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
@@ -97,7 +96,7 @@ class MessageManager:
         self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
         self._browsing = Browsing(self._reader, self.settings.deliver_bytes_max)
         self._range_reads = RangeReads(self._reader)
-        self._lookups = Lookups(
+        self._questions = Questions(
             {
                 "destination": lambda asked: self.find(str(asked["name"])),
                 "subscription": lambda asked: self.find_subscription(asked["client_id"], asked["name"]),
@@ -266,12 +265,12 @@ class MessageManager:
         if isinstance(message, BrowseRequest):
             self._browsing.ask(sender, message)
             return
-        if isinstance(message, RangeRequest | RangeAsk):
+        if isinstance(message, RangeRequest):
             self._range_reads.ask(now_ns, sender, message)
             return
-        if isinstance(message, Lookup):
+        if isinstance(message, Query):
             if self.is_primary or message.anybody:
-                self._lookups.ask(sender, message)
+                self._questions.ask(now_ns, sender, message)
             return
         if isinstance(message, AppliedGet):
             self._asked[sender] = message.after
@@ -314,7 +313,9 @@ class MessageManager:
         if self._mender.is_busy and self._mender.is_due(now_ns):
             # Perhaps what is damaged is needed no longer: whoever waits tries again.
             self._go_on()
-        effects: list[Effect] = [*self._lookups.flush(state.applied), *self._browsing.flush(state)]
+        effects: list[Effect] = list(self._browsing.flush(state))
+        if self._questions.is_busy:
+            effects += self._questions.flush(now_ns, state, is_primary=primary is not None)
         if self._range_reads.is_busy:
             effects += self._range_reads.flush(now_ns, state, is_primary=primary is not None)
         if self._asked:
@@ -355,6 +356,10 @@ class MessageManager:
         if self._browsing.is_due(state):
             return self._now_ns
         earliest = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
+        if self._questions.is_busy:
+            answer_ns = self._questions.next_deadline_ns(state.applied)
+            if answer_ns is not None and (earliest is None or answer_ns < earliest):
+                earliest = answer_ns
         if self._range_reads.is_busy:
             reading_ns = self._range_reads.next_deadline_ns(self._now_ns, state.applied)
             if reading_ns is not None and (earliest is None or reading_ns < earliest):

@@ -24,17 +24,10 @@ from heapq import heapify, heappop, heapreplace, merge
 from typing import Final, NamedTuple
 
 from antiphon.bus.effects import Send
-from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
+from antiphon.bus.messages import RangeReply, RangeRequest
 from antiphon.errors import ProtocolError
-from antiphon.message_manager.range_questions import (
-    NoSuchDestination,
-    Question,
-    answer,
-    has_news,
-    read_question,
-    wanted,
-    weight_of,
-)
+from antiphon.message_manager.questions import TOO_EARLY_NS, UNAVAILABLE, UNKNOWN, Key, keep_newest
+from antiphon.message_manager.range_questions import NoSuchDestination, wanted
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.state.acknowledgements import read_acknowledged
 from antiphon.message_manager.state.channel_state import ChannelState
@@ -42,13 +35,9 @@ from antiphon.message_manager.state.destinations.directory import Destination
 from antiphon.ranges import Ranges
 from antiphon.wire.range_frames import ACK_BYTES, LOSS_BYTES, PIECE_BYTES, RangeAck, RangeLoss, page_buffers
 
-UNKNOWN: Final = "destination.unknown"
-UNAVAILABLE: Final = "range.unavailable"
-
 AT_ONCE_BYTES: Final = 4 << 20
 """What one wake-up reads, about (E6)."""
 
-WAITING_MAX: Final = 4_096
 AHEAD_MAX: Final = 64
 
 PAGE_ACKS_MAX: Final = 2_048
@@ -56,17 +45,6 @@ PAGE_ACKS_MAX: Final = 2_048
 
 RANGE_BYTES: Final = 16
 """What each range of numbers in an acknowledgement takes."""
-
-_NS_PER_MS: Final = 1_000_000
-_LOOK_NS: Final = 5 * _NS_PER_MS
-_LOOK_NS_EACH: Final = 10_000
-"""Between two looks at whether there is news, and for each destination that is looked at: there may be many
-who wait, for many of them, and many commands a second."""
-
-_TOO_EARLY_NS: Final = 1_000 * _NS_PER_MS
-"""After which what the primary has not applied does not exist."""
-
-Key = tuple[int, int]  # a client manager and its request
 
 
 class _Page(NamedTuple):
@@ -78,54 +56,27 @@ class _Page(NamedTuple):
         return max(self.request.floor, self.request.stop - 1)
 
 
-class _Ask(NamedTuple):
-    ask: RangeAsk
-    question: Question
-    since_ns: int
-
-    @property
-    def until_ns(self) -> int:
-        return self.since_ns + self.ask.wait_ms * _NS_PER_MS
-
-
 class RangeReads:
-    """The pages and answers that client managers wait for."""
+    """The pages that client managers wait for."""
 
-    __slots__ = ("_asks", "_held_up", "_looked_at", "_next_look_ns", "_pages", "_reader", "_refused")
+    __slots__ = ("_held_up", "_pages", "_reader")
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
         self._pages: dict[Key, _Page] = {}
-        self._asks: dict[Key, _Ask] = {}
         # Those whose page begins with a record that is being mended.
         self._held_up: dict[Key, _Page] = {}
-        self._refused: list[Send] = []
-        # When to look again whether there is news for those who wait, and at which state we last did.
-        self._next_look_ns = 0
-        self._looked_at = -1
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._pages or self._asks or self._refused)
+        return bool(self._pages)
 
-    def ask(self, now_ns: int, sender: int, message: RangeRequest | RangeAsk) -> None:
-        """A client manager wants to know; what it says again waits once."""
-        key = sender, message.request
-        if isinstance(message, RangeRequest):
-            if key not in self._held_up:
-                self._pages.setdefault(key, _Page(message, now_ns))
-                _keep_newest(self._pages)
-            return
-        try:
-            question = read_question(message.question)
-        except ProtocolError as error:
-            self._refused.append(Send(sender, RangeTold(message.request, "", ProtocolError.code, error.text)))
-            return
-        self._asks.setdefault(key, _Ask(message, question, now_ns))
-        # It may be known already.
-        self._looked_at = -1
-        self._next_look_ns = now_ns
-        _keep_newest(self._asks)
+    def ask(self, now_ns: int, sender: int, request: RangeRequest) -> None:
+        """A client manager wants a page; what it says again waits once."""
+        key = sender, request.request
+        if key not in self._held_up:
+            self._pages.setdefault(key, _Page(request, now_ns))
+            keep_newest(self._pages)
 
     def mended(self) -> None:
         """A damaged record can be read again."""
@@ -135,63 +86,12 @@ class RangeReads:
     def next_deadline_ns(self, now_ns: int, applied: int) -> int | None:
         """When to flush even if nothing happens."""
         deadlines = [
-            now_ns if page.floor <= applied else page.since_ns + _TOO_EARLY_NS
-            for page in self._pages.values()
+            now_ns if page.floor <= applied else page.since_ns + TOO_EARLY_NS for page in self._pages.values()
         ]
-        for waiting in self._asks.values():
-            is_early = waiting.ask.floor > applied
-            deadlines.append(waiting.since_ns + _TOO_EARLY_NS if is_early else waiting.until_ns)
-        if self._asks and self._looked_at != applied:
-            deadlines.append(self._next_look_ns)
         return min(deadlines, default=None)
 
     def flush(self, now_ns: int, state: ChannelState, *, is_primary: bool) -> list[Send]:
-        """What can be said now; the others wait."""
-        given, self._refused = self._refused, []
-        if self._pages:
-            given += self._flush_pages(now_ns, state, is_primary)
-        if self._asks:
-            given += self._flush_asks(now_ns, state, is_primary)
-        return given
-
-    # -- questions -------------------------------------------------------------
-
-    def _flush_asks(self, now_ns: int, state: ChannelState, is_primary: bool) -> list[Send]:
-        may_look = self._looked_at != state.applied and now_ns >= self._next_look_ns
-        told: list[Send] = []
-        for key, waiting in list(self._asks.items()):
-            if waiting.ask.floor > state.applied:
-                if now_ns >= waiting.since_ns + _TOO_EARLY_NS:
-                    del self._asks[key]
-                    if is_primary:
-                        text = f"number {waiting.ask.floor} does not exist yet"
-                        told.append(Send(key[0], RangeTold(key[1], "", UNAVAILABLE, text)))
-                continue
-            if now_ns >= waiting.until_ns or may_look:
-                said = self._tell(state, waiting, is_over=now_ns >= waiting.until_ns)
-                if said is not None:
-                    del self._asks[key]
-                    told.append(Send(key[0], said))
-        if may_look:
-            weight = sum([weight_of(waiting.question) for waiting in self._asks.values()])
-            self._next_look_ns = now_ns + _LOOK_NS + weight * _LOOK_NS_EACH
-            self._looked_at = state.applied
-        return told
-
-    def _tell(self, state: ChannelState, waiting: _Ask, *, is_over: bool) -> RangeTold | None:
-        request = waiting.ask.request
-        try:
-            if is_over or has_news(state, waiting.question):
-                return RangeTold(request, answer(state, waiting.question))
-        except NoSuchDestination as error:
-            return RangeTold(request, "", UNKNOWN, str(error.id))
-        except ProtocolError as error:
-            return RangeTold(request, "", ProtocolError.code, error.text)
-        return None
-
-    # -- pages -----------------------------------------------------------------
-
-    def _flush_pages(self, now_ns: int, state: ChannelState, is_primary: bool) -> list[Send]:
+        """The pages that can be given now; the others wait."""
         given: list[Send] = []
         room = AT_ONCE_BYTES
         for key, page in list(self._pages.items()):
@@ -200,7 +100,7 @@ class RangeReads:
             request = page.request
             reply: RangeReply | None
             if page.floor > state.applied:
-                if now_ns < page.since_ns + _TOO_EARLY_NS:
+                if now_ns < page.since_ns + TOO_EARLY_NS:
                     continue
                 del self._pages[key]
                 if not is_primary:
@@ -214,7 +114,7 @@ class RangeReads:
                 reply = self._page(state, request)
             if reply is None:
                 self._held_up[key] = page
-                _keep_newest(self._held_up)
+                keep_newest(self._held_up)
                 continue
             room -= sum(map(len, reply.page))
             given.append(Send(key[0], reply))
@@ -315,11 +215,6 @@ class RangeReads:
             else:
                 heapreplace(heads, (following, at))
         return pieces, stop - 1, False
-
-
-def _keep_newest(waiting: dict[Key, _Page] | dict[Key, _Ask]) -> None:
-    if len(waiting) > WAITING_MAX:
-        del waiting[next(iter(waiting))]
 
 
 def _ack_size(ack: RangeAck) -> int:

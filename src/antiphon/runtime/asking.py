@@ -15,7 +15,7 @@ from typing import Final
 from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK, Header
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import AdminAnswer, AdminAsk
+from antiphon.bus.messages import About, Query, Reply
 from antiphon.cluster.agreement import HISTORY_QUESTION, Agreement
 from antiphon.node import InChannel
 from antiphon.runtime.bus_port import BusPort
@@ -86,24 +86,24 @@ class _Asker:
             for node in sorted(left.intersection(line.others)):
                 left.remove(node)
                 for request, question in self._questions.items():
-                    port.carry_out(bus.Send(node, AdminAsk(request, question)))
+                    port.carry_out(bus.Send(node, Query(request, About.NODE, question)))
             port.flush()
 
     def _take(self, events: list[InChannel]) -> None:
         for channel, event in events:
             message = event.message
-            if isinstance(message, AdminAsk):
+            if isinstance(message, Query):
                 answer = self.agreement.reply(event.sender, message.question)
                 self.changed.set()
                 if answer is not None:
-                    said = AdminAnswer(message.request, self.agreement.card.name, answer)
+                    said = Reply(message.request, About.NODE, answer)
                     port = self._ports[channel]
                     port.carry_out(bus.Send(event.sender, said))
                     port.flush()
-            elif isinstance(message, AdminAnswer):
+            elif isinstance(message, Reply):
                 self._hear(event.sender, message)
 
-    def _hear(self, sender: int, message: AdminAnswer) -> None:
+    def _hear(self, sender: int, message: Reply) -> None:
         if message.request == _CONFIG:
             self.agreement.take(sender, message.answer)
         elif message.request == _HISTORY:

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from antiphon.batch import Batch
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, PrimaryChanged
 from antiphon.bus.messages import (
+    About,
     ConsumerEnded,
     Deliver,
     Drained,
-    Lookup,
-    LookupReply,
+    Query,
     Register,
     Registered,
+    Reply,
     Target,
 )
 from antiphon.client_manager.effects import (
@@ -124,12 +125,14 @@ class Stage:
         lookups = [
             (effect.channel, effect.message)
             for effect in effects
-            if isinstance(effect, SendToPrimary | SendToReplica) and isinstance(effect.message, Lookup)
+            if isinstance(effect, SendToPrimary | SendToReplica)
+            and isinstance(effect.message, Query)
+            and effect.message.about is About.NAMES
         ]
         for channel, lookup in lookups:
             if channel not in self.silent:
                 answer = json.dumps(self._look_up(channel, lookup.question))
-                effects += self.step(ChannelEvent(channel, LookupReply(lookup.request, answer)))
+                effects += self.step(ChannelEvent(channel, Reply(lookup.request, About.NAMES, answer)))
 
     # -- saying ----------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
+from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
 from antiphon.client_manager.effects import SendFrames, SendToReplica, WriteBlocked, WriteUnblocked
 from antiphon.ids import IdSource
 from antiphon.wire import frames
@@ -64,8 +64,8 @@ def test_a_page_goes_from_the_replica_to_the_client_without_being_touched() -> N
 def test_a_question_goes_to_a_replica_and_its_answer_to_the_client() -> None:
     stage = staged()
     stage.say(1, ask(5, wait_ms=70))
-    assert stage.to_replica(RangeAsk) == [RangeAsk(1, 0, 70, '{"question": "x"}')]
-    stage.tell(RangeTold(1, '{"next": 4}'))
+    assert stage.to_replica(Query) == [Query(1, About.RANGES, '{"question": "x"}', 0, 70)]
+    stage.tell(Reply(1, About.RANGES, '{"next": 4}'))
     assert stage.heard_of(frames.RangeTold) == [frames.RangeTold(request=5, answer='{"next": 4}')]
 
 
@@ -75,7 +75,7 @@ def test_which_channels_there_are_and_which_cluster_this_is_nobody_has_to_be_ask
     stage.say(1, ask(5, channel="", question='{"question": "channels"}'))
     (told,) = stage.heard_of(frames.RangeTold)
     assert json.loads(told.answer) == {"channels": sorted(("b", CHANNEL)), "cluster": CLUSTER_ID}
-    assert stage.to_replica(RangeAsk) == []
+    assert stage.to_replica(Query) == []
 
 
 def test_an_answer_is_not_older_than_what_was_confirmed_here_or_than_what_the_client_knows() -> None:
@@ -86,14 +86,15 @@ def test_an_answer_is_not_older_than_what_was_confirmed_here_or_than_what_the_cl
     confirmed = stage.next_sequence - 1
     stage.say(1, read(5, floor=1), read(6, floor=10_000), ask(7))
     assert [asked.floor for asked in stage.to_replica(RangeRequest)] == [confirmed, 10_000]
-    assert stage.to_replica(RangeAsk)[0].floor == confirmed
+    assert stage.to_replica(Query)[0].floor == confirmed
 
 
 def test_what_a_replica_refuses_is_refused() -> None:
     stage = staged()
     stage.say(1, read(5), ask(6))
     stage.tell(
-        RangeReply(1, [], "range.unavailable", "not yet"), RangeTold(2, "", "destination.unknown", "9")
+        RangeReply(1, [], "range.unavailable", "not yet"),
+        Reply(2, About.RANGES, "", "destination.unknown", "9"),
     )
     failed = [(one.request, one.code, one.text) for one in stage.heard_of(frames.Failed)]
     assert failed == [(5, "range.unavailable", "not yet"), (6, "destination.unknown", "9")]
@@ -131,11 +132,11 @@ def test_a_few_pages_are_on_their_way_to_a_connection_at_a_time() -> None:
     stage.say(1, *(read(request) for request in range(5, 10)), ask(10), ask(11))
     stage.say(2, read(5))
     assert [asked.request for asked in stage.to_replica(RangeRequest)] == [1, 2, 4]
-    assert len(stage.to_replica(RangeAsk)) == 1
+    assert len(stage.to_replica(Query)) == 1
     stage.tell(RangeReply(2, [b"second"]))
     assert len(stage.to_replica(RangeRequest)) == 4
-    stage.tell(RangeTold(3, "{}"))
-    assert len(stage.to_replica(RangeAsk)) == 2
+    stage.tell(Reply(3, About.RANGES, "{}"))
+    assert len(stage.to_replica(Query)) == 2
     assert [one.request for one in stage.heard_of(frames.RangePage)] == [6]
 
 
@@ -146,7 +147,7 @@ def test_a_peer_that_does_not_read_gets_no_further_page_but_answers() -> None:
     stage.tell(RangeReply(1, [b"page"]))
     assert len(stage.to_replica(RangeRequest)) == 1
     stage.say(1, ask(7))
-    assert len(stage.to_replica(RangeAsk)) == 1
+    assert len(stage.to_replica(Query)) == 1
     stage.step(WriteUnblocked(1))
     assert len(stage.to_replica(RangeRequest)) == 2
 
@@ -215,10 +216,10 @@ def test_what_was_said_to_an_earlier_life_answers_nothing_in_this_one() -> None:
     for stage in (before, after):
         stage.say(1, ask(5))
         stage.say(1, read(6))
-    (old_ask,), (old_read,) = before.to_replica(RangeAsk), before.to_replica(RangeRequest)
-    after.tell(RangeTold(old_ask.request, '{"next": 4}'))
+    (old_ask,), (old_read,) = before.to_replica(Query), before.to_replica(RangeRequest)
+    after.tell(Reply(old_ask.request, About.RANGES, '{"next": 4}'))
     after.tell(RangeReply(old_read.request, [b"a page of another range"]))
     assert not after.heard_of(frames.RangeTold) and not after.heard_of(frames.RangePage)
-    (new_ask,) = after.to_replica(RangeAsk)
-    after.tell(RangeTold(new_ask.request, '{"next": 9}'))
+    (new_ask,) = after.to_replica(Query)
+    after.tell(Reply(new_ask.request, About.RANGES, '{"next": 9}'))
     assert after.heard_of(frames.RangeTold) == [frames.RangeTold(request=5, answer='{"next": 9}')]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from antiphon.batch import Batch
-from antiphon.bus.messages import RangeAsk, RangeReply, RangeRequest, RangeTold
+from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
 from antiphon.errors import Damaged, ProtocolError
-from antiphon.message_manager.range_reads import AHEAD_MAX, AT_ONCE_BYTES, PAGE_ACKS_MAX, WAITING_MAX
+from antiphon.message_manager.questions import WAITING_MAX
+from antiphon.message_manager.range_reads import AHEAD_MAX, AT_ONCE_BYTES, PAGE_ACKS_MAX
 from antiphon.ranges import Ranges
 from antiphon.wire.range_frames import PageContents, decode_page
 from antiphon.wire.transactions import Consumed
@@ -54,13 +55,13 @@ def rows(shown: PageContents) -> Rows:
     ]
 
 
-def told(channel: Channel, wait_ms: int = 0, floor: int = 0, **question: Any) -> RangeTold | None:
-    channel.say(RangeAsk(9, floor, wait_ms, json.dumps(question)))
+def told(channel: Channel, wait_ms: int = 0, floor: int = 0, **question: Any) -> Reply | None:
+    channel.say(Query(9, About.RANGES, json.dumps(question), floor, wait_ms))
     return answer(channel)
 
 
-def answer(channel: Channel) -> RangeTold | None:
-    said = [message for message in sent(channel.flush()) if isinstance(message, RangeTold)]
+def answer(channel: Channel) -> Reply | None:
+    said = [message for message in sent(channel.flush()) if isinstance(message, Reply)]
     assert len(said) <= 1
     return said[0] if said else None
 
@@ -482,7 +483,7 @@ def test_a_listing_names_everything_page_by_page(channel: Channel, monkeypatch: 
     ],
 )
 def test_what_is_no_question_is_refused_and_harms_nobody(channel: Channel, question: str) -> None:
-    channel.say(RangeAsk(9, 0, 0, question))
+    channel.say(Query(9, About.RANGES, question))
     reply = answer(channel)
     assert reply is not None and reply.code == "remote.protocol", reply
 
@@ -506,7 +507,7 @@ def test_holds_are_reported_with_what_is_kept_for_them(channel: Channel, client:
     ],
 )
 def test_what_is_no_question_is_refused_and_nobody_falls_over_it(channel: Channel, text: str) -> None:
-    channel.say(RangeAsk(9, 0, 0, text))
+    channel.say(Query(9, About.RANGES, text))
     said = answer(channel)
     assert said is not None and said.code == ProtocolError.code
 

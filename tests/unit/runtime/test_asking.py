@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from antiphon.bus import messages as m
 from antiphon.bus.effects import Effect, Send
-from antiphon.bus.messages import AdminAnswer, AdminAsk
+from antiphon.bus.messages import About, Query, Reply
 from antiphon.cluster.agreement import Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
 from antiphon.cluster.topology import ClusterSpec
@@ -63,11 +63,11 @@ class Stage:
         def take(events: list[InChannel]) -> None:
             nonlocal questions
             for _, event in events:
-                assert isinstance(event.message, AdminAsk)
+                assert isinstance(event.message, Query)
                 questions += 1
                 answer = answers.get(json.loads(event.message.question)["question"])
                 if questions > silent and answer is not None:
-                    said = AdminAnswer(event.message.request, name, json.dumps(answer))
+                    said = Reply(event.message.request, About.NODE, json.dumps(answer))
                     carry_out(Send(event.sender, said))
 
         header = line.header(SPEC.node(name).number)

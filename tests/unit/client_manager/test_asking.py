@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from antiphon.bus.effects import PrimaryChanged
-from antiphon.bus.messages import Lookup, LookupReply
+from antiphon.bus.messages import About, Query, Reply
 from antiphon.client_manager.effects import AskNode, SendToPrimary, SendToReplica
 from antiphon.wire import frames
 from tests.unit.client_manager.stage import CHANNEL, KNOWN, Stage, publish
@@ -24,21 +24,21 @@ def opening(request: int = 1, name: str = "queue:known") -> frames.DestinationOp
     return frames.DestinationOpen(request=request, name=name, create=False)
 
 
-def lookups(stage: Stage) -> list[Lookup]:
-    return [*stage.to_primary(Lookup), *stage.to_replica(Lookup)]
+def lookups(stage: Stage) -> list[Query]:
+    return [*stage.to_primary(Query), *stage.to_replica(Query)]
 
 
-def answer(stage: Stage, lookup: Lookup, **said: object) -> None:
-    stage.tell(LookupReply(lookup.request, json.dumps(said)))
+def answer(stage: Stage, lookup: Query, **said: object) -> None:
+    stage.tell(Reply(lookup.request, About.NAMES, json.dumps(said)))
 
 
 def test_a_question_is_asked_again_until_it_is_answered() -> None:
     stage = staged()
     stage.say(1, opening())
     stage.wait(199)
-    assert len(stage.to_primary(Lookup)) == 1
+    assert len(stage.to_primary(Query)) == 1
     stage.wait(1)
-    first, second = stage.to_primary(Lookup)
+    first, second = stage.to_primary(Query)
     assert first == second
     answer(stage, first, destination=KNOWN, channel=CHANNEL)
     assert stage.heard_of(frames.DestinationOpened)[0].destination == KNOWN
@@ -51,20 +51,20 @@ def test_a_new_primary_is_asked_at_once() -> None:
     stage = staged()
     stage.say(1, opening())
     stage.tell(PrimaryChanged(term=2, primary=2))
-    assert len(stage.to_primary(Lookup)) == 2
+    assert len(stage.to_primary(Query)) == 2
 
 
 def test_when_the_primary_is_silent_any_replica_may_answer() -> None:
     stage = staged()
     stage.say(1, opening())
     stage.wait(900)
-    assert stage.to_replica(Lookup) == []
+    assert stage.to_replica(Query) == []
     stage.wait(700)
-    assert not any(lookup.anybody for lookup in stage.to_primary(Lookup))
+    assert not any(lookup.anybody for lookup in stage.to_primary(Query))
     sent = stage.of_kind(SendToReplica)
     assert [effect.attempt for effect in sent] == [0, 1, 2, 3]
-    assert all(isinstance(effect.message, Lookup) and effect.message.anybody for effect in sent)
-    answer(stage, stage.to_replica(Lookup)[0], destination=KNOWN, channel=CHANNEL)
+    assert all(isinstance(effect.message, Query) and effect.message.anybody for effect in sent)
+    answer(stage, stage.to_replica(Query)[0], destination=KNOWN, channel=CHANNEL)
     assert stage.heard_of(frames.DestinationOpened)[0].destination == KNOWN
 
 
@@ -89,9 +89,9 @@ def test_questions_are_asked_again_each_at_its_own_time() -> None:
     stage.wait(100)
     stage.say(1, opening(2, "queue:other"))
     stage.wait(100)
-    assert [lookup.request for lookup in stage.to_primary(Lookup)] == [1, 2, 1]
+    assert [lookup.request for lookup in stage.to_primary(Query)] == [1, 2, 1]
     stage.wait(100)
-    assert [lookup.request for lookup in stage.to_primary(Lookup)] == [1, 2, 1, 2]
+    assert [lookup.request for lookup in stage.to_primary(Query)] == [1, 2, 1, 2]
 
 
 def test_an_answer_is_not_older_than_what_was_confirmed_here() -> None:
@@ -100,14 +100,25 @@ def test_an_answer_is_not_older_than_what_was_confirmed_here() -> None:
     stage.say(1, publish(session))
     stage.confirm_all()
     stage.say(1, opening())
-    assert stage.to_primary(Lookup)[0].floor == stage.next_sequence - 1
+    assert stage.to_primary(Query)[0].floor == stage.next_sequence - 1
+
+
+def test_a_primary_that_cannot_say_yet_is_asked_again() -> None:
+    stage = staged()
+    stage.say(1, opening())
+    (asked,) = stage.to_primary(Query)
+    stage.tell(Reply(asked.request, About.NAMES, "", "range.unavailable", "not yet"))
+    stage.wait(200)
+    assert stage.to_primary(Query) == [asked, asked]
+    answer(stage, asked, destination=KNOWN, channel=CHANNEL)
+    assert stage.heard_of(frames.DestinationOpened)[0].destination == KNOWN
 
 
 def test_an_answer_for_a_client_that_is_gone_goes_nowhere() -> None:
     stage = staged()
     stage.say(1, opening())
     stage.lose()
-    answer(stage, stage.to_primary(Lookup)[0], destination=KNOWN, channel=CHANNEL)
+    answer(stage, stage.to_primary(Query)[0], destination=KNOWN, channel=CHANNEL)
     assert stage.heard_of(frames.DestinationOpened) == []
 
 

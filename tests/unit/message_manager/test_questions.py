@@ -8,21 +8,22 @@ from typing import Any
 import pytest
 
 from antiphon.bus.effects import Send
-from antiphon.bus.messages import Lookup, LookupReply
-from antiphon.message_manager import lookups
-from antiphon.message_manager.lookups import Lookups
+from antiphon.bus.messages import About, Query, Reply
+from antiphon.message_manager import questions
+from antiphon.message_manager.questions import Questions
+from antiphon.message_manager.state.channel_state import ChannelState
 from tests.unit.message_manager.channel import SESSION, Channel, Client
 
 
 def ask(channel: Channel, request: int = 1, floor: int = 0, anybody: bool = False, **question: Any) -> None:
-    channel.say(Lookup(request, floor, json.dumps(question), anybody), sender=9)
+    channel.say(Query(request, About.NAMES, json.dumps(question), floor, anybody=anybody), sender=9)
 
 
 def told(channel: Channel) -> dict[int, Any]:
     """Answers by request."""
     sends = [effect for effect in channel.flush() if isinstance(effect, Send)]
     assert all(send.to == 9 for send in sends)
-    replies = [send.message for send in sends if isinstance(send.message, LookupReply)]
+    replies = [send.message for send in sends if isinstance(send.message, Reply)]
     assert len(replies) == len({reply.request for reply in replies}), "answered twice"
     return {reply.request: json.loads(reply.answer) for reply in replies}
 
@@ -56,7 +57,7 @@ def test_destinations_subscriptions_and_sessions_are_found() -> None:
 )
 def test_what_is_no_question_has_an_empty_answer(question: str) -> None:
     channel = Channel()
-    channel.say(Lookup(1, 0, question), sender=9)
+    channel.say(Query(1, About.NAMES, question), sender=9)
     assert told(channel) == {1: {}}
 
 
@@ -86,13 +87,33 @@ def test_a_backup_answers_only_who_asks_anybody() -> None:
 
 
 def test_what_waits_is_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "WAITING_MAX", 2)
-    waiting = Lookups({"x": lambda asked: {"is": "there"}})
+    monkeypatch.setattr(questions, "WAITING_MAX", 2)
+    waiting = Questions({"x": lambda asked: {"is": "there"}})
     for request in (1, 2, 3):
-        waiting.ask(9, Lookup(request, 5, '{"question": "x"}'))
-    assert waiting.flush(4) == []
-    replies = [send.message for send in waiting.flush(5)]
-    assert replies == [LookupReply(request, '{"is": "there"}') for request in (2, 3)]
+        waiting.ask(0, 9, Query(request, About.NAMES, '{"question": "x"}', 5))
+    state = ChannelState()
+    assert waiting.flush(0, state, is_primary=True) == []
+    state.applied = 5
+    replies = [send.message for send in waiting.flush(0, state, is_primary=True)]
+    assert replies == [Reply(request, About.NAMES, '{"is": "there"}') for request in (2, 3)]
+
+
+def test_what_is_not_applied_is_waited_for_a_second_and_no_longer() -> None:
+    for is_primary in (True, False):
+        waiting = Questions({"x": lambda asked: {"is": "there"}})
+        waiting.ask(0, 9, Query(1, About.NAMES, '{"question": "x"}', 5))
+        assert waiting.next_deadline_ns(4) == questions.TOO_EARLY_NS
+        said = waiting.flush(questions.TOO_EARLY_NS, ChannelState(), is_primary=is_primary)
+        assert [send.message.code for send in said] == [questions.UNAVAILABLE] * is_primary
+        assert not waiting.is_busy
+
+
+def test_a_client_s_question_about_ranges_does_not_reach_what_is_known_of_names() -> None:
+    channel = Channel()
+    channel.create("orders")
+    channel.say(Query(1, About.RANGES, '{"question": "destination", "name": "queue:orders"}'), sender=9)
+    (reply,) = [send.message for send in channel.flush() if isinstance(send, Send)]
+    assert isinstance(reply, Reply) and (reply.answer, reply.code) == ("", "remote.protocol")
 
 
 def test_a_backup_does_not_know_who_consumes_a_subscription() -> None:
