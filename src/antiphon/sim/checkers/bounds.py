@@ -43,7 +43,7 @@ class Container(NamedTuple):
 
 
 def containers(*roots: Any) -> Iterator[Container]:
-    """All containers that these objects keep, directly or not, each once."""
+    """All containers that these objects keep, directly or not, each once. They may be of any module."""
     seen: set[int] = set()
     # What is reached, with the container's name if it is one, and whose it is.
     left: list[tuple[Any, str, Any]] = [(root, type(root).__name__, None) for root in roots]
@@ -60,7 +60,7 @@ def containers(*roots: Any) -> Iterator[Container]:
                 left += [(one, f"{name}[]", owner) for one in thing]
         elif isinstance(thing, tuple | frozenset):
             left += [(one, f"{name}()", owner) for one in thing]
-        elif _is_walked(thing):
+        elif _is_walked(thing) or owner is None:
             left += [(one, f"{type(thing).__name__}.{field}", thing) for field, one in _fields(thing)]
 
 

@@ -98,3 +98,11 @@ def test_what_is_said_for_ever_is_seen() -> None:
         said(repetitions, number, 7)
     with pytest.raises(Violation, match="the log has 69 commands, and 1 were sent"):
         said(repetitions, SAID_AGAIN + SAID_ANYHOW + 1, 7)
+
+
+def test_the_machines_of_a_run_are_walked_in_whichever_module_their_class_is() -> None:
+    class Machines:
+        def __init__(self) -> None:
+            self.rows = [1, 2, 3]
+
+    assert ("Machines.rows", 3) in [(one.name, one.size) for one in containers(Machines())]
