@@ -55,7 +55,6 @@ Consumer
 ConsumerEnded
 Deliver
 Delivery
-Faults
 Lane
 Member
 Message

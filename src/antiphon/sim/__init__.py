@@ -7,6 +7,7 @@ disk.py          the twin of runtime/disk.py: a disk that forgets what was not s
 storage.py       the twin of runtime/storage.py: a keeper whose syncs and files take virtual time
 network.py       the twin of runtime/network.py: connections that cut bytes anywhere
 node_runner.py   the twin of runtime/node_runner.py: drives one node, life after life
+faults.py        what goes wrong in a run: a name, how often, and the act
 image.py         what the records on a disk say, read independently of the node
 cluster/         a group of nodes at the level of the bus, the network between them and their disks
 clients/         clients that publish and consume: of the client library, and rude ones that speak frames

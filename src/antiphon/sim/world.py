@@ -159,10 +159,10 @@ class NodeClock:
 class ClockSteps:
     """Wall clocks that are set wrong by days, both ways; some are set right again after a moment."""
 
-    def __init__(self, world: World, clocks: Sequence[NodeClock]) -> None:
+    def __init__(self, world: World, clocks: Sequence[NodeClock], part: str = "clock steps") -> None:
         self._world = world
         self._clocks = clocks
-        self._chance = world.random("clock steps")
+        self._chance = world.random(part)
 
     def plan(self, within_ns: int, *, always: bool = False) -> None:
         """In half of all runs, or often in any case; some clocks are wrong from the beginning."""

@@ -30,6 +30,7 @@ from antiphon.wire.commands import (
     decode_payload,
     iterate_commands,
 )
+from antiphon.wire.holds import Hold
 from antiphon.wire.transactions import (
     CommitTransaction,
     Consumed,
@@ -221,6 +222,8 @@ class ChannelLedger(Checker):
             case Acknowledge(ranges=ranges):
                 for number in ranges.numbers():
                     self._went.pop(number, None)
+            case Hold(consumes=True):
+                self._collect(payload)
             case CommitTransaction():
                 if self._is_applied(sequence):
                     key = (header.session, payload.transaction)
@@ -239,6 +242,16 @@ class ChannelLedger(Checker):
             case FinishTransaction():
                 if self._is_applied(sequence):
                     self._finish((payload.session, payload.transaction), payload, sequence)
+
+    def _collect(self, hold: Hold) -> None:
+        """Who has a queue alone has consumed what is below its position, but for what is locked."""
+        passed = [number for number, queue in self._went.items() if queue in hold.destinations]
+        for number in passed:
+            if number in self._locked:
+                self.fail(f"{number} of {self._channel} was consumed under a hold, and a transaction has it")
+            if number < hold.position:
+                del self._went[number]
+                self._bank.collected(self._channel, number)
 
     def _prepare(self, key: Key, wish: PrepareTransaction, sequence: int) -> None:
         if key not in self._promised:

@@ -1,9 +1,9 @@
-"""Depositor and Stager: rude sessions that bring money into the accounts of a bank, in several channels.
+"""Rude sessions of a bank: they bring money into accounts of several channels, or take some out.
 
 A depositor pays in by plain messages, outside of any transaction. A stager is an application that works in
 versions: for each it stages messages in some channels, and then commits them all under that version. If its
 process dies it begins with the version again, with other messages of the same worth; which of both counts is
-decided once.
+decided once. A collector has an account alone for a while and consumes it by reading.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from antiphon.batch import Batch
 from antiphon.errors import SessionClosed
 from antiphon.sim.checkers.bank import Bank, Key, Money
+from antiphon.sim.clients.holder import RudeHolder
 from antiphon.sim.clients.process import ClientHabits, ClientHall, ClientProcess
 from antiphon.sim.clients.rude import AGAIN_NS, Account, RudeClient, RudeSession
 from antiphon.sim.world import MILLISECOND_NS
@@ -298,3 +299,15 @@ class Stager(Teller):
                     self._ask_about(attempt)
 
             self.world.after(AGAIN_NS, again)
+
+
+class Collector(RudeHolder):
+    """Has an account alone under a hold, now and then: what it has read and gone past has left the bank."""
+
+    def __init__(self, client: RudeClient, branch: Branch, at: int) -> None:
+        account = branch.own_accounts()[at]
+        super().__init__(client, account.name, account.settings, consumes=True)
+        self._bank = branch.bank
+
+    def on_read(self, number: int, body: bytes) -> None:
+        self._bank.on_delivered(self.account.channel, number, body)

@@ -26,12 +26,16 @@ _SILENCE_NS = 400 * MILLISECOND_NS
 class RudeHolder(QueueSession):
     """One reader; `settings` are those of its topic, if it is one."""
 
-    def __init__(self, client: RudeClient, destination: str, settings: str = "") -> None:
+    def __init__(
+        self, client: RudeClient, destination: str, settings: str = "", *, consumes: bool | None = None
+    ) -> None:
         super().__init__(client, destination, settings)
         self._limit_ms = client.chance.choice((20, 200, 100_000))
         # What was added later has chances of its own: what is drawn above and below stays what it was.
         self._own = client.world.random(f"holder/{client.name}")
         self._consumes = not settings and self._own.random() < 0.5
+        if consumes is not None:
+            self._consumes = consumes
         self._acks = self._own.random() < 0.4
         # The highest number of the channel that it has heard of.
         self._heard = 0
@@ -127,6 +131,10 @@ class RudeHolder(QueueSession):
             # Once more, with what was heard.
             self._ends = 0
 
+    def on_read(self, number: int, body: bytes) -> None:
+        """One that consumes has read a message."""
+        self.watch.on_consumed(number, body)
+
     def _ask(self) -> None:
         self._is_reading = True
         self.ask(
@@ -153,7 +161,7 @@ class RudeHolder(QueueSession):
         for piece in page.pieces:
             self._read.add(piece.first, piece.first + piece.count)
             for row, body in enumerate(Batch.decode(piece.batch).bodies() if self._consumes else ()):
-                self.watch.on_consumed(piece.first + row, body)
+                self.on_read(piece.first + row, body)
         self._through = page.through
         if self._through + 1 < self._stop:
             self._ask()

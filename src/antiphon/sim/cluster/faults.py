@@ -1,13 +1,8 @@
-"""Faults: what goes wrong around a group, and when.
-
-Everything is planned when a run begins, but whom it strikes is decided at the moment: half of the time
-it is whoever leads, because that is where most can be broken.
-"""
+"""BusFaults: what goes wrong around a group of the bus, and when."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from antiphon.bus.effects import ConfigProposed
@@ -15,62 +10,54 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.sequencer import State
 from antiphon.sim.cluster.atlas import Atlas
 from antiphon.sim.cluster.disks import JournalDisk
-from antiphon.sim.cluster.links import Pair
 from antiphon.sim.cluster.losses import Losses
 from antiphon.sim.cluster.profile import BusProfile
 from antiphon.sim.cluster.runner import BusRunner, Hall
+from antiphon.sim.faults import FaultTable
 from antiphon.sim.world import MILLISECOND_NS
 
 _MUTE_LOOK_NS = 10 * MILLISECOND_NS
 
 
-class Faults:
-    """Plans the faults of a run and carries them out."""
+class BusFaults(FaultTable):
+    """What goes wrong around a group of the bus."""
 
     def __init__(self, hall: Hall, profile: BusProfile) -> None:
+        super().__init__(hall.world, hall.world.random("faults"), profile.safety_ns)
         self._hall = hall
         self._profile = profile
-        self._world = hall.world
-        self._chance: random.Random = hall.world.random("faults")
-        self._is_over = False
         self._atlas = Atlas(hall)
         self._losses = Losses(hall, self._atlas, self._chance)
 
     def plan(self) -> None:
         """Lay out what will happen until the safety phase ends."""
         profile = self._profile
-        for times, fault in (
-            (profile.crashes, self._crash),
-            (profile.power_cuts, self._cut_power_soon),
-            (profile.blackouts, self._black_out),
-            (profile.wipes, self._wipe),
-            (profile.changes, self._change),
-            (profile.fillings, self._fill),
-            (profile.pauses, self._pause),
-            (profile.partitions, self._part),
-            (profile.clogs, self._clog),
-            (profile.hold_backs, self._hold_back),
-            (profile.leaps, self._leap),
-            (profile.producer_deaths, self._kill_producer),
-        ):
-            for _ in range(times):
-                self._plan(fault)
+        self.plan_rows(
+            profile,
+            {
+                "crashes": self._crash,
+                "power_cuts": self._cut_power_soon,
+                "blackouts": self._black_out,
+                "wipes": self._wipe,
+                "changes": self._change,
+                "fillings": self._fill,
+                "pauses": self._pause,
+                "partitions": self._part,
+                "clogs": self._clog,
+                "hold_backs": self._hold_back,
+                "leaps": self._leap,
+                "producer_deaths": self._kill_producer,
+            },
+        )
         self._losses.plan(
-            profile.damages, profile.damage_kinds, self._plan, lambda: self._victim(self._servers())
+            profile.damages, profile.damage_kinds, self.plan_one, lambda: self._victim(self._servers())
         )
         if profile.mute_probability:
             self._world.after(_MUTE_LOOK_NS, self._mute_or_not)
 
-    def _plan(self, fault: Callable[[], None]) -> None:
-        def strike() -> None:
-            if not self._is_over:
-                fault()
-
-        self._world.after(self._chance.randrange(self._profile.safety_ns), strike)
-
     def end(self) -> None:
         """Nothing fails any more, and whoever is down comes back, but for producers that are gone."""
-        self._is_over = True
+        super().end()
         self._hall.links.heal()
         self._losses.end()
         for runner in self._hall.runners.values():
@@ -177,49 +164,20 @@ class Faults:
         reached = self._profile.reached_max or self._chance.randint(1, len(keepers))
         victim.last_words = tuple(sorted(self._chance.sample(keepers, reached)))
         if self._chance.random() < self._profile.return_probability:
-            self._world.after(self._chance.randrange(1_000 * MILLISECOND_NS), lambda: self._return(victim))
-
-    def _return(self, producer: BusRunner) -> None:
-        if not self._is_over:
-            producer.come_back()
+            self.after(self._chance.randrange(1_000 * MILLISECOND_NS), victim.come_back)
 
     # The network.
 
     def _part(self) -> None:
         nodes = list(self._hall.config.nodes)
-        if len(nodes) < 2:
-            return
-        kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "ring", "bridge"))
-        self._world.probe(f"faults.partition_{kind}")
-        pairs = self._pairs(kind, nodes)
-        duration = self._chance.randrange(20 * MILLISECOND_NS, self._profile.partition_ns_max)
-        self._world.note("world", f"partition {kind} for {duration // MILLISECOND_NS} ms: {pairs}")
-        self._hall.links.cut(pairs, duration)
-
-    def _pairs(self, kind: str, nodes: list[int]) -> list[Pair]:
-        every = [(a, b) for a in nodes for b in nodes if a != b]
-        one = self._victim().node
-        if kind == "one":
-            return [pair for pair in every if one in pair]
-        if kind == "deaf":
-            return [pair for pair in every if pair[1] == one]
-        if kind == "mute":
-            return [pair for pair in every if pair[0] == one]
-        self._chance.shuffle(nodes)
-        if kind == "ring":
-            at = {node: place for place, node in enumerate(nodes)}
-            return [(a, b) for a, b in every if abs(at[a] - at[b]) not in (1, len(nodes) - 1)]
-        left = set(nodes[: len(nodes) // 2])
-        apart = [(a, b) for a, b in every if (a in left) != (b in left)]
-        return apart if kind == "halves" else [pair for pair in apart if nodes[0] not in pair]
+        if len(nodes) > 1:
+            kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "ring", "bridge"))
+            self.part(self._hall.links, kind, nodes, self._victim().node, self._profile.partition_ns_max)
 
     def _clog(self) -> None:
         nodes = self._hall.config.nodes
-        if len(nodes) < 2:
-            return
-        self._world.probe("faults.clogged")
-        sender, to = self._chance.sample(nodes, 2)
-        self._hall.links.clog((sender, to), self._chance.randrange(500 * MILLISECOND_NS))
+        if len(nodes) > 1:
+            self.clog(self._hall.links, nodes, 500 * MILLISECOND_NS)
 
     def _hold_back(self) -> None:
         """Whatever the sequencer says is late, and comes all at once."""

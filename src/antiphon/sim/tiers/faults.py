@@ -1,7 +1,6 @@
-"""Faults: what goes wrong around a cluster, and when.
+"""TownFaults: what goes wrong around a cluster, and when.
 
-Everything is planned when a run begins, but whom it strikes is decided at the moment: half of the time it is
-whoever leads. A client manager that sleeps is left by some of its clients, which go on elsewhere; when it
+A client manager that sleeps is left by some of its clients, which go on elsewhere; when it
 wakes, it finds in its queues what they had said to it.
 """
 
@@ -11,65 +10,53 @@ import random
 from collections.abc import Callable, Sequence
 
 from antiphon.sim.clients.process import ClientProcess
-from antiphon.sim.cluster.links import Pair
+from antiphon.sim.faults import FaultTable
 from antiphon.sim.tiers.misreading import Misreading
 from antiphon.sim.tiers.profile import ClusterProfile
 from antiphon.sim.tiers.runner import ManagerRunner, TierRunner, Town
 from antiphon.sim.world import MILLISECOND_NS
 
 
-class Faults:
-    """Plans the faults of a run and carries them out."""
+class TownFaults(FaultTable):
+    """What goes wrong around a cluster."""
 
     def __init__(self, town: Town, profile: ClusterProfile, clients: Sequence[ClientProcess]) -> None:
+        super().__init__(town.world, town.world.random("faults"), profile.safety_ns)
         self._town = town
         self._profile = profile
         self._clients = clients
-        self._world = town.world
-        self._chance: random.Random = town.world.random("faults")
         self._misreading = Misreading(town, profile)
         # Of those who sleep, how many have a clock that stands still meanwhile: their machine is paused.
         self._freezes: random.Random = town.world.random("freezes")
         self._frozen_share = self._freezes.choice((0.0, 0.0, 0.5, 1.0))
         if profile.is_made:
             self._frozen_share = 0.0
-        self._is_over = False
 
     def plan(self) -> None:
         """Lay out what will happen until the safety phase ends."""
-        profile = self._profile
-        for times, fault in (
-            (profile.crashes, lambda: self._manager().crash()),
-            (profile.power_cuts, self._cut_power_soon),
-            (profile.blackouts, self._black_out),
-            (profile.door_crashes, self._crash_door),
-            (profile.sleeps, self._sleep),
-            (profile.door_sleeps, self._let_door_sleep),
-            (profile.missed_failovers, self._miss_failover),
-            (profile.missed_ends, self._miss_end),
-            (profile.partitions, self._part),
-            (profile.clogs, self._clog),
-            (profile.breaks, self._break),
-            (profile.client_crashes, lambda: self._chance.choice(self._clients).crash()),
-            (profile.moves, lambda: self._chance.choice(self._clients).move()),
-        ):
-            for _ in range(times):
-                self._plan(fault)
+        self.plan_rows(
+            self._profile,
+            {
+                "crashes": lambda: self._manager().crash(),
+                "power_cuts": self._cut_power_soon,
+                "blackouts": self._black_out,
+                "door_crashes": self._crash_door,
+                "sleeps": self._sleep,
+                "door_sleeps": self._let_door_sleep,
+                "missed_failovers": self._miss_failover,
+                "missed_ends": self._miss_end,
+                "partitions": self._part,
+                "clogs": self._clog,
+                "breaks": self._break,
+                "client_crashes": lambda: self._chance.choice(self._clients).crash(),
+                "moves": lambda: self._chance.choice(self._clients).move(),
+            },
+        )
         self._misreading.plan()
-
-    def _plan(self, fault: Callable[[], None]) -> None:
-        self._after(self._chance.randrange(self._profile.safety_ns), fault)
-
-    def _after(self, delay_ns: int, fault: Callable[[], None]) -> None:
-        def strike() -> None:
-            if not self._is_over:
-                fault()
-
-        self._world.after(delay_ns, strike)
 
     def end(self) -> None:
         """Nothing fails any more, and whoever is down comes back."""
-        self._is_over = True
+        super().end()
         self._misreading.end()
         self._town.links.heal()
         for runner in self._town.runners.values():
@@ -112,7 +99,7 @@ class Faults:
         door.sleep(duration, is_frozen=self._is_frozen())
         for client in self._clients:
             if client.is_at(door.node_id) and self._chance.random() < self._profile.leave_probability:
-                self._after(self._chance.randrange(duration), self._leave(client))
+                self.after(self._chance.randrange(duration), self._leave(client))
 
     def _miss_failover(self) -> None:
         """A primary goes, and a client manager hears of the next one when that has given out a lot."""
@@ -133,7 +120,7 @@ class Faults:
         silence_ns = self._profile.settings["silence_ms"] * MILLISECOND_NS
         door.sleep(self._chance.randrange(2 * silence_ns, 3 * silence_ns), is_frozen=True)
         pairs = [(one.node_id, door.node_id) for one in self._town.managers.values()]
-        self._after(silence_ns // 2, lambda: self._town.links.cut(pairs, silence_ns))
+        self.after(silence_ns // 2, lambda: self._town.links.cut(pairs, silence_ns))
 
     def _leave(self, client: ClientProcess) -> Callable[[], None]:
         life = client.life
@@ -154,29 +141,9 @@ class Faults:
     # The network.
 
     def _part(self) -> None:
-        nodes = list(self._town.runners)
         kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "pair"))
-        pairs = self._pairs(kind, nodes)
-        duration = self._chance.randrange(20 * MILLISECOND_NS, self._profile.partition_ns_max)
-        self._world.probe(f"faults.partition_{kind}")
-        self._world.note("world", f"partition {kind} for {duration // MILLISECOND_NS} ms: {pairs}")
-        self._town.links.cut(pairs, duration)
-
-    def _pairs(self, kind: str, nodes: list[int]) -> list[Pair]:
-        every = [(a, b) for a in nodes for b in nodes if a != b]
-        one = self._anybody().node_id
-        if kind == "one":
-            return [pair for pair in every if one in pair]
-        if kind == "deaf":
-            return [pair for pair in every if pair[1] == one]
-        if kind == "mute":
-            return [pair for pair in every if pair[0] == one]
-        if kind == "pair":
-            other = self._chance.choice([node for node in nodes if node != one])
-            return [(one, other), (other, one)]
-        self._chance.shuffle(nodes)
-        left = set(nodes[: len(nodes) // 2])
-        return [(a, b) for a, b in every if (a in left) != (b in left)]
+        nodes, one = list(self._town.runners), self._anybody().node_id
+        self.part(self._town.links, kind, nodes, one, self._profile.partition_ns_max)
 
     def _anybody(self) -> TierRunner:
         if self._chance.random() < 0.5:
@@ -184,9 +151,7 @@ class Faults:
         return self._chance.choice(list(self._town.runners.values()))
 
     def _clog(self) -> None:
-        self._world.probe("faults.clogged")
-        sender, to = self._chance.sample(list(self._town.runners), 2)
-        self._town.links.clog((sender, to), self._chance.randrange(400 * MILLISECOND_NS))
+        self.clog(self._town.links, list(self._town.runners), 400 * MILLISECOND_NS)
 
     # Clients.
 

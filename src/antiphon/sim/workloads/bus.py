@@ -21,7 +21,7 @@ from antiphon.sim.checkers.group import Copies, Liveness, cluster_checkers
 from antiphon.sim.checkers.watch import NodeFacts
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.cluster.disks import JournalDisk, NodeDisk, RecordDisk
-from antiphon.sim.cluster.faults import Faults
+from antiphon.sim.cluster.faults import BusFaults
 from antiphon.sim.cluster.profile import PROFILES, SHAPE_OF_NODES, BusProfile, draw
 from antiphon.sim.cluster.runner import BusRunner, Hall
 from antiphon.sim.trace import Trace
@@ -64,7 +64,7 @@ class BusRun(WorkloadRun[BusProfile]):
         self.runners = self.hall.runners
         for node in self.config.nodes:
             self.runners[node] = self._runner(node)
-        self.faults = Faults(self.hall, self.profile)
+        self.faults = BusFaults(self.hall, self.profile)
         self._submitted = 0
         # Who produces: members, and the nodes that do nothing else.
         self._sources = [

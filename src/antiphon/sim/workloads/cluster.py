@@ -27,7 +27,7 @@ from antiphon.sim.clients.library import LibraryQueueClient
 from antiphon.sim.clients.process import ClientProcess
 from antiphon.sim.clients.queues import RudeProducer, RudeReader, RudeSubscriber
 from antiphon.sim.clients.rude import RudeClient
-from antiphon.sim.tiers.faults import Faults
+from antiphon.sim.tiers.faults import TownFaults
 from antiphon.sim.tiers.profile import PROFILES, ClusterProfile, draw
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.waits import NAME, draw_waits
@@ -61,7 +61,7 @@ class ClusterRun(TownRun[ClusterProfile]):
         if self.profile.is_spread:
             for number, client in enumerate(self.clients):
                 client.address = number
-        self.faults = Faults(self.town, self.profile, self.clients)
+        self.faults = TownFaults(self.town, self.profile, self.clients)
 
     def adjust(self, profile: ClusterProfile) -> None:
         """Nothing; the test of a mistake that was found says here what made its seed special."""

@@ -9,7 +9,7 @@ judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from antiphon.journal.memory_disk import MemoryDisk
@@ -30,6 +30,7 @@ from antiphon.sim.clients.process import ClientHall, ClientProcess
 from antiphon.sim.clients.queues import RudeProducer, RudeReader
 from antiphon.sim.clients.rude import RudeClient
 from antiphon.sim.disk import SimDisk
+from antiphon.sim.faults import FaultTable
 from antiphon.sim.network import Network
 from antiphon.sim.node_runner import NodeRunner
 from antiphon.sim.trace import Trace
@@ -154,22 +155,19 @@ class NodeRun(WorkloadRun[Profile]):
     # What goes wrong.
 
     def _plan_faults(self) -> None:
-        profile = self.profile
-        for times, fault in (
-            (profile.crashes, self.node.crash),
-            (profile.stops, self.node.stop),
-            (profile.power_cuts, self._cut_power_soon),
-            (profile.pauses, self._pause),
-            (profile.breaks, self._break),
-            (profile.client_crashes, self._crash_client),
-            (profile.moves, self._move_client),
-            (profile.clock_jumps, self._clock.jump),
-        ):
-            for _ in range(times):
-                self._plan(fault)
-
-    def _plan(self, fault: Callable[[], None]) -> None:
-        self.world.after(self._chance.randrange(self.profile.safety_ns), fault)
+        FaultTable(self.world, self._chance, self.profile.safety_ns).plan_rows(
+            self.profile,
+            {
+                "crashes": self.node.crash,
+                "stops": self.node.stop,
+                "power_cuts": self._cut_power_soon,
+                "pauses": self._pause,
+                "breaks": self._break,
+                "client_crashes": lambda: self._chance.choice(self._clients).crash(),
+                "moves": lambda: self._chance.choice(self._clients).move(),
+                "clock_jumps": self._clock.jump,
+            },
+        )
 
     def _cut_power_soon(self) -> None:
         self.node.disk.cut_after = self._chance.randrange(30)
@@ -183,12 +181,6 @@ class NodeRun(WorkloadRun[Profile]):
         if connected:
             self.world.probe("network.connection_broken")
             self._chance.choice(connected).break_off()
-
-    def _crash_client(self) -> None:
-        self._chance.choice(self._clients).crash()
-
-    def _move_client(self) -> None:
-        self._chance.choice(self._clients).move()
 
     # Act two.
 

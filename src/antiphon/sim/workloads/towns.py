@@ -19,7 +19,7 @@ from antiphon.sim.checkers.watch import Checker, NodeFacts, Watch
 from antiphon.sim.clients.process import ClientHall, ClientProcess
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import ClientPort, Network
-from antiphon.sim.tiers.faults import Faults
+from antiphon.sim.tiers.faults import TownFaults
 from antiphon.sim.tiers.profile import ClusterProfile
 from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Quarter, Town
 from antiphon.sim.trace import Trace
@@ -35,7 +35,7 @@ class TownRun(WorkloadRun[TownProfile]):
     liveness_ns = 20 * SECOND_NS
     town: Town
     clients: Sequence[ClientProcess]
-    faults: Faults
+    faults: TownFaults
 
     def __init__(self, seed: int, trace: Trace, without: Sequence[str]) -> None:
         super().__init__(seed, trace, without)
@@ -72,7 +72,9 @@ class TownRun(WorkloadRun[TownProfile]):
             for runner in self.town.runners.values():
                 runner.clock.make_unsteady()
         clocks = [runner.clock for runner in self.town.managers.values()]
+        of_doors = [runner.clock for runner in self.town.doors.values()]
         self._clock_steps = ClockSteps(self.world, clocks)
+        self._door_clock_steps = ClockSteps(self.world, of_doors, "clock steps of doors")
         network = Network(self.world)
         network.habits = profile.network
         self._hall = ClientHall(self.world, network, watch, self._port)
@@ -91,6 +93,7 @@ class TownRun(WorkloadRun[TownProfile]):
 
     def _begin(self) -> None:
         self._clock_steps.plan(self.profile.safety_ns, always=self.profile.are_clocks_set)
+        self._door_clock_steps.plan(self.profile.safety_ns)
         for runner in self.town.runners.values():
             runner.start()
         for client in self.clients:

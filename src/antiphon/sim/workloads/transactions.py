@@ -1,7 +1,8 @@
 """The transactions workload: a bank over several channels, whose clients and nodes die at every step.
 
 Accounts are queues, each in one of two or three channels; money is messages. Depositors pay in, stagers bring
-money in versions, traders move it between accounts in transactions.
+money in versions, traders move it between accounts in transactions, and in half of the runs a collector has
+an account alone now and then and consumes it.
 Before the first act everybody arrives.
 Act one, safety: nodes of both tiers crash and sleep, at random and at the steps of transactions; the network
 between them loses, repeats, delays and parts; clients die, lose connections, and move.
@@ -23,10 +24,10 @@ from antiphon.sim.checkers.order import Checkpoints, Order
 from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.watch import Checker
-from antiphon.sim.clients.bank import Branch, Depositor, Stager
+from antiphon.sim.clients.bank import Branch, Collector, Depositor, Stager
 from antiphon.sim.clients.rude import RudeClient
 from antiphon.sim.clients.trader import Trader
-from antiphon.sim.tiers.faults import Faults
+from antiphon.sim.tiers.faults import TownFaults
 from antiphon.sim.tiers.runner import Quarter
 from antiphon.sim.tiers.strikes import StepWatch, Strikes
 from antiphon.sim.tiers.transaction_profile import PROFILES, TransactionProfile, draw
@@ -58,7 +59,7 @@ class TransactionRun(TownRun[TransactionProfile]):
         self._strikes = Strikes(self.world, self.profile.strikes, self.profile.strike_probability)
         self._build(self._quarters(), self._watch)
         self.clients = self._tellers()
-        self.faults = Faults(self.town, self.profile, self.clients)
+        self.faults = TownFaults(self.town, self.profile, self.clients)
         self._strikes.town, self._strikes.clients = self.town, self.clients
 
     def _quarters(self) -> list[Quarter]:
@@ -106,6 +107,9 @@ class TransactionRun(TownRun[TransactionProfile]):
             counters += self._chance.sample(others, min(len(others), self._chance.randint(0, 2)))
             is_rude = self._chance.random() >= profile.library_share
             clients.append(Trader(f"trader{number}", branch, counters, is_rude=is_rude))
+        chance = self.world.random("collectors")
+        if not self.profile.is_made and chance.random() < 0.5:
+            Collector(rude("collector"), branch, chance.randrange(len(accounts)))
         return clients
 
     def figures(self) -> dict[str, int]:
@@ -127,6 +131,10 @@ class TransactionRun(TownRun[TransactionProfile]):
         tellers.look_probability = tellers.drop_probability = 0.0
         tellers.is_closing = True
         self._strikes.end()
+        for client in self.clients:
+            for session in client.sessions if isinstance(client, RudeClient) else ():
+                if isinstance(session, Collector):
+                    session.end_for_good()
         super()._heal()
 
     def _judge(self) -> None:
@@ -139,4 +147,5 @@ class TransactionRun(TownRun[TransactionProfile]):
         words += [f"transaction {key} is in doubt" for key in transactions.prepared]
         words += [f"queue {id} has locks" for id in transactions.locks]
         words += [f"transaction {one[:2]} is not finished" for one in transactions.unfinished()]
+        words += [f"{name} holds something" for name in state.holds.rows]
         return words

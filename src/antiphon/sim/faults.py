@@ -1,0 +1,85 @@
+"""FaultTable: what goes wrong in a run, row by row: a name, how often, and the act.
+
+The name is that of a field of the run's profile, which says how often. Everything is planned when a run
+begins, but whom it strikes is decided at the moment: half of the time whoever leads, because that is where
+most can be broken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from antiphon.sim.cluster.links import Links, Pair
+from antiphon.sim.world import MILLISECOND_NS, World
+
+Act = Callable[[], None]
+
+
+class FaultTable:
+    """Plans the faults of a run; the kinds of table know whom to strike."""
+
+    def __init__(self, world: World, chance: random.Random, safety_ns: int) -> None:
+        self._world = world
+        self._chance = chance
+        self._safety_ns = safety_ns
+        self._is_over = False
+
+    def plan_rows(self, profile: object, acts: Mapping[str, Act]) -> None:
+        """Plan each act as often as the profile says under its name."""
+        for name, act in acts.items():
+            for _ in range(getattr(profile, name)):
+                self.plan_one(act)
+
+    def plan_one(self, act: Act) -> None:
+        """Let this happen once, at some time before the safety phase ends."""
+        self.after(self._chance.randrange(self._safety_ns), act)
+
+    def after(self, delay_ns: int, act: Act) -> None:
+        """Let this happen after a while, unless nothing fails any more by then."""
+
+        def strike() -> None:
+            if not self._is_over:
+                act()
+
+        self._world.after(delay_ns, strike)
+
+    def end(self) -> None:
+        """Nothing fails any more."""
+        self._is_over = True
+
+    # The network between nodes.
+
+    def part(self, links: Links[Any], kind: str, nodes: list[int], one: int, longest_ns: int) -> None:
+        """Cut nodes off from each other for a while."""
+        self._world.probe(f"faults.partition_{kind}")
+        pairs = self._pairs(kind, nodes, one)
+        duration = self._chance.randrange(20 * MILLISECOND_NS, longest_ns)
+        self._world.note("world", f"partition {kind} for {duration // MILLISECOND_NS} ms: {pairs}")
+        links.cut(pairs, duration)
+
+    def _pairs(self, kind: str, nodes: list[int], one: int) -> list[Pair]:
+        every = [(a, b) for a in nodes for b in nodes if a != b]
+        if kind == "one":
+            return [pair for pair in every if one in pair]
+        if kind == "deaf":
+            return [pair for pair in every if pair[1] == one]
+        if kind == "mute":
+            return [pair for pair in every if pair[0] == one]
+        if kind == "pair":
+            other = self._chance.choice([node for node in nodes if node != one])
+            return [(one, other), (other, one)]
+        self._chance.shuffle(nodes)
+        if kind == "ring":
+            at = {node: place for place, node in enumerate(nodes)}
+            return [(a, b) for a, b in every if abs(at[a] - at[b]) not in (1, len(nodes) - 1)]
+        left = set(nodes[: len(nodes) // 2])
+        apart = [(a, b) for a, b in every if (a in left) != (b in left)]
+        return apart if kind == "halves" else [pair for pair in apart if nodes[0] not in pair]
+
+    def clog(self, links: Links[Any], nodes: Sequence[int], longest_ns: int) -> None:
+        """Whatever one node says to another waits for a while."""
+        self._world.probe("faults.clogged")
+        sender, to = self._chance.sample(nodes, 2)
+        links.clog((sender, to), self._chance.randrange(longest_ns))
