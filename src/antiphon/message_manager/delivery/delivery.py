@@ -37,24 +37,21 @@ from antiphon.bus.messages import (
     SESSION_DETACHED,
     ConsumerEnded,
     Credits,
-    Deliver,
     DeliverAck,
     Drained,
-    Piece,
     Register,
     Registered,
     SessionDetachedHeard,
-    Taker,
-    Target,
     Unregister,
     Unregistered,
 )
-from antiphon.errors import ConsumerClosed, ProtocolError, SessionClosed, SubscriptionInUse
+from antiphon.errors import ConsumerClosed, SessionClosed, SubscriptionInUse
 from antiphon.message_manager.delivery.absences import Absences
 from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
+from antiphon.message_manager.delivery.repeats import Repeats
 from antiphon.message_manager.delivery.rounds import Round
-from antiphon.message_manager.delivery.streams import Rows, Sent, Stream, Streams
+from antiphon.message_manager.delivery.streams import Stream, Streams
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state.destinations.directory import Directory
@@ -75,8 +72,6 @@ _NO_LOCKS: Final[dict[int, Ranges]] = {}
 
 _GONE_REMEMBERED: Final = 4_096
 """Consumers that were detached and may not be attached again by a word that comes late."""
-
-_WHOLE: Final = 1 << 62
 
 Said = Send | Multicast | Alarm
 
@@ -109,6 +104,7 @@ class Delivery:
         "_locks",
         "_reader",
         "_registration_ns",
+        "_repeats",
         "_returns",
         "_round",
         "_stirred",
@@ -162,6 +158,15 @@ class Delivery:
         self._answers: list[Send] = []
         self._returns: list[SeenReturn] = []
         self._absences = Absences(absence_ns)
+        self._repeats = Repeats(
+            term=term,
+            directory=directory,
+            reader=reader,
+            streams=self._streams,
+            consumers=self._consumers,
+            dispatchers=self._dispatchers,
+            stir=self._stir,
+        )
 
     # -- looking ---------------------------------------------------------------
 
@@ -545,7 +550,9 @@ class Delivery:
         returns, self._returns = self._returns, []
         if self.awaited and self.serves_at_ns is not None and now_ns >= self.serves_at_ns:
             self.awaited = {}
-        bytes_max -= self._repeat(effects, bytes_max)
+        repeated, spent = self._repeats.flush(bytes_max)
+        effects += repeated
+        bytes_max -= spent
         if not self.awaited and self._stirred:
             self._give_out(effects, bytes_max)
         if self._draining and not self.awaited:
@@ -581,103 +588,6 @@ class Delivery:
             if stream is not None and self._streams.is_current(stream):
                 told.append(self._streams.number(stream, Drained(consumer.key.consumer, self._term, through)))
         return told
-
-    # -- saying it again -------------------------------------------------------------
-
-    def _repeat(self, effects: list[Said], bytes_max: int) -> int:
-        """What client managers miss, under the same numbers; how many bytes of bodies that is."""
-        spent = 0
-        for stream in self._streams:
-            while stream.again and spent < bytes_max:
-                number = next(iter(stream.again))
-                del stream.again[number]
-                sent = stream.find(number)
-                if sent is not None:
-                    spent += self._send_again(stream, number, sent, effects)
-        return spent
-
-    def _send_again(self, stream: Stream, number: int, sent: Sent, effects: list[Said]) -> int:
-        if sent.message is not None:
-            effects.append(Send(stream.node, sent.message))
-            return 0
-        takers = [
-            (taker, self._consumers.get(ConsumerKey(stream.node, taker.consumer))) for taker in sent.takers
-        ]
-        here = [(taker, one) for taker, one in takers if one is not None and not one.is_away]
-        sent.takers = tuple([taker for taker, _ in here])
-        read = self._read_again(sent, [consumer for _, consumer in here])
-        if read is None:
-            # It is being mended; whoever misses it will say so again.
-            return 0
-        before, count = sum([rows.body_bytes for rows in sent.rows]), _count_of(sent.rows)
-        pieces, sent.rows = read
-        spent = sum([rows.body_bytes for rows in sent.rows])
-        if _count_of(sent.rows) < count:
-            # They have the last of the numbers: what the client counts on from there is then what we count.
-            left = [(rows.first, rows.count) for rows in sent.rows]
-            sent.takers = tuple(
-                [
-                    taker._replace(first_delivery=consumer.give_fewer(taker.first_delivery, count, left))
-                    for taker, consumer in here
-                ]
-            )
-        if spent < before:
-            self._refund(stream.node, sent.takers, before - spent)
-        target = Target(stream.node, number, sent.takers, stream.run)
-        effects.append(Send(stream.node, Deliver(self._term, sent.destination, (target,), pieces)))
-        return spent
-
-    def _read_again(
-        self, sent: Sent, holders: list[Consumer]
-    ) -> tuple[tuple[Piece, ...], tuple[Rows, ...]] | None:
-        """What all of these still hold of rows that were sent once; None if it cannot be read just now.
-
-        Nothing is left when nobody is. The number must come all the same. What only some of them hold,
-        because a late acknowledgement came for the others, these get anew.
-        """
-        destination = self._directory.get(sent.destination)
-        pieces: list[Piece] = []
-        read: list[Rows] = []
-        for first, count, redelivery_count, _ in sent.rows if destination is not None else ():
-            assert destination is not None, "of a destination that is gone nothing is left"
-            left = self._held_by_all(holders, first, first + count)
-            for start, stop in left.intersection(destination.live):
-                while start < stop:
-                    try:
-                        cut = self._reader.cut(destination, start, stop, _WHOLE)
-                    except ProtocolError:
-                        break
-                    if cut is None:
-                        return None
-                    pieces.append(cut.piece._replace(redelivery_count=redelivery_count))
-                    read.append(Rows(start, cut.stop - start, redelivery_count, cut.body_bytes))
-                    start = cut.stop
-        return tuple(pieces), tuple(read)
-
-    def _held_by_all(self, holders: list[Consumer], start: int, stop: int) -> Ranges:
-        held = [consumer.in_flight.clip(start, stop) for consumer in holders]
-        common = held[0] if held else Ranges()
-        for one in held[1:]:
-            common = common.intersection(one)
-        for consumer, one in zip(holders, held, strict=True):
-            if one != common:
-                dispatcher = self._dispatchers[consumer.source]
-                dispatcher.take_back(consumer, one.difference(common))
-                self._stir(dispatcher)
-        return common
-
-    def _refund(self, node: int, takers: tuple[Taker, ...], size: int) -> None:
-        """These will never get so many bytes of what they were given: they are not to count."""
-        for taker in takers:
-            consumer = self._consumers[ConsumerKey(node, taker.consumer)]
-            consumer.delivered_bytes -= size
-            dispatcher = self._dispatchers[consumer.source]
-            dispatcher.look_at_credit(consumer)
-            self._stir(dispatcher)
-
-
-def _count_of(rows: tuple[Rows, ...]) -> int:
-    return sum([one.count for one in rows])
 
 
 def _is_former(other: Consumer, message: Register) -> bool:
