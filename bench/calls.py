@@ -25,8 +25,8 @@ import compare
 import antiphon
 
 BODY = b"x" * 256
-LONE = 200
-ROUNDS = 5
+LONE = 100
+ROUNDS = 3
 ANSWER_SECONDS = 30.0
 STEP = "node: Node.step"
 
