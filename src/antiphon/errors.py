@@ -26,7 +26,7 @@
     |   +-- RangeUnavailable    it does not exist yet, or its channel does not answer
     |   +-- OtherCluster        the numbers that were given are those of another cluster
     +-- SubscriptionError       a subscription cannot be found, made or removed
-    |   +-- SubscriptionInUse   somebody else consumes it at this moment
+    |   +-- SubscriptionInUse   another consumer has it at this moment
     +-- TransactionRolledBack
     +-- Timeout                 also a TimeoutError
     |   +-- CommitUncertain     whether a transaction was committed is not known yet; ask again

@@ -45,7 +45,6 @@ CODE_FROM_BYTES_CALLS = {"eval", "exec"}
 # Names of before this was looked at. Where two of them meet, one gets another name, and leaves this list.
 TWICE = """
 Answered
-Arrived
 Block
 Browsing
 ChannelStorage

@@ -1,7 +1,7 @@
 """Chance: delays that differ between nodes and are the same in every replay.
 
-Only pacing draws from it, never safety. A generator of our own keeps the bus free of the `random`
-module and its state small enough to look at: splitmix64 (Steele, Lea, Flood 2014).
+Delays draw from it, safety never rests on it. A generator of our own keeps the bus free of the `random`
+module, and its state small enough to print: splitmix64 (Steele, Lea, Flood 2014).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 class Chance:
-    """Numbers that look drawn by lot, from a seed."""
+    """Pseudo-random numbers from a seed."""
 
     __slots__ = ("_state",)
 
@@ -22,7 +22,7 @@ class Chance:
 
     @classmethod
     def of(cls, *parts: bytes) -> Chance:
-        """A source for whoever these bytes name: a run id, a group, a role."""
+        """A source with a seed of these bytes: a run id, a group, a role."""
         digest = blake2b(b"\0".join(parts), digest_size=8).digest()
         return cls(int.from_bytes(digest, "little"))
 
@@ -36,5 +36,4 @@ class Chance:
         return (z ^ z >> 31) % bound
 
     def one_of(self, choices: tuple[int, ...]) -> int:
-        """One of these."""
         return choices[self.below(len(choices))]

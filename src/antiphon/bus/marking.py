@@ -38,7 +38,7 @@ many is not helped by checkpoints."""
 
 
 class Marking:
-    """What a reign has numbered since its last marks."""
+    """The entries and bytes that a reign has numbered since its last marks."""
 
     __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "bytes", "reported")
 

@@ -233,7 +233,7 @@ class BusProducer:
                 if message.mid.pid == self._node:
                     self._on_nack(message)
             case m.Published():
-                # What became of an envelope, only the order tells.
+                # Only the order tells the fate of an envelope.
                 pass
             case _:
                 not_for(Machine.PRODUCER, message)

@@ -27,7 +27,7 @@ from antiphon.bus import messages as said
 from antiphon.errors import ProtocolError
 from antiphon.node import InChannel
 from antiphon.outlet import Outlet
-from antiphon.transport.interface import Arrived, Peer, Transport
+from antiphon.transport.interface import ArrivedFrame, Peer, Transport
 from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
@@ -113,7 +113,7 @@ class BusPort:
     def _encode(self, message: said.BusMessage) -> Sequence[Buffer]:
         return self._encode_parts(message)
 
-    def _deliver(self, arrived: list[Arrived]) -> None:
+    def _deliver(self, arrived: list[ArrivedFrame]) -> None:
         events: list[InChannel] = []
         group, decode = self._header.group, self._decode
         for sender, run_id, frame in arrived:

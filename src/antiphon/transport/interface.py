@@ -28,7 +28,7 @@ from antiphon.wire.primitives import Buffer
 Address: TypeAlias = tuple[str, int]
 
 
-class Arrived(NamedTuple):
+class ArrivedFrame(NamedTuple):
     """A whole frame. The view stays valid; copy a small view that is kept for long."""
 
     sender: int
@@ -36,10 +36,10 @@ class Arrived(NamedTuple):
     frame: bytes | memoryview
 
 
-Deliver: TypeAlias = Callable[[list[Arrived]], None]
+Deliver: TypeAlias = Callable[[list[ArrivedFrame]], None]
 
 
-def drop_all(arrived: list[Arrived]) -> None:
+def drop_all(arrived: list[ArrivedFrame]) -> None:
     """The receiver of a transport that was not given one."""
 
 

@@ -29,7 +29,7 @@ from typing import Final
 from antiphon.bus.chance import Chance
 from antiphon.errors import ProtocolError
 from antiphon.transport import packing as p
-from antiphon.transport.interface import NOBODY, Arrived, Counters, TransportSettings
+from antiphon.transport.interface import NOBODY, ArrivedFrame, Counters, TransportSettings
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.members import Incoming, PeerMember, PeerRun, challenge_for
 from antiphon.transport.packing import Assembler
@@ -170,7 +170,7 @@ class NodeLink:
         self.node = settings.node
         self.counters: dict[int | None, Counters] = {node: Counters() for node in settings.peers}
         self.counters[NOBODY] = Counters()
-        self.arrived: list[Arrived] = []
+        self.arrived: list[ArrivedFrame] = []
         self.outgoing: list[Out] = []
         self.deadline_ns: int | None = None
         self._keys = settings.keys
@@ -413,7 +413,7 @@ class NodeLink:
 
     def _arrive(self, run: PeerRun, frames: Sequence[bytes | memoryview]) -> None:
         sender, run_id = run.sender, run.run_id
-        arrived = [Arrived(sender, run_id, frame) for frame in frames]
+        arrived = [ArrivedFrame(sender, run_id, frame) for frame in frames]
         if run.is_proven:
             self.counters[sender].frames += len(arrived)
             self.arrived += arrived

@@ -18,7 +18,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from antiphon.transport.interface import Arrived
+from antiphon.transport.interface import ArrivedFrame
 from antiphon.transport.packing import NONCE_BYTES, Assembler
 from antiphon.transport.repair import MS, Gaps, Lack
 from antiphon.transport.replay import ReplayWindow
@@ -59,7 +59,7 @@ class PeerRun:
         self.assembler = assembler
         self.streams: dict[int, Incoming] = {}
         self.is_proven = False
-        self.held: list[Arrived] = []
+        self.held: list[ArrivedFrame] = []
         self.held_bytes = 0
         self.heard_ns = 0
         self.met_beside: PeerRun | None = None

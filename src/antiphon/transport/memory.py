@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from antiphon import clock
 from antiphon.errors import NodeError
 from antiphon.transport.faults import FaultLayer
-from antiphon.transport.interface import NOBODY, Arrived, Counters, Deliver, TransportSettings, drop_all
+from antiphon.transport.interface import NOBODY, ArrivedFrame, Counters, Deliver, TransportSettings, drop_all
 from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
 
@@ -42,7 +42,7 @@ class MemoryTransport:
         self._network = network
         self._faults = faults
         self._loop = asyncio.get_running_loop()
-        self._arrived: list[Arrived] = []
+        self._arrived: list[ArrivedFrame] = []
         self._arrived_bytes = 0
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -98,14 +98,14 @@ class MemoryTransport:
 
     def _take(self, sender: int, run_id: bytes, frame: bytes) -> None:
         if self._faults is None:
-            self._arrive(Arrived(sender, run_id, frame))
+            self._arrive(ArrivedFrame(sender, run_id, frame))
             return
         # Held back together with the sender's run id.
         for data in self._faults.arrive(clock.now_ns(), sender, run_id + frame):
-            self._arrive(Arrived(sender, data[:16], data[16:]))
+            self._arrive(ArrivedFrame(sender, data[:16], data[16:]))
         self._arm_timer()
 
-    def _arrive(self, arrived: Arrived) -> None:
+    def _arrive(self, arrived: ArrivedFrame) -> None:
         counters = self._counters[arrived.sender]
         if self._arrived_bytes > self.settings.queue_bytes_max:
             counters.dropped += 1
@@ -135,5 +135,5 @@ class MemoryTransport:
         self._timer = None
         assert self._faults is not None
         for sender, data in self._faults.due(clock.now_ns()):
-            self._arrive(Arrived(sender, data[:16], data[16:]))
+            self._arrive(ArrivedFrame(sender, data[:16], data[16:]))
         self._arm_timer()

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from antiphon.transport.interface import Arrived, Peer, TransportSettings
+from antiphon.transport.interface import ArrivedFrame, Peer, TransportSettings
 from antiphon.transport.tcp import TcpTransport
 from antiphon.transport.udp import UdpTransport
 from antiphon.wire.lanes import Lane
@@ -38,7 +38,7 @@ async def member(told: dict[str, Any]) -> None:
     heard: dict[int, set[bytes]] = {other: set() for other in others}
     news = asyncio.Event()
 
-    def deliver(arrived: list[Arrived]) -> None:
+    def deliver(arrived: list[ArrivedFrame]) -> None:
         for one in arrived:
             if one.frame == b"hello":
                 greeted.add(one.sender)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.transport.faults import FaultLayer, FaultRules
-from antiphon.transport.interface import Arrived, Peer, Transport, TransportSettings
+from antiphon.transport.interface import ArrivedFrame, Peer, Transport, TransportSettings
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.memory import MemoryNetwork, MemoryTransport
 from antiphon.transport.tcp import TcpTransport
@@ -67,14 +67,14 @@ class Hall:
         self.settings = {one.node: one for one in settings_for(kind, members, **others)}
         self.members: dict[int, Transport] = {}
         self.layers = {node: FaultLayer(node) for node in self.settings}
-        self.heard: dict[int, list[Arrived]] = {node: [] for node in self.settings}
+        self.heard: dict[int, list[ArrivedFrame]] = {node: [] for node in self.settings}
         self.calls: dict[int, list[int]] = {node: [] for node in self.settings}
         """How many frames each call brought."""
         self._network = MemoryNetwork()
         self._news = asyncio.Event()
 
     async def start(self, node: int, **options: Any) -> Transport:
-        def deliver(arrived: list[Arrived]) -> None:
+        def deliver(arrived: list[ArrivedFrame]) -> None:
             # Views are kept for long here.
             self.heard[node] += [one._replace(frame=bytes(one.frame)) for one in arrived]
             self.calls[node].append(len(arrived))

@@ -17,7 +17,7 @@ from antiphon.cluster.topology import LANES, Role
 from antiphon.ids import Mid
 from antiphon.node import InChannel
 from antiphon.runtime.bus_port import BusPort, CarryOut
-from antiphon.transport.interface import Arrived, Peer, Transport, TransportSettings
+from antiphon.transport.interface import ArrivedFrame, Peer, Transport, TransportSettings
 from antiphon.transport.memory import MemoryNetwork, MemoryTransport
 from antiphon.wire.lanes import Lane
 from antiphon.wire.primitives import Buffer
@@ -62,7 +62,7 @@ class Desk:
         self.carry_out: CarryOut = self.port.carry_out
 
     def arrive(self, *frames: bytes, sender: int = 2, run_id: bytes = OTHER_RUN) -> None:
-        self.transport.deliver([Arrived(sender, run_id, memoryview(frame)) for frame in frames])
+        self.transport.deliver([ArrivedFrame(sender, run_id, memoryview(frame)) for frame in frames])
 
 
 def said_by(sender: int, message: m.BusMessage, *, group: str = "a", run_id: bytes = OTHER_RUN) -> bytes:

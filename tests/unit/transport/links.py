@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from antiphon.transport.interface import Arrived, Peer, TransportSettings
+from antiphon.transport.interface import ArrivedFrame, Peer, TransportSettings
 from antiphon.transport.keys import GroupKeys
 from antiphon.transport.link import NodeLink
 from antiphon.transport.sealing import LANE, UNICAST
@@ -46,7 +46,7 @@ class Network:
         self.is_repairing = is_repairing
         self.log: list[str] = []
         self.links: dict[int, NodeLink] = {}
-        self.frames: dict[int, list[Arrived]] = {}
+        self.frames: dict[int, list[ArrivedFrame]] = {}
         self.carried: list[tuple[int, int, bytes]] = []
         """(sender, destination, datagram) of everything that was sent."""
         self.loses: Callable[[int, int, bytes], bool] = lambda sender, receiver, datagram: False
