@@ -22,7 +22,7 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from antiphon.bus import effects as bus
@@ -74,6 +74,22 @@ NodeEffect = (
 )
 
 
+class Observer:
+    """Watches the message managers of a node at work. The simulator has observers, production has none."""
+
+    def before_apply(self, channel: str, entry: said.Entry, payload: memoryview | None) -> None:
+        """A message manager is about to apply an entry."""
+
+    def applied(self, channel: str, entry: said.Entry) -> None:
+        """The entry is in the state."""
+
+    def emitted(self, channel: str, effects: Sequence[ManagerEffect]) -> None:
+        """A message manager has emitted all effects that it had, for now."""
+
+    def installed(self, channel: str, n: int) -> None:
+        """A message manager took over the state after number n from another node."""
+
+
 class Node:
     """One node: a client manager, and the roles of every channel it takes part in."""
 
@@ -97,6 +113,7 @@ class Node:
         self._inquiries = Inquiries(node_id, members, self.channels, self._is_silent)
         # The simulator sets this, so that every message passes through the codec on its way.
         self.loopback: Callable[[said.BusMessage], said.BusMessage] | None = None
+        self.observer: Observer | None = None
         self.client_manager = client_manager
         self._for_client_manager: list[door.Event] = []
         self._effects: list[NodeEffect] = []
@@ -243,7 +260,10 @@ class Node:
         if parts.manager_heard:
             parts.manager_heard = False
             assert parts.manager is not None, "nobody heard anything"
-            for change in parts.manager.flush(self._now_ns, self._wall_ms):
+            changes = parts.manager.flush(self._now_ns, self._wall_ms)
+            if self.observer is not None:
+                self.observer.emitted(parts.name, changes)
+            for change in changes:
                 self._perform_of_manager(parts, change)
 
     def _run_listener(self, parts: ChannelParts) -> None:
@@ -290,7 +310,12 @@ class Node:
             return
         if type(effect) is bus.Apply:
             entry, payload, location = effect
+            observer = self.observer
+            if observer is not None:
+                observer.before_apply(parts.name, entry, payload)
             parts.kept.apply(self._now_ns, self._wall_ms, entry, payload, location)
+            if observer is not None:
+                observer.applied(parts.name, entry)
             parts.manager_heard = True
             if entry.kind == _CLAIM:
                 self._look_at_claim(parts, entry.mid.pe)
@@ -353,6 +378,8 @@ class Node:
             case bus.InstallState(n=n):
                 term_served = replica.term if replica.is_serving else 0
                 manager.install_state(self._now_ns, n, term_served)
+                if self.observer is not None:
+                    self.observer.installed(parts.name, n)
                 parts.manager_heard = True
             case bus.DropState():
                 manager.drop_state()

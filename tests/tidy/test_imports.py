@@ -92,6 +92,19 @@ IMPURE_MODULES = {
 IMPURE_CALLS = {"hash", "id", "open", "input", "print"}
 
 
+# The runtime carries out effects and decides nothing: of the machines it knows what they speak, how messages
+# are encoded, who the members are, and the keeper, whose work it does. Everything else comes with a node.
+RUNTIME_KNOWS = {
+    "antiphon.bus.effects",
+    "antiphon.bus.codec",
+    "antiphon.bus.group",
+    "antiphon.bus.keeper",
+    "antiphon.bus.messages",
+    "antiphon.client_manager.effects",
+}
+MACHINES = ("antiphon.bus", "antiphon.client_manager", "antiphon.message_manager")
+
+
 def part_of(name: str) -> str:
     """The part a dotted name belongs to: antiphon.wire.frames -> wire, antiphon.batch_arrow -> batch."""
     words = name.split(".")
@@ -151,6 +164,14 @@ def impurities(module: Module) -> Iterator[str]:
                 yield f"{module.path}:{looped.lineno}: the order of a set differs between processes; sort it"
 
 
+def machines_known(module: Module) -> Iterator[str]:
+    """What the runtime imports of the machines and has no need of."""
+    for line, target in module.imports():
+        known = any(target == one or target.startswith(f"{one}.") for one in RUNTIME_KNOWS)
+        if target.startswith(MACHINES) and not known:
+            yield f"{module.path}:{line}: the runtime carries out effects, and imports {target}"
+
+
 def is_a_set(node: ast.expr) -> bool:
     match node:
         case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
@@ -175,6 +196,28 @@ def test_imports_point_one_way() -> None:
 
 def test_pure_modules_touch_no_clock_no_chance_and_no_world() -> None:
     assert_none([c for module in modules("src") if is_pure(module) for c in impurities(module)])
+
+
+def test_the_runtime_knows_of_the_machines_what_a_driver_needs() -> None:
+    runtime = [module for module in modules("src") if part_of(module.name) == "runtime"]
+    assert runtime
+    assert_none([complaint for module in runtime for complaint in machines_known(module)])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_known"),
+    [
+        ("from antiphon.bus import effects as bus", True),
+        ("from antiphon.bus.keeper import Keeper", True),
+        ("from antiphon.bus.replica import Replica", False),
+        ("from antiphon.bus import producer", False),
+        ("from antiphon.message_manager import manager", False),
+        ("from antiphon.client_manager.settings import ClientManagerSettings", False),
+    ],
+)
+def test_an_import_that_the_runtime_has_no_need_of_is_seen(text: str, is_known: bool) -> None:
+    module = Module.parse("src/antiphon/runtime/storage.py", text)
+    assert (not list(machines_known(module))) is is_known
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ storage.py       the twin of runtime/storage.py: a keeper whose syncs and files 
 network.py       the twin of runtime/network.py: connections that cut bytes anywhere
 node_runner.py   the twin of runtime/node_runner.py: drives one node, life after life
 faults.py        what goes wrong in a run: a name, how often, and the act
+observing.py     what the checkers see of a message manager
 image.py         what the records on a disk say, read independently of the node
 cluster/         a group of nodes at the level of the bus, the network between them and their disks
 clients/         clients that publish and consume: of the client library, and rude ones that speak frames

@@ -14,11 +14,9 @@ from typing import Any, TypeVar
 from antiphon.bus import codec
 from antiphon.bus.effects import Event, Received
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import BusMessage, Data, Entry, Presence, ProducerOpen
+from antiphon.bus.messages import BusMessage, Data, Presence, ProducerOpen
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.journal.format import Settings as JournalSettings
-from antiphon.journal.ports import Location
-from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state import outcomes
 from antiphon.message_manager.state.channel_state import ChannelState
@@ -28,6 +26,7 @@ from antiphon.sim.disk import SimDisk
 from antiphon.sim.image import Image
 from antiphon.sim.lives import Lives
 from antiphon.sim.network import ClientPort
+from antiphon.sim.observing import ManagerObserver
 from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, World
@@ -241,28 +240,7 @@ class NodeRunner(Lives):
 
         started.node.loopback = carry_or_not
         started.replica.loopback = carry_or_lose
-        apply = started.manager.apply
-
-        def watched_apply(
-            now_ns: int, wall_ms: int, entry: Entry, payload: memoryview | None, location: Location | None
-        ) -> None:
-            if world.trace.is_on:
-                world.note(self.name, f"applies {summary(entry)}")
-            watch.on_applied(node_id, entry, payload)
-            apply(now_ns, wall_ms, entry, payload, location)
-            watch.on_folded(node_id, entry, started.manager.state)
-
-        flush = started.manager.flush
-
-        def watched_flush(now_ns: int, wall_ms: int) -> list[Effect]:
-            effects = flush(now_ns, wall_ms)
-            for effect in effects:
-                if isinstance(effect, Propose):
-                    watch.on_proposed(node_id, now_ns, wall_ms, effect.command)
-            return effects
-
-        started.manager.apply = watched_apply  # type: ignore[method-assign]
-        started.manager.flush = watched_flush  # type: ignore[method-assign]
+        started.node.observer = ManagerObserver(self, watch, started.manager)
 
     def _is_in_trouble(self, message: Data | ProducerOpen) -> bool:
         """Does what a producer sends get lost on the way, or come late, behind what was sent later?

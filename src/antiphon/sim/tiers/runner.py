@@ -19,14 +19,13 @@ from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Event, Received
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import BusMessage, Entry
+from antiphon.bus.messages import BusMessage
 from antiphon.bus.sequencer import State
 from antiphon.cluster.topology import LANES, Role
 from antiphon.errors import Unreadable
 from antiphon.journal.format import LOST_AND_FOUND
 from antiphon.journal.journal import Journal
-from antiphon.journal.ports import Buffer, Location
-from antiphon.message_manager.effects import Propose
+from antiphon.journal.ports import Buffer
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
@@ -38,6 +37,7 @@ from antiphon.sim.image import Image
 from antiphon.sim.lives import Lives
 from antiphon.sim.network import ClientPort
 from antiphon.sim.node_runner import NodeHabits
+from antiphon.sim.observing import ManagerObserver
 from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.tiers.misreading import Misreads
 from antiphon.sim.trace import summary
@@ -490,7 +490,10 @@ class ManagerRunner(TierRunner):
         self.quarter.watch.on_started(self.node_id, Image(), applied)
         started.replica.loopback = self._carry
         if self.has_messages:
-            self._observe(started.manager)
+            manager, watch = started.manager, self.quarter.watch
+            manager.read_state = self._read_opened
+            say = partial(self._say, self.quarter.channel)
+            started.node.observer = ManagerObserver(self, watch, manager, say)
         life = self.life
         self._storage = ChannelStorage(
             world,
@@ -508,44 +511,11 @@ class ManagerRunner(TierRunner):
         self._started = started
         self._live(started.node, identity)
 
-    def _observe(self, manager: MessageManager) -> None:
-        """Let the checkers see what the message manager takes, and what it says at the moment it says it."""
-        node, watch, world = self.node_id, self.quarter.watch, self.world
-        channel = self.quarter.channel
-        apply, flush, install = manager.apply, manager.flush, manager.install_state
-        open_state = manager.open_state
-
-        def watched_apply(
-            now_ns: int, wall_ms: int, entry: Entry, payload: memoryview | None, location: Location | None
-        ) -> None:
-            if world.trace.is_on:
-                world.note(self.name, f"applies {summary(entry)}")
-            watch.on_applied(node, entry, payload)
-            apply(now_ns, wall_ms, entry, payload, location)
-            watch.on_folded(node, entry, manager.state)
-
-        def watched_flush(now_ns: int, wall_ms: int) -> Any:
-            effects = flush(now_ns, wall_ms)
-            for effect in effects:
-                if isinstance(effect, bus.Send | bus.Multicast):
-                    self._say(channel, effect.message)
-                elif isinstance(effect, Propose):
-                    watch.on_proposed(node, now_ns, wall_ms, effect.command)
-            watch.on_flushed(node)
-            return effects
-
-        def watched_open(data: Buffer) -> tuple[bytes, tuple[Location, ...]]:
-            return (b"", ()) if self.town.misreads is Misreads.ALL else open_state(data)
-
-        def watched_install(now_ns: int, n: int, term_served: int = 0) -> None:
-            world.probe("node.took_over_a_checkpoint")
-            install(now_ns, n, term_served)
-            watch.on_restored(node, n)
-
-        manager.apply = watched_apply  # type: ignore[method-assign]
-        manager.flush = watched_flush  # type: ignore[method-assign]
-        manager.install_state = watched_install  # type: ignore[method-assign]
-        manager.open_state = watched_open  # type: ignore[method-assign]
+    def _read_opened(self, data: Buffer) -> ChannelState:
+        """The state of another node, as the software of this moment can."""
+        if self.town.misreads is Misreads.ALL:
+            raise Unreadable("the software cannot read it")
+        return ChannelState.restore(data)
 
     def _end(self, why: str) -> None:
         super()._end(why)
