@@ -68,7 +68,6 @@ Stored
 Streams
 Subscription
 Ticked
-Uncommitted
 Wish
 """
 # Two faces of one thing: the blocking client's, and the asynchronous one's.

@@ -243,8 +243,8 @@ class ClientLink:
         now_ns = clock.now_ns()
         try:
             for kind, payload in line.buffer.feed(data):
-                if kind == CONFIRM and (publication := self.core.settle_lone(payload)) is not None:
-                    cast(Pending, publication).settle(publication.outcomes or [])
+                if kind == CONFIRM and (settled := self.core.settle_lone(payload)) is not None:
+                    settled.settle(settled.outcomes)
                     continue
                 for event in self.core.receive(now_ns, decode_server_frame(kind, payload)):
                     self._dispatch(event)

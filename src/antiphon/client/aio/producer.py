@@ -12,11 +12,12 @@ from antiphon.batch.layout import PRIORITY_DEFAULT
 from antiphon.client.aio.block import Block, Duration, Once, seconds
 from antiphon.client.aio.resending import send_under_id
 from antiphon.client.aio.scope import SessionScope
-from antiphon.client.aio.sending import Sending, SendLane, check_plain
+from antiphon.client.aio.sending import Outcome, Sending, SendLane, check_plain
 from antiphon.client.aio.transacting import TransactedLane
+from antiphon.client.core.outcomes import STORED
 from antiphon.client.core.publication import Row
 from antiphon.client.core.receipts import Receipt, Receipts
-from antiphon.errors import InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
+from antiphon.errors import AntiphonError, InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
 from antiphon.names import parse_destination
 from antiphon.values import PropertyValue
 
@@ -74,10 +75,7 @@ class Producer(Block):
             isinstance(body, bytes)
             and not properties
             and priority == PRIORITY_DEFAULT
-            and key is None
-            and correlation_id is None
-            and reply_to is None
-            and type is None
+            and key is correlation_id is reply_to is type is None
             and persistent
         ):
             row = Row(body, properties, priority, key, correlation_id, reply_to, type, persistent)
@@ -100,13 +98,16 @@ class Producer(Block):
                 lane.link, lane.target, row or Row(body), message_id, _timeout_s(timeout)
             )
         sends = lane.gather(TIMEOUT_DEFAULT_S if timeout is None else _timeout_s(timeout))
-        ticket: asyncio.Future[Receipt] = lane.link.loop.create_future()
+        ticket: asyncio.Future[Outcome] = lane.link.loop.create_future()
         if row is None:
             assert isinstance(body, bytes), "only bytes are plain"
             sends.add_plain(body, ticket)
         else:
             sends.add(row, ticket)
-        return await ticket
+        outcome = await ticket
+        if isinstance(outcome, AntiphonError) or outcome[0].code not in STORED:
+            raise lane.failure(sends, ticket, outcome)
+        return Receipt(lane.core.session, lane.channel, outcome[0].number, outcome[0].sequence)
 
     @property
     def is_blocked(self) -> bool:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from antiphon import clock
 from antiphon.batch import BODY_BYTES_MAX, Batch, BatchBuilder
@@ -20,12 +20,10 @@ from antiphon.client.core.publication import (
     HEAD_BYTES,
     ROW_BYTES,
     Bodies,
-    Chunk,
-    Gathering,
     Publication,
     Row,
 )
-from antiphon.client.core.receipts import Receipt, Receipts
+from antiphon.client.core.receipts import Receipts
 from antiphon.client.core.session import SessionCore
 from antiphon.errors import (
     AntiphonError,
@@ -73,8 +71,10 @@ class SendLane:
         return sends
 
     def _may_grow(self, sends: Sends) -> bool:
-        if sends.is_full or not sends.is_submitted:
-            return not sends.is_full
+        if sends.is_full:
+            return False
+        if not sends.is_submitted:
+            return True
         # It waits for room. What is added to it must not come before what waits behind it.
         age_ns = clock.now_ns() - sends.opened_ns
         is_last = self.core.outbox(self.channel).last_waiting is sends
@@ -90,7 +90,7 @@ class SendLane:
             sends.lose(self.link.lost())
         elif self.core.error is not None:
             sends.lose(self.core.error)
-        elif sends.tickets:
+        elif sends.count:
             self.submit(sends)
         else:
             # The only message for it was refused when it was looked at.
@@ -102,6 +102,14 @@ class SendLane:
         sends = self._sends
         gathered = sends.size if sends is not None and not sends.is_submitted else 0
         return not self.core.outbox(self.channel).has_room(gathered + 1)
+
+    def failure(self, sends: Sends, ticket: asyncio.Future[Outcome], outcome: Outcome) -> AntiphonError:
+        """Why one message was not stored, or may not have been."""
+        if not isinstance(outcome, AntiphonError):
+            return publish_error(outcome[0], self.core.session, self.channel)
+        if isinstance(outcome, PublishUncertain):
+            self.uncertain([sends], sends.timeout_s).explain(outcome, sends.tickets.index(ticket))
+        return outcome
 
     def uncertain(self, publications: Sequence[Publication], timeout_s: float) -> Uncertain:
         """The means to send these again."""
@@ -117,14 +125,29 @@ class SendLane:
         self.core.submit(self.channel, publication)
 
 
-class Sends(Gathering):
-    """Sends that travel together; each has a future of its own, whose result is its receipt."""
+Outcome: TypeAlias = list[ConfirmItem] | AntiphonError
+"""What became of messages that share a ticket: their outcomes, or why these will never be known."""
+
+
+class Sends(Publication):
+    """Messages that travel together, and the futures of those who wait for them: one for all of them, or one
+    for each. The result of a future is never an exception: nobody may be left to look at it."""
 
     __slots__ = ("_lane", "is_submitted", "opened_ns", "timeout_s")
 
-    def __init__(self, lane: SendLane, timeout_s: float) -> None:
+    def __init__(
+        self,
+        lane: SendLane,
+        timeout_s: float,
+        bodies: Bodies | None = None,
+        size: int = 0,
+        ticket: asyncio.Future[Outcome] | None = None,
+    ) -> None:
         self.opened_ns = clock.now_ns()
         super().__init__(
+            bodies,
+            HEAD_BYTES + size,
+            ticket,
             destination=lane.destination,
             settings_version=lane.settings_version,
             timestamp_ms=time.time_ns() // 1_000_000,
@@ -134,91 +157,36 @@ class Sends(Gathering):
         self.is_submitted = False
         self._lane = lane
 
+    @property
+    def outcome(self) -> asyncio.Future[Outcome]:
+        """The one future of all its messages."""
+        outcome: asyncio.Future[Outcome] = self.tickets[0]
+        return outcome
+
     def settle(self, outcomes: list[ConfirmItem]) -> None:
-        """Give every sender its receipt, or its error."""
+        """Tell everybody what became of their messages."""
         if self.listeners:
             self.tell()
-        session, channel = self._lane.core.session, self._lane.channel
-        if len(self.tickets) == 1 and len(outcomes) == 1 and outcomes[0].code in STORED:
-            (lone,) = cast("list[asyncio.Future[Receipt]]", self.tickets)
-            if not lone.done():
-                lone.set_result(Receipt(session, channel, self.first_number, outcomes[0].sequence))
+        tickets: list[asyncio.Future[Outcome]] = self.tickets
+        if len(tickets) == 1:
+            if not tickets[0].done():
+                tickets[0].set_result(outcomes)
             return
-        for item in outcomes:
-            place = item.number - self.first_number
-            tickets = cast("list[asyncio.Future[Receipt]]", self.tickets)
-            numbers = range(item.number, item.number + item.count)
-            for number, ticket in zip(numbers, islice(tickets, place, place + item.count), strict=True):
-                if ticket.done():
-                    continue
-                if item.code in STORED:
-                    sequence = item.sequence + number - item.number
-                    ticket.set_result(Receipt(session, channel, number, sequence))
-                else:
-                    ticket.set_exception(
-                        publish_error(item._replace(number=number, count=1), session, channel)
-                    )
+        for first, count, code, sequence, text in outcomes:
+            place = first - self.first_number
+            for past, ticket in enumerate(islice(tickets, place, place + count)):
+                if not ticket.done():
+                    ticket.set_result([ConfirmItem(first + past, 1, code, sequence + past, text)])
 
     def lose(self, error: AntiphonError) -> None:
-        """The outcome will not be known in time: tell every sender whether its message had left."""
+        """The outcome will not be known in time: tell everybody whether their messages had left."""
         self.tell()
         session, channel = self._lane.core.session, self._lane.channel
-        uncertain = self._lane.uncertain([self], self.timeout_s)
-        for place, ticket in enumerate(cast("list[asyncio.Future[Receipt]]", self.tickets)):
+        count = self.count if len(self.tickets) == 1 else 1
+        for place, ticket in enumerate(self.tickets):
             if not ticket.done():
                 number = self.first_number + place if self.has_left else 0
-                lost = lost_error(error, session, channel, number, 1)
-                if isinstance(lost, PublishUncertain):
-                    uncertain.explain(lost, place)
-                ticket.set_exception(lost)
-
-    def expire(self) -> None:
-        self.lose(self._lane.too_late(self, self.timeout_s))
-
-
-Fate: TypeAlias = list[ConfirmItem] | AntiphonError
-"""What became of a chunk: its outcomes, or why they will never be known."""
-
-
-class ManySends(Chunk):
-    """A part of a `send_many`. Its one future is never an error: nobody may be left to look at it."""
-
-    __slots__ = ("_lane", "timeout_s")
-
-    def __init__(
-        self,
-        lane: SendLane,
-        bodies: Bodies,
-        size: int,
-        timeout_s: float,
-    ) -> None:
-        fate: asyncio.Future[Fate] = lane.link.loop.create_future()
-        super().__init__(
-            bodies,
-            HEAD_BYTES + size,
-            fate,
-            destination=lane.destination,
-            settings_version=lane.settings_version,
-            timestamp_ms=time.time_ns() // 1_000_000,
-            deadline_ns=clock.now_ns() + int(timeout_s * 1e9),
-        )
-        self.timeout_s = timeout_s
-        self._lane = lane
-
-    @property
-    def fate(self) -> asyncio.Future[Fate]:
-        return cast("asyncio.Future[Fate]", self.ticket)
-
-    def settle(self, outcomes: list[ConfirmItem]) -> None:
-        self.tell()
-        if not self.fate.done():
-            self.fate.set_result(sorted(outcomes))
-
-    def lose(self, error: AntiphonError) -> None:
-        self.tell()
-        if not self.fate.done():
-            core, channel = self._lane.core, self._lane.channel
-            self.fate.set_result(lost_error(error, core.session, channel, self.first_number, self.count))
+                ticket.set_result(lost_error(error, session, channel, number, count))
 
     def expire(self) -> None:
         self.lose(self._lane.too_late(self, self.timeout_s))
@@ -251,8 +219,8 @@ class Sending:
         self._timeout_s = timeout_s
         # Several chunks fit the window, so that one is on its way while another is written.
         self._chunk_bytes = min(GATHERED_BYTES_MAX, max(1, lane.core.window_bytes // 4))
-        self._chunks: deque[ManySends] = deque()
-        self._uncertain: list[ManySends] = []
+        self._chunks: deque[Sends] = deque()
+        self._uncertain: list[Sends] = []
         self._pending: list[Any] = []
         self._pending_bytes = 0
 
@@ -366,7 +334,7 @@ class Sending:
         lane = self._lane
         lane.link.check()
         lane.core.check()
-        chunk = ManySends(lane, *part, self._timeout_s)
+        chunk = Sends(lane, self._timeout_s, *part, lane.link.loop.create_future())
         self._chunks.append(chunk)
         lane.link.core.watch(chunk, int(self._timeout_s * 1e9))
         lane.submit(chunk)
@@ -381,28 +349,28 @@ class Sending:
         """Wait until all chunks have left, or something went wrong."""
         self._harvest()
         while self._chunks and not self._chunks[-1].has_left and self.failure is None:
-            await self._chunks[0].fate
+            await self._chunks[0].outcome
             self._harvest()
 
     async def _drain(self) -> None:
         """Wait for the fate of everything that was submitted."""
         while self._chunks:
-            await self._chunks[0].fate
+            await self._chunks[0].outcome
             self._harvest()
 
     def _harvest(self) -> None:
-        while self._chunks and self._chunks[0].fate.done():
+        while self._chunks and self._chunks[0].outcome.done():
             chunk = self._chunks.popleft()
-            self._note(chunk, chunk.fate.result())
+            self._note(chunk, chunk.outcome.result())
 
-    def _note(self, chunk: ManySends, fate: Fate) -> None:
-        if isinstance(fate, AntiphonError):
-            if isinstance(fate, PublishUncertain) and (self.failure is None or self._uncertain):
+    def _note(self, chunk: Sends, outcome: Outcome) -> None:
+        if isinstance(outcome, AntiphonError):
+            if isinstance(outcome, PublishUncertain) and (self.failure is None or self._uncertain):
                 self._uncertain.append(chunk)
-                self._lane.uncertain(self._uncertain, self._timeout_s).explain(fate)
-            self._fail(fate)
+                self._lane.uncertain(self._uncertain, self._timeout_s).explain(outcome)
+            self._fail(outcome)
             return
-        for item in fate:
+        for item in sorted(outcome):
             if item.code not in STORED:
                 self._fail(publish_error(item, self._lane.core.session, self._lane.channel))
             elif self.failure is None:
@@ -422,8 +390,8 @@ class Sending:
         """What has not left is not to leave."""
         self._pending.clear()
         for chunk in self._chunks:
-            if not chunk.has_left and not chunk.fate.done():
-                chunk.fate.set_result([])
+            if not chunk.has_left and not chunk.outcome.done():
+                chunk.outcome.set_result([])
 
 
 def _taken(iterator: Iterator[Any], rows: int) -> list[Any]:

@@ -17,7 +17,7 @@ from antiphon.client.aio.link import ClientLink
 from antiphon.client.aio.sending import Part as SomeBodies
 from antiphon.client.aio.sending import Sending, SendLane, Sends
 from antiphon.client.core.outcomes import STORED, publish_error
-from antiphon.client.core.publication import HEAD_BYTES, ROW_BYTES, Bodies, Chunk, Departure, Publication, Row
+from antiphon.client.core.publication import HEAD_BYTES, ROW_BYTES, Bodies, Departure, Row
 from antiphon.client.core.receipts import Receipt, Receipts
 from antiphon.client.core.session import SessionCore
 from antiphon.client.core.transaction import PartCore, RowNumbers, TransactedPart
@@ -41,16 +41,6 @@ PACK_BYTES = 64 * 1024
 
 PACK_SECONDS = 0.01
 """After this time what a thread has gathered leaves, however little it is."""
-
-
-class Unwatched:
-    """The ticket of a message that nobody waits for."""
-
-    def done(self) -> bool:
-        return False
-
-
-_UNWATCHED = Unwatched()
 
 
 class Pack:
@@ -120,12 +110,12 @@ class TransactedLane(SendLane):
     def join(self, body: bytes) -> Receipt | None:
         """Add a plain body to what was gathered in this turn of the loop; None if it is not that simple."""
         sends = self._sends
-        if type(sends) is not TransactedSends or sends.is_submitted or sends.is_full or self._queue:
+        if type(sends) is not UncommittedSends or sends.is_submitted or sends.is_full or self._queue:
             return None
         part, size = sends.part, sends.size
         if part.is_over or self.transactions.is_ending or size >= sends.room or not part.has_room(1, size):
             return None
-        sends.add_plain(body, _UNWATCHED)
+        sends.add_plain(body)
         part.rows += 1
         return Receipt(self.core.session, self.channel, sends.first_row + sends.count - 1, None)
 
@@ -142,10 +132,10 @@ class TransactedLane(SendLane):
             raise
         try:
             if row is not None:
-                sends.add(row, _UNWATCHED)
+                sends.add(row)
             else:
                 assert body is not None, "a message is a body or a row"
-                sends.add_plain(body, _UNWATCHED)
+                sends.add_plain(body)
         except BaseException:
             part.rows -= 1
             raise
@@ -157,12 +147,12 @@ class TransactedLane(SendLane):
         part = self.transactions.part(self.channel)
         return await UncommittedSending(self, part, self.transactions, timeout_s).send(bodies)
 
-    def _gathering(self, part: TransactedPart) -> TransactedSends:
+    def _gathering(self, part: TransactedPart) -> UncommittedSends:
         sends = self._sends
-        if isinstance(sends, TransactedSends) and sends.part is part and self._may_grow(sends):
+        if isinstance(sends, UncommittedSends) and sends.part is part and self._may_grow(sends):
             return sends
         self.submit_gathered()
-        sends = self._sends = TransactedSends(self, part, self.transactions)
+        sends = self._sends = UncommittedSends(self, part, self.transactions)
         self.link.at_tick(self.submit_gathered)
         return sends
 
@@ -198,7 +188,7 @@ class TransactedLane(SendLane):
         if not bodies or pack.part.is_over:
             return
         self.submit_gathered()  # what was sent before comes before
-        chunk = UncommittedChunk(self, pack.part, self.transactions, bodies, size, pack.first_row)
+        chunk = UncommittedSends(self, pack.part, self.transactions, bodies, size, pack.first_row)
         error = self.link.error or self.core.error
         if error is not None:
             chunk.lose(error)
@@ -265,20 +255,36 @@ class PartOwner(Protocol):
         """Raise if nothing can come of the part any more."""
 
 
-class Uncommitted(Publication):
+class UncommittedSends(Sends):
     """Messages that their part counts when they leave; its owner hears what became of them."""
 
-    __slots__ = ()
+    __slots__ = ("_owner", "_rows", "first_row", "part", "room")
 
-    part: PartCore
-    first_row: int
-    _owner: PartOwner
+    def __init__(
+        self,
+        lane: SendLane,
+        part: PartCore,
+        owner: PartOwner,
+        bodies: Bodies | None = None,
+        size: int = 0,
+        first_row: int | None = None,
+    ) -> None:
+        super().__init__(lane, FOREVER_S, bodies, size)
+        self.part = part
+        self._owner = owner
+        # Those that gather take as many numbers as they may need, and give back the rest.
+        self._rows = ROWS_MAX if bodies is None else self.count
+        self.first_row = owner.rows.take(part.channel, self._rows) if first_row is None else first_row
+        # As it was when they began to gather; what others send in the same turn is left out of account.
+        self.room = lane.core.outbox(lane.channel).room if bodies is None else 0
 
     @property
     def is_wanted(self) -> bool:
         return not self.part.is_over
 
     def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
+        if self._rows > self.count:
+            self._owner.rows.give_back(self.part.channel, self.first_row, self._rows, self.count)
         batch = self.build(session, self.first_row)
         if batch is None:
             return None
@@ -293,52 +299,6 @@ class Uncommitted(Publication):
         self._owner.lost(self.part, error)
 
 
-class TransactedSends(Uncommitted, Sends):
-    """Messages of one transaction that travel together."""
-
-    __slots__ = ("_owner", "first_row", "part", "room")
-
-    def __init__(self, lane: SendLane, part: PartCore, owner: PartOwner) -> None:
-        super().__init__(lane, FOREVER_S)
-        # As it was when they began to gather; what others send in the same turn is left out of account.
-        self.room = lane.core.outbox(lane.channel).room
-        self.part = part
-        self._owner = owner
-        self.first_row = owner.rows.take(part.channel, ROWS_MAX)
-
-    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
-        self._owner.rows.give_back(self.part.channel, self.first_row, ROWS_MAX, self.count)
-        return super().leave(session, generation, number, confirmed_through)
-
-
-class UncommittedChunk(Uncommitted, Chunk):
-    """Some messages of a `send_many` in a transaction, or of what is staged."""
-
-    __slots__ = ("_owner", "first_row", "part")
-
-    def __init__(
-        self,
-        lane: SendLane,
-        part: PartCore,
-        owner: PartOwner,
-        bodies: Bodies,
-        size: int,
-        first_row: int | None = None,
-    ) -> None:
-        super().__init__(
-            bodies,
-            HEAD_BYTES + size,
-            _UNWATCHED,
-            destination=lane.destination,
-            settings_version=lane.settings_version,
-            timestamp_ms=lane.link.wall_ms(),
-            deadline_ns=0,
-        )
-        self.part = part
-        self._owner = owner
-        self.first_row = owner.rows.take(part.channel, self.count) if first_row is None else first_row
-
-
 class UncommittedSending(Sending):
     """A `send_many` that is done when everything has left. If it fails, nothing of it may be committed."""
 
@@ -346,7 +306,7 @@ class UncommittedSending(Sending):
         super().__init__(lane, timeout_s)
         self._part = part
         self._owner = owner
-        self._last: UncommittedChunk | None = None
+        self._last: UncommittedSends | None = None
 
     async def send(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> Receipts:
         try:
@@ -369,7 +329,7 @@ class UncommittedSending(Sending):
         lane.link.check()
         lane.core.check()
         self._owner.check(self._part)
-        chunk = self._last = UncommittedChunk(lane, self._part, self._owner, *part)
+        chunk = self._last = UncommittedSends(lane, self._part, self._owner, *part)
         try:
             self._part.add(chunk.count, chunk.size)
         except AntiphonError as error:

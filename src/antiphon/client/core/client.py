@@ -450,7 +450,7 @@ class ClientCore:
                 return self._on_answer(now_ns, frame)
         return []
 
-    def settle_lone(self, payload: Buffer) -> Publication | None:
+    def settle_lone(self, payload: Buffer) -> Any:
         """Take a Confirm if it says what became of one publication, which was the next to be told of: then
         that one has its outcomes. Of any other nothing is taken; it is for `receive`."""
         lone = read_lone_confirm(payload)

@@ -1,4 +1,4 @@
-"""Gathering: messages on their way to one destination, until they leave as a batch.
+"""Publication: messages on their way to one destination, until they leave as a batch.
 
 A batch is built when it leaves, because only then the number of its first message is known.
 A publication nobody waits for any more does not leave: whoever was told that it never
@@ -9,8 +9,8 @@ many; cancelling a send therefore says nothing about its fate.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon.batch import BODY_BYTES_MAX, ROWS_MAX, Batch, BatchBuilder
 from antiphon.batch.bodies import Sendable
@@ -31,7 +31,7 @@ HEAD_BYTES = 192
 """What stands around a batch in a command, about."""
 
 
-Bodies: TypeAlias = Sequence[bytes] | BatchBuilder | Batch
+Bodies: TypeAlias = list[bytes] | BatchBuilder | Batch
 """What travels together: plain bodies, messages of any kind, or columns that lack only their numbers."""
 
 
@@ -78,10 +78,18 @@ class Departure(NamedTuple):
 
 
 class Publication:
-    """Messages that leave as one command. Its two kinds differ in who waits for them."""
+    """Messages that leave as one command: one ticket stands for all of them, or each has its own.
+
+    Bodies that are bytes without anything else are only listed; the first other message that is added brings
+    a builder.
+    """
 
     __slots__ = (
+        "_columns",
+        "_is_built",
+        "_plain",
         "command",
+        "count",
         "deadline_ns",
         "destination",
         "first_number",
@@ -89,16 +97,39 @@ class Publication:
         "listeners",
         "outcomes",
         "settings_version",
+        "size",
+        "tickets",
         "timestamp_ms",
     )
 
     def __init__(
-        self, *, destination: int, settings_version: int, timestamp_ms: int, deadline_ns: int
+        self,
+        bodies: Bodies | None = None,
+        size: int = HEAD_BYTES,
+        ticket: SendTicket | None = None,
+        *,
+        destination: int,
+        settings_version: int,
+        timestamp_ms: int,
+        deadline_ns: int,
     ) -> None:
         self.destination = destination
         self.settings_version = settings_version
         self.timestamp_ms = timestamp_ms
         self.deadline_ns = deadline_ns
+        self._plain: list[bytes] = []
+        self._columns: BatchBuilder | Batch | None = None
+        self.count = 0
+        self.size = size
+        """About how many bytes it takes."""
+        self.tickets: list[Any] = [] if ticket is None else [ticket]
+        if bodies is None:
+            pass  # they are added one by one
+        elif isinstance(bodies, list):
+            self._plain, self.count = bodies, len(bodies)
+        else:
+            self._columns, self.count = bodies, bodies.count
+        self._is_built = False
         self.first_number = 0  # until it has left
         self.is_settled = False
         self.outcomes: list[ConfirmItem] | None = None
@@ -112,19 +143,47 @@ class Publication:
         return self.first_number > 0
 
     @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        raise NotImplementedError
-
-    @property
-    def count(self) -> int:
-        """How many messages it has."""
-        raise NotImplementedError
-
-    @property
     def is_wanted(self) -> bool:
         """Does anybody wait for it?"""
-        raise NotImplementedError
+        tickets = self.tickets
+        if len(tickets) == 1:
+            return not tickets[0].done()
+        return any(not ticket.done() for ticket in tickets)
+
+    @property
+    def is_full(self) -> bool:
+        """Must the next message go into another one?"""
+        return self._is_built or self.size >= GATHERED_BYTES_MAX or self.count >= ROWS_MAX
+
+    def add_plain(self, body: bytes, ticket: SendTicket | None = None) -> None:
+        """Add bytes without properties or headers."""
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageTooLarge(
+                f"body of {len(body):,} bytes is larger than the {BODY_BYTES_MAX:,} allowed"
+            )
+        if self._columns is not None:
+            self.add(Row(body), ticket)
+            return
+        self._plain.append(body)
+        self.size += len(body) + ROW_BYTES
+        self.count += 1
+        if ticket is not None:
+            self.tickets.append(ticket)
+
+    def add(self, row: Row, ticket: SendTicket | None = None) -> None:
+        """Add any message; if it may not be sent, this raises and nothing has changed."""
+        builder = self._columns
+        if builder is None:
+            builder = BatchBuilder()
+            for body in self._plain:
+                builder.add(body, timestamp_ms=self.timestamp_ms)
+        assert isinstance(builder, BatchBuilder), "columns that are whole take no more messages"
+        row._add_to(builder, self.timestamp_ms)
+        self._columns, self._plain = builder, []
+        self.size = builder.byte_size
+        self.count += 1
+        if ticket is not None:
+            self.tickets.append(ticket)
 
     def tell(self) -> None:
         """Its outcomes are known, or never will be."""
@@ -134,10 +193,26 @@ class Publication:
 
     def build(self, session: int, first_number: int) -> Batch | None:
         """Its batch, now that the first number is known; None when nobody waits for it any more."""
-        raise NotImplementedError
+        columns, plain = self._columns, self._plain
+        self._columns, self._plain = None, []
+        self._is_built = True
+        if not self.is_wanted:
+            return None
+        if columns is None:
+            return Batch.of_bodies(plain, session, first_number, self.timestamp_ms)
+        if isinstance(columns, Batch):
+            return columns.numbered(session, first_number)
+        return columns.build(session, first_number)
 
     def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
         """Its command, now that it leaves under this number; None when nobody waits for it any more."""
+        if self.count == 1 and self._plain:
+            return self._leave_alone(session, generation, number, confirmed_through)
+        return self._leave_together(session, generation, number, confirmed_through)
+
+    def _leave_together(
+        self, session: int, generation: int, number: int, confirmed_through: int
+    ) -> Departure | None:
         batch = self.build(session, number)
         if batch is None:
             return None
@@ -147,79 +222,10 @@ class Publication:
         )  # fmt: skip
         return Departure(buffers, batch.count, PUBLISH_BATCH_OFFSET + batch.byte_size)
 
-
-class Gathering(Publication):
-    """Sends of about the same moment, each with a ticket of its own.
-
-    As long as all are bytes without anything else they are only listed; the first
-    other one brings a builder.
-    """
-
-    __slots__ = ("_builder", "_is_built", "_plain", "_size", "tickets")
-
-    def __init__(
-        self, *, destination: int, settings_version: int, timestamp_ms: int, deadline_ns: int
-    ) -> None:
-        super().__init__(
-            destination=destination,
-            settings_version=settings_version,
-            timestamp_ms=timestamp_ms,
-            deadline_ns=deadline_ns,
-        )
-        self._plain: list[bytes] = []
-        self._builder: BatchBuilder | None = None
-        self._is_built = False
-        self._size = HEAD_BYTES
-        self.tickets: list[SendTicket] = []
-
-    @property
-    def size(self) -> int:
-        return self._size if self._builder is None else self._builder.byte_size
-
-    @property
-    def count(self) -> int:
-        return len(self.tickets)
-
-    @property
-    def is_wanted(self) -> bool:
-        tickets = self.tickets
-        if len(tickets) == 1:
-            return not tickets[0].done()
-        return not all(ticket.done() for ticket in tickets)
-
-    @property
-    def is_full(self) -> bool:
-        """Must the next message go into another one?"""
-        return self._is_built or self.size >= GATHERED_BYTES_MAX or len(self.tickets) >= ROWS_MAX
-
-    def add_plain(self, body: bytes, ticket: SendTicket) -> None:
-        """Add bytes without properties or headers."""
-        if len(body) > BODY_BYTES_MAX:
-            raise MessageTooLarge(
-                f"body of {len(body):,} bytes is larger than the {BODY_BYTES_MAX:,} allowed"
-            )
-        if self._builder is not None:
-            self.add(Row(body), ticket)
-            return
-        self._plain.append(body)
-        self._size += len(body) + ROW_BYTES
-        self.tickets.append(ticket)
-
-    def add(self, row: Row, ticket: SendTicket) -> None:
-        """Add any message; if it may not be sent, this raises and nothing has changed."""
-        builder = self._builder
-        if builder is None:
-            builder = BatchBuilder()
-            for body in self._plain:
-                builder.add(body, timestamp_ms=self.timestamp_ms)
-        row._add_to(builder, self.timestamp_ms)
-        self._builder, self._plain = builder, []
-        self.tickets.append(ticket)
-
-    def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
-        if len(self._plain) != 1:
-            return super().leave(session, generation, number, confirmed_through)
-        # The way of those who send one message at a time.
+    def _leave_alone(
+        self, session: int, generation: int, number: int, confirmed_through: int
+    ) -> Departure | None:
+        """The same for a single body, in one go: the way of those who send one message at a time."""
         (body,), self._plain = self._plain, []
         self._is_built = True
         if not self.is_wanted:
@@ -229,68 +235,6 @@ class Gathering(Publication):
             self.destination, self.settings_version, self.timestamp_ms, body,
         )  # fmt: skip
         return Departure(buffers, 1, sum(map(len, buffers)))
-
-    def build(self, session: int, first_number: int) -> Batch | None:
-        builder, plain = self._builder, self._plain
-        self._builder, self._plain = None, []
-        self._is_built = True
-        if not self.is_wanted:
-            return None
-        if builder is not None:
-            return builder.build(session, first_number)
-        return Batch.of_bodies(plain, session, first_number, self.timestamp_ms)
-
-
-class Chunk(Publication):
-    """A part of a `send_many`: bodies that share one ticket, and their fate until one is refused."""
-
-    __slots__ = ("_bodies", "_columns", "_count", "_size", "ticket")
-
-    def __init__(
-        self,
-        bodies: Bodies,
-        size: int,
-        ticket: SendTicket,
-        *,
-        destination: int,
-        settings_version: int,
-        timestamp_ms: int,
-        deadline_ns: int,
-    ) -> None:
-        super().__init__(
-            destination=destination,
-            settings_version=settings_version,
-            timestamp_ms=timestamp_ms,
-            deadline_ns=deadline_ns,
-        )
-        self._columns = bodies if isinstance(bodies, BatchBuilder | Batch) else None
-        self._bodies: Sequence[bytes] = () if isinstance(bodies, BatchBuilder | Batch) else bodies
-        self._size = size
-        self._count = bodies.count if isinstance(bodies, BatchBuilder | Batch) else len(bodies)
-        self.ticket = ticket
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-    @property
-    def is_wanted(self) -> bool:
-        return not self.ticket.done()
-
-    def build(self, session: int, first_number: int) -> Batch | None:
-        columns, bodies = self._columns, self._bodies
-        self._columns, self._bodies = None, ()
-        if not self.is_wanted:
-            return None
-        if isinstance(columns, Batch):
-            return columns.numbered(session, first_number)
-        if columns is not None:
-            return columns.build(session, first_number)
-        return Batch.of_bodies(bodies, session, first_number, self.timestamp_ms)
 
 
 class Deadlines:

@@ -27,7 +27,7 @@ from antiphon.client.core.events import (
     Welcomed,
 )
 from antiphon.client.core.events import ConsumerEnded as ConsumerClosed
-from antiphon.client.core.publication import Chunk
+from antiphon.client.core.publication import Publication
 from antiphon.client.core.session import SessionCore
 from antiphon.message import Message
 from antiphon.sim.checkers.watch import Begun, PortConsumer
@@ -368,7 +368,7 @@ class LibraryQueueClient(LibraryClient):
     # Publishing.
 
     def on_settled(self, tag: object, outcomes: list[ConfirmItem]) -> None:
-        self._unsettled -= isinstance(tag, Chunk)
+        self._unsettled -= isinstance(tag, Publication)
 
     def _plan_publishing(self) -> None:
         self.later(self._publishing.pause_ns(), self._go_on)
@@ -383,7 +383,7 @@ class LibraryQueueClient(LibraryClient):
         opened = self._opened
         assert opened is not None, "messages without a destination"
         self._unsettled += 1
-        chunk = Chunk(
+        chunk = Publication(
             bodies,
             sum(map(len, bodies)),
             AlwaysAwaited(),

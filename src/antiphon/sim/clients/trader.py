@@ -23,7 +23,7 @@ from functools import partial
 from antiphon.batch import Batch
 from antiphon.client.core.client import NEVER_NS
 from antiphon.client.core.consumer import ConsumerCore
-from antiphon.client.core.publication import HEAD_BYTES, Chunk, Departure
+from antiphon.client.core.publication import HEAD_BYTES, Departure, Publication
 from antiphon.client.core.transaction import RowNumbers, TakenMessages, TransactedPart, TransactionCore
 from antiphon.errors import LocalError, TransactionRolledBack
 from antiphon.sim.checkers.bank import Key, Money, amount_of
@@ -40,7 +40,7 @@ _STORED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
 _UNKNOWN = (OutcomeCode.STALE, OutcomeCode.SESSION_UNKNOWN, OutcomeCode.GAP, OutcomeCode.FORGOTTEN)
 
 
-class TransactedChunk(Chunk):
+class TransactedChunk(Publication):
     """Money that leaves in a transaction."""
 
     __slots__ = ("_first_row", "_left", "money", "part")

@@ -21,7 +21,7 @@ from antiphon.client.core.events import (
     Welcomed,
 )
 from antiphon.client.core.pace import ACK_DELAY_NS
-from antiphon.client.core.publication import Chunk
+from antiphon.client.core.publication import Publication
 from antiphon.client.core.session import RANGES_MAX, Acknowledgement, SessionCore
 from antiphon.errors import AccessDenied, ConsumerClosed, NotConnected, ProtocolError, PublishRefused
 from antiphon.ranges import Ranges
@@ -122,9 +122,15 @@ class Waiting:
         return False
 
 
-def chunk(*bodies: bytes, deadline_ns: int = 0) -> Chunk:
-    return Chunk(
-        bodies, 10, Waiting(), destination=3, settings_version=1, timestamp_ms=0, deadline_ns=deadline_ns
+def chunk(*bodies: bytes, deadline_ns: int = 0) -> Publication:
+    return Publication(
+        list(bodies),
+        10,
+        Waiting(),
+        destination=3,
+        settings_version=1,
+        timestamp_ms=0,
+        deadline_ns=deadline_ns,
     )
 
 

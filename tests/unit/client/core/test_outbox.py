@@ -9,7 +9,7 @@ import pytest
 from antiphon.batch import Batch
 from antiphon.client.core.outbox import ROOM_MAX, CommandOutbox, UnconfirmedCommand
 from antiphon.client.core.pace import LINGER_COMMANDS
-from antiphon.client.core.publication import Chunk
+from antiphon.client.core.publication import Publication
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
@@ -35,9 +35,9 @@ class Waiting:
         return self.is_done
 
 
-def chunk(*bodies: bytes, size: int | None = None, ticket: Waiting | None = None) -> Chunk:
-    return Chunk(
-        bodies,
+def chunk(*bodies: bytes, size: int | None = None, ticket: Waiting | None = None) -> Publication:
+    return Publication(
+        list(bodies),
         sum(map(len, bodies)) if size is None else size,
         ticket or Waiting(),
         destination=3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.batch import BODY_BYTES_MAX
-from antiphon.client.core.publication import GATHERED_BYTES_MAX, Gathering, Row
+from antiphon.client.core.publication import GATHERED_BYTES_MAX, Publication, Row
 from antiphon.errors import InvalidMessage, InvalidName, MessageTooLarge
 
 
@@ -18,11 +18,11 @@ class Waiting:
 
 
 @pytest.fixture
-def gathering() -> Gathering:
-    return Gathering(destination=3, settings_version=1, timestamp_ms=1_700_000_000_000, deadline_ns=0)
+def gathering() -> Publication:
+    return Publication(destination=3, settings_version=1, timestamp_ms=1_700_000_000_000, deadline_ns=0)
 
 
-def test_plain_and_other_messages_keep_their_order(gathering: Gathering) -> None:
+def test_plain_and_other_messages_keep_their_order(gathering: Publication) -> None:
     gathering.add_plain(b"one", Waiting())
     gathering.add(Row("two", {"a": 1}, 7, key="k"), Waiting())
     gathering.add_plain(b"three", Waiting())
@@ -45,7 +45,7 @@ def test_plain_and_other_messages_keep_their_order(gathering: Gathering) -> None
     ],
 )
 def test_a_message_that_may_not_be_sent_changes_nothing(
-    gathering: Gathering, row: Row, error: type[Exception]
+    gathering: Publication, row: Row, error: type[Exception]
 ) -> None:
     gathering.add_plain(b"good", Waiting())
     with pytest.raises(error):
@@ -55,26 +55,26 @@ def test_a_message_that_may_not_be_sent_changes_nothing(
     assert batch.bodies() == [b"good"]
 
 
-def test_a_body_that_is_too_large_is_refused(gathering: Gathering) -> None:
+def test_a_body_that_is_too_large_is_refused(gathering: Publication) -> None:
     with pytest.raises(MessageTooLarge, match="1,048,577"):
         gathering.add_plain(bytes(BODY_BYTES_MAX + 1), Waiting())
     assert gathering.tickets == []
 
 
-def test_it_is_full_when_it_is_large_or_has_left(gathering: Gathering) -> None:
+def test_it_is_full_when_it_is_large_or_has_left(gathering: Publication) -> None:
     gathering.add_plain(b"x", Waiting())
     assert not gathering.is_full
     gathering.add_plain(bytes(GATHERED_BYTES_MAX), Waiting())
     assert gathering.is_full
 
 
-def test_what_has_been_built_takes_nothing_more(gathering: Gathering) -> None:
+def test_what_has_been_built_takes_nothing_more(gathering: Publication) -> None:
     gathering.add_plain(b"x", Waiting())
     gathering.build(9, 1)
     assert gathering.is_full
 
 
-def test_it_leaves_while_one_still_waits_and_not_after(gathering: Gathering) -> None:
+def test_it_leaves_while_one_still_waits_and_not_after(gathering: Publication) -> None:
     first, second = Waiting(), Waiting()
     gathering.add_plain(b"a", first)
     gathering.add_plain(b"b", second)
@@ -82,7 +82,7 @@ def test_it_leaves_while_one_still_waits_and_not_after(gathering: Gathering) -> 
     batch = gathering.build(9, 1)
     assert batch is not None and batch.bodies() == [b"a", b"b"]
 
-    other = Gathering(destination=3, settings_version=1, timestamp_ms=0, deadline_ns=0)
+    other = Publication(destination=3, settings_version=1, timestamp_ms=0, deadline_ns=0)
     other.add_plain(b"a", first)
     assert other.build(9, 1) is None
     assert other.is_full

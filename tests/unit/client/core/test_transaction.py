@@ -12,7 +12,7 @@ from antiphon.client.core.client import ClientCore
 from antiphon.client.core.consumer import ConsumerCore
 from antiphon.client.core.events import Answered, Refused
 from antiphon.client.core.outbox import CommandOutbox
-from antiphon.client.core.publication import Chunk, Departure
+from antiphon.client.core.publication import Departure, Publication
 from antiphon.client.core.session import SessionCore
 from antiphon.client.core.transaction import (
     PartCore,
@@ -51,7 +51,7 @@ from tests.unit.client.core.test_outbox import Waiting, sent
 from tests.unit.client.core.test_resume import known_session
 
 
-class Stored(Chunk):
+class Stored(Publication):
     """Messages of a part, as a face sends them."""
 
     __slots__ = ("part", "row")
@@ -59,7 +59,7 @@ class Stored(Chunk):
     def __init__(self, part: PartCore, row: int, *bodies: bytes) -> None:
         size = sum(map(len, bodies))
         super().__init__(
-            bodies, size, Waiting(), destination=3, settings_version=1, timestamp_ms=0, deadline_ns=0
+            list(bodies), size, Waiting(), destination=3, settings_version=1, timestamp_ms=0, deadline_ns=0
         )
         self.part = part
         self.row = row
