@@ -22,13 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-import pytest
-
 import antiphon
 from antiphon.cluster.config_file import read
 from antiphon.cluster.topology import ClusterSpec
 from antiphon.errors import AntiphonError
-from tests.processes import ANTIPHON, ROOT
+from tests.processes import ANTIPHON, ROOT, mount_small, unmount
 
 READY_SECONDS: Final = 120.0
 END_SECONDS: Final = 60.0
@@ -350,13 +348,7 @@ class ClusterProcess:
         aside = folder.with_name(folder.name + ".aside")
         folder.rename(aside)
         folder.mkdir(mode=0o700)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "antiphon-test", str(folder)]
-        try:
-            mounted = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        except OSError as error:
-            pytest.skip(f"NOT TESTED, a full disk: there is no mount here ({error})")
-        if mounted.returncode:
-            pytest.skip(f"NOT TESTED, a full disk: a small tmpfs needs root ({mounted.stderr.strip()})")
+        mount_small(folder, mib)
         self._mounted.append(folder)
         folder.chmod(0o700)
         shutil.copytree(aside, folder, dirs_exist_ok=True)
@@ -403,7 +395,7 @@ class ClusterProcess:
             life.wait_end()
             self._forget(name)
         for folder in self._mounted:
-            subprocess.run(["umount", str(folder)], check=True, timeout=30)
+            unmount(folder)
         self._mounted.clear()
         if not self.is_kept:
             # Pytest keeps the folders of several runs, and these are large.

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 # Generous: on a busy machine everybody waits for the processor.
 READY_SECONDS = 120.0
 STOP_SECONDS = 60.0
@@ -97,3 +99,18 @@ class Server:
             self.kill()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def mount_small(place: Path, mib: int) -> None:
+    """Put an empty file system of this size at an empty folder; where that is not allowed, skip the test."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "antiphon-test", str(place)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except OSError as error:
+        pytest.skip(f"NOT TESTED, a full disk: there is no mount here ({error})")
+    if mounted.returncode:
+        pytest.skip(f"NOT TESTED, a full disk: a small tmpfs needs root ({mounted.stderr.strip()})")
+
+
+def unmount(place: Path) -> None:
+    subprocess.run(["umount", str(place)], check=True, timeout=30)

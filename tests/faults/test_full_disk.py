@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 import antiphon
 from antiphon.errors import NoSpace
 from antiphon.runtime.disk import RESERVE, RESERVE_BYTES, FileDisk
-from tests.processes import Server
+from tests.processes import Server, mount_small, unmount
 
 QUEUE = "queue:flood"
 SIZE_MIB = 170
@@ -30,17 +29,11 @@ BODY_BYTES = 64 * 1024
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "antiphon-test", str(place)]
-    try:
-        mounted = subprocess.run(mounting, capture_output=True, text=True, timeout=30)
-    except OSError as error:
-        pytest.skip(f"NOT TESTED, a full disk: there is no mount here ({error})")
-    if mounted.returncode:
-        pytest.skip(f"NOT TESTED, a full disk: a small tmpfs needs root ({mounted.stderr.strip()})")
+    mount_small(place, SIZE_MIB)
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True, timeout=30)
+        unmount(place)
 
 
 def body(number: int) -> bytes:

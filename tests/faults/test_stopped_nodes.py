@@ -58,13 +58,85 @@ def broken(one: Worker, other: Worker) -> list[int]:
     return numbers
 
 
+class Contest:
+    """Two consumers at two client managers, and a producer that sends to their queue."""
+
+    def __init__(self, cluster: ClusterProcess) -> None:
+        self.cluster = cluster
+        self.one, self.other = Worker(), Worker()
+        self.numbers: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def accepted(self) -> set[int]:
+        return self.one.accepted.keys() | self.other.accepted.keys()
+
+    async def begin(self, consumers: list[antiphon.Consumer], producer: antiphon.Producer) -> None:
+        workers = zip((self.one, self.other), consumers, strict=True)
+        self._tasks = [asyncio.create_task(worker.work(consumer)) for worker, consumer in workers]
+        self._sending = asyncio.create_task(self._send(producer))
+
+    async def _send(self, producer: antiphon.Producer) -> None:
+        for number in range(MESSAGES):
+            self.numbers.append((await producer.send(b"%d" % number)).sequence)
+
+    async def until_all_is_done(self) -> None:
+        """Until everything is sent and acknowledged, as long as something happens."""
+        done = (0, 0)
+        while done != (MESSAGES, MESSAGES):
+            async with asyncio.timeout(STANDSTILL_SECONDS):
+                done = await self._further(done)
+        await self._sending
+
+    async def _further(self, before: tuple[int, int]) -> tuple[int, int]:
+        """How many are sent and acknowledged, once that is more than before."""
+        while True:
+            count = len(self.numbers), len(self.accepted)
+            if count != before:
+                return count
+            if self._sending.done():
+                self._sending.result()
+            assert not any(task.done() for task in self._tasks), [one for one in self._tasks if one.done()]
+            await asyncio.wait(self._tasks, timeout=0.1)
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def judge(self, since: float, what_happened: str) -> None:
+        one, other = self.one, self.other
+        twice = one.accepted.keys() & other.accepted.keys()
+        wrong = {*broken(one, other), *broken(other, one), *twice}
+        history = "\n".join(
+            f"{sequence}: one: {one.told(sequence, since)}; the other: {other.told(sequence, since)}"
+            for sequence in sorted(wrong)
+        )
+        assert not wrong, (
+            f"{what_happened}; worked on twice against the rules, or with two acknowledgements:\n{history}\n"
+            f"{self.cluster.log()}"
+        )
+        assert self.accepted == set(self.numbers)
+
+
+async def stop_for_a_while(cluster: ClusterProcess, victim: str, primary: str, seconds: float) -> None:
+    cluster.pause(victim)
+    if victim != primary:
+        # A primary that is stopped is followed by another, too.
+        cluster.kill(primary)
+    awake = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, awake.set)
+    await awake.wait()
+    cluster.resume(victim)
+
+
 async def compete(cluster: ClusterProcess, kind: str, stopped_seconds: float) -> None:
     addresses = {row["name"]: row["listen"].get("antiphon") for row in cluster.ready["nodes"]}
     first, second = cluster.client_managers[:2]
     primary = await cluster.primary()
     backups = [name for name in cluster.message_managers if name != primary]
     victim = {"client manager": first, "primary": primary, "backup": backups[0]}[kind]
-    one, other = Worker(), Worker()
+    contest = Contest(cluster)
     async with (
         antiphon.connect(f"antiphon://{addresses[first]}") as first_client,
         antiphon.connect(f"antiphon://{addresses[second]}") as second_client,
@@ -74,66 +146,21 @@ async def compete(cluster: ClusterProcess, kind: str, stopped_seconds: float) ->
     ):
         producer = await sending.producer("queue:work")
         # Both are attached before anything fails.
-        consumers = [
-            await session.consumer("queue:work", prefetch=50) for session in (first_session, second_session)
-        ]
-        working = [
-            asyncio.create_task(worker.work(consumer))
-            for worker, consumer in zip((one, other), consumers, strict=True)
-        ]
-        numbers: list[int] = []
-
-        async def send() -> None:
-            for number in range(MESSAGES):
-                numbers.append((await producer.send(b"%d" % number)).sequence)
-
-        async def further(before: tuple[int, int]) -> tuple[int, int]:
-            """How many are sent and acknowledged, once that is more than before."""
-            while True:
-                count = len(numbers), len(one.accepted.keys() | other.accepted.keys())
-                if count != before:
-                    return count
-                if sent.done():
-                    sent.result()
-                assert not any(task.done() for task in working), [one for one in working if one.done()]
-                await asyncio.wait(working, timeout=0.1)
-
-        sent = asyncio.create_task(send())
+        sessions = (first_session, second_session)
+        consumers = [await session.consumer("queue:work", prefetch=50) for session in sessions]
+        await contest.begin(consumers, producer)
         paused_at = time.monotonic()
-        cluster.pause(victim)
-        if kind != "primary":
-            # A primary that is stopped is followed by another, too.
-            cluster.kill(primary)
-        awake = asyncio.Event()
-        asyncio.get_running_loop().call_later(stopped_seconds, awake.set)
-        await awake.wait()
-        cluster.resume(victim)
-        resumed_at = time.monotonic()
+        await stop_for_a_while(cluster, victim, primary, stopped_seconds)
+        words = f"{victim} was stopped for {time.monotonic() - paused_at:.3f} s, {primary} was primary"
         try:
-            done = (0, 0)
-            while done != (MESSAGES, MESSAGES):
-                async with asyncio.timeout(STANDSTILL_SECONDS):
-                    done = await further(done)
-            await sent
+            await contest.until_all_is_done()
         except (TimeoutError, AssertionError, antiphon.AntiphonError) as error:
             raise AssertionError(
-                f"{error!r}; {len(numbers)} were sent; accepted: {first}: {sorted(one.accepted)}, {second}: "
-                f"{sorted(other.accepted)}; {victim} was stopped, {primary} was primary\n{cluster.log()}"
+                f"{error!r}; {words}; {len(contest.numbers)} were sent; accepted: {first}: "
+                f"{sorted(contest.one.accepted)}, {second}: {sorted(contest.other.accepted)}\n{cluster.log()}"
             ) from error
-        for task in working:
-            task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
-    twice = one.accepted.keys() & other.accepted.keys()
-    wrong = {*broken(one, other), *broken(other, one), *twice}
-    history = "\n".join(
-        f"{sequence}: {first}: {one.told(sequence, paused_at)}; {second}: {other.told(sequence, paused_at)}"
-        for sequence in sorted(wrong)
-    )
-    assert not wrong, (
-        f"{victim} was stopped at 0 and woken at {resumed_at - paused_at:.3f} s, {primary} was primary; "
-        f"worked on twice against the rules, or with two acknowledgements:\n{history}\n{cluster.log()}"
-    )
-    assert one.accepted.keys() | other.accepted.keys() == set(numbers)
+        await contest.end()
+    contest.judge(paused_at, words)
 
 
 @pytest.mark.timeout(300)

@@ -10,7 +10,7 @@ checker by what comes of them, a node that has forgotten what was committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -143,10 +143,15 @@ def catch(request: pytest.FixtureRequest) -> Iterator[Catch]:
             pool.shutdown(cancel_futures=True)
 
 
+def cases() -> Iterator[Any]:
+    """The hunts with fewer checkers, which see what comes of a bug, are part of the long form."""
+    for wanted in HUNTS:
+        name = f"{wanted.workload}-{wanted.bug}{'-unseen' * len(wanted.without)}"
+        yield pytest.param(wanted, id=name, marks=pytest.mark.long if wanted.without else ())
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "wanted", HUNTS, ids=lambda one: f"{one.workload}-{one.bug}{'-unseen' * len(one.without)}"
-)
+@pytest.mark.parametrize("wanted", list(cases()))
 def test_a_planted_bug_is_found_and_its_seed_passes_without_it(wanted: Hunt, catch: Catch) -> None:
     caught = catch(wanted)
 
