@@ -165,7 +165,9 @@ async def compete(cluster: ClusterProcess, kind: str, stopped_seconds: float) ->
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [3, pytest.param(10, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", ["client manager", "primary", "backup"])
+@pytest.mark.parametrize(
+    "kind", ["client manager", "primary", pytest.param("backup", marks=pytest.mark.long)]
+)
 def test_what_one_consumer_has_or_has_acknowledged_the_other_does_not_work_on(
     tmp_path: Path, kind: str, seconds: int
 ) -> None:

@@ -53,6 +53,12 @@ CASES: Final[dict[str, tuple[str, Victim]]] = {
     "home's primary, before the decision": ("tx.decide", primary_of_home),
     "home's primary, after the decision": ("tx.finish", primary_of_home),
 }
+# What `make test` has the time for: each victim once, and each step.
+SHORT_CASES: Final = (
+    "client manager, all prepared",
+    "participant's primary, ready",
+    "home's primary, after the decision",
+)
 
 
 async def no_lock_is_left(cluster: ClusterProcess) -> None:
@@ -148,7 +154,7 @@ def run(folder: Path, cases: Iterable[str], trials: int) -> None:
 
 @pytest.mark.timeout(900)
 def test_money_is_conserved_whoever_dies_during_a_commit(tmp_path: Path) -> None:
-    run(tmp_path, CASES, SHORT_TRIALS)
+    run(tmp_path, SHORT_CASES, SHORT_TRIALS)
 
 
 @pytest.mark.long
