@@ -27,7 +27,7 @@ from antiphon.client_manager.effects import (
     SendFrames,
     SendToPrimary,
     SubmitEnvelope,
-    Ticked,
+    TimePassed,
 )
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.ids import IdSource
@@ -390,7 +390,7 @@ class Tiers:
                 case 1:
                     self.flush()
                 case 2:
-                    self.door(node).step(Ticked())
+                    self.door(node).step(TimePassed())
                 case _:
                     return
 

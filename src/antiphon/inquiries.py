@@ -72,7 +72,7 @@ def read_question(text: str, channels: Iterable[str]) -> Question | None:
     return question if name == DESTINATIONS and question.channel in channels else None
 
 
-class Member(NamedTuple):
+class NodeRef(NamedTuple):
     """A node of the cluster, as its configuration has it; one without a channel takes part in all."""
 
     name: str
@@ -112,7 +112,7 @@ class _Inquiry:
 
     __slots__ = ("again_ns", "answers", "askers", "attempts", "deadline_ns", "members", "number", "question")
 
-    def __init__(self, number: int, question: Question, members: Sequence[Member], now_ns: int) -> None:
+    def __init__(self, number: int, question: Question, members: Sequence[NodeRef], now_ns: int) -> None:
         self.number = number
         self.question = question
         self.members = members
@@ -123,7 +123,7 @@ class _Inquiry:
         self.deadline_ns = now_ns + WAIT_MS * _NS_PER_MS
 
     @property
-    def silent(self) -> list[Member]:
+    def silent(self) -> list[NodeRef]:
         return [member for member in self.members if member.number not in self.answers]
 
 
@@ -133,7 +133,7 @@ class Inquiries:
     def __init__(
         self,
         own: int,
-        members: Iterable[Member],
+        members: Iterable[NodeRef],
         channels: Iterable[str],
         is_silent: Callable[[int], bool],
     ) -> None:
@@ -215,7 +215,7 @@ class Inquiries:
         return [Told(asker, text) for asker in inquiry.askers]
 
 
-def _concerns(question: Question, member: Member) -> bool:
+def _concerns(question: Question, member: NodeRef) -> bool:
     """Only message managers keep anything."""
     if question.name == STATUS:
         return True
@@ -237,7 +237,7 @@ def _read(text: str, question: Question) -> Any:
 
 
 def merge_status(
-    members: Sequence[Member], answers: Mapping[int, dict[str, Any]], states: Mapping[int, str]
+    members: Sequence[NodeRef], answers: Mapping[int, dict[str, Any]], states: Mapping[int, str]
 ) -> dict[str, Any]:
     """The state of the system from what its nodes say; `states` are those of the silent ones."""
     nodes: list[dict[str, Any]] = []
@@ -280,7 +280,7 @@ def _counted(channel: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> 
     return {**channel, "copies": copies, "serving": is_serving, "degraded": is_degraded or not is_serving}
 
 
-def _silent_channel(name: str, members: Iterable[Member]) -> dict[str, Any]:
+def _silent_channel(name: str, members: Iterable[NodeRef]) -> dict[str, Any]:
     """The row of a channel of which no message manager answers."""
     replicas = sum(1 for one in members if one.channel == name and one.role == MESSAGE_MANAGER)
     return {
@@ -298,7 +298,7 @@ def _silent_channel(name: str, members: Iterable[Member]) -> dict[str, Any]:
     }
 
 
-def _voices(members: Sequence[Member], answers: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _voices(members: Sequence[NodeRef], answers: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of each channel, the answer that counts (Q2), by the channel's name."""
     best: dict[str, tuple[tuple[int, bool, int], dict[str, Any]]] = {}
     for member in members:

@@ -32,7 +32,7 @@ from antiphon.bus.schema import Machine, heard_by
 from antiphon.channel_parts import ChannelParts
 from antiphon.client_manager import effects as door
 from antiphon.client_manager.manager import ClientManager
-from antiphon.inquiries import Asker, Inquiries, Member, Put, Told
+from antiphon.inquiries import Asker, Inquiries, NodeRef, Put, Told
 from antiphon.message_manager.effects import Effect as ManagerEffect
 from antiphon.message_manager.effects import Propose
 from antiphon.standing import Agreed, Standing
@@ -103,7 +103,7 @@ class Node:
         client_manager: ClientManager | None,
         channels: Iterable[ChannelParts],
         role: str = EMBEDDED_ROLE,
-        members: Iterable[Member] = (),
+        members: Iterable[NodeRef] = (),
     ) -> None:
         self.node_id = node_id
         self.name = name
@@ -212,7 +212,7 @@ class Node:
             if parts.manager is not None and _is_due(parts.manager.next_deadline_ns(), now_ns):
                 parts.manager_heard = True
         if self.client_manager is not None and _is_due(self.client_manager.next_deadline_ns(), now_ns):
-            self._for_client_manager.append(door.Ticked())
+            self._for_client_manager.append(door.TimePassed())
         if _is_due(self._inquiries.next_deadline_ns(), now_ns):
             self._inquire(*self._inquiries.keep_time(now_ns))
 

@@ -44,7 +44,7 @@ from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.client_manager.repetition import said_again
 from antiphon.errors import Damaged, FormatMismatch, StorageFailed, Unreadable
 from antiphon.ids import U32_MAX, IdSource
-from antiphon.inquiries import Member
+from antiphon.inquiries import NodeRef
 from antiphon.journal import quarantine
 from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.format import checkpoint_name
@@ -347,7 +347,7 @@ class ClientManagerStart:
     # The addresses of this and the other client managers, as `host:port`.
     servers: tuple[str, ...]
     # All nodes of the cluster: questions about it go to each of them.
-    members: tuple[Member, ...] = ()
+    members: tuple[NodeRef, ...] = ()
     settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
     # In hex: clients tell clusters apart by it, whatever their names are.
     cluster_id: str = ""

@@ -28,7 +28,7 @@ from antiphon.client_manager.effects import (
     FramesReceived,
     SendFrames,
     SubmitEnvelope,
-    Ticked,
+    TimePassed,
 )
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.ids import IdSource
@@ -438,7 +438,7 @@ class Scene:
                         door.step(ChannelEvent(name, message))
         for door in self.doors:
             door.now_ns += ms * MS
-            door.step(Ticked())
+            door.step(TimePassed())
         self.listen()
 
     def heal(self) -> None:

@@ -24,7 +24,7 @@ from antiphon.client_manager.effects import (
     SendToPrimary,
     SendToReplica,
     SubmitEnvelope,
-    Ticked,
+    TimePassed,
 )
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.ids import IdSource
@@ -115,7 +115,7 @@ class Door:
 
     def tick(self, ms: int) -> None:
         self.now_ns += ms * MS
-        self.step(Ticked())
+        self.step(TimePassed())
 
 
 class Scene:

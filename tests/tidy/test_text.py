@@ -45,8 +45,6 @@ CODE_FROM_BYTES_CALLS = {"eval", "exec"}
 # Names of before this was looked at. Where two of them meet, one gets another name, and leaves this list.
 TWICE = """
 Answered
-Block
-Browsing
 ChannelStorage
 ClientPort
 Connection
@@ -54,21 +52,12 @@ Consumer
 ConsumerEnded
 Deliver
 Delivery
-Lane
-Member
 Message
 NodeRunner
 PublishUncertain
 RangePage
 Ranges
-Record
 Session
-StagedPart
-Stored
-Streams
-Subscription
-Ticked
-Wish
 """
 # Two faces of one thing: the blocking client's, and the asynchronous one's.
 FACES = ("src/antiphon/blocking/", "src/antiphon/client/")

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from antiphon.bus.messages import About, Query, Reply
-from antiphon.inquiries import Asker, Inquiries, Member, Put, Told
+from antiphon.inquiries import Asker, Inquiries, NodeRef, Put, Told
 
 MS = 1_000_000
 CM_1, CM_2, MM_1, MM_2, MM_B, WITNESS = 1, 2, 11, 12, 21, 31
 MEMBERS = (
-    Member("cm-1", CM_1, "client-manager"),
-    Member("cm-2", CM_2, "client-manager"),
-    Member("mm-a-1", MM_1, "message-manager", "a", 1),
-    Member("mm-a-2", MM_2, "message-manager", "a", 2),
-    Member("mm-b-1", MM_B, "message-manager", "b", 1),
-    Member("w-a-1", WITNESS, "witness", "a"),
+    NodeRef("cm-1", CM_1, "client-manager"),
+    NodeRef("cm-2", CM_2, "client-manager"),
+    NodeRef("mm-a-1", MM_1, "message-manager", "a", 1),
+    NodeRef("mm-a-2", MM_2, "message-manager", "a", 2),
+    NodeRef("mm-b-1", MM_B, "message-manager", "b", 1),
+    NodeRef("w-a-1", WITNESS, "witness", "a"),
 )
 NAMES = {member.number: member.name for member in MEMBERS}
 ME = Asker(7, 3)

@@ -48,7 +48,7 @@ from antiphon.bus.ports import CommittedOrder, JournalCounter, Payloads
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.ids import Mid, epoch_node
-from antiphon.journal.recovery import Stored
+from antiphon.journal.recovery import DataAt
 from antiphon.wire.commands import count_of
 
 WEIGHT_MIN = 1_280
@@ -128,7 +128,7 @@ class DataServer:
         ledger: Ledger,
         order: CommittedOrder,
         *,
-        recovered: Sequence[Stored] = (),
+        recovered: Sequence[DataAt] = (),
     ) -> None:
         self._config = config
         self._node = node

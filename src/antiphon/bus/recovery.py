@@ -37,7 +37,7 @@ from antiphon.bus.ports import Payloads
 from antiphon.bus.records import LEARNED, BaseMoved, EntriesAppended, EntriesStaged, decode_order
 from antiphon.errors import Damaged, ProtocolError, Unreadable
 from antiphon.journal.checkpoints import Checkpoint
-from antiphon.journal.recovery import Recovered, Stored
+from antiphon.journal.recovery import DataAt, Recovered
 from antiphon.wire.primitives import Buffer
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class RecoveredReplica:
     # The ledgers after the numbers at which the log may begin: those of the checkpoints.
     marks: Mapping[int, bytes]
     # Envelopes without a number, or with one that the checkpoint does not cover.
-    envelopes: tuple[Stored, ...]
+    envelopes: tuple[DataAt, ...]
 
     @property
     def base(self) -> int:
@@ -354,8 +354,8 @@ def _read_checkpoint(checkpoint: Checkpoint) -> CheckpointState:
 
 
 def _sort_envelopes(
-    data: Iterable[Stored], payloads: Payloads, covered: Iterable[Entry], ledger: Ledger, is_named: bool
-) -> tuple[Stored, ...]:
+    data: Iterable[DataAt], payloads: Payloads, covered: Iterable[Entry], ledger: Ledger, is_named: bool
+) -> tuple[DataAt, ...]:
     stored = {one.mid: one for one in data}
     # Envelopes that the checkpoint covers and the log still names keep their places: if the checkpoint's file
     # is damaged one day, the older one begins at the base and needs these payloads.
@@ -363,7 +363,7 @@ def _sort_envelopes(
         if entry.kind is EntryKind.DATA and payloads.has(entry.mid):
             payloads.place(entry.mid, entry.first, entry.count)
             stored.pop(entry.mid, None)
-    waiting: list[Stored] = []
+    waiting: list[DataAt] = []
     for mid, one in stored.items():
         row = ledger.rows.get(mid.pid)
         is_committed = ledger.is_committed(mid)

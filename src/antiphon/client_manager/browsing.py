@@ -25,7 +25,7 @@ from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.wire.frames import Browse, browsed_buffers
 
 
-class Wish(NamedTuple):
+class BrowseWish(NamedTuple):
     """A page that a client has asked for; `floor` is what it must not be older than (W3)."""
 
     connection: Connection
@@ -42,12 +42,12 @@ class Browsing:
         self._outbox = outbox
         self._asking = asking
         self._patience = Patience(settings.browse_repeat_ms)
-        self._waiting: dict[int, deque[Wish]] = {}  # by connection
+        self._waiting: dict[int, deque[BrowseWish]] = {}  # by connection
         self._on_the_way: dict[int, int] = {}  # connection -> the number asked under
 
     def ask(self, connection: Connection, browse: Browse, floor: int) -> None:
         """A client wants to see a page."""
-        wish = Wish(connection, browse, floor)
+        wish = BrowseWish(connection, browse, floor)
         self._waiting.setdefault(connection.conn, deque()).append(wish)
         self.go_on(connection)
 
@@ -64,7 +64,7 @@ class Browsing:
         request = BrowseRequest(number, wish.floor, browse.destination, browse.after, browse.limit)
         self._asking.put(browse.channel, request, partial(self._on_page, wish), self._patience)
 
-    def _on_page(self, wish: Wish, reply: BrowseReply) -> None:
+    def _on_page(self, wish: BrowseWish, reply: BrowseReply) -> None:
         """A replica shows a page, or says why not."""
         connection, request = wish.connection, wish.browse.request
         del self._on_the_way[connection.conn]

@@ -45,7 +45,7 @@ from antiphon.bus.messages import (
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.credits import CreditAccounts
 from antiphon.client_manager.requests import Requests
-from antiphon.client_manager.session import Consumer, ConsumerState, Lane, LaneState, Session
+from antiphon.client_manager.session import Consumer, ConsumerState, LaneState, Session, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.client_manager.streams import Numbered, Streams
 from antiphon.errors import ConsumerClosed, ProtocolError
@@ -89,7 +89,7 @@ class Consumers:
         ids: IdSource,
         outbox: Outbox,
         requests: Requests,
-        reopen: Callable[[Lane], None],
+        reopen: Callable[[SessionLane], None],
         refused: Callable[[Consumer], None],
         floors: Mapping[str, int],
     ) -> None:
@@ -113,7 +113,7 @@ class Consumers:
 
     # -- what the client asks for ----------------------------------------------
 
-    def open(self, session: Session, lane: Lane, wish: ConsumerOpen | ConsumerResume) -> None:
+    def open(self, session: Session, lane: SessionLane, wish: ConsumerOpen | ConsumerResume) -> None:
         """Attach a consumer, now or as soon as the channel knows the session (C1)."""
         key = self._new_key()
         consumer = Consumer(key, wish.consumer, session, lane, wish.destination, wish.subscription)
@@ -148,13 +148,13 @@ class Consumers:
         # The low half of an id: start time and counter, so that a key of a former life never comes back.
         return self._ids.next() & U64_MAX
 
-    def session_known(self, lane: Lane) -> None:
+    def session_known(self, lane: SessionLane) -> None:
         """The channel knows the session: what waited for that is registered."""
         for consumer in self._of_lane(lane):
             if consumer.state == ConsumerState.WAITING:
                 self._register_in_turn(consumer)
 
-    def session_refused(self, lane: Lane, code: str, text: str) -> None:
+    def session_refused(self, lane: SessionLane, code: str, text: str) -> None:
         for consumer in self._of_lane(lane):
             if consumer.state == ConsumerState.WAITING:
                 self._end(consumer, code, text)
@@ -555,6 +555,6 @@ class Consumers:
             connection.consumer_count -= 1
         return self._by_channel[channel].pop(consumer.key, None) is not None
 
-    def _of_lane(self, lane: Lane) -> list[Consumer]:
+    def _of_lane(self, lane: SessionLane) -> list[Consumer]:
         assert lane.session is not None, "the node itself has no consumers"
         return [consumer for consumer in lane.session.consumers.values() if consumer.lane is lane]

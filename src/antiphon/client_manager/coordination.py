@@ -39,7 +39,7 @@ from antiphon.client_manager.admission import (
 )
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.ordering import Ordering
-from antiphon.client_manager.session import Lane, LaneState, Session
+from antiphon.client_manager.session import LaneState, Session, SessionLane
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.errors import ProtocolError, SessionClosed
@@ -136,7 +136,7 @@ class _Transaction:
         # is detached meanwhile forgets them.
         self.commit: TransactionCommit | None = None
         self.session: Session | None = None
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, SessionLane] = {}
         self.weight = 0
 
     def part(self, channel: str) -> TransactionPart:
@@ -202,7 +202,7 @@ class Coordination:
         self._ordering = ordering
         self._sessions = sessions
         # What the node itself says is said outside of sessions.
-        self._own = {channel: Lane(channel, None) for channel in channels}
+        self._own = {channel: SessionLane(channel, None) for channel in channels}
         self._under_way: dict[Key, _Transaction] = {}
         # Sessions, in a generation, whose commit is not answered yet; and how many each has begun here that
         # are not over.
@@ -294,7 +294,7 @@ class Coordination:
             self._ordering.open_lane(lane, may_create=True)
         lane.when_opened(partial(self._ask, _Waiter(connection, wish.request, session), wish, lane))
 
-    def _ask(self, waiter: _Waiter, wish: TransactionAsk, lane: Lane) -> None:
+    def _ask(self, waiter: _Waiter, wish: TransactionAsk, lane: SessionLane) -> None:
         key, home = Key(wish.session, wish.transaction), lane.channel
         transaction = self._under_way.get(key)
         if lane.state == LaneState.REFUSED:

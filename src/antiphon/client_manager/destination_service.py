@@ -36,7 +36,7 @@ from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.flow import orders_nothing
 from antiphon.client_manager.loads import Loads
 from antiphon.client_manager.ordering import Ordering
-from antiphon.client_manager.session import AS_IT_IS, Creation, Lane
+from antiphon.client_manager.session import AS_IT_IS, Creation, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import DestinationUnavailable, InvalidName
 from antiphon.names import DestinationName, parse_destination
@@ -112,7 +112,7 @@ class DestinationService:
         self._found = found
         self._wait_ns = settings.directory_wait_ms * _NS_PER_MS
         self._placed_max = settings.placements_kept
-        self._lanes = {channel: Lane(channel, None) for channel in channels}
+        self._lanes = {channel: SessionLane(channel, None) for channel in channels}
         self.loads = Loads(channels)
         self._by_name: dict[str, Destination] = {}
         self._names: dict[tuple[str, int], str] = {}

@@ -66,7 +66,7 @@ class WriteUnblocked:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class TimePassed:
     """Time passed: `next_deadline_ns` has come."""
 
 
@@ -111,7 +111,7 @@ Event = (
     | ConnectionLost
     | WriteBlocked
     | WriteUnblocked
-    | Ticked
+    | TimePassed
     | Answered
     | ChannelEvent
 )

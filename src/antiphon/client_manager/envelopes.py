@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 
 from antiphon.client_manager.admission import PUBLICATIONS
 from antiphon.client_manager.effects import SubmitEnvelope
-from antiphon.client_manager.session import Lane, Ordered
+from antiphon.client_manager.session import Ordered, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
 from antiphon.wire.primitives import Buffer
@@ -62,9 +62,9 @@ class Gatherer:
         self.waiting_bytes = 0
         self.submitted_bytes = 0
         self._settings = settings
-        self._turns: deque[Lane] = deque()
+        self._turns: deque[SessionLane] = deque()
         # Lanes that begin with a publication, while none is taken.
-        self._held: list[Lane] = []
+        self._held: list[SessionLane] = []
         self._is_blocked = False
         self._next_tag = 1
         # Commands that wait, and those that are submitted and not yet committed, or not yet confirmed.

@@ -68,7 +68,7 @@ from antiphon.client_manager.effects import (
     Effect,
     Event,
     FramesReceived,
-    Ticked,
+    TimePassed,
     WriteBlocked,
     WriteUnblocked,
 )
@@ -76,10 +76,10 @@ from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.range_service import RangeService
 from antiphon.client_manager.requests import Requests
-from antiphon.client_manager.session import Consumer, ConsumerState, Creation, Lane, LaneState, Ordered
+from antiphon.client_manager.session import Consumer, ConsumerState, Creation, LaneState, Ordered, SessionLane
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
-from antiphon.client_manager.subscription_finder import Subscription, SubscriptionFinder
+from antiphon.client_manager.subscription_finder import FoundSubscription, SubscriptionFinder
 from antiphon.errors import ProtocolError, RemoteError, SessionClosed
 from antiphon.ids import IdSource
 from antiphon.wire import frames
@@ -192,7 +192,7 @@ class ClientManager:
             ConnectionLost: self._on_connection_lost,
             WriteBlocked: self._on_write_blocked,
             WriteUnblocked: self._on_write_unblocked,
-            Ticked: lambda event: None,
+            TimePassed: lambda event: None,
             Answered: self._on_answered,
         }
 
@@ -504,7 +504,7 @@ class ClientManager:
         waiter = Waiter(connection, wish.request, wish.session)
         self._subscriptions.find(session, wish.name, partial(self._tell_subscription, waiter))
 
-    def _tell_subscription(self, waiter: Waiter, found: Subscription | Refusal) -> None:
+    def _tell_subscription(self, waiter: Waiter, found: FoundSubscription | Refusal) -> None:
         if isinstance(found, Refusal):
             self._outbox.refuse(waiter.connection, waiter.request, found.code, found.text)
             return
@@ -602,7 +602,7 @@ class ClientManager:
     def _retire(self, channel: str, destination: int) -> None:
         self._destinations.retire(channel, destination)
 
-    def _on_session_detached(self, lane: Lane) -> None:
+    def _on_session_detached(self, lane: SessionLane) -> None:
         """The channel took this client manager for dead, and does not know whose the session is."""
         self._ordering.claim_lane(lane)
 
@@ -633,7 +633,7 @@ class ClientManager:
         elif callable(ordered.detail):
             ordered.detail(outcomes)
 
-    def _on_lane_opened(self, lane: Lane, outcomes: Sequence[Outcome]) -> None:
+    def _on_lane_opened(self, lane: SessionLane, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
             lane.opened(LaneState.OPEN)
             self._consumers.session_known(lane)

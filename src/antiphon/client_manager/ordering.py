@@ -26,7 +26,7 @@ from antiphon.client_manager.admission import PUBLICATIONS, check_command
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.effects import PauseReading, ResumeReading
 from antiphon.client_manager.envelopes import Gatherer, items_of, outcomes_by_command
-from antiphon.client_manager.session import Creation, Lane, LaneState, Ordered, Session, Then
+from antiphon.client_manager.session import Creation, LaneState, Ordered, Session, SessionLane, Then
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
@@ -78,7 +78,7 @@ class Ordering:
         self._gatherers = {channel: Gatherer(channel, settings) for channel in channels}
         # The highest number confirmed in each channel.
         self.confirmed_through = dict.fromkeys(channels, 0)
-        self._to_confirm: list[Lane] = []
+        self._to_confirm: list[SessionLane] = []
         self._paused: dict[int, Connection] = {}
         self._unconfirmed_bytes = 0
         self.has_stirred = False
@@ -128,7 +128,7 @@ class Ordering:
         ):
             self._pause_reading(connection)
 
-    def open_lane(self, lane: Lane, *, may_create: bool = False) -> None:
+    def open_lane(self, lane: SessionLane, *, may_create: bool = False) -> None:
         """The channel must hear of the session before it hears of anything else (O2).
 
         One that is resumed must be known there, unless its client has never sent anything to the channel
@@ -142,7 +142,7 @@ class Ordering:
         else:
             self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
 
-    def claim_lane(self, lane: Lane) -> None:
+    def claim_lane(self, lane: SessionLane) -> None:
         """The channel has lost sight of who has the session: it must hear that it is still here."""
         if lane.state == LaneState.OPEN:
             lane.state = LaneState.OPENING
@@ -152,7 +152,7 @@ class Ordering:
             self.order(lane, ResumeSession(known=lane.session.generation))
 
     def order(
-        self, lane: Lane, payload: Payload, detail: Creation | Then | None = None, count: int = 1
+        self, lane: SessionLane, payload: Payload, detail: Creation | Then | None = None, count: int = 1
     ) -> None:
         """Order a command of our own: of the node, or about a session. It has no number."""
         kind = kind_of(payload)
@@ -235,11 +235,11 @@ class Ordering:
             assert isinstance(detail, tuple) and not isinstance(detail, Creation), "a commit consumes"
             session.release_all(lane.channel, detail)
 
-    def confirm_now(self, lane: Lane) -> None:
+    def confirm_now(self, lane: SessionLane) -> None:
         """What is confirmed of a lane is told before what is said next (O3)."""
         self._send_confirm(lane)
 
-    def _send_confirm(self, lane: Lane) -> None:
+    def _send_confirm(self, lane: SessionLane) -> None:
         if lane.items and lane.session is not None and lane.session.connection is not None:
             self._outbox.send_buffers(lane.session.connection, [lane.take_confirm()])
 

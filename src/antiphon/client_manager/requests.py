@@ -46,7 +46,7 @@ Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Request:
     channel: str
     message: Register | Unregister | SessionDetached
     due_ns: int = 0
@@ -71,21 +71,21 @@ class Requests:
         self._reviewed_ns = settings.detached_review_ms * _NS_PER_MS
         self._outbox = outbox
         # By when they are due, the earliest first: all wait equally long.
-        self._asked: dict[Key, _Asked] = {}
+        self._asked: dict[Key, _Request] = {}
         # Of this step: the time is known at its end.
-        self._fresh: dict[Key, _Asked] = {}
+        self._fresh: dict[Key, _Request] = {}
         # Heard of by a primary, and to be told to the next one (R3), and those of this step.
-        self._detached: dict[Key, _Asked] = {}
-        self._heard: dict[Key, _Asked] = {}
+        self._detached: dict[Key, _Request] = {}
+        self._heard: dict[Key, _Request] = {}
         self._resumes_ns = 0
 
     # -- asking ----------------------------------------------------------------
 
     def register(self, channel: str, message: Register) -> None:
-        self._ask((channel, message.consumer), _Asked(channel, message))
+        self._ask((channel, message.consumer), _Request(channel, message))
 
     def unregister(self, channel: str, message: Unregister) -> None:
-        self._ask((channel, message.consumer), _Asked(channel, message))
+        self._ask((channel, message.consumer), _Request(channel, message))
 
     def detach(self, channel: str, message: SessionDetached) -> None:
         """The client of a session is gone; who comes back is `resumed`."""
@@ -95,9 +95,9 @@ class Requests:
             if isinstance(asked, SessionDetached) and asked.generation > message.generation:
                 # What a former generation waited for came to its end behind that of a later one.
                 return
-        self._ask(key, _Asked(channel, message))
+        self._ask(key, _Request(channel, message))
 
-    def _ask(self, key: Key, asked: _Asked) -> None:
+    def _ask(self, key: Key, asked: _Request) -> None:
         self._forget(key)
         self._fresh[key] = asked
         self._outbox.do(SendToPrimary(asked.channel, asked.message))
@@ -143,7 +143,7 @@ class Requests:
     def primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         """What was for the former primary is void; of detached sessions the new one is told (R3)."""
         everything = {**self._detached, **self._heard, **self._asked, **self._fresh}
-        due: dict[Key, _Asked] = {}
+        due: dict[Key, _Request] = {}
         for key, asked in everything.items():
             if asked.channel == channel:
                 self._forget(key)
@@ -201,7 +201,7 @@ class Requests:
             self._ask(key, self._detached.pop(key))
 
 
-def _move(fresh: dict[Key, _Asked], known: dict[Key, _Asked], due_ns: int) -> None:
+def _move(fresh: dict[Key, _Request], known: dict[Key, _Request], due_ns: int) -> None:
     for key, asked in fresh.items():
         asked.due_ns = due_ns
         known[key] = asked

@@ -1,6 +1,6 @@
 """Session: a client's ordered stream of commands, and the consumers that hang on it.
 
-A session numbers its commands per channel, so it has one `Lane` for each channel it has spoken to.
+A session numbers its commands per channel, so it has one `SessionLane` for each channel it has spoken to.
 It outlives its connection: what was received is still ordered, and a client that comes back resumes
 the session under a higher generation.
 
@@ -69,7 +69,7 @@ Then = Callable[[Sequence[Outcome]], None]
 class Ordered(NamedTuple):
     """All that is kept of a command until it is confirmed; its bytes are gone with the envelope."""
 
-    lane: Lane
+    lane: SessionLane
     kind: int
     number: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -79,7 +79,7 @@ class Ordered(NamedTuple):
     detail: Ranges | tuple[Consumed, ...] | Creation | Then | None = None
 
 
-class Lane:
+class SessionLane:
     """The commands of one session for one channel; of the node itself when there is no session."""
 
     __slots__ = (
@@ -233,7 +233,7 @@ class Consumer:
     )
 
     def __init__(
-        self, key: int, number: int, session: Session, lane: Lane, destination: int, subscription: int
+        self, key: int, number: int, session: Session, lane: SessionLane, destination: int, subscription: int
     ) -> None:
         self.key = key
         self.number = number
@@ -318,13 +318,13 @@ class Session:
         # None once the client is gone: nobody is left to be told anything.
         self.connection: Connection | None = connection
         self.unconfirmed_bytes = 0
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, SessionLane] = {}
         self.consumers: dict[int, Consumer] = {}
 
-    def lane(self, channel: str) -> Lane:
+    def lane(self, channel: str) -> SessionLane:
         lane = self.lanes.get(channel)
         if lane is None:
-            lane = self.lanes[channel] = Lane(channel, self)
+            lane = self.lanes[channel] = SessionLane(channel, self)
         return lane
 
     def release(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:

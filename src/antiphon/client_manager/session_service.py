@@ -28,7 +28,7 @@ from antiphon.client_manager.consumers import Consumers
 from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.requests import Requests
-from antiphon.client_manager.session import Lane, LaneState, Session
+from antiphon.client_manager.session import LaneState, Session, SessionLane
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.errors import AccessDenied, ProtocolError, SessionClosed
 from antiphon.ids import IdSource
@@ -203,12 +203,12 @@ class SessionService:
         else:
             self._closed(session, wish.request)
 
-    def _close_lane(self, session: Session, request: int, lane: Lane) -> None:
+    def _close_lane(self, session: Session, request: int, lane: SessionLane) -> None:
         if lane.state == LaneState.OPEN:
             self._ordering.order(lane, CloseSession())
         lane.after_confirmed(partial(self._closed_lane, session, request, lane))
 
-    def _closed_lane(self, session: Session, request: int, lane: Lane) -> None:
+    def _closed_lane(self, session: Session, request: int, lane: SessionLane) -> None:
         del session.lanes[lane.channel]
         if not session.lanes:
             self._closed(session, request)
@@ -236,7 +236,7 @@ class SessionService:
         if not session.lanes:
             self._forget(session)
 
-    def _detach_lane(self, session: Session, lane: Lane) -> None:
+    def _detach_lane(self, session: Session, lane: SessionLane) -> None:
         now = self._sessions.get(session.id)
         # One that a higher generation resumes in this channel is not away.
         is_taken_over = now is not None and now is not session and lane.channel in now.lanes
@@ -246,7 +246,7 @@ class SessionService:
         if not session.lanes:
             self._forget(session)
 
-    def _finish_lanes(self, session: Session, finish: Callable[[Lane], None]) -> None:
+    def _finish_lanes(self, session: Session, finish: Callable[[SessionLane], None]) -> None:
         """Do this with each lane, once everything received for it is confirmed."""
         for lane in list(session.lanes.values()):
             lane.after_confirmed(partial(finish, lane))

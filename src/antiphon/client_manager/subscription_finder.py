@@ -19,7 +19,7 @@ NO_SUBSCRIPTION = "subscription.unknown"
 UNAVAILABLE = "subscription.unavailable"
 
 
-class Subscription(NamedTuple):
+class FoundSubscription(NamedTuple):
     """Where a durable subscription lives."""
 
     id: int
@@ -27,7 +27,7 @@ class Subscription(NamedTuple):
     channel: str
 
 
-Then = Callable[[Subscription | Refusal], None]
+Then = Callable[[FoundSubscription | Refusal], None]
 
 
 class _Hunt:
@@ -43,7 +43,7 @@ class _Hunt:
         # Those that gave no answer in time.
         self.silent: list[str] = []
 
-    def end(self, result: Subscription | Refusal) -> None:
+    def end(self, result: FoundSubscription | Refusal) -> None:
         assert self.then is not None, "a question was answered twice"
         then, self.then = self.then, None
         then(result)
@@ -84,11 +84,11 @@ class SubscriptionFinder:
             hunt.end(Refusal(NO_SUBSCRIPTION, f"there is no durable subscription {shown}"))
 
 
-def _judge(hunt: _Hunt, answer: Answer, channel: str) -> Subscription | Refusal:
+def _judge(hunt: _Hunt, answer: Answer, channel: str) -> FoundSubscription | Refusal:
     if answer["sessions"] is None:
         text = f"channel {channel} has no primary at the moment, which would know who consumes it"
         return Refusal(UNAVAILABLE, text)
     if any(other != hunt.session.id for other in answer["sessions"]):
         text = f"another session has a consumer of subscription {hunt.name[:80]!r}"
         return Refusal(SubscriptionInUse.code, text)
-    return Subscription(answer["subscription"], answer["destination"], channel)
+    return FoundSubscription(answer["subscription"], answer["destination"], channel)

@@ -173,7 +173,7 @@ PINNED: Final = 1
 CHAIN_START: Final = bytes(SEAL_BYTES)
 
 
-class Block(NamedTuple):
+class JournalBlock(NamedTuple):
     """One block of the order: a piece of a group, the group being what one flush wrote."""
 
     checksum: bytes
@@ -239,7 +239,7 @@ def blocks_for(payload_bytes: int) -> int:
     return max(1, -(-payload_bytes // BLOCK_CAPACITY))
 
 
-def decode_block(page: bytes | memoryview, seed: int, segment: int, number: int) -> Block | None:
+def decode_block(page: bytes | memoryview, seed: int, segment: int, number: int) -> JournalBlock | None:
     """The block if it is whole and was written to this very place."""
     if page[SEAL_BYTES : SEAL_BYTES + 4] != _BLOCK_MAGIC:
         return None
@@ -254,7 +254,7 @@ def decode_block(page: bytes | memoryview, seed: int, segment: int, number: int)
     payload = body[_BLOCK.size : _BLOCK.size + used]
     synced, before = Position(s1, s2, s3), Position(b1, b2, b3)
     checksum = bytes(page[:SEAL_BYTES])
-    return Block(
+    return JournalBlock(
         checksum, seg, num, first, count, run, previous, synced, before, data_end, flags, highest, payload
     )
 

@@ -41,7 +41,7 @@ from antiphon.journal.format import (
     RELOCATED,
     SUPERBLOCK,
     UNFINISHED,
-    Block,
+    JournalBlock,
     RecordHeader,
     decode_block,
     decode_record_header,
@@ -61,7 +61,7 @@ from antiphon.journal.ports import NOWHERE, Disk, Location, Position
 from antiphon.journal.superblock import Superblock, SuperblockFile
 
 
-class Stored(NamedTuple):
+class DataAt(NamedTuple):
     """A data record found in the tail, its digest verified."""
 
     mid: Mid
@@ -86,7 +86,7 @@ class Recovered:
     promised: int
     epoch_claimed: int
     order: list[bytes]
-    data: list[Stored]
+    data: list[DataAt]
     checkpoint: Checkpoint | None
     older_checkpoint: Checkpoint | None
     checkpoint_problems: list[str]
@@ -140,7 +140,7 @@ class Scan:
     superblocks: SuperblockFile
     checkpoints: FoundCheckpoints
     order: list[bytes] = field(default_factory=list)
-    data: list[Stored] = field(default_factory=list)
+    data: list[DataAt] = field(default_factory=list)
     # Segments of the tail in their order, with the highest number their order records mention.
     tail: dict[int, int] = field(default_factory=dict)
     # Older segments; only checkpoints may refer to them.
@@ -282,7 +282,7 @@ class _Scanner:
                 claims.append(header.synced)
         return claims
 
-    def _valid_blocks(self, number: int) -> list[Block]:
+    def _valid_blocks(self, number: int) -> list[JournalBlock]:
         """Every block of the segment that verifies by itself, whether it can be reached or not."""
         region = memoryview(self._disk.read(segment_name(number), 0, self._geometry.data_start))
         found = []
@@ -428,9 +428,9 @@ class _Scanner:
 
     def _group_at(
         self, number: int, region: memoryview, at: int, limit: int
-    ) -> tuple[list[Block], int | None]:
+    ) -> tuple[list[JournalBlock], int | None]:
         """The blocks of the flush that begins at this block, or the number of the first bad one."""
-        group: list[Block] = []
+        group: list[JournalBlock] = []
         chain = self._chain
         count = 1
         while len(group) < count:
@@ -442,7 +442,7 @@ class _Scanner:
         self._chain = chain
         return group, None
 
-    def _block_at(self, number: int, region: memoryview, at: int, chain: bytes | None) -> Block | None:
+    def _block_at(self, number: int, region: memoryview, at: int, chain: bytes | None) -> JournalBlock | None:
         for offset in self._geometry.copies(at):
             block = decode_block(region[offset : offset + PAGE], self._seed, number, at)
             if (
@@ -454,7 +454,7 @@ class _Scanner:
                 return block
         return None
 
-    def _mend(self, number: int, region: memoryview, group: list[Block]) -> None:
+    def _mend(self, number: int, region: memoryview, group: list[JournalBlock]) -> None:
         """Plan to rewrite every copy of these blocks that differs from the one we took."""
         name = segment_name(number)
         for block in group:
@@ -500,7 +500,7 @@ class _Scanner:
                     scan.truncated.append(f"{name}: {text}")
                 break
             if not header.flags & RELOCATED:
-                scan.data.append(Stored(header.mid, header.ts, header.count, header.digest, header.location))
+                scan.data.append(DataAt(header.mid, header.ts, header.count, header.digest, header.location))
             at = header.end
         return at
 

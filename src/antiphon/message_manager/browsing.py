@@ -38,7 +38,7 @@ NO_DESTINATION: Final = "destination.unknown"
 BUSY: Final = "limit"
 
 
-class Browsing:
+class BrowsePages:
     """The pages that client managers wait for."""
 
     __slots__ = ("_held_up", "_page_bytes", "_reader", "_refused", "_waiting")

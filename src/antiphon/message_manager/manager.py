@@ -44,7 +44,7 @@ from antiphon.bus.messages import (
 from antiphon.bus.ports import Location, Payloads
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, FormatMismatch, Unreadable
-from antiphon.message_manager.browsing import Browsing
+from antiphon.message_manager.browsing import BrowsePages
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.doubts import Doubts
 from antiphon.message_manager.delivery.log_clock import LogClock
@@ -94,7 +94,7 @@ class MessageManager:
         self._mender = Mender(payloads)
         self.reconfigure(replicas)
         self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
-        self._browsing = Browsing(self._reader, self.settings.deliver_bytes_max)
+        self._browsing = BrowsePages(self._reader, self.settings.deliver_bytes_max)
         self._range_reads = RangeReads(self._reader)
         self._questions = Questions(
             {

@@ -38,7 +38,7 @@ from antiphon.cluster.agreement import Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
 from antiphon.cluster.topology import ClusterSpec, NodeSpec
 from antiphon.errors import AntiphonError, NodeError
-from antiphon.inquiries import Member
+from antiphon.inquiries import NodeRef
 from antiphon.node import Node
 from antiphon.notices import ChannelNotices
 from antiphon.runtime.asking import Line, ask_members
@@ -327,7 +327,7 @@ async def _serve_clients(life: _Life) -> int:
             groups=tuple([line.group for line in life.lines]),
             servers=tuple(life.spec.servers),
             members=tuple(
-                Member(one.name, one.number, one.role, one.channel, one.rank) for one in life.spec.nodes
+                NodeRef(one.name, one.number, one.role, one.channel, one.rank) for one in life.spec.nodes
             ),
             cluster_id=life.spec.cluster_id.hex(),
         ),

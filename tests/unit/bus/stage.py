@@ -44,7 +44,7 @@ from antiphon.bus.schema import Machine, heard_by
 from antiphon.ids import Mid
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.ports import Location, Record, identity_of
-from antiphon.journal.recovery import Recovered, Stored
+from antiphon.journal.recovery import DataAt, Recovered
 from antiphon.wire.commands import CommandKind, LogTime, encode_command
 
 RUN = b"run-of-the-node1"
@@ -155,7 +155,7 @@ class StageDisk:
         """What the journal finds after a crash."""
         promised = epoch_claimed = 0
         order: list[bytes] = []
-        data: list[Stored] = []
+        data: list[DataAt] = []
         for at, append in enumerate(self.synced):
             record = append.record
             if isinstance(record, SuperblockRecord):
@@ -164,7 +164,7 @@ class StageDisk:
                 order.append(record.body)
             else:
                 location = Location(1, at, len(record.payload), identity_of(record.digest))
-                data.append(Stored(record.mid, record.ts, record.count, record.digest, location))
+                data.append(DataAt(record.mid, record.ts, record.count, record.digest, location))
         checkpoints = self.checkpoints[-2:]
         return Recovered(
             disk_id=bytes(16),

@@ -29,7 +29,7 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.errors import Damaged
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.ports import Location, identity_of
-from antiphon.journal.recovery import Stored
+from antiphon.journal.recovery import DataAt
 from tests.planted.catalogue import with_and_without
 from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of, item_of
 
@@ -527,7 +527,7 @@ def test_what_was_found_after_a_restart_is_reported_to_the_first_sequencer_that_
     desk.payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
     location = desk.payloads.locate(data.mid)
     assert location is not None
-    stored = Stored(data.mid, data.ts, data.count, data.digest, location)
+    stored = DataAt(data.mid, data.ts, data.count, data.digest, location)
     desk.server = DataServer(
         desk.config,
         2,
@@ -631,7 +631,7 @@ def test_what_our_log_does_not_name_is_kept_for_others_until_the_base_has_passed
     desk = Desk()
     data = data_of(Mid(7, 1, 1))
     desk.payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
-    stored = Stored(data.mid, 0, 1, data.digest, desk.payloads.unplaced[data.mid])
+    stored = DataAt(data.mid, 0, 1, data.digest, desk.payloads.unplaced[data.mid])
     desk.ledger.fold([entry_of(data, 2)])
     desk.known = Prefix(2)
     desk.server = DataServer(

@@ -19,7 +19,7 @@ from antiphon.errors import Damaged, FormatMismatch, Unreadable
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
 from antiphon.journal.ports import Location, identity_of
-from antiphon.journal.recovery import Recovered, Stored
+from antiphon.journal.recovery import DataAt, Recovered
 from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
 
 OLD, NEW = make_epoch(1, 1), make_epoch(2, 1)
@@ -35,7 +35,7 @@ def ticks(first: int, last: int, epoch: int = OLD) -> tuple[Entry, ...]:
 
 def found(
     *order: OrderBody,
-    data: Sequence[Stored] = (),
+    data: Sequence[DataAt] = (),
     checkpoint: CheckpointState | None = None,
     older_checkpoint: CheckpointState | None = None,
     promised: int = 0,
@@ -275,7 +275,7 @@ def test_envelopes_are_sorted_into_placed_waiting_and_gone() -> None:
     for offset, data in enumerate([former, *envelopes]):
         payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
         stored.append(
-            Stored(
+            DataAt(
                 data.mid,
                 data.ts,
                 data.count,
@@ -299,7 +299,7 @@ def test_a_checkpoint_of_another_node_counts_before_its_base_is_on_record() -> N
     waiting = data_of(Mid(7, 1, 1))
     payloads = MemoryPayloads()
     payloads.write(DataRecord(waiting.mid, waiting.ts, waiting.count, waiting.digest, waiting.payload))
-    stored = Stored(
+    stored = DataAt(
         waiting.mid, 0, 1, waiting.digest, Location(1, 0, len(waiting.payload), identity_of(waiting.digest))
     )
     ledger = Ledger()
@@ -323,7 +323,7 @@ def test_what_is_committed_and_not_named_by_our_log_is_kept_for_others() -> None
     data = data_of(Mid(7, 1, 1))
     payloads = MemoryPayloads()
     payloads.write(DataRecord(data.mid, data.ts, data.count, data.digest, data.payload))
-    stored = Stored(data.mid, 0, 1, data.digest, Location(1, 0, len(data.payload), identity_of(data.digest)))
+    stored = DataAt(data.mid, 0, 1, data.digest, Location(1, 0, len(data.payload), identity_of(data.digest)))
     ledger = Ledger()
     ledger.fold([opened, entry_of(data, 2)])
     lagging = EntriesAppended(OLD, 0, (opened,))

@@ -33,7 +33,7 @@ from antiphon.client_manager.effects import (
     SendToPrimary,
     SendToReplica,
     SubmitEnvelope,
-    Ticked,
+    TimePassed,
 )
 from antiphon.client_manager.manager import ClientManager, ClientManagerSettings
 from antiphon.ids import IdSource
@@ -155,7 +155,7 @@ class Stage:
         end_ns = self.now_ns + ms * 1_000_000
         while (due_ns := self.manager.next_deadline_ns()) is not None and due_ns <= end_ns:
             self.now_ns = max(self.now_ns, due_ns)
-            effects += self.step(Ticked())
+            effects += self.step(TimePassed())
         self.now_ns = end_ns
         return effects
 

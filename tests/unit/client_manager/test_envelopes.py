@@ -12,7 +12,7 @@ from antiphon.client_manager.envelopes import (
     items_of,
     outcomes_by_command,
 )
-from antiphon.client_manager.session import Lane, Ordered
+from antiphon.client_manager.session import Ordered, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode
 
@@ -24,16 +24,16 @@ def gatherer(**settings: int) -> Gatherer:
     return Gatherer("a", ClientManagerSettings(**settings))
 
 
-def put(target: Gatherer, lane: Lane, number: int, size: int, count: int = 1) -> None:
+def put(target: Gatherer, lane: SessionLane, number: int, size: int, count: int = 1) -> None:
     target.put(Ordered(lane, PUBLISH, number, count, size), bytes(size))
 
 
-def numbers(target: Gatherer, envelope: SubmitEnvelope) -> list[tuple[Lane, int]]:
+def numbers(target: Gatherer, envelope: SubmitEnvelope) -> list[tuple[SessionLane, int]]:
     return [(ordered.lane, ordered.number) for ordered in target.confirmed(envelope.tag)]
 
 
 def test_everything_that_waits_goes_at_once_when_nothing_is_on_the_way() -> None:
-    target, lane = gatherer(), Lane("a", None)
+    target, lane = gatherer(), SessionLane("a", None)
     for number in range(1, 6):
         put(target, lane, number, 100, count=10)
     (envelope,) = target.gather()
@@ -43,28 +43,28 @@ def test_everything_that_waits_goes_at_once_when_nothing_is_on_the_way() -> None
 
 
 def test_an_envelope_ends_where_the_next_command_would_not_fit() -> None:
-    target, lane = gatherer(envelope_bytes=1000, submitted_bytes_max=100_000), Lane("a", None)
+    target, lane = gatherer(envelope_bytes=1000, submitted_bytes_max=100_000), SessionLane("a", None)
     for number in range(1, 6):
         put(target, lane, number, 400)
     assert [len(envelope.payload) for envelope in target.gather()] == [800, 800, 400]
 
 
 def test_an_envelope_takes_no_more_numbers_than_it_may() -> None:
-    target, lane = gatherer(envelope_count_max=100), Lane("a", None)
+    target, lane = gatherer(envelope_count_max=100), SessionLane("a", None)
     for number in (1, 2, 3):
         put(target, lane, number, 10, count=60)
     assert [envelope.count for envelope in target.gather()] == [60, 60, 60]
 
 
 def test_an_envelope_takes_no_more_commands_than_outcomes_are_kept_of() -> None:
-    target, lane = gatherer(envelope_commands_max=2), Lane("a", None)
+    target, lane = gatherer(envelope_commands_max=2), SessionLane("a", None)
     for number in range(1, 6):
         put(target, lane, number, 10)
     assert [len(numbers(target, one)) for one in target.gather()] == [2, 2, 1]
 
 
 def test_no_more_commands_are_unconfirmed_than_outcomes_are_kept_of() -> None:
-    target, lane = gatherer(unconfirmed_commands_max=3), Lane("a", None)
+    target, lane = gatherer(unconfirmed_commands_max=3), SessionLane("a", None)
     put(target, lane, 1, 10)
     (first,) = target.gather()
     for number in range(2, 6):
@@ -80,7 +80,7 @@ def test_no_more_commands_are_unconfirmed_than_outcomes_are_kept_of() -> None:
 
 
 def test_one_large_command_travels_alone_once_nothing_is_on_the_way() -> None:
-    target, lane = gatherer(envelope_bytes=1000, submitted_bytes_max=2000), Lane("a", None)
+    target, lane = gatherer(envelope_bytes=1000, submitted_bytes_max=2000), SessionLane("a", None)
     put(target, lane, 1, 10)
     put(target, lane, 2, 5000)
     put(target, lane, 3, 10)
@@ -95,7 +95,7 @@ def test_one_large_command_travels_alone_once_nothing_is_on_the_way() -> None:
 
 
 def test_little_goes_along_only_if_it_is_as_much_as_is_under_way() -> None:
-    target, lane = gatherer(turn_bytes=1_000), Lane("a", None)
+    target, lane = gatherer(turn_bytes=1_000), SessionLane("a", None)
     put(target, lane, 1, 100)
     (first,) = target.gather()
     put(target, lane, 2, 100)
@@ -114,7 +114,7 @@ def test_little_goes_along_only_if_it_is_as_much_as_is_under_way() -> None:
 
 
 def test_what_is_much_goes_along_whatever_is_under_way() -> None:
-    target, lane = gatherer(turn_bytes=1_000), Lane("a", None)
+    target, lane = gatherer(turn_bytes=1_000), SessionLane("a", None)
     for number in range(1, 9):
         put(target, lane, number, 10)
     assert len(target.gather()) == 1
@@ -128,7 +128,7 @@ def test_what_is_much_goes_along_whatever_is_under_way() -> None:
 def test_what_comes_while_the_window_is_full_is_gathered() -> None:
     target, lane = (
         gatherer(envelope_bytes=10_000, submitted_bytes_max=2 * ENVELOPE_WEIGHT_MIN),
-        Lane("a", None),
+        SessionLane("a", None),
     )
     put(target, lane, 1, 100)
     assert len(target.gather()) == 1
@@ -144,7 +144,7 @@ def test_what_comes_while_the_window_is_full_is_gathered() -> None:
 
 
 def test_a_small_envelope_weighs_what_a_datagram_costs() -> None:
-    target, lane = gatherer(), Lane("a", None)
+    target, lane = gatherer(), SessionLane("a", None)
     put(target, lane, 1, 100)
     (envelope,) = target.gather()
     assert target.submitted_bytes == ENVELOPE_WEIGHT_MIN
@@ -155,7 +155,7 @@ def test_a_small_envelope_weighs_what_a_datagram_costs() -> None:
 def test_a_sliver_of_room_is_not_used_while_much_is_waiting() -> None:
     target, lane = (
         gatherer(envelope_bytes=10 * KIB, submitted_bytes_max=10 * KIB + 2000, turn_bytes=4 * KIB),
-        Lane("a", None),
+        SessionLane("a", None),
     )
     for number in range(1, 101):
         put(target, lane, number, KIB)
@@ -167,7 +167,7 @@ def test_a_sliver_of_room_is_not_used_while_much_is_waiting() -> None:
 
 
 def test_a_confirmation_counts_as_a_commit() -> None:
-    target, lane = gatherer(submitted_bytes_max=1), Lane("a", None)
+    target, lane = gatherer(submitted_bytes_max=1), SessionLane("a", None)
     put(target, lane, 1, 100)
     (envelope,) = target.gather()
     put(target, lane, 2, 100)
@@ -178,7 +178,7 @@ def test_a_confirmation_counts_as_a_commit() -> None:
 
 def test_a_large_transfer_delays_another_session_by_one_turn() -> None:
     target = gatherer(envelope_bytes=512 * KIB, turn_bytes=64 * KIB)
-    large, small = Lane("a", None), Lane("a", None)
+    large, small = SessionLane("a", None), SessionLane("a", None)
     for number in range(1, 65):
         put(target, large, number, 60 * KIB)
     put(target, small, 1, 100)
@@ -191,7 +191,7 @@ def test_a_large_transfer_delays_another_session_by_one_turn() -> None:
 
 def test_many_busy_sessions_get_equal_parts_of_an_envelope() -> None:
     target = gatherer(envelope_bytes=64 * KIB, turn_bytes=4 * KIB, submitted_bytes_max=64 * KIB)
-    lanes = [Lane("a", None) for _ in range(4)]
+    lanes = [SessionLane("a", None) for _ in range(4)]
     for at, lane in enumerate(lanes):
         for number in range(1, 200):
             put(target, lane, number, KIB * (at + 1) // 2)
@@ -204,7 +204,7 @@ def test_many_busy_sessions_get_equal_parts_of_an_envelope() -> None:
 
 def test_a_session_whose_command_did_not_fit_is_first_next_time() -> None:
     target = gatherer(envelope_bytes=1000, turn_bytes=100, submitted_bytes_max=1)
-    big, small = Lane("a", None), Lane("a", None)
+    big, small = SessionLane("a", None), SessionLane("a", None)
     for number in range(1, 20):
         put(target, small, number, 100)
     put(target, big, 1, 950)
@@ -228,7 +228,7 @@ def test_every_command_comes_out_once_and_in_the_order_of_its_lane(
 ) -> None:
     """However commands arrive between commits, and whatever the limits cut."""
     target = gatherer(envelope_bytes=4000, envelope_count_max=100, submitted_bytes_max=6000, turn_bytes=500)
-    lanes = [Lane("a", None) for _ in range(4)]
+    lanes = [SessionLane("a", None) for _ in range(4)]
     put_in: list[list[int]] = [[] for _ in lanes]
     came_out: list[list[int]] = [[] for _ in lanes]
     on_the_way: list[SubmitEnvelope] = []
@@ -264,7 +264,7 @@ def test_outcomes_agree_with_one_number_at_a_time(
     counts: list[int], gaps: list[tuple[int, int, int]]
 ) -> None:
     """Ranges of exceptions over ranges of commands, against a table with a row for every number."""
-    lane, first = Lane("a", None), 1000
+    lane, first = SessionLane("a", None), 1000
     envelope = [
         Ordered(lane, PUBLISH, number, count, 10)
         for number, count in zip((1 + sum(counts[:at]) for at in range(len(counts))), counts, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus.effects import EnvelopeUncertain
-from antiphon.client_manager.effects import Ticked
+from antiphon.client_manager.effects import TimePassed
 from antiphon.wire import frames
 from antiphon.wire.commands import Outcome, OutcomeCode
 from tests.unit.client_manager.stage import CHANNEL, Stage, acknowledge, publish
@@ -77,7 +77,7 @@ def test_everything_else_is_looked_at_twice(stage: Stage, watch: Watch, what: st
         case "ping":
             stage.say(1, frames.Ping(nonce=1))
         case "tick":
-            stage.step(Ticked())
+            stage.step(TimePassed())
         case "breach":
             stage.say(1, publish(session, 99))
             assert stage.goodbye().code

@@ -51,7 +51,7 @@ from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
 from antiphon.message_manager.delivery.repeats import Repeats
 from antiphon.message_manager.delivery.rounds import Round
-from antiphon.message_manager.delivery.streams import Stream, Streams
+from antiphon.message_manager.delivery.streams import DeliveryStreams, Stream
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.settings import MessageManagerSettings
 from antiphon.message_manager.state.destinations.directory import Directory
@@ -152,7 +152,7 @@ class Delivery:
         self._stirred: dict[int, Dispatcher] = {}
         # Consumers that wait to hear that there is nothing for them (Y8).
         self._draining: dict[ConsumerKey, Consumer] = {}
-        self._streams = Streams(term, settings)
+        self._streams = DeliveryStreams(term, settings)
         # Those that were detached last; a dict for its order.
         self._gone: dict[ConsumerKey, None] = {}
         self._answers: list[Send] = []

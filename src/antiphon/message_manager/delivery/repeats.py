@@ -14,7 +14,7 @@ from antiphon.bus.messages import Deliver, Piece, Taker, Target
 from antiphon.errors import ProtocolError
 from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
-from antiphon.message_manager.delivery.streams import Rows, Sent, Stream, Streams
+from antiphon.message_manager.delivery.streams import DeliveryStreams, Rows, Sent, Stream
 from antiphon.message_manager.reading import BatchReader
 from antiphon.message_manager.state.destinations.directory import Directory
 from antiphon.ranges import Ranges
@@ -33,7 +33,7 @@ class Repeats:
         term: int,
         directory: Directory,
         reader: BatchReader,
-        streams: Streams,
+        streams: DeliveryStreams,
         consumers: Mapping[ConsumerKey, Consumer],
         dispatchers: Mapping[int, Dispatcher],
         stir: Callable[[Dispatcher], None],

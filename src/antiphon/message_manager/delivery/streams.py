@@ -187,7 +187,7 @@ class Stream:
         return self._probe_at_ns if self._sent else None
 
 
-class Streams:
+class DeliveryStreams:
     """The streams of all client managers in one term."""
 
     __slots__ = (

@@ -34,7 +34,7 @@ from antiphon.message_manager.state.transactions import (
     Decision,
     OpenPart,
     PreparedPart,
-    StagedPart,
+    StagedRows,
 )
 from antiphon.message_manager.state.uncommitted import Held
 from antiphon.wire.commands import COMMAND_HEADER_SIZE, NODE_SESSION, CommandKind
@@ -131,7 +131,7 @@ def stage(channel: Channel, turn: Turn, wish: StagedPublish) -> Verdict | None:
     verdict = _why_not_stage(channel, wish, part)
     if verdict is None:
         _keep(channel, turn, wish)
-        part = part or StagedPart(wish.application, wish.seconds)
+        part = part or StagedRows(wish.application, wish.seconds)
         part.seconds = wish.seconds
         transactions.stage(wish.part, part, turn.sequence, wish.rows, len(wish.batch))
     else:
@@ -139,7 +139,7 @@ def stage(channel: Channel, turn: Turn, wish: StagedPublish) -> Verdict | None:
     return verdict
 
 
-def _why_not_stage(channel: Channel, wish: StagedPublish, part: StagedPart | None) -> Verdict | None:
+def _why_not_stage(channel: Channel, wish: StagedPublish, part: StagedRows | None) -> Verdict | None:
     transactions, application = channel.state.transactions, wish.application
     batches, messages = (len(part.batches), part.messages) if part is not None else (0, 0)
     if wish.index != batches:

@@ -42,7 +42,7 @@ _FORGOTTEN_TEXT: Final = "what became of it was forgotten before its client had 
 _new: Final = tuple.__new__
 
 
-class Record(NamedTuple):
+class OutcomeRow(NamedTuple):
     """What became of the numbers number … number+count-1 of a session.
 
     `sequence` is where they stand in the log when they were applied; else the `original` of the
@@ -91,10 +91,10 @@ class Session:
         self.confirmed_through = 0
         # The first number of each record, for bisection.
         self._numbers: list[int] = []
-        self._records: list[Record] = []
+        self._records: list[OutcomeRow] = []
 
     @property
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[OutcomeRow, ...]:
         return tuple(self._records)
 
     def confirm(self, through: int) -> None:
@@ -125,13 +125,13 @@ class Session:
         if records and code == _APPLIED:
             first, length, before, where, _ = records[-1]
             if before == _APPLIED and where + length == sequence and length + count <= _COUNT_MAX:
-                records[-1] = Record(first, length + count, _APPLIED, where, "")
+                records[-1] = OutcomeRow(first, length + count, _APPLIED, where, "")
                 return
         if len(records) == RECORDS_MAX:
             del records[: RECORDS_MAX // 2]
             del self._numbers[: RECORDS_MAX // 2]
         self._numbers.append(number)
-        records.append(Record(number, count, code, sequence, text))
+        records.append(OutcomeRow(number, count, code, sequence, text))
 
     def note_next(self, confirmed_through: int, sequence: int) -> None:
         """The next number was applied at `sequence`; so far the client had heard, it said with it."""
@@ -141,7 +141,7 @@ class Session:
             self.confirmed_through = last
             self.last = last + 1
             self._numbers = [last + 1]
-            self._records = [_new(Record, (last + 1, 1, _APPLIED, sequence, ""))]
+            self._records = [_new(OutcomeRow, (last + 1, 1, _APPLIED, sequence, ""))]
             return
         if confirmed_through > self.confirmed_through:
             self.confirm(confirmed_through)
@@ -202,7 +202,7 @@ class Session:
         row.last = last
         row.confirmed_through = confirmed
         for _ in range(reader.count(8 + 4 + 1 + 8 + 2)):
-            record = Record(reader.u64(), reader.u32(), reader.u8(), reader.u64(), reader.text())
+            record = OutcomeRow(reader.u64(), reader.u32(), reader.u8(), reader.u64(), reader.text())
             row._numbers.append(record.number)
             row._records.append(record)
         return row

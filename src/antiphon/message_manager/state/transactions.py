@@ -64,7 +64,7 @@ class OpenPart:
 
 
 @dataclass(slots=True)
-class StagedPart:
+class StagedRows:
     """What an application has staged under one part id; `is_promised` while it is in a prepared part."""
 
     application: str
@@ -122,7 +122,7 @@ class Transactions:
         # By session; by session and transaction; by part id.
         self.open: dict[int, OpenPart] = {}
         self.prepared: dict[tuple[int, int], PreparedPart] = {}
-        self.staged: dict[int, StagedPart] = {}
+        self.staged: dict[int, StagedRows] = {}
         # By session, then by transaction.
         self._decisions: dict[int, dict[int, Decision]] = {}
         # Sessions that are not known and have a decision that is nobody's to carry out, and since when.
@@ -175,7 +175,7 @@ class Transactions:
     def staged_bytes(self, application: str) -> int:
         return self._staged_bytes.get(application, 0)
 
-    def stage(self, id: int, part: StagedPart, number: int, rows: int, size: int) -> None:
+    def stage(self, id: int, part: StagedRows, number: int, rows: int, size: int) -> None:
         """Another batch of a part; its time begins anew."""
         self.staged[id] = part
         part.batches.append(number)
@@ -387,7 +387,7 @@ class Transactions:
             self.open[session] = part
         for _ in range(reader.count(16 + 2 + 4 + _STORED_BYTES_MIN)):
             id = reader.u128()
-            staged = StagedPart(reader.text(), reader.u32())
+            staged = StagedRows(reader.text(), reader.u32())
             _read_stored(reader, staged)
             self.staged[id] = staged
             self._staged_bytes[staged.application] = self.staged_bytes(staged.application) + staged.bytes
@@ -414,14 +414,14 @@ class Transactions:
 _STORED_BYTES_MIN: Final = 4 + 4 + 8 + 8
 
 
-def _write_stored(writer: Writer, part: OpenPart | StagedPart) -> None:
+def _write_stored(writer: Writer, part: OpenPart | StagedRows) -> None:
     _write_numbers(writer, part.batches)
     writer.u32(part.messages)
     writer.u64(part.bytes)
     writer.i64(part.since_ms)
 
 
-def _read_stored(reader: Reader, part: OpenPart | StagedPart) -> None:
+def _read_stored(reader: Reader, part: OpenPart | StagedRows) -> None:
     part.batches = _read_numbers(reader)
     part.messages = reader.u32()
     part.bytes = reader.u64()

@@ -24,7 +24,7 @@ from antiphon.journal.format import Settings as JournalSettings
 from antiphon.journal.journal import Journal
 from antiphon.journal.payload_index import PayloadIndex
 from antiphon.journal.ports import Location, identity_of
-from antiphon.journal.recovery import Recovered, Stored
+from antiphon.journal.recovery import DataAt, Recovered
 from antiphon.sim.checkers.watch import Watch
 from antiphon.sim.cluster.tally import Tally
 from antiphon.sim.disk import DiskHabits, SimDisk
@@ -183,7 +183,7 @@ class RecordsFound:
         self.payloads = WatchedIndex(self._read, lambda mid: disk.watch.on_discarded(disk.node, mid))
         promised = epoch_claimed = 0
         order: list[bytes] = []
-        data: list[Stored] = []
+        data: list[DataAt] = []
         for record in disk.synced:
             if isinstance(record, SuperblockRecord):
                 # Of several copies the newest that verifies counts, and neither number ever goes back.
@@ -194,7 +194,7 @@ class RecordsFound:
                 location = self.write(record)
                 if record.mid in disk.unreadable:
                     self._unreadable.add(location.offset)
-                data.append(Stored(record.mid, record.ts, record.count, record.digest, location))
+                data.append(DataAt(record.mid, record.ts, record.count, record.digest, location))
         checkpoints = disk.checkpoints[-2:]
         earlier = [
             CheckpointHead(one.n, one.digest, len(one.state), one.segments) for one in disk.checkpoints[:-2]
