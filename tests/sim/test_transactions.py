@@ -89,7 +89,7 @@ RARE = (
     "trader.doomed",
     "node.took_over_a_checkpoint",
     "rude_trader.died_before_commit",
-    "trader.lost_what_it_took",
+    "library.lost_to_others",
     "rude_trader.went_on",
     "strike.applied.TX_COMMIT",
     "strike.applied.TX_DECIDE",

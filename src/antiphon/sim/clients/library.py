@@ -40,6 +40,7 @@ from antiphon.wire.frames import (
     AckMode,
     Command,
     Confirm,
+    ConsumerLost,
     DestinationOpened,
     ServerFrame,
     SessionOpened,
@@ -161,6 +162,8 @@ class LibraryClient(ClientProcess):
             for item in frame.items:
                 self.world.probe(f"library.outcome.{OutcomeCode(item.code).name}")
                 self.watch.on_confirmed(frame.session, item.number, item.count, item.code, item.sequence)
+        elif isinstance(frame, ConsumerLost) and frame.lost:
+            self.world.probe("library.lost_to_others")
         was_open = self.session is None or self.session.is_open
         for event in self.core.receive(self.world.now_ns, frame):
             self._on_event(event)
