@@ -285,6 +285,11 @@ class Stager(Teller):
             self._attempt = None
             if frame.fate is not TransactionFate.ROLLED_BACK:
                 self.version += 1
+            if frame.fate is not TransactionFate.COMMITTED:
+                # What was staged in vain would lie there for minutes.
+                for channel, part in attempt.parts.items():
+                    wish = DropStaged(parts=(part.id,))
+                    self.order(channel, CommandKind.DROP_STAGED, wish.encode())
             if self.is_ready:
                 self.start()
         elif isinstance(frame, Failed) and frame.code == SessionClosed.code:
