@@ -18,8 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
+from struct import error as StructError
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 from antiphon.errors import ProtocolError
@@ -126,20 +127,26 @@ class Layout(Generic[T]):
 
     def __init__(self, cls: type[T]) -> None:
         self.cls = cls
-        self._writes: list[tuple[Callable[[T], Any], Callable[[Writer, Any], None]]] = []
+        self._writes: list[tuple[Callable[[Any], Any], Callable[[Writer, Any], None]]] = []
         self._reads: list[tuple[Struct | None, Callable[[Reader], Any]]] = []
         names, self._make = _names_and_maker(cls)
         hints = get_type_hints(cls, include_extras=True)
-        formats = [(name, _format_of(cls, name, hints[name])) for name in names]
+        formats = [(at, _format_of(cls, name, hints[name])) for at, name in enumerate(names)]
+        # The fields of a tuple are taken by their places, which costs less than by their names.
+        is_tuple = issubclass(cls, tuple)
         for is_number, neighbours in groupby(formats, lambda one: bool(one[1].code)):
             several = list(neighbours)
             if is_number and len(several) > 1:
                 numbers = Struct("<" + "".join([field.code for _, field in several]))
-                self._writes.append((attrgetter(*[name for name, _ in several]), _numbers_writer(numbers)))
+                start, stop = several[0][0], several[-1][0] + 1
+                take_all = itemgetter(slice(start, stop)) if is_tuple else attrgetter(*names[start:stop])
+                self._writes.append((take_all, _numbers_writer(numbers)))
                 self._reads.append((numbers, Reader.rest))
             else:
-                self._writes += [(attrgetter(name), field.write) for name, field in several]
-                self._reads += [(None, field.read) for _, field in several]
+                for at, field in several:
+                    take = itemgetter(at) if is_tuple else attrgetter(names[at])
+                    self._writes.append((take, field.write))
+                    self._reads.append((None, field.read))
 
     def write(self, writer: Writer, value: T) -> None:
         for get, write in self._writes:
@@ -183,4 +190,12 @@ def _format_of(cls: type[Any], name: str, hint: Any) -> Field[Any]:
 
 
 def _numbers_writer(numbers: Struct) -> Callable[[Writer, Any], None]:
-    return lambda writer, values: writer.parts.append(pack(numbers, *values))
+    pack_numbers = numbers.pack
+
+    def write(writer: Writer, values: tuple[int, ...]) -> None:
+        try:
+            writer.parts.append(pack_numbers(*values))
+        except StructError:
+            pack(numbers, *values)  # says what does not fit
+
+    return write
