@@ -16,11 +16,13 @@ import bus
 import calls
 import cluster
 import compare
+import counts
 import failover
 import lines
 import spark
 import spark_kafka
 import transactions
+import walk
 from figures import embedded, figure, measure
 
 FIGURES = (
@@ -43,6 +45,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=compare.PAIRS, help="pairs measured with --against")
     parser.add_argument("--blocking", action="store_true", help="measure programs without an event loop")
     parser.add_argument("--calls", action="store_true", help="count function calls for a lone message")
+    parser.add_argument("--counts", action="store_true", help="count lines, names, messages, the walk")
+    parser.add_argument("--walk", action="store_true", help="list the functions that a `send` runs through")
     parser.add_argument("--most-called", type=int, default=10, help="functions listed with --calls")
     parser.add_argument("--lines", action="store_true", help="a million lines by `antiphon send`")
     parser.add_argument("--bus", action="store_true", help="measure the bus alone, three replicas and more")
@@ -59,6 +63,12 @@ def main() -> int:
     if arguments.blocking:
         with embedded() as url:
             blocking.report(url, arguments.size)
+        return 0
+    if arguments.counts:
+        counts.report()
+        return 0
+    if arguments.walk:
+        walk.report()
         return 0
     if arguments.calls:
         calls.measure(arguments.most_called)

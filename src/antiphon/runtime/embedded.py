@@ -44,10 +44,11 @@ def run_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]]
     """Run until a signal says stop; returns the exit code. `announce` gets the ready line as an object."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(settings, announce))
+        return runner.run(serve_embedded(settings, announce))
 
 
-async def _run(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
+async def serve_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
+    """Serve until a signal says stop, in a loop that runs already; returns the exit code."""
     disk = FileDisk(settings.data, accept_possible_loss=settings.accept_possible_loss)
     try:
         identity = Identity(
