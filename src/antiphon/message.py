@@ -17,7 +17,7 @@ from antiphon.ids import format_message_id
 from antiphon.values import PropertyValue
 
 
-class Delivery(NamedTuple):
+class Handover(NamedTuple):
     """The common attributes of messages that arrived in one piece.
 
     Row r of the piece's batch has the sequence number `first_sequence + r`.
@@ -35,7 +35,7 @@ class MessageView:
 
     __slots__ = ("_batch", "_delivery", "_row")
 
-    def __init__(self, batch: Batch, row: int, delivery: Delivery) -> None:
+    def __init__(self, batch: Batch, row: int, delivery: Handover) -> None:
         self._batch = batch
         self._row = row
         self._delivery = delivery
@@ -151,5 +151,5 @@ class Message(MessageView):
         await acknowledge(self)
 
 
-def messages_of(batch: Batch, delivery: Delivery) -> list[Message]:
+def messages_of(batch: Batch, delivery: Handover) -> list[Message]:
     return list(map(Message, repeat(batch), range(batch.count), repeat(delivery)))

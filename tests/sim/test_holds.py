@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.seeds import Seeds, first_broken, fresh_seeds
 
-SEEDS = range(1, 61)
+SEEDS = range(1, 41)
 MORE_SEEDS = range(1, 121)
 LONG_SEEDS = 5_000
 

@@ -9,9 +9,9 @@ import pytest
 from antiphon.batch import Batch, BatchBuilder
 from antiphon.errors import LocalError
 from antiphon.ids import parse_message_id
-from antiphon.message import Delivery, Message, messages_of
+from antiphon.message import Handover, Message, messages_of
 
-DELIVERY = Delivery(channel="main", destination="queue:orders", first_sequence=100)
+DELIVERY = Handover(channel="main", destination="queue:orders", first_sequence=100)
 
 
 def two_messages() -> Batch:

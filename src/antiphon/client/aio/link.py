@@ -22,15 +22,15 @@ from typing import Literal, Protocol, TypeVar, cast
 from antiphon import clock
 from antiphon.client.core.client import NEVER_NS, ClientCore
 from antiphon.client.core.events import (
-    Answered,
     Arrived,
-    ConsumerEnded,
+    ConsumerStopped,
     CreditReturned,
     Ended,
     Event,
     Expired,
     Refused,
     Reply,
+    RequestAnswered,
     SessionEnded,
     Settled,
     Welcomed,
@@ -360,7 +360,7 @@ class ClientLink:
                 receiver = self.receivers.get((event.session, event.consumer))
                 if receiver is not None:
                     receiver.arrived()
-            case Answered():
+            case RequestAnswered():
                 reply = self._replies.get(event.request)
                 if reply is not None and not reply.done():
                     reply.set_result(event.reply)
@@ -372,7 +372,7 @@ class ClientLink:
                 receiver = self.receivers.get((event.session, event.consumer))
                 if receiver is not None:
                     receiver.credit_returned()
-            case ConsumerEnded():
+            case ConsumerStopped():
                 receiver = self.receivers.pop((event.session, event.consumer), None)
                 if receiver is not None:
                     receiver.ended(event.error)

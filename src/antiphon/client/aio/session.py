@@ -14,7 +14,7 @@ from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.transactions import ATTEMPTS, SessionTransactions, run, transaction
 from antiphon.client.core.outcomes import subscription_error
 from antiphon.errors import LocalError
-from antiphon.message import Delivery, Message, messages_of
+from antiphon.message import Handover, Message, messages_of
 from antiphon.names import check_subscription_name, parse_destination
 from antiphon.wire.commands import Unsubscribe
 from antiphon.wire.frames import Browsed, DestinationOpened, SubscriptionFound
@@ -123,7 +123,7 @@ class Session(Block):
             page = await link.call(request, Browsed, scope.timeout)
             after, more = page.through, page.more
             for first_sequence, redelivery_count, data in page.pieces:
-                delivery = Delivery(opened.channel, destination, first_sequence, redelivery_count)
+                delivery = Handover(opened.channel, destination, first_sequence, redelivery_count)
                 for message in messages_of(Batch.decode(data), delivery):
                     yield message
 

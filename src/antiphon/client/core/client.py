@@ -31,14 +31,14 @@ from typing import Any
 from antiphon.client.core.consumer import ConsumerCore
 from antiphon.client.core.consumer_requests import CreditOnDemand, Sureness
 from antiphon.client.core.events import (
-    Answered,
     Arrived,
-    ConsumerEnded,
+    ConsumerStopped,
     Ended,
     Event,
     Expired,
     Refused,
     Reply,
+    RequestAnswered,
     SessionEnded,
     Welcomed,
     parting,
@@ -507,7 +507,7 @@ class ClientCore:
                 session.note_known(frame.channel)
         if request.is_abandoned or request.is_own:
             return []
-        return [Answered(request=frame.request, reply=reply)]
+        return [RequestAnswered(request=frame.request, reply=reply)]
 
     def _on_session_opened(self, frame: SessionOpened, request: Request) -> None:
         known = self.sessions.get(frame.session)
@@ -595,7 +595,7 @@ class ClientCore:
         if consumer.is_closing:
             return []
         consumer.is_closing = True
-        return [ConsumerEnded(session=session.session, consumer=number, error=error)]
+        return [ConsumerStopped(session=session.session, consumer=number, error=error)]
 
     def _on_session_gone(self, frame: SessionGone) -> list[Event]:
         session = self._session(frame.session)
@@ -614,7 +614,7 @@ class ClientCore:
             if request.is_own or request.is_abandoned:
                 continue
             if isinstance(request.frame, SessionClose) and not tags:
-                events.append(Answered(request=number, reply=Done(request=number)))
+                events.append(RequestAnswered(request=number, reply=Done(request=number)))
             else:
                 events.append(Refused(request=number, error=error))
         events.append(SessionEnded(session=session.session, error=error, tags=tags))

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from antiphon.batch import BODY_BYTES_MAX, Batch, ColumnId
 from antiphon.client.core.pace import USUAL, Pace
 from antiphon.errors import ProtocolError
-from antiphon.message import Delivery, Message, MessageView
+from antiphon.message import Handover, Message, MessageView
 from antiphon.ranges import Ranges
 from antiphon.wire.frames import ConsumerResume, Deliver
 
@@ -50,7 +50,7 @@ class Span(NamedTuple):
     """The rows `[start, stop)` of a delivered batch; `offsets` say where the bodies of its rows lie."""
 
     batch: Batch
-    delivery: Delivery
+    delivery: Handover
     offsets: memoryview
     start: int
     stop: int
@@ -162,7 +162,7 @@ class ConsumerCore:
         arrived = []
         for first_sequence, redelivery_count, data in frame.pieces:
             batch = Batch.decode(data)
-            delivery = Delivery(self.channel, self.name, first_sequence, redelivery_count, self._acknowledge)
+            delivery = Handover(self.channel, self.name, first_sequence, redelivery_count, self._acknowledge)
             bodies = batch.column(ColumnId.BODY)
             assert bodies is not None and bodies.offsets is not None, "every batch has a column of bodies"
             span = Span(batch, delivery, bodies.offsets, 0, batch.count)

@@ -44,7 +44,7 @@ class Welcomed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class RequestAnswered:
     """A request was carried out."""
 
     request: int
@@ -83,7 +83,7 @@ class CreditReturned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerEnded:
+class ConsumerStopped:
     """The server has closed a consumer."""
 
     session: int
@@ -121,12 +121,12 @@ class Ended:
 
 Event: TypeAlias = (
     Welcomed
-    | Answered
+    | RequestAnswered
     | Refused
     | Settled
     | Arrived
     | CreditReturned
-    | ConsumerEnded
+    | ConsumerStopped
     | SessionEnded
     | Expired
     | Ended

@@ -17,16 +17,16 @@ from antiphon.batch import Batch
 from antiphon.client.core.client import NEVER_NS, ClientCore
 from antiphon.client.core.consumer import ConsumerCore, Span
 from antiphon.client.core.events import (
-    Answered,
     Arrived,
     CreditReturned,
     Ended,
     Refused,
+    RequestAnswered,
     SessionEnded,
     Settled,
     Welcomed,
 )
-from antiphon.client.core.events import ConsumerEnded as ConsumerClosed
+from antiphon.client.core.events import ConsumerStopped as ConsumerClosed
 from antiphon.client.core.publication import Publication
 from antiphon.client.core.session import SessionCore
 from antiphon.message import Message
@@ -185,11 +185,11 @@ class LibraryClient(ClientProcess):
                 self.world.probe("library.session_ended")
                 self.forget_session()
                 core.open_session(self.ack_mode)
-            case Answered(reply=SessionOpened() as opened):
+            case RequestAnswered(reply=SessionOpened() as opened):
                 if self.session is None:
                     self.session = core.sessions[opened.session]
                     self.on_session()
-            case Answered(request=request, reply=reply):
+            case RequestAnswered(request=request, reply=reply):
                 self._on_reply(request, reply)
             case Refused(request=request):
                 self.world.probe(f"library.refused.{event.error.code}")

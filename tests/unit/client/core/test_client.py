@@ -11,12 +11,12 @@ from antiphon.batch import Batch
 from antiphon.client.core.client import NEVER_NS, ClientCore
 from antiphon.client.core.consumer import ConsumerCore
 from antiphon.client.core.events import (
-    Answered,
     Arrived,
-    ConsumerEnded,
+    ConsumerStopped,
     Ended,
     Expired,
     Refused,
+    RequestAnswered,
     Settled,
     Welcomed,
 )
@@ -192,7 +192,7 @@ def test_requests_are_numbered_and_answered() -> None:
         Ask(request=second, question=json.dumps({"question": "status"})),
     ]
     answer = Answer(request=second, answer="{}")
-    assert core.receive(0, answer) == [Answered(request=second, reply=answer)]
+    assert core.receive(0, answer) == [RequestAnswered(request=second, reply=answer)]
     (event,) = core.receive(0, Failed(request=first, code="publish.refused", text="no"))
     assert isinstance(event, Refused)
     assert isinstance(event.error, PublishRefused)
@@ -259,7 +259,7 @@ def test_a_session_is_opened_and_closed() -> None:
     request = core.open_session(AckMode.CLIENT)
     assert said(core) == [SessionOpen(request=request, session=0, generation=0, ack_mode=AckMode.CLIENT)]
     opened = SessionOpened(request=request, session=SESSION, generation=1, window_bytes=1_000)
-    assert core.receive(0, opened) == [Answered(request=request, reply=opened)]
+    assert core.receive(0, opened) == [RequestAnswered(request=request, reply=opened)]
     session = core.sessions[SESSION]
     assert (session.ack_mode, session.window_bytes) == (AckMode.CLIENT, 1_000)
     closing = core.close_session(SESSION)
@@ -423,7 +423,7 @@ def test_a_consumer_that_the_server_ended_says_why() -> None:
     open_consumer(core, open_session(core))
     gone = ConsumerGone(session=SESSION, consumer=1, code="local.consumer_closed", text="deleted")
     (event,) = core.receive(0, gone)
-    assert isinstance(event, ConsumerEnded)
+    assert isinstance(event, ConsumerStopped)
     assert isinstance(event.error, ConsumerClosed)
     assert core.receive(0, deliver(1, 1)) == []
     assert core.receive(0, gone) == []

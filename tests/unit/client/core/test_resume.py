@@ -9,7 +9,14 @@ import pytest
 from antiphon.batch import Batch
 from antiphon.client.core.client import ClientCore
 from antiphon.client.core.consumer import HELD_RANGES_MAX, ConsumerCore
-from antiphon.client.core.events import Answered, ConsumerEnded, Ended, Refused, SessionEnded, Settled
+from antiphon.client.core.events import (
+    ConsumerStopped,
+    Ended,
+    Refused,
+    RequestAnswered,
+    SessionEnded,
+    Settled,
+)
 from antiphon.client.core.session import Acknowledgement, SessionCore
 from antiphon.errors import AcknowledgeRefused, ProtocolError, SessionClosed
 from antiphon.ranges import Ranges
@@ -337,7 +344,7 @@ def test_a_consumer_that_was_being_opened_is_opened_with_what_came_before_the_an
     assert (wish.request, wish.held) == (request, Ranges([(40, 41)]))
     # Whoever waits is answered as if nothing had happened.
     assert core.receive(0, ConsumerResumed(request=request, lost=Ranges())) == [
-        Answered(request=request, reply=Done(request=request))
+        RequestAnswered(request=request, reply=Done(request=request))
     ]
 
 
@@ -347,7 +354,7 @@ def test_a_consumer_that_cannot_be_attached_again_has_ended() -> None:
     open_consumer(core, session)
     wish = resumption(resume(core))
     (ended,) = core.receive(0, Failed(request=wish.request, code="destination.unknown", text="deleted"))
-    assert isinstance(ended, ConsumerEnded)
+    assert isinstance(ended, ConsumerStopped)
     assert ended.error.text == "deleted"
 
 
@@ -445,7 +452,7 @@ def test_a_session_that_has_expired_leaves_its_publications_uncertain_and_its_co
     ended, refused, over = core.receive(
         0, Failed(request=wish.request, code="local.session_closed", text="it has expired")
     )
-    assert isinstance(ended, ConsumerEnded) and isinstance(ended.error, SessionClosed)
+    assert isinstance(ended, ConsumerStopped) and isinstance(ended.error, SessionClosed)
     assert isinstance(refused, Refused) and refused.request == destination
     assert isinstance(over, SessionEnded)
     assert over.tags == [left, waiting]
@@ -465,7 +472,7 @@ def test_a_session_that_is_closed_already_was_closed() -> None:
     (wish,) = greet_again(core)
     assert isinstance(wish, SessionOpen)
     events = core.receive(0, Failed(request=wish.request, code="local.session_closed", text="unknown"))
-    assert events[0] == Answered(request=request, reply=Done(request=request))
+    assert events[0] == RequestAnswered(request=request, reply=Done(request=request))
 
 
 def test_a_session_that_is_resumed_elsewhere_is_over_here() -> None:

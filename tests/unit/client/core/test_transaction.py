@@ -10,7 +10,7 @@ import pytest
 from antiphon.batch import Batch
 from antiphon.client.core.client import ClientCore
 from antiphon.client.core.consumer import ConsumerCore
-from antiphon.client.core.events import Answered, Refused
+from antiphon.client.core.events import Refused, RequestAnswered
 from antiphon.client.core.outbox import CommandOutbox
 from antiphon.client.core.publication import Departure, Publication
 from antiphon.client.core.session import SessionCore
@@ -270,7 +270,7 @@ def test_a_commit_in_several_channels_is_one_request() -> None:
     request = core.commit_transaction(session, 5, PARTS)
     assert said(core) == [TransactionCommit(request=request, session=SESSION, transaction=5, parts=PARTS)]
     decided = TransactionDecided(request=request, fate=TransactionFate.COMMITTED)
-    assert core.receive(0, decided) == [Answered(request=request, reply=decided)]
+    assert core.receive(0, decided) == [RequestAnswered(request=request, reply=decided)]
 
 
 @pytest.mark.parametrize(("application", "home"), [("", "a"), ("report", "")])
@@ -283,7 +283,7 @@ def test_on_another_connection_it_is_only_asked_what_became_of_it(application: s
     assert lose_and_return(core) == [question]
     assert lose_and_return(core, generation=3) == [question], "and again"
     decided = TransactionDecided(request=request, fate=TransactionFate.ROLLED_BACK, text="nobody decided")
-    assert core.receive(0, decided) == [Answered(request=request, reply=decided)]
+    assert core.receive(0, decided) == [RequestAnswered(request=request, reply=decided)]
 
 
 def test_one_that_is_refused_or_whose_session_ends_has_an_answer_too() -> None:
