@@ -51,7 +51,7 @@ def needs_multicast() -> None:
 # -- the network --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", kinds("udp", "tcp"))
+@pytest.mark.parametrize("kind", kinds("udp"))
 def test_loss_duplicates_and_disorder_change_nothing_but_the_time(kind: str, tmp_path: Path) -> None:
     with cluster(tmp_path, kind) as members:
         members.faults("seed=7; drop=0.3 duplicate=0.1 reorder=0.1")
@@ -76,7 +76,7 @@ def test_loss_duplicates_and_disorder_change_nothing_but_the_time(kind: str, tmp
         assert (sums["repairs_given"] > 0) == (kind != "tcp"), sums
 
 
-@pytest.mark.parametrize("kind", ["udp-large", "tcp"])
+@pytest.mark.parametrize("kind", kinds("tcp"))
 def test_the_command_line_cuts_a_sequencer_off_one_way_and_heals_the_network(
     kind: str, tmp_path: Path
 ) -> None:
@@ -230,7 +230,7 @@ def test_an_orderly_stop_of_all_loses_nothing_and_the_same_order_goes_on(tmp_pat
         check_order(members, loads)
 
 
-@pytest.mark.parametrize("kind", ["udp", "tcp"])
+@pytest.mark.parametrize("kind", kinds("udp"))
 def test_a_member_that_was_away_for_long_goes_on_from_a_checkpoint_of_another(
     kind: str, tmp_path: Path
 ) -> None:
@@ -283,7 +283,7 @@ def poison(data: Path) -> None:
     (data / POISONED).write_text(f"{boot_id()}\nwhich one\nthe cable came off\n")
 
 
-@pytest.mark.parametrize("ruin", [ruin_superblock, ruin_order, poison])
+@pytest.mark.parametrize("ruin", [pytest.param(ruin_superblock, marks=pytest.mark.long), ruin_order, poison])
 def test_a_member_puts_a_ruined_disk_aside_and_votes_again_with_another(
     ruin: Callable[[Path], None], tmp_path: Path
 ) -> None:
