@@ -14,16 +14,20 @@ import pytest
 
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.node import NodeRun
+from antiphon.sim.workloads.profile import Profile
 from antiphon.sim.world import MILLISECOND_NS
+
+
+class _ManyLivesRun(NodeRun):
+    def adjust(self, profile: Profile) -> None:
+        profile.safety_ns = 300 * MILLISECOND_NS
+        profile.crashes, profile.client_crashes, profile.clock_jumps = 6, 6, 6
+        profile.clients.resume_probability = 0.5
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_lives_within_one_second_give_different_ids(seed: int) -> None:
-    run = NodeRun(seed, Trace())
-    profile = run.profile
-    profile.safety_ns = 300 * MILLISECOND_NS
-    profile.crashes, profile.client_crashes, profile.clock_jumps = 6, 6, 6
-    profile.clients.resume_probability = 0.5
+    run = _ManyLivesRun(seed, Trace())
 
     run.run()
 

@@ -18,20 +18,22 @@ import pytest
 
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.node import NodeRun
+from antiphon.sim.workloads.profile import Profile
 from antiphon.sim.world import MILLISECOND_NS
+
+
+class _OvertakenRun(NodeRun):
+    def adjust(self, profile: Profile) -> None:
+        profile.safety_ns = 400 * MILLISECOND_NS
+        profile.producers, profile.consumers, profile.queues, profile.library_share = 2, 3, 1, 1.0
+        profile.crashes, profile.power_cuts, profile.pauses = 0, 6, 4
+        clients = profile.clients
+        clients.take_pause_ns = 3 * MILLISECOND_NS
+        clients.acknowledge_pause_ns = clients.reconnect_ns = 20 * MILLISECOND_NS
+        clients.resume_probability, clients.batch_rows_max = 1.0, 1
+        profile.node.registration_wait_ms = 5
 
 
 @pytest.mark.parametrize("seed", range(26, 41))
 def test_a_first_copy_that_is_overtaken_breaks_no_promise(seed: int) -> None:
-    run = NodeRun(seed, Trace())
-    profile = run.profile
-    profile.safety_ns = 400 * MILLISECOND_NS
-    profile.producers, profile.consumers, profile.queues, profile.library_share = 2, 3, 1, 1.0
-    profile.crashes, profile.power_cuts, profile.pauses = 0, 6, 4
-    clients = profile.clients
-    clients.take_pause_ns = 3 * MILLISECOND_NS
-    clients.acknowledge_pause_ns = clients.reconnect_ns = 20 * MILLISECOND_NS
-    clients.resume_probability, clients.batch_rows_max = 1.0, 1
-    profile.node.registration_wait_ms = 5
-
-    run.run()
+    _OvertakenRun(seed, Trace()).run()

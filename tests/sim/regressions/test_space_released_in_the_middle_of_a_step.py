@@ -13,14 +13,19 @@ from __future__ import annotations
 
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.node import NodeRun
+from antiphon.sim.workloads.profile import Profile
+
+
+class _MovingRun(NodeRun):
+    def adjust(self, profile: Profile) -> None:
+        profile.node.checkpoint_entries = 10
+        profile.clients.acknowledge_pause_ns *= 4
 
 
 def test_records_keep_their_order_while_space_is_released() -> None:
     relocated = 0
     for seed in range(1, 11):
-        run = NodeRun(seed, Trace())
-        run.profile.node.checkpoint_entries = 10
-        run.profile.clients.acknowledge_pause_ns *= 4
+        run = _MovingRun(seed, Trace())
         run.run()
         relocated += run.world.probes["journal.record_relocated"]
 

@@ -1,6 +1,5 @@
-"""The two tiers of a cluster: client managers without a disk, message managers and witnesses with one.
+"""The two tiers of a cluster, client managers and message managers, while things go wrong around them.
 
-runner.py        lets one node live, die, sleep and live again, and carries what it says to the others
 faults.py        what goes wrong, and when
 profile.py       how much of it, drawn from the seed; named profiles lay stress on one thing
 """

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from antiphon.sim.clients.process import ClientProcess
 from antiphon.sim.faults import FaultTable
+from antiphon.sim.runner import SimNode, Town
 from antiphon.sim.tiers.misreading import Misreading
 from antiphon.sim.tiers.profile import ClusterProfile
-from antiphon.sim.tiers.runner import ManagerRunner, TierRunner, Town
 from antiphon.sim.world import MILLISECOND_NS
 
 
@@ -64,7 +64,7 @@ class TownFaults(FaultTable):
 
     # Nodes.
 
-    def _manager(self) -> ManagerRunner:
+    def _manager(self) -> SimNode:
         """Half of the time it is whoever leads."""
         channel = self._channel()
         leader = self._town.leader(channel)
@@ -145,7 +145,7 @@ class TownFaults(FaultTable):
         nodes, one = list(self._town.runners), self._anybody().node_id
         self.part(self._town.links, kind, nodes, one, self._profile.partition_ns_max)
 
-    def _anybody(self) -> TierRunner:
+    def _anybody(self) -> SimNode:
         if self._chance.random() < 0.5:
             return self._manager()
         return self._chance.choice(list(self._town.runners.values()))

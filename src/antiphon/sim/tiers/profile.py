@@ -17,8 +17,8 @@ from antiphon.sim.clients.process import ClientHabits
 from antiphon.sim.cluster.links import LinkHabits
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.groups import group_of
+from antiphon.sim.habits import NodeHabits
 from antiphon.sim.network import NetworkHabits
-from antiphon.sim.node_runner import NodeHabits
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
 from antiphon.startup import CHANNEL
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from antiphon.bus.messages import BusMessage, Data, Entry
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.clients.process import ClientProcess
-from antiphon.sim.tiers.runner import TierRunner, Town
+from antiphon.sim.runner import SimNode, Town
 from antiphon.sim.world import MILLISECOND_NS, World
 from antiphon.wire.commands import CommandKind, iterate_commands
 
@@ -74,7 +74,7 @@ class Strikes:
             elif runner is not None:
                 runner.sleep(chance.randrange(_SLEEP_NS_MAX))
 
-    def _runner(self, whom: str, channel: str, door: int) -> TierRunner | None:
+    def _runner(self, whom: str, channel: str, door: int) -> SimNode | None:
         assert self.town is not None, "nobody is there to be struck"
         if whom == "door":
             return self.town.doors.get(door)

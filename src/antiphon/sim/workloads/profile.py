@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from antiphon.sim.clients.process import ClientHabits
 from antiphon.sim.disk import DiskHabits
+from antiphon.sim.habits import NodeHabits
 from antiphon.sim.network import NetworkHabits
-from antiphon.sim.node_runner import NodeHabits
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
 
 

@@ -82,17 +82,25 @@ class TopicRun(NodeRun):
         RudeSubscriber(client, self._queue(number), self._settings(number), name)
         return client
 
+    def _backlogs(self) -> dict[int, int]:
+        """How many messages each subscription still needs."""
+        return {
+            subscription.id: subscription.backlog
+            for topic in self._state.directory.topics
+            for subscription in topic.subscriptions.values()
+        }
+
     # Act two.
 
     def _is_quiet(self) -> bool:
         if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):
             return False
-        return not any(self.node.backlogs().values()) and not self._left_behind()
+        return not any(self._backlogs().values()) and not self._left_behind()
 
     def _left_behind(self) -> list[str]:
-        return [*super()._left_behind(), *too_old(self.node.state)]
+        return [*super()._left_behind(), *too_old(self._state)]
 
     def _what_is_open(self) -> str:
-        backlogs = self.node.backlogs() if self.node.is_up else {}
+        backlogs = self._backlogs() if self.node.is_up else {}
         words = [f"subscription {id} needs {count}" for id, count in backlogs.items() if count]
         return "; ".join([super()._what_is_open(), *words])

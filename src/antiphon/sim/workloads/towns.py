@@ -19,9 +19,9 @@ from antiphon.sim.checkers.watch import Checker, NodeFacts, Watch
 from antiphon.sim.clients.process import ClientHall, ClientProcess
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import ClientPort, Network
+from antiphon.sim.runner import Quarter, SimNode, Town
 from antiphon.sim.tiers.faults import TownFaults
 from antiphon.sim.tiers.profile import ClusterProfile
-from antiphon.sim.tiers.runner import DoorRunner, ManagerRunner, Quarter, Town
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS, ClockSteps
@@ -65,9 +65,9 @@ class TownRun(WorkloadRun[TownProfile]):
             for node in quarter.config.commit_servers:
                 disk = SimDisk(self.world, f"disk/{node}")
                 disk.habits = profile.disk
-                self.town.add(ManagerRunner(self.town, node, disk, quarter))
+                self.town.add_manager(node, quarter, disk)
         for node in profile.client_managers:
-            self.town.add(DoorRunner(self.town, node))
+            self.town.add_door(node)
         if profile.are_clocks_unsteady:
             for runner in self.town.runners.values():
                 runner.clock.make_unsteady()
@@ -123,7 +123,7 @@ class TownRun(WorkloadRun[TownProfile]):
             for one in self.town.managers_of(quarter):
                 yield one.name, one.disk, None if one.manager is None else one.manager.state
 
-    def _replicas(self, channel: str) -> list[ManagerRunner]:
+    def _replicas(self, channel: str) -> list[SimNode]:
         return [one for one in self.town.managers_of(channel) if one.has_messages]
 
     def _facts(self, channel: str) -> dict[int, NodeFacts]:

@@ -1,0 +1,693 @@
+"""SimNode: a node of the simulated cluster, which lives, dies, sleeps and lives again.
+
+Whatever happens within one tick reaches the node in one step. A node that sleeps takes no step: its timers
+and everything that arrived for it are late. What was planned in one life does not happen in the next.
+
+A node with a disk comes back with that disk. A node without one is a client manager: each of its lives begins
+with nothing, under ids of its own. An embedded node has a disk and clients, and is the only node of its
+channel. Every message passes through the codec once, also between machines of one node, and the checkers see
+it when it is sent. What is sent to all reaches those nodes that listen to its lane.
+
+A town has one quarter for each channel, with message managers of its own; its client managers serve them all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from antiphon.bus import codec
+from antiphon.bus import effects as bus
+from antiphon.bus.codec import NO_DISK
+from antiphon.bus.effects import Event, Received
+from antiphon.bus.group import GroupConfig
+from antiphon.bus.messages import BusMessage, Data, Presence, ProducerOpen
+from antiphon.bus.sequencer import State
+from antiphon.cluster.topology import LANES, Role
+from antiphon.errors import Unreadable
+from antiphon.journal.format import LOST_AND_FOUND
+from antiphon.journal.journal import Journal
+from antiphon.journal.ports import Buffer
+from antiphon.message_manager.manager import MessageManager
+from antiphon.message_manager.state.channel_state import ChannelState
+from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
+from antiphon.outlet import Outlet
+from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
+from antiphon.sim.cluster.links import LinkHabits, Links
+from antiphon.sim.disk import PowerLost, SimDisk
+from antiphon.sim.habits import NodeHabits
+from antiphon.sim.image import Image
+from antiphon.sim.network import ClientPort
+from antiphon.sim.observing import ManagerObserver
+from antiphon.sim.storage import ChannelStorage
+from antiphon.sim.tiers.misreading import Misreads
+from antiphon.sim.trace import summary
+from antiphon.sim.world import MILLISECOND_NS, NodeClock, Timer, World
+from antiphon.standing import Agreed
+from antiphon.startup import (
+    ClientManagerStart,
+    Identity,
+    StartedNode,
+    StartSettings,
+    start,
+    start_client_manager,
+)
+from antiphon.transport.interface import Peer
+from antiphon.wire.lanes import Lane
+
+CLUSTER = "sim"
+_AGREED = Agreed(digest="sim")
+
+# A message that means nothing to any machine, in place of one that is lost on its way.
+_NOTHING = Presence(name="", role="", applied=0, synchronized=False, config_digest=bytes(16), load=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarter:
+    """One channel: who keeps its messages, and who watches what is done there."""
+
+    config: GroupConfig
+    watch: Watch
+
+    @property
+    def channel(self) -> str:
+        """Its name."""
+        return self.config.group
+
+
+class Town:
+    """What all nodes of a run have in common; `watch` sees what crosses the client ports."""
+
+    def __init__(
+        self,
+        world: World,
+        quarters: Sequence[Quarter],
+        habits: NodeHabits,
+        links: LinkHabits,
+        watch: Watch,
+    ) -> None:
+        self.world = world
+        self.quarters = {one.channel: one for one in quarters}
+        self.habits = habits
+        self.watch = watch
+        self.misreads = Misreads.NOTHING
+        self.restart_ns = 300 * MILLISECOND_NS
+        self.links = Links(world, links, self._arrive)
+        chance = world.random("outlets")
+        # Do replicas hear late what they do not wait for, and gather what arrives if nobody waits for them?
+        self.has_late = chance.random() < 0.7
+        self.has_spares = chance.random() < 0.7
+        self.whole_bytes: int = chance.choice((1_400, 60_000))
+        # Nodes with a disk, nodes with clients, and all nodes.
+        self.managers: dict[int, SimNode] = {}
+        self.doors: dict[int, SimNode] = {}
+        self.runners: dict[int, SimNode] = {}
+
+    def add_manager(
+        self, node_id: int, quarter: Quarter, disk: SimDisk, *, has_clients: bool = False
+    ) -> SimNode:
+        """One more node with a disk: a message manager, a witness, or an embedded node with clients."""
+        runner = self.managers[node_id] = SimNode(self, node_id, [quarter], disk, has_clients=has_clients)
+        return self._add(runner)
+
+    def add_door(self, node_id: int) -> SimNode:
+        """One more client manager."""
+        return self._add(SimNode(self, node_id, list(self.quarters.values()), None, has_clients=True))
+
+    def _add(self, runner: SimNode) -> SimNode:
+        self.runners[runner.node_id] = runner
+        if runner.has_clients:
+            self.doors[runner.node_id] = runner
+        return runner
+
+    def peers(self, channel: str) -> dict[int, Peer]:
+        """The members of a channel, with the lanes that they listen to."""
+        config = self.quarters[channel].config
+        roles = dict.fromkeys(config.nodes, Role.WITNESS)
+        roles |= dict.fromkeys(config.data_servers, Role.MESSAGE_MANAGER)
+        roles |= {node: Role.CLIENT_MANAGER for node in self.doors if node not in self.managers}
+        return {node: Peer("", 0, LANES[role]) for node, role in roles.items()}
+
+    def _arrive(self, to: int, event: InChannel) -> None:
+        self.runners[to].hear(event)
+
+    def managers_of(self, channel: str) -> list[SimNode]:
+        """The nodes with a disk that serve a channel."""
+        return [one for one in self.managers.values() if one.quarter.channel == channel]
+
+    def leader(self, channel: str) -> SimNode | None:
+        """Who leads a channel, or believes it; the last to be elected if there are several."""
+        leading = [one for one in self.managers_of(channel) if one.is_leading]
+        return max(leading, key=lambda one: one.epoch, default=None)
+
+
+class SimNode:
+    """The lives of one node, one after the other."""
+
+    def __init__(
+        self, town: Town, node_id: int, quarters: list[Quarter], disk: SimDisk | None, *, has_clients: bool
+    ) -> None:
+        world = town.world
+        self.town = town
+        self.world = world
+        self.node_id = node_id
+        self.name = f"node {node_id}"
+        # The channels that this node has to do with; a node with a disk serves one.
+        self.quarters = quarters
+        self.has_clients = has_clients
+        self.life = 0
+        self.clock = NodeClock(world, world.random(f"clock/{node_id}"))
+        self.tick_ns = town.habits.tick_ns
+        self.machines: Node | None = None
+        self._disk = disk
+        self._chance: random.Random = world.random(f"node/{node_id}")
+        self._is_alone = disk is not None and len(quarters[0].config.nodes) == 1
+        self._started: StartedNode | None = None
+        self._storage: ChannelStorage | None = None
+        self._port: ClientPort | None = None
+        self._has_misread = False
+        self._events: list[NodeEvent] = []
+        self._step_timer: Timer | None = None
+        self._deadline_timer: Timer | None = None
+        self._deadline_at_ns = -1
+        self._paused_until_ns = 0
+        # Since when its clock stands still, if it does.
+        self._frozen_ns: int | None = None
+        # What stands in front of every message of this life, by channel.
+        self._heads: dict[str, tuple[Any, ...]] = {}
+        # Messages of this step, as they were decoded again; and those that were sent to another machine. The
+        # messages themselves are kept, so that no other one gets the id of one of them.
+        self._carried: dict[int, tuple[BusMessage, Received]] = {}
+        self._said: dict[int, BusMessage] = {}
+        # What leaves for other nodes, by channel, and who listens to what.
+        self._outlets: dict[str, Outlet[InChannel]] = {}
+        self._peers: dict[str, dict[int, Peer]] = {}
+        # Channels with a timer for what leaves late; and does what has arrived lie for a while?
+        self._timed: set[str] = set()
+        self._is_gathering = False
+
+    @property
+    def is_up(self) -> bool:
+        """Is there a process?"""
+        return self.machines is not None
+
+    @property
+    def disk(self) -> SimDisk:
+        """The disk of a node that has one."""
+        assert self._disk is not None, f"{self.name} has no disk"
+        return self._disk
+
+    @property
+    def quarter(self) -> Quarter:
+        """The channel of a node that has a disk."""
+        assert self._disk is not None, f"{self.name} serves no channel"
+        return self.quarters[0]
+
+    @property
+    def disk_id(self) -> bytes:
+        """The disk that votes for this node."""
+        return self.quarter.config.disk_of(self.node_id) or NO_DISK if self._disk is not None else NO_DISK
+
+    @property
+    def has_messages(self) -> bool:
+        """Does this node keep messages, and not only a vote or nothing?"""
+        return self._disk is not None and self.node_id in self.quarter.config.data_servers
+
+    @property
+    def is_leading(self) -> bool:
+        """Does it lead, as far as it knows?"""
+        return self._started is not None and self._started.replica.state is State.LEADING
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it leads or follows."""
+        return self._started.replica.epoch if self._started is not None else 0
+
+    @property
+    def manager(self) -> MessageManager | None:
+        """The message manager of the present life."""
+        return self._started.manager if self._started is not None and self.has_messages else None
+
+    @property
+    def has_no_state(self) -> bool:
+        """Is it up without the state that its log begins with?"""
+        manager, started = self.manager, self._started
+        return manager is not None and started is not None and manager.applied < started.replica.base
+
+    def facts(self) -> NodeFacts | None:
+        """How this node stands; None while it is down, or if it keeps no messages."""
+        if (manager := self.manager) is None:
+            return None
+        return NodeFacts(
+            is_leading=self.is_leading,
+            applied=manager.applied,
+            digest=manager.state.digest(),
+            waits_for=0,
+        )
+
+    def port_if_serving(self) -> ClientPort | None:
+        """The client port, once the node listens."""
+        return self._port if self._port is not None and self._port.is_listening else None
+
+    def all_machines(self) -> list[Any]:
+        """All that lives in the present life."""
+        if self.machines is None:
+            return []
+        return [self.machines, *(() if self._started is None else (self._started.journal,))]
+
+    # --- what is done to a node ---
+
+    def start(self) -> None:
+        """Begin a life with what is on the disk."""
+        if self.is_up:
+            return
+        self.life += 1
+        self.world.note(self.name, f"starts life {self.life}")
+        try:
+            self._begin()
+        except PowerLost as cut:
+            self.world.probe("node.power_lost_while_starting")
+            self._end(str(cut))
+        except Unreadable as error:
+            assert self.town.misreads is Misreads.ALL, f"what can be read is refused: {error}"
+            self.world.probe("node.refused_to_start")
+            self._end(error.text)
+
+    def crash(self) -> None:
+        """The power goes."""
+        if self.is_up:
+            self.world.probe("node.crashed")
+            self._end("crash")
+
+    def stop(self) -> None:
+        """An orderly end: clients are sent away, everything is synced, and the journal notes it."""
+        if self.is_up:
+            if self._port is not None:
+                self._port.close_all("node.stopping", "the node is stopping")
+            self._guard(self._close)
+
+    def sleep(self, duration_ns: int, *, is_frozen: bool = False) -> None:
+        """The process is not given the processor for a while, beginning now; its clock may stand still."""
+        if self.is_up:
+            how = ", and its clock stands still" if is_frozen else ""
+            self.world.note(self.name, f"sleeps for {duration_ns // MILLISECOND_NS} ms{how}")
+            if is_frozen and self._frozen_ns is None:
+                self.world.probe("faults.frozen")
+                self._frozen_ns = self.world.now_ns
+            self.stand_still(duration_ns)
+            self._plan_anew()
+
+    def stand_still(self, duration_ns: int) -> None:
+        """The process takes no further step for a while."""
+        self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + duration_ns)
+
+    def heal(self) -> None:
+        """Nothing fails from now on."""
+        if self._disk is not None:
+            self._disk.cut_after = None
+        self._paused_until_ns = 0
+        self._plan_anew()
+
+    # --- events in ---
+
+    def take(self, events: list[NodeEvent]) -> None:
+        """Something happened."""
+        if self.is_up:
+            self._events.extend(events)
+            self._plan_step()
+
+    def hear(self, event: InChannel) -> None:
+        """Another node sent something."""
+        if self.machines is not None:
+            self._events.append(event)
+            if self._step_timer is None and not self._is_gathering:
+                gather_ns = max([outlet.gather_ns for outlet in self._outlets.values()])
+                if gather_ns:
+                    self.world.probe("node.gathers")
+                    self._is_gathering = True
+                    self._later(self.life, gather_ns, self._end_gathering)
+                else:
+                    self._plan_step()
+
+    def _end_gathering(self) -> None:
+        self._is_gathering = False
+        if self._events:
+            self._plan_step()
+
+    def _tell(self, event: Event) -> None:
+        self.take([InChannel(self.quarter.channel, event)])
+
+    # --- a life begins ---
+
+    def _begin(self) -> None:
+        run_id, start_s = self._chance.randbytes(16), self.clock.wall_ms() // 1_000
+        if self._disk is not None:
+            # Of a disk that takes the place of one that is put aside, or of one that has no id yet.
+            fresh_id = self.world.random(f"fresh disk/{self.node_id}/{self.life}").randbytes(16)
+            identity = Identity(disk_id=fresh_id, run_id=run_id, start_s=start_s)
+            self._started = self._start_with_disk(identity)
+            machines = self._started.node
+        else:
+            machines = self._start_without_disk(Identity(disk_id=NO_DISK, run_id=run_id, start_s=start_s))
+        if self.has_clients:
+            manager = machines.client_manager
+            assert manager is not None, "clients without a client manager"
+            self._port = ClientPort(self.world, self.node_id, self.town.watch, self.take)
+            self._port.stands_of = lambda conn: {
+                consumer: Stand(*known) for consumer, known in manager.attachments(conn)
+            }
+        self._heads = {
+            one.channel: (one.channel, one.config.config_id, self.node_id, run_id, self.disk_id)
+            for one in self.quarters
+        }
+        self._peers = {one.channel: self.town.peers(one.channel) for one in self.quarters}
+        self._outlets = {one.channel: self._outlet(one.channel) for one in self.quarters}
+        self._timed.clear()
+        self._is_gathering = False
+        machines.loopback = self._carry_of_producer if self._is_alone else self._carry
+        self.machines = machines
+        self._plan_step()
+
+    def _start_without_disk(self, identity: Identity) -> Node:
+        return start_client_manager(
+            identity,
+            ClientManagerStart(
+                node_id=self.node_id,
+                name=self.name,
+                cluster=CLUSTER,
+                agreed=_AGREED,
+                groups=tuple([one.config for one in self.quarters]),
+                servers=(),
+                settings=self.town.habits.client_manager(),
+            ),
+        )
+
+    def _start_with_disk(self, identity: Identity) -> StartedNode:
+        disk, habits, watch = self.disk, self.town.habits, self.quarter.watch
+        listed = self.quarter.config.disk_of(self.node_id)
+        if listed and not Journal.is_formatted(disk):
+            Journal.format(disk, habits.journal(), listed, self.node_id, CLUSTER)
+        self._has_misread = False
+        settings = StartSettings(
+            name=self.name,
+            cluster=CLUSTER,
+            group=self.quarter.config,
+            client_manager=habits.client_manager() if self.has_clients else None,
+            message_manager=habits.message_manager(),
+            agreed=_AGREED,
+            read_state=self._read_state,
+        )
+        before = None if self.town.misreads is Misreads.NOTHING else disk.contents()
+        try:
+            started = start(disk, habits.journal(), identity, settings, self.node_id)
+        except Unreadable:
+            watch.on_refused(self.node_id, before != disk.contents())
+            raise
+        self._look_at_start(started)
+        started.replica.loopback = self._carry_of_role if self._is_alone else self._carry
+        if self.has_messages:
+            started.manager.read_state = self._read_opened
+            say = partial(self._say, self.quarter.channel)
+            started.node.observer = ManagerObserver(
+                self.world, self.node_id, self.clock, watch, started.manager, say
+            )
+        life = self.life
+        self._storage = ChannelStorage(
+            self.world,
+            self.node_id,
+            disk,
+            started.journal,
+            started.found,
+            started.counter,
+            started.referrer,
+            watch,
+            tell=self._tell,
+            later=lambda delay_ns, action: self._later(life, delay_ns, action),
+            stand_still=self.stand_still,
+        )
+        return started
+
+    def _look_at_start(self, started: StartedNode) -> None:
+        world, watch, found = self.world, self.quarter.watch, started.found
+        for note in (*started.notes, *started.alarms):
+            world.note(self.name, note)
+        aside = [name for name in self.disk.all_files() if name.startswith(LOST_AND_FOUND)]
+        watch.on_opened(self.node_id, found.disk_id, len(aside))
+        assert not found.lost, f"a whole disk is not taken for one: {found.lost}"
+        applied = started.manager.applied if self.has_messages else 0
+        world.probe("recovery.torn_tail_cut", len(found.truncated))
+        world.probe("recovery.repaired", len(found.repairs))
+        world.probe("recovery.from_checkpoint", int(applied > 0))
+        world.probe("recovery.after_clean_end", int(found.was_clean))
+        world.probe("node.began_without_a_state", int(self.has_messages and applied < started.replica.base))
+        watch.on_started(self.node_id, Image.of(found), applied)
+
+    def _read_state(self, data: bytes) -> ChannelState:
+        """As the software of this moment can."""
+        misreads = self.town.misreads
+        if misreads is Misreads.ALL or (misreads is Misreads.NEWEST and not self._has_misread):
+            self._has_misread = True
+            self.world.probe("node.misread")
+            raise Unreadable("the software cannot read it")
+        return ChannelState.restore(data)
+
+    def _read_opened(self, data: Buffer) -> ChannelState:
+        """The state of another node, as the software of this moment can."""
+        if self.town.misreads is Misreads.ALL:
+            raise Unreadable("the software cannot read it")
+        return ChannelState.restore(data)
+
+    # --- a life ends ---
+
+    def _close(self) -> None:
+        if self._storage is not None:
+            self._storage.close()
+        self.world.probe("node.stopped_in_order")
+        self._end("stop")
+
+    def _end(self, why: str) -> None:
+        self.world.note(self.name, f"ends life {self.life}: {why}")
+        if self._port is not None:
+            self._port.die()
+        if self.machines is not None:
+            for quarter in self.quarters:
+                quarter.watch.on_crashed(self.node_id)
+        for timer in (self._step_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._step_timer = self._deadline_timer = None
+        self._events.clear()
+        self._forget_said()
+        self.machines = self._started = self._storage = self._port = None
+        self._paused_until_ns = 0
+        self._frozen_ns = None
+        if self._disk is not None:
+            self._disk.lose_power()
+        self.world.after(self._chance.randrange(1, self.town.restart_ns), self.start)
+
+    def _later(self, life: int, delay_ns: int, action: Callable[[], None]) -> None:
+        def act() -> None:
+            if self.is_up and self.life == life:
+                self._guard(action)
+
+        self.world.after(delay_ns, act)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except PowerLost as cut:
+            self.world.probe("node.power_lost_in_a_call")
+            self._end(str(cut))
+
+    # --- what is sent ---
+
+    def _outlet(self, channel: str) -> Outlet[InChannel]:
+        town, started = self.town, self._started
+        pack = partial(self._pack, channel)
+        if started is None:
+            return Outlet(pack, town.whole_bytes)
+        return Outlet(
+            pack,
+            town.whole_bytes,
+            node=self.node_id,
+            peers=town.peers(channel) if town.has_late else None,
+            is_spare=started.replica.is_spare if town.has_spares else None,
+        )
+
+    def _pack(self, channel: str, message: BusMessage) -> InChannel:
+        return InChannel(channel, self._through_codec(channel, message))
+
+    def _flush_outlets(self) -> None:
+        for channel, outlet in self._outlets.items():
+            self._leave(channel, outlet.flush(self.clock.now_ns()))
+            self._time(channel, outlet)
+
+    def _time(self, channel: str, outlet: Outlet[InChannel]) -> None:
+        if channel not in self._timed and (deadline_ns := outlet.next_deadline_ns()) is not None:
+            self._timed.add(channel)
+            delay_ns = self.clock.delay_until(deadline_ns)
+            self._later(self.life, max(delay_ns, self.tick_ns), partial(self._on_late, channel, outlet))
+
+    def _on_late(self, channel: str, outlet: Outlet[InChannel]) -> None:
+        self._timed.remove(channel)
+        frames = outlet.tick(self.clock.now_ns())
+        self.world.probe("node.said_late", len(frames))
+        self._leave(channel, frames)
+        self._time(channel, outlet)
+
+    def _leave(self, channel: str, frames: list[tuple[int | Lane, InChannel]]) -> None:
+        links, us = self.town.links, self.node_id
+        for to, event in frames:
+            if type(to) is not Lane:
+                links.send(us, to, event)
+                continue
+            for node, peer in self._peers[channel].items():
+                if to in peer.lanes and node != us:
+                    links.send(us, node, event)
+
+    def _say(self, channel: str, message: BusMessage) -> None:
+        if id(message) not in self._said:
+            if self.world.trace.is_on:
+                self.world.note(self.name, f"says {summary(message)}")
+            self.town.quarters[channel].watch.on_sent(self.node_id, message)
+            self._said[id(message)] = message
+
+    def _through_codec(self, channel: str, message: BusMessage) -> Received:
+        carried = self._carried.get(id(message))
+        if carried is not None:
+            return carried[1]
+        _, heard = codec.decode(codec.encode(message, *self._heads[channel]))
+        event = Received(self.node_id, heard, self.disk_id)
+        self._carried[id(message)] = message, event
+        return event
+
+    def _carry(self, message: BusMessage) -> BusMessage:
+        """To a machine of this node, which does not say for which channel. If there are several, the checkers
+        see what goes to others, too.
+        """
+        channel = next(iter(self._heads))
+        if len(self._heads) == 1:
+            self._say(channel, message)
+        return self._through_codec(channel, message).message
+
+    def _carry_of_role(self, message: BusMessage) -> BusMessage:
+        """What the roles of a lone node send to each other is lost now and then."""
+        carried = self._carry(message)
+        if self._chance.random() >= self.town.habits.loss_probability:
+            return carried
+        self.world.probe(f"bus.lost.{type(message).__name__}")
+        return _NOTHING
+
+    def _carry_of_producer(self, message: BusMessage) -> BusMessage:
+        """What the producer of a lone node sends is lost, or late, behind later messages, or comes twice.
+
+        On one node nothing does that; between nodes the network does, and no role may tell the difference.
+        """
+        chance = self._chance
+        if (
+            not isinstance(message, Data | ProducerOpen)
+            or chance.random() >= self.town.habits.trouble_probability
+        ):
+            return self._carry(message)
+        kind = chance.choice(("lost", "late", "late", "twice"))
+        self.world.probe(f"bus.data_{kind}")
+        if kind != "lost":
+            again = Received(self.node_id, message)
+            delay_ns = chance.randrange(20 * MILLISECOND_NS)
+            self._later(self.life, delay_ns, lambda: self._tell(again))
+        return self._carry(message) if kind == "twice" else _NOTHING
+
+    def _forget_said(self) -> None:
+        self._carried.clear()
+        self._said.clear()
+
+    # --- steps ---
+
+    def _plan_step(self) -> None:
+        if self._step_timer is None:
+            delay = self._chance.randrange(1, self.tick_ns + 1)
+            delay = max(delay, self._paused_until_ns - self.world.now_ns)
+            self._step_timer = self.world.after(delay, self._guarded_step)
+
+    def _plan_anew(self) -> None:
+        if self._step_timer is not None:
+            self._step_timer.cancel()
+            self._step_timer = None
+            self._plan_step()
+
+    def _guarded_step(self) -> None:
+        self._guard(self._step)
+
+    def _step(self) -> None:
+        machines, life = self.machines, self.life
+        assert machines is not None, "a node that is down took a step"
+        self._step_timer = None
+        events, self._events = self._events, []
+        if self.world.trace.is_on:
+            for event in events:
+                self.world.note(self.name, f"takes {summary(event)}")
+        if self._frozen_ns is not None:
+            self.clock.stand_still(self.world.now_ns - self._frozen_ns)
+            self._frozen_ns = None
+        if self._port is not None:
+            self._port.before_step(events)
+        for effect in machines.step(self.clock.now_ns(), self.clock.wall_ms(), events):
+            self._carry_out(effect)
+            if self.life != life or not self.is_up:
+                return
+        self._flush_outlets()
+        self._forget_said()
+        if self._port is not None:
+            self._port.after_step()
+        if self._storage is not None:
+            self._storage.flush()
+        if self._started is not None and self._started.replica.must_begin_anew:
+            self.world.probe("node.began_anew")
+            self._end("it has to start again")
+            return
+        if self._port is not None and not self._port.is_listening and machines.is_serving:
+            self._port.is_listening = True
+        self._arm(machines)
+
+    def _carry_out(self, effect: NodeEffect) -> None:
+        if not isinstance(effect, InChannel):
+            assert self._port is not None, f"{type(effect).__name__} on a node without clients"
+            if self.world.trace.is_on:
+                self.world.note(self.name, f"does {summary(effect)}")
+            self._port.carry_out(effect)
+            return
+        channel, what = effect
+        kind = type(what)
+        if kind is bus.Send:
+            self._say(channel, what.message)
+            self._outlets[channel].send(what.to, what.message)
+        elif kind is bus.Multicast:
+            self._say(channel, what.message)
+            self._outlets[channel].multicast(what.message)
+        elif kind is bus.Alarm:
+            self.world.note(self.name, f"alarm: {what.text}")
+            self.world.probe("node.alarm")
+        elif kind is not bus.Reconfigured:
+            assert self._storage is not None, f"{kind.__name__} on a node without a disk"
+            if self.world.trace.is_on:
+                self.world.note(self.name, f"does {summary(what)}")
+            self._storage.carry_out(what)
+
+    def _arm(self, machines: Node) -> None:
+        deadline_ns = machines.next_deadline_ns()
+        if self._deadline_timer is not None:
+            if deadline_ns == self._deadline_at_ns:
+                return
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        if deadline_ns is not None:
+            self._deadline_at_ns = deadline_ns
+            delay = max(self.clock.delay_until(deadline_ns), self.tick_ns)
+            self._deadline_timer = self.world.after(delay, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._deadline_timer = None
+        self._plan_step()
