@@ -59,8 +59,8 @@ from antiphon.runtime.loops import loop_factory
 from antiphon.runtime.memory import collect_seldom
 from antiphon.runtime.node_runner import NodeRunner
 from antiphon.runtime.storage import ChannelStorage
-from antiphon.sim.cluster.station import Station
-from antiphon.sim.cluster.tally import Tally
+from antiphon.sim.bus.station import Station
+from antiphon.sim.bus.tally import Tally
 from antiphon.startup import Identity, can_do_without_disk, open_disk
 from antiphon.transport.interface import Peer, Transport, TransportSettings
 from antiphon.transport.key_file import read_key_file

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from antiphon.cli.options import positive
-from antiphon.sim.cluster.profile import SHAPE_OF_NODES
+from antiphon.sim.bus.profile import SHAPE_OF_NODES
 from antiphon.sim.runs import WORKLOADS, Report
 from antiphon.sim.runs import run as run_seed
 from antiphon.sim.trace import Trace

@@ -12,8 +12,9 @@ habits.py        how those nodes are set up
 faults.py        what goes wrong in a run: a name, how often, and the act
 observing.py     what the checkers see of a message manager
 image.py         what the records on a disk say, read independently of the node
-cluster/         a group of nodes at the level of the bus, the network between them and their disks
-tiers/           what goes wrong around the nodes of a cluster, and how much of it
+links.py         the network between nodes: loss, duplicates, delays, partitions
+bus/             the bus alone: its nodes, their disks, what goes wrong around them
+cluster/         what goes wrong around the nodes of a cluster, and how much of it
 clients/         clients that publish and consume: of the client library, and rude ones that speak frames
 workloads/       who acts: which nodes and clients there are, what goes wrong, what must hold in the end
 checkers/        who watches: one promise of the design per object

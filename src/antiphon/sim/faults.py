@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.sim.cluster.links import Links, Pair
+from antiphon.sim.links import Links, Pair
 from antiphon.sim.world import MILLISECOND_NS, World
 
 Act = Callable[[], None]

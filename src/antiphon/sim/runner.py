@@ -36,14 +36,14 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
 from antiphon.outlet import Outlet
 from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
-from antiphon.sim.cluster.links import LinkHabits, Links
+from antiphon.sim.cluster.misreading import Misreads
 from antiphon.sim.disk import PowerLost, SimDisk
 from antiphon.sim.habits import NodeHabits
 from antiphon.sim.image import Image
+from antiphon.sim.links import LinkHabits, Links
 from antiphon.sim.network import ClientPort
 from antiphon.sim.observing import ManagerObserver
 from antiphon.sim.storage import ChannelStorage
-from antiphon.sim.tiers.misreading import Misreads
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MILLISECOND_NS, NodeClock, Timer, World
 from antiphon.standing import Agreed

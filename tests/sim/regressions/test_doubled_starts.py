@@ -11,7 +11,7 @@ Found by: antiphon sim bus --seed 273
 
 from __future__ import annotations
 
-from antiphon.sim.cluster.profile import BusProfile
+from antiphon.sim.bus.profile import BusProfile
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.bus import BusRun
 

@@ -1,10 +1,5 @@
-"""A group of nodes at the level of the bus: the real roles, a small application on top, faults all around.
+"""The two tiers of a cluster, client managers and message managers, while things go wrong around them.
 
-station.py       the machines of one node, without clients; tally.py: the application on top of them
-carrier.py       whatever is said passes through the codec and by the checkers
-runner.py        lets one node live, die, sleep and live again, with a clock of its own
-disks.py         two kinds of disk behind one interface: records in memory, or the real journal
-links.py         the network between the nodes: loss, duplicates, delays, partitions
 faults.py        what goes wrong, and when
 profile.py       how much of it, drawn from the seed; named profiles lay stress on one thing
 """

@@ -1,203 +1,162 @@
-"""BusFaults: what goes wrong around a group of the bus, and when."""
+"""TownFaults: what goes wrong around a cluster, and when.
+
+A client manager that sleeps is left by some of its clients, which go on elsewhere; when it
+wakes, it finds in its queues what they had said to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import random
+from collections.abc import Callable, Sequence
 
-from antiphon.bus.effects import ConfigProposed
-from antiphon.bus.group import GroupConfig
-from antiphon.bus.sequencer import State
-from antiphon.sim.cluster.atlas import Atlas
-from antiphon.sim.cluster.disks import JournalDisk
-from antiphon.sim.cluster.losses import Losses
-from antiphon.sim.cluster.profile import BusProfile
-from antiphon.sim.cluster.runner import BusRunner, Hall
+from antiphon.sim.clients.process import ClientProcess
+from antiphon.sim.cluster.misreading import Misreading
+from antiphon.sim.cluster.profile import ClusterProfile
 from antiphon.sim.faults import FaultTable
+from antiphon.sim.runner import SimNode, Town
 from antiphon.sim.world import MILLISECOND_NS
 
-_MUTE_LOOK_NS = 10 * MILLISECOND_NS
 
+class TownFaults(FaultTable):
+    """What goes wrong around a cluster."""
 
-class BusFaults(FaultTable):
-    """What goes wrong around a group of the bus."""
-
-    def __init__(self, hall: Hall, profile: BusProfile) -> None:
-        super().__init__(hall.world, hall.world.random("faults"), profile.safety_ns)
-        self._hall = hall
+    def __init__(self, town: Town, profile: ClusterProfile, clients: Sequence[ClientProcess]) -> None:
+        super().__init__(town.world, town.world.random("faults"), profile.safety_ns)
+        self._town = town
         self._profile = profile
-        self._atlas = Atlas(hall)
-        self._losses = Losses(hall, self._atlas, self._chance)
+        self._clients = clients
+        self._misreading = Misreading(town, profile)
+        # Of those who sleep, how many have a clock that stands still meanwhile: their machine is paused.
+        self._freezes: random.Random = town.world.random("freezes")
+        self._frozen_share = self._freezes.choice((0.0, 0.0, 0.5, 1.0))
+        if profile.is_made:
+            self._frozen_share = 0.0
 
     def plan(self) -> None:
         """Lay out what will happen until the safety phase ends."""
-        profile = self._profile
         self.plan_rows(
-            profile,
+            self._profile,
             {
-                "crashes": self._crash,
+                "crashes": lambda: self._manager().crash(),
                 "power_cuts": self._cut_power_soon,
                 "blackouts": self._black_out,
-                "wipes": self._wipe,
-                "changes": self._change,
-                "fillings": self._fill,
-                "pauses": self._pause,
+                "door_crashes": self._crash_door,
+                "sleeps": self._sleep,
+                "door_sleeps": self._let_door_sleep,
+                "missed_failovers": self._miss_failover,
+                "missed_ends": self._miss_end,
                 "partitions": self._part,
                 "clogs": self._clog,
-                "hold_backs": self._hold_back,
-                "leaps": self._leap,
-                "producer_deaths": self._kill_producer,
+                "breaks": self._break,
+                "client_crashes": lambda: self._chance.choice(self._clients).crash(),
+                "moves": lambda: self._chance.choice(self._clients).move(),
             },
         )
-        self._losses.plan(
-            profile.damages, profile.damage_kinds, self.plan_one, lambda: self._victim(self._servers())
-        )
-        if profile.mute_probability:
-            self._world.after(_MUTE_LOOK_NS, self._mute_or_not)
+        self._misreading.plan()
 
     def end(self) -> None:
-        """Nothing fails any more, and whoever is down comes back, but for producers that are gone."""
+        """Nothing fails any more, and whoever is down comes back."""
         super().end()
-        self._hall.links.heal()
-        self._losses.end()
-        for runner in self._hall.runners.values():
+        self._misreading.end()
+        self._town.links.heal()
+        for runner in self._town.runners.values():
             runner.heal()
 
-    # Whom it strikes.
+    # Nodes.
 
-    def leader(self) -> BusRunner | None:
-        """Who leads, or believes it; the last to be elected if there are several."""
-        leading = [
-            runner
-            for runner in self._hall.runners.values()
-            if runner.replica is not None and runner.replica.state is State.LEADING
-        ]
-        return max(leading, key=lambda runner: runner.replica.epoch, default=None)  # type: ignore[union-attr]
-
-    def _victim(self, among: Sequence[BusRunner] | None = None) -> BusRunner:
-        leader = self.leader()
+    def _manager(self) -> SimNode:
+        """Half of the time it is whoever leads."""
+        channel = self._channel()
+        leader = self._town.leader(channel)
         if leader is not None and self._chance.random() < 0.5:
             return leader
-        return self._chance.choice(among or list(self._hall.runners.values()))
+        return self._chance.choice(self._town.managers_of(channel))
 
-    def _servers(self) -> list[BusRunner]:
-        return [runner for runner in self._hall.runners.values() if runner.disk is not None]
-
-    # Processes and disks.
-
-    def _crash(self) -> None:
-        self._victim(self._servers()).crash()
+    def _channel(self) -> str:
+        channels = list(self._town.quarters)
+        return channels[0] if len(channels) == 1 else self._chance.choice(channels)
 
     def _black_out(self) -> None:
         self._world.probe("faults.blackout")
-        for runner in self._servers():
+        for runner in self._town.managers_of(self._channel()):
             runner.crash()
 
-    def _wipe(self) -> None:
-        self._losses.wipe(self._victim(self._servers()))
-
-    def _fill(self) -> None:
-        duration = self._chance.randrange(20 * MILLISECOND_NS, 800 * MILLISECOND_NS)
-        self._losses.fill(self._victim(self._servers()), duration)
-
-    def _change(self) -> None:
-        """Somebody wants other servers to keep the channel: one more, one less, or one instead of another."""
-        leader = self.leader()
-        if leader is None or leader.replica is None:
-            return
-        wanted = self._wanted(leader.replica.config)
-        is_sound = not self._atlas.is_changing and self._atlas.are_all_well()
-        if is_sound and self._atlas.may_change_to(wanted.data_servers):
-            self._world.probe("faults.change_proposed")
-            self._atlas.proposed = wanted.config_id
-            leader.take(ConfigProposed(wanted))
-            if self._chance.random() < self._profile.double_change_probability:
-                self._world.probe("faults.change_doubled")
-                other = self._wanted(leader.replica.config)
-                leader.take(ConfigProposed(replace(other, config_id=wanted.config_id + 1)))
-
-    def _wanted(self, now: GroupConfig) -> GroupConfig:
-        servers = self._profile.servers
-        voters = tuple(sorted(self._chance.sample(servers, self._chance.randint(2, len(servers)))))
-        keepers = voters
-        if len(voters) > 2 and self._chance.random() < 0.3:
-            witness = self._chance.choice(voters)
-            keepers = tuple([node for node in voters if node != witness])
-        quantity = len(voters) // 2 + 1
-        return replace(
-            now,
-            config_id=now.config_id + 1,
-            commit_servers=voters,
-            data_servers=keepers,
-            checkpoint_servers=keepers,
-            candidates=keepers,
-            commit_quantity=quantity,
-            seal_quantity=quantity,
-            data_quantity=min(len(keepers), 2),
-            checkpoint_quantity=min(len(keepers), 2),
-        )
-
     def _cut_power_soon(self) -> None:
-        victim = self._victim(self._servers())
-        if isinstance(victim.disk, JournalDisk):
-            victim.disk.disk.cut_after = self._chance.randrange(30)
-        else:
-            victim.crash()
+        self._manager().disk.cut_after = self._chance.randrange(30)
 
-    def _pause(self) -> None:
-        self._world.probe("faults.paused")
-        self._victim().pause(self._chance.randrange(50 * MILLISECOND_NS, self._profile.pause_ns_max))
+    def _crash_door(self) -> None:
+        self._world.probe("faults.door_crashed")
+        self._chance.choice(list(self._town.doors.values())).crash()
 
-    def _leap(self) -> None:
-        self._world.probe("faults.clock_leapt")
-        victim = self._victim()
-        victim.clock.leap(self._chance.randrange(800) * MILLISECOND_NS)
-        victim.wake()
+    def _sleep(self) -> None:
+        self._world.probe("faults.slept")
+        self._manager().sleep(self._duration(), is_frozen=self._is_frozen())
 
-    def _kill_producer(self) -> None:
-        """A producer reaches some data servers with its next envelope, and is gone."""
-        producers = [runner for runner in self._hall.runners.values() if runner.disk is None]
-        keepers = self._hall.config.data_servers
-        if not producers:
-            return
-        victim = self._chance.choice(producers)
-        reached = self._profile.reached_max or self._chance.randint(1, len(keepers))
-        victim.last_words = tuple(sorted(self._chance.sample(keepers, reached)))
-        if self._chance.random() < self._profile.return_probability:
-            self.after(self._chance.randrange(1_000 * MILLISECOND_NS), victim.come_back)
+    def _let_door_sleep(self) -> None:
+        self._world.probe("faults.door_slept")
+        door = self._chance.choice(list(self._town.doors.values()))
+        duration = self._duration()
+        door.sleep(duration, is_frozen=self._is_frozen())
+        for client in self._clients:
+            if client.is_at(door.node_id) and self._chance.random() < self._profile.leave_probability:
+                self.after(self._chance.randrange(duration), self._leave(client))
+
+    def _miss_failover(self) -> None:
+        """A primary goes, and a client manager hears of the next one when that has given out a lot."""
+        self._world.probe("faults.failover_missed")
+        leader = self._town.leader(self._channel())
+        if leader is not None:
+            leader.crash()
+        door = self._chance.choice(list(self._town.doors.values()))
+        door.sleep(self._chance.randrange(300, 600) * MILLISECOND_NS)
+
+    def _miss_end(self) -> None:
+        """A client manager whose clock stands still is taken for dead, and the word that says so is lost.
+
+        What was said before that word, and the heartbeats after it, wait for the client manager to wake.
+        """
+        self._world.probe("faults.end_missed")
+        door = self._chance.choice(list(self._town.doors.values()))
+        silence_ns = self._profile.settings["silence_ms"] * MILLISECOND_NS
+        door.sleep(self._chance.randrange(2 * silence_ns, 3 * silence_ns), is_frozen=True)
+        pairs = [(one.node_id, door.node_id) for one in self._town.managers.values()]
+        self.after(silence_ns // 2, lambda: self._town.links.cut(pairs, silence_ns))
+
+    def _leave(self, client: ClientProcess) -> Callable[[], None]:
+        life = client.life
+
+        def leave() -> None:
+            if client.life == life:
+                self._world.probe("faults.left_a_sleeper")
+                client.move()
+
+        return leave
+
+    def _is_frozen(self) -> bool:
+        return self._freezes.random() < self._frozen_share
+
+    def _duration(self) -> int:
+        return self._chance.randrange(50 * MILLISECOND_NS, self._profile.sleep_ns_max)
 
     # The network.
 
     def _part(self) -> None:
-        nodes = list(self._hall.config.nodes)
-        if len(nodes) > 1:
-            kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "ring", "bridge"))
-            self.part(self._hall.links, kind, nodes, self._victim().node, self._profile.partition_ns_max)
+        kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "pair"))
+        nodes, one = list(self._town.runners), self._anybody().node_id
+        self.part(self._town.links, kind, nodes, one, self._profile.partition_ns_max)
+
+    def _anybody(self) -> SimNode:
+        if self._chance.random() < 0.5:
+            return self._manager()
+        return self._chance.choice(list(self._town.runners.values()))
 
     def _clog(self) -> None:
-        nodes = self._hall.config.nodes
-        if len(nodes) > 1:
-            self.clog(self._hall.links, nodes, 500 * MILLISECOND_NS)
+        self.clog(self._town.links, list(self._town.runners), 400 * MILLISECOND_NS)
 
-    def _hold_back(self) -> None:
-        """Whatever the sequencer says is late, and comes all at once."""
-        victim = self._victim()
-        self._world.probe("faults.held_back")
-        duration = self._chance.randrange(20 * MILLISECOND_NS, 600 * MILLISECOND_NS)
-        for node in self._hall.config.nodes:
-            if node != victim.node:
-                self._hall.links.clog((victim.node, node), duration)
+    # Clients.
 
-    def _mute_or_not(self) -> None:
-        """Cut some of what the current sequencer says, and nothing of what it hears."""
-        if self._is_over:
-            return
-        self._world.after(_MUTE_LOOK_NS, self._mute_or_not)
-        leader = self.leader()
-        if leader is None:
-            return
-        for node in self._hall.config.nodes:
-            if node != leader.node and self._chance.random() < self._profile.mute_probability:
-                self._world.probe("faults.sequencer_muted")
-                duration = self._chance.randrange(10 * MILLISECOND_NS, self._profile.mute_ns_max)
-                self._hall.links.cut([(leader.node, node)], duration)
+    def _break(self) -> None:
+        connected = [client.connection for client in self._clients if client.connection is not None]
+        if connected:
+            self._world.probe("network.connection_broken")
+            self._chance.choice(connected).break_off()

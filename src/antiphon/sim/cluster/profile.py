@@ -1,386 +1,467 @@
-"""Profiles of a group: its shape and settings, what goes wrong around it, and how much.
+"""Profiles of a cluster: its shape and settings, its clients, what goes wrong around it, and how much.
 
-By default every kind of fault is switched on with a probability of one half and its rate is drawn:
-leaving kinds out finds more than having all of them always, because some hide others. Settings are drawn
-too, among them tiny windows, pages and time-outs. A named profile lays stress on one thing, at the expense
-of others.
+As in the other workloads every kind of fault is switched on with a probability of one half. A *gentle* run
+has faults of message managers and clients alone: there a message is given to nobody while a living consumer
+holds it, which nobody can promise while client managers are cut off, asleep or gone.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.bus.group import GroupConfig
-from antiphon.sim.cluster.links import LinkHabits
+from antiphon.sim.clients.process import ClientHabits
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.groups import group_of
+from antiphon.sim.habits import NodeHabits
+from antiphon.sim.links import LinkHabits
+from antiphon.sim.network import NetworkHabits
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
+from antiphon.startup import CHANNEL
 
-CHANNEL = "a"
-
-# What is drawn of the group's settings. The first of each is the unusual one: a page of one entry, a
-# window of one, a time-out that strikes when nothing is wrong.
 SETTINGS: dict[str, tuple[int, ...]] = {
-    "heartbeat_ms": (30, 50),
-    "suspicion_ms": (100, 250, 500),
-    "rank_delay_ms": (20, 150),
-    "suspicion_spread_ms": (20, 100),
-    "check_ms": (150, 500),
+    "suspicion_ms": (150, 300),
+    "rank_delay_ms": (30, 100),
+    "suspicion_spread_ms": (20, 50),
+    "check_ms": (200, 500),
     "rereport_ms": (20, 200),
     "retransmit_ms": (20, 100),
-    "tick_ms": (100, 1_000),
-    "fetch_delay_ms": (1, 10),
+    "tick_ms": (200, 1_000),
     "fetch_delay_ms_max": (100, 1_000),
-    "presence_ms": (50, 200),
-    "silence_ms": (300, 2_000),
-    "lag_max": (5, 262_144),
+    "presence_ms": (100, 200),
+    "silence_ms": (300, 1_000, 2_000),
     "leaderless_ms": (500, 2_000),
-    "lifetime": (40, 200, 1 << 40, 1 << 40),
-    "submit_entries_max": (1, 3, 256),
-    "report_items_max": (1, 4, 1_024),
-    "fetch_entries_max": (1, 5, 1_024),
-    "fetch_mids_max": (1, 4, 64),
-    "window_entries": (1, 5, 1_024),
-    "producer_window_bytes": (1, 6_000, 1 << 20),
-    "cached_bytes_max": (0, 1 << 20),
+    "checkpoint_entries": (15, 60, 100_000),
+    "producer_window_bytes": (6_000, 1 << 20),
 }
-# Checkpoints of every few entries, or none within a run.
-CHECKPOINT_ENTRIES = (10, 40, 100_000, 100_000)
-# Nodes that wait for a role, and how often roles change then; disks that are lost, damaged, full.
-SPARES = (0, 0, 1)
-CHANGES = (1, 2, 3)
-WIPES = (0, 0, 1, 2)
-DAMAGES = (0, 0, 1, 3)
-FILLINGS = (0, 0, 0, 2)
-
-SHAPES = ("three", "one", "witness", "five")
-SHAPE_OF_NODES = {1: "one", 2: "witness", 3: "three", 5: "five"}
+SHAPES = ("three", "one", "witness")
+_FIRST_DOOR = 11
 
 
 @dataclass(slots=True)
-class BusProfile:
+class ClusterProfile:
     """Everything that is drawn before a run begins."""
 
-    safety_ns: int = 2_000 * MILLISECOND_NS
+    safety_ns: int = 1_500 * MILLISECOND_NS
     shape: str = "three"
-    # Nodes that only produce, as client managers do.
-    producers: int = 0
-    # Nodes with a disk that have no role until the configuration changes.
-    spares: int = 0
-    envelopes: int = 45
-    window: int = 4
-    commands_max: int = 3
-    # About one run in five has the real journal instead of records in memory.
-    has_journal: bool = False
-    tick_ns: int = 20 * MICROSECOND_NS
-    restart_ns: int = 500 * MILLISECOND_NS
+    doors: int = 2
+    producers: int = 2
+    consumers: int = 2
+    queues: int = 1
+    topics: int = 1
+    subscribers: int = 2
+    messages: int = 40
+    # How many of the clients of queues are made of the client library.
+    library_share: float = 0.5
+    is_gentle: bool = False
 
     crashes: int = 0
     power_cuts: int = 0
     blackouts: int = 0
-    pauses: int = 0
-    pause_ns_max: int = 1_500 * MILLISECOND_NS
+    door_crashes: int = 0
+    sleeps: int = 0
+    # A client manager sleeps, and some of its clients go to another one meanwhile.
+    door_sleeps: int = 0
+    leave_probability: float = 0.7
+    # The primary goes while a client manager sleeps.
+    missed_failovers: int = 0
+    # A client manager sleeps, and what tells it that it was taken for dead is lost.
+    missed_ends: int = 0
+    # Does each client begin at another client manager than the one before it?
+    is_spread: bool = False
     partitions: int = 0
-    partition_ns_max: int = 1_000 * MILLISECOND_NS
+    partition_ns_max: int = 800 * MILLISECOND_NS
     clogs: int = 0
-    hold_backs: int = 0
-    # How likely the sequencer becomes mute in any ten milliseconds, and for how long.
-    mute_probability: float = 0.0
-    mute_ns_max: int = 500 * MILLISECOND_NS
-    # How often a node loses its disk, and how often the configuration is to change.
-    wipes: int = 0
-    changes: int = 0
-    # How often something on a disk is found damaged or a sync fails, and how often there is no room.
-    damages: int = 0
-    damage_kinds: tuple[str, ...] = ("log", "checkpoint", "envelopes", "envelopes", "sync")
-    fillings: int = 0
-    # How likely a change is followed by another at once, which must be refused.
-    double_change_probability: float = 0.2
-    producer_deaths: int = 0
-    # How many data servers the last envelope of a producer reaches; 0: as it happens.
-    reached_max: int = 0
-    # How likely a producer that died comes back, with another run id.
-    return_probability: float = 0.5
-    # Must everything that a data server holds get a number in the end, or be given up for good?
-    settles: bool = True
+    breaks: int = 0
+    client_crashes: int = 0
+    moves: int = 0
+    # How often the software cannot read states for a while; None: drawn apart from all else.
+    misreads: int | None = None
     are_clocks_unsteady: bool = False
-    # How often a clock leaps, so that every time-out of a node strikes at once.
-    leaps: int = 0
-    checkpoint_entries: int = 100_000
-    # Of named profiles: which numbers do not do what they ask; none if this is 0.
-    refuses_one_in: int = 0
-    # Does a node submit more than the outcomes of which are kept?
-    is_greedy: bool = False
+    # Are wall clocks set wrong by days in any case, and not only in half of the runs?
+    are_clocks_set: bool = False
+    # The settings of all topics; those of the run's seed if there are none.
+    topic_settings: str = ""
+    sleep_ns_max: int = 1_200 * MILLISECOND_NS
+    # Is it a named profile? Then clocks of sleepers stand still only where it says so.
+    is_made: bool = False
 
     disk: DiskHabits = field(default_factory=DiskHabits)
     links: LinkHabits = field(default_factory=LinkHabits)
+    network: NetworkHabits = field(default_factory=NetworkHabits)
+    node: NodeHabits = field(default_factory=NodeHabits)
+    clients: ClientHabits = field(default_factory=ClientHabits)
     settings: dict[str, Any] = field(default_factory=dict)
-
-    def unusual_settings(self) -> list[str]:
-        """Which settings are such as nobody would choose."""
-        return [name for name, choices in SETTINGS.items() if self.settings[name] == choices[0]]
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """The nodes with a disk, those among them that have no role yet last."""
-        count = {"one": 1, "three": 3, "witness": 3, "five": 5}[self.shape]
-        return tuple(range(1, count + 1 + self.spares))
+        """The nodes with a disk."""
+        return (1,) if self.shape == "one" else (1, 2, 3)
+
+    @property
+    def client_managers(self) -> tuple[int, ...]:
+        """The nodes without one."""
+        return tuple(range(_FIRST_DOOR, _FIRST_DOOR + self.doors))
 
     def group(self, new_disk_id: Callable[[], bytes]) -> GroupConfig:
         """The channel of this run."""
-        producers = tuple(range(101, 101 + self.producers))
-        voters = len(self.servers) - self.spares
-        return group_of(
-            CHANNEL,
-            self.shape,
-            self.servers[:voters],
-            producers,
-            new_disk_id,
-            spares=self.servers[voters:],
-            checkpoint_entries=self.checkpoint_entries,
-            **self.settings,
-        )
+        return self._group_of(CHANNEL, self.shape, self.servers, new_disk_id)
+
+    def _group_of(
+        self, channel: str, shape: str, voters: Sequence[int], new_disk_id: Callable[[], bytes]
+    ) -> GroupConfig:
+        """A channel of this run; all client managers serve it."""
+        min_copies = 1 if shape == "witness" else 0
+        doors = self.client_managers
+        return group_of(channel, shape, voters, doors, new_disk_id, min_copies=min_copies, **self.settings)
 
 
-def draw(chance: random.Random, name: str = "") -> BusProfile:
+def draw(chance: random.Random, name: str = "") -> ClusterProfile:
     """The profile of a run; a named one lays stress on one thing."""
-    profile = BusProfile()
-    _draw_size(chance, profile)
-    _draw_faults(chance, profile)
-    _draw_links_and_disks(chance, profile)
-    _draw_settings(chance, profile)
+    profile = ClusterProfile()
+    draw_into(chance, profile)
     if name:
         PROFILES[name](chance, profile)
+        profile.is_made = True
+    if profile.is_gentle:
+        _be_gentle(profile)
     return profile
 
 
-def _draw_size(chance: random.Random, profile: BusProfile) -> None:
-    profile.safety_ns = chance.randint(800, 2_500) * MILLISECOND_NS
-    profile.shape = chance.choices(SHAPES, (75, 5, 12, 8))[0]
-    profile.producers = chance.choice((0, 0, 1, 2))
-    profile.spares = chance.choice(SPARES) if profile.shape == "three" else 0
-    profile.envelopes = chance.randint(25, 60)
-    profile.window = chance.choice((1, 4, 20))
-    profile.commands_max = chance.choice((1, 3, 10))
-    profile.has_journal = chance.random() < 0.2
-    profile.tick_ns = chance.choice((1, 20, 500)) * MICROSECOND_NS
+def draw_into(chance: random.Random, profile: ClusterProfile) -> None:
+    """Draw all that runs of any kind have."""
+    _draw_size(chance, profile)
+    _draw_faults(chance, profile)
+    _draw_network(chance, profile)
+    _draw_habits(chance, profile)
+    profile.settings = {name: chance.choice(choices) for name, choices in SETTINGS.items()}
 
 
-def _draw_faults(chance: random.Random, profile: BusProfile) -> None:
+def _draw_size(chance: random.Random, profile: ClusterProfile) -> None:
+    profile.safety_ns = chance.randint(600, 1_800) * MILLISECOND_NS
+    profile.shape = chance.choices(SHAPES, (75, 10, 15))[0]
+    profile.producers = chance.randint(1, 3)
+    profile.consumers = chance.randint(1, 3)
+    profile.queues = chance.choice((1, 1, 2))
+    profile.topics = chance.choice((0, 1))
+    profile.subscribers = chance.randint(1, 3)
+    profile.messages = chance.randint(20, 60)
+    profile.library_share = chance.choice((0.0, 0.5, 1.0))
+    profile.is_gentle = chance.random() < 0.2
+
+
+def _draw_faults(chance: random.Random, profile: ClusterProfile) -> None:
     def sometimes(most: int) -> int:
         return chance.randint(1, most) if chance.random() < 0.5 else 0
 
-    profile.crashes = sometimes(5)
+    profile.crashes = sometimes(3)
     profile.power_cuts = sometimes(2)
-    profile.blackouts = chance.choice((0, 0, 0, 1))
-    profile.pauses = sometimes(3)
-    profile.wipes = chance.choice(WIPES) if profile.shape != "one" else 0
-    profile.changes = chance.choice(CHANGES) if profile.spares else 0
-    profile.damages = chance.choice(DAMAGES) if profile.shape != "one" else 0
-    profile.fillings = chance.choice(FILLINGS) if profile.shape != "one" else 0
-    profile.pause_ns_max = chance.choice((200, 1_000, 5_000)) * MILLISECOND_NS
-    profile.partitions = sometimes(5)
-    profile.partition_ns_max = chance.choice((100, 1_000)) * MILLISECOND_NS
-    profile.clogs = sometimes(6)
-    profile.hold_backs = sometimes(4)
-    profile.mute_probability = chance.choice((0.0, 0.0, 0.0, 0.03, 0.1))
-    profile.producer_deaths = sometimes(2) if profile.producers else 0
-    profile.are_clocks_unsteady = chance.random() < 0.5
-    profile.leaps = sometimes(4)
-    profile.restart_ns = chance.choice((20, 200, 1_000)) * MILLISECOND_NS
+    profile.blackouts = 1 if chance.random() < 0.15 else 0
+    profile.door_crashes = sometimes(2)
+    profile.sleeps = sometimes(2)
+    profile.door_sleeps = sometimes(2)
+    profile.partitions = sometimes(3)
+    profile.clogs = sometimes(2)
+    profile.breaks = sometimes(3)
+    profile.client_crashes = sometimes(2)
+    profile.moves = sometimes(3)
+    profile.are_clocks_unsteady = chance.random() < 0.3
 
 
-def _draw_links_and_disks(chance: random.Random, profile: BusProfile) -> None:
-    links, disk = profile.links, profile.disk
-    links.latency_ns = chance.choice((50, 200, 2_000)) * MICROSECOND_NS
-    links.tail_probability = chance.choice((0.0, 0.02, 0.2))
-    links.tail_factor = chance.choice((5, 100))
-    links.drop_probability = chance.choice((0.0, 0.0, 0.02, 0.1, 0.3))
-    links.duplicate_probability = chance.choice((0.0, 0.0, 0.05, 0.5))
+def _draw_network(chance: random.Random, profile: ClusterProfile) -> None:
+    links, network = profile.links, profile.network
+    links.latency_ns = chance.choice((50, 200, 1_000)) * MICROSECOND_NS
+    links.drop_probability = chance.choice((0.0, 0.0, 0.02, 0.15))
+    links.duplicate_probability = chance.choice((0.0, 0.0, 0.1))
     links.replay_share = chance.choice((0.0, 0.1))
+    links.tail_probability = chance.choice((0.0, 0.05))
     links.keeps_order = chance.random() < 0.3
-    disk.sync_ns = chance.choice((50, 200, 1_000, 5_000)) * MICROSECOND_NS
-    disk.stall_probability = chance.choice((0.0, 0.0, 0.02, 0.1))
+    network.latency_ns = chance.choice((20, 100, 1_000)) * MICROSECOND_NS
+    network.stall_probability = chance.choice((0.0, 0.0, 0.02))
+    network.chunk_probability = chance.choice((0.0, 0.1))
 
 
-def _draw_settings(chance: random.Random, profile: BusProfile) -> None:
-    profile.checkpoint_entries = chance.choice(CHECKPOINT_ENTRIES)
-    for name, choices in SETTINGS.items():
-        profile.settings[name] = chance.choice(choices)
+def _draw_habits(chance: random.Random, profile: ClusterProfile) -> None:
+    disk, node, clients = profile.disk, profile.node, profile.clients
+    disk.sync_ns = chance.choice((100, 500, 2_000)) * MICROSECOND_NS
+    disk.stall_probability = chance.choice((0.0, 0.0, 0.05))
+    disk.tear_probability = chance.choice((0.0, 0.5))
+    node.tick_ns = chance.choice((20, 200, 1_000)) * MICROSECOND_NS
+    node.envelope_bytes = chance.choice((1_500, 32 * 1024))
+    node.session_expiry_ms = chance.choice((150, 300_000))
+    node.registration_wait_ms = chance.choice((20, 300))
+    node.flush_bytes = chance.choice((2_000, 8 << 20))
+    clients.batch_rows_max = chance.choice((1, 5, 10))
+    clients.body_bytes_max = chance.choice((20, 300, 3_000))
+    clients.window_commands = chance.choice((1, 3, 10))
+    clients.publish_pause_ns = chance.choice((5, 20, 60)) * MILLISECOND_NS
+    clients.credit_messages = chance.choice((1, 10, 100))
+    clients.take_pause_ns = chance.choice((2, 10, 50)) * MILLISECOND_NS
+    clients.acknowledge_pause_ns = chance.choice((5, 20, 100)) * MILLISECOND_NS
+    clients.resume_probability = chance.choice((0.5, 1.0, 1.0))
+    clients.return_probability = chance.choice((0.0, 0.0, 0.2))
+    clients.reopen_probability = chance.choice((0.0, 0.0, 0.1))
+    clients.patience_ns = chance.choice((0, 200, 600)) * MILLISECOND_NS
+    clients.names_channels = chance.random() < 0.5
+    clients.look_probability = chance.choice((0.0, 0.3))
 
 
-# --- named profiles -------------------------------------------------------------------
+def _be_gentle(profile: ClusterProfile) -> None:
+    """Nothing fails but message managers, and a new primary waits for everybody."""
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
+    profile.sleeps = profile.blackouts = profile.misreads = 0
+    profile.missed_failovers = profile.missed_ends = 0
+    profile.are_clocks_unsteady = False
+    profile.links.drop_probability = profile.links.duplicate_probability = 0.0
+    profile.links.tail_probability = 0.0
+    profile.node.registration_wait_ms = 300
+    profile.settings["silence_ms"] = 2_000
 
 
-def _for_acknowledging_early(chance: random.Random, profile: BusProfile) -> None:
-    """Crashes while syncs are slow, and disks that keep nothing: what was only said is gone."""
-    profile.crashes = max(profile.crashes, 3)
-    profile.disk.sync_ns = 5 * MILLISECOND_NS
-    profile.disk.styles = ("nothing",)
-
-
-def _for_numbering_twice(chance: random.Random, profile: BusProfile) -> None:
-    """Reports are repeated long before slow disks let anything be committed."""
-    profile.disk.sync_ns = 5 * MILLISECOND_NS
-    profile.disk.stall_probability = 0.1
-    profile.settings["rereport_ms"] = 20
-
-
-def _for_numbering_out_of_order(chance: random.Random, profile: BusProfile) -> None:
-    """Many envelopes under way, and some of them arrive behind those that were sent later."""
-    profile.window = 20
-    profile.settings["producer_window_bytes"] = 1 << 20
-    profile.links.keeps_order = False
-    profile.links.drop_probability = 0.1
-
-
-def _quiet(profile: BusProfile) -> None:
-    """Nothing goes wrong but what a profile asks for."""
-    profile.crashes = profile.power_cuts = profile.blackouts = profile.pauses = profile.leaps = 0
-    profile.partitions = profile.clogs = profile.hold_backs = profile.producer_deaths = 0
-    profile.mute_probability = 0.0
-    profile.wipes = profile.changes = profile.spares = profile.damages = profile.fillings = 0
-    links = profile.links
-    links.drop_probability = links.duplicate_probability = links.tail_probability = 0.0
-    profile.disk.stall_probability = 0.0
+def _for_held_ranges(chance: random.Random, profile: ClusterProfile) -> None:
+    """The primary goes again and again while slow consumers hold what they got and have credit for more."""
+    profile.is_gentle = True
     profile.shape = "three"
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.crashes = 4
+    profile.consumers = 3
+    profile.queues, profile.topics = 1, 0
+    profile.breaks = profile.client_crashes = profile.moves = profile.power_cuts = 0
+    profile.clients.take_pause_ns = 100 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 600 * MILLISECOND_NS
+    profile.clients.credit_messages = 100
+    # What was given back when the primary went may come twice, which is not what this looks for.
+    profile.clients.return_probability = 0.0
 
 
-def _for_muted_sequencers(chance: random.Random, profile: BusProfile) -> None:
-    """Only what the sequencer says is lost, to some: logs of several epochs grow side by side."""
-    _quiet(profile)
-    profile.mute_probability = chance.choice((0.03, 0.1, 0.2))
-    profile.mute_ns_max = chance.choice((50, 300)) * MILLISECOND_NS
-    profile.safety_ns = 2_500 * MILLISECOND_NS
-    profile.envelopes = 60
-    profile.settings.update(suspicion_ms=100, rank_delay_ms=20, heartbeat_ms=30, lifetime=1 << 40)
+def _for_lower_generations(chance: random.Random, profile: ClusterProfile) -> None:
+    """Clients leave client managers that sleep, which then wake with what these had sent."""
+    profile.is_gentle = False
+    profile.door_sleeps = 3
+    profile.clients.resume_probability = 1.0
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
+    profile.clients.window_commands = 10
+    profile.clients.patience_ns = 100 * MILLISECOND_NS
 
 
-def _for_late_words(chance: random.Random, profile: BusProfile) -> None:
-    """What a sequencer said reaches the others while they promise somebody else."""
-    _quiet(profile)
-    profile.hold_backs = 12
-    profile.links.latency_ns = chance.choice((5, 20)) * MILLISECOND_NS
-    profile.disk.sync_ns = 10 * MILLISECOND_NS
-    profile.envelopes = 120
-    profile.window = 20
-    profile.settings.update(suspicion_ms=100, rank_delay_ms=20, suspicion_spread_ms=20, check_ms=500)
+def _for_second_acknowledgements(chance: random.Random, profile: ClusterProfile) -> None:
+    """A client manager sleeps until it is taken for dead; others get what its consumers hold, and both
+    acknowledge it.
+    """
+    profile.is_gentle = False
+    profile.topics, profile.queues = 0, 1
+    profile.consumers = 4
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.door_sleeps, profile.leave_probability = 3, 0.0
+    profile.door_crashes = profile.sleeps = profile.crashes = profile.blackouts = profile.partitions = 0
+    profile.settings["silence_ms"] = 300
+    profile.node.registration_wait_ms = 20
+    profile.node.session_expiry_ms = 300_000
+    profile.clients.patience_ns = 0
+    profile.clients.take_pause_ns = 2 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 300 * MILLISECOND_NS
 
 
-def _for_producers_that_die(chance: random.Random, profile: BusProfile) -> None:
-    """Producers reach two data servers once and are gone, and then the sequencer changes."""
-    _quiet(profile)
-    profile.producers = 3
-    profile.producer_deaths = 6
-    profile.return_probability = 0.0
-    profile.reached_max = 2
-    profile.window = 1
-    # Nobody crashes: an envelope that is left on one server only, its sequencer's, waits for the fence.
-    profile.pauses = 6
-    profile.pause_ns_max = 800 * MILLISECOND_NS
-    # Nobody is fenced: what a dead producer sent must still get its number.
-    profile.settings.update(silence_ms=600_000, lifetime=1 << 40, suspicion_ms=100)
+def _for_sleepers(chance: random.Random, profile: ClusterProfile) -> None:
+    """Client managers with idle consumers sleep until they are taken for dead, their clocks stand still, and
+    the word that says so is lost: else it lies behind the deliveries, and ends in the same step what they
+    began. Consumers at other client managers get and acknowledge the messages meanwhile.
+    """
+    _for_second_acknowledgements(chance, profile)
+    profile.shape = "three"
+    profile.doors, profile.door_sleeps, profile.missed_ends = 3, 0, 6
+    profile.safety_ns = 4_000 * MILLISECOND_NS
+    profile.is_spread, profile.moves, profile.breaks, profile.client_crashes = True, 4, 0, 0
+    profile.power_cuts = profile.clogs = 0
+    profile.links.drop_probability = 0.0
+    profile.settings["suspicion_ms"] = 300
+    # Messages come as long as a client manager may fall asleep, and consumers wait for them: a message that
+    # was buffered before is asked about, and the answer to that question comes too late.
+    profile.producers, profile.consumers = 4, 6
+    profile.messages, profile.library_share = 300, 1.0
+    profile.clients.batch_rows_max, profile.clients.credit_messages = 1, 20
+    profile.clients.reopen_probability = 0.0
+    profile.clients.take_pause_ns = 3 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 60 * MILLISECOND_NS
 
 
-def _for_lost_envelopes(chance: random.Random, profile: BusProfile) -> None:
-    """Envelopes reach some data servers and not others, so that the sequencer often lacks them."""
-    _quiet(profile)
-    profile.links.drop_probability = 0.3
-    profile.producers = 2
-
-
-def _for_slow_members(chance: random.Random, profile: BusProfile) -> None:
-    """Disks stall: members hear that something is committed before their own copy is durable."""
-    _quiet(profile)
-    profile.disk.stall_probability = 0.2
-
-
-def _for_old_envelopes(chance: random.Random, profile: BusProfile) -> None:
-    """Envelopes are lost and sent again while the order passes the end of their lifetime."""
-    _quiet(profile)
-    profile.links.drop_probability = 0.3
-    profile.settings.update(lifetime=40, rereport_ms=20)
-
-
-def _for_damaged_logs(chance: random.Random, profile: BusProfile) -> None:
-    """Logs are found damaged, others have to ask for what they missed, and the sequencer changes."""
-    _quiet(profile)
-    profile.damages = 4
-    profile.damage_kinds = ("log",)
-    profile.restart_ns = 1_000 * MILLISECOND_NS
-    profile.mute_probability = 0.1
-    profile.links.drop_probability = 0.2
-    profile.settings.update(suspicion_ms=100, rank_delay_ms=20, fetch_delay_ms=1)
-
-
-def _for_changes(chance: random.Random, profile: BusProfile) -> None:
-    """Configurations follow each other, with more servers and fewer, while disks are slow."""
-    _quiet(profile)
-    profile.spares = 1
-    profile.changes = 12
-    profile.double_change_probability = 0.8
+def _for_old_terms(chance: random.Random, profile: ClusterProfile) -> None:
+    """Sessions are soon over, and the primary that proposes to end them goes before that is ordered."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.crashes, profile.sleeps, profile.client_crashes, profile.breaks = 3, 2, 6, 6
+    profile.clients.resume_probability = 0.0
     profile.disk.sync_ns = 5 * MILLISECOND_NS
+    profile.disk.stall_probability = 0.05
+    profile.node.session_expiry_ms = 20
+    profile.settings["suspicion_ms"] = 150
+
+
+def _for_early_pages(chance: random.Random, profile: ClusterProfile) -> None:
+    """Backups lag, and producers look at what they have just sent."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.library_share = 0.0
+    profile.clients.look_probability = 1.0
+    profile.links.drop_probability = 0.15
+    profile.links.tail_probability = 0.05
+    profile.clients.take_pause_ns = 50 * MILLISECOND_NS
+
+
+def _for_returns(chance: random.Random, profile: ClusterProfile) -> None:
+    """Consumers that compete give back half of what they take, again and again, and nodes hardly fail."""
+    profile.library_share = 0.0
+    profile.consumers, profile.queues = 3, 1
+    profile.crashes = profile.power_cuts = profile.blackouts = profile.sleeps = 0
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
+    profile.clients.return_probability = 0.5
+    profile.clients.credit_messages = 10
+    profile.clients.acknowledge_pause_ns = 5 * MILLISECOND_NS
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
+
+
+def _for_references(chance: random.Random, profile: ClusterProfile) -> None:
+    """Messages outlive the segments they were written to, and checkpoints follow each other closely."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.crashes, profile.blackouts = 6, 2
+    profile.producers, profile.messages = 3, 120
+    profile.disk.sync_ns = 2_000 * MICROSECOND_NS
+    profile.disk.stall_probability = 0.3
+    profile.disk.styles = ("nothing",)
+    profile.settings["checkpoint_entries"] = 4
+    profile.settings["suspicion_ms"] = 300
+    profile.node.envelope_bytes = 1_500
+    profile.clients.window_commands = 10
+    profile.clients.batch_rows_max = 5
+    profile.clients.body_bytes_max = 300
+    profile.clients.publish_pause_ns = MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 100 * MILLISECOND_NS
+
+
+def _for_dead_segments(chance: random.Random, profile: ClusterProfile) -> None:
+    """Messages fill segments and are consumed, and checkpoints come while some of them are waiting."""
+    profile.shape = chance.choice(("three", "one"))
+    profile.topics = profile.crashes = profile.power_cuts = profile.blackouts = profile.sleeps = 0
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
+    profile.messages = 120
+    profile.settings["checkpoint_entries"] = 15
+    profile.clients.body_bytes_max = 300
+    profile.clients.acknowledge_pause_ns = 20 * MILLISECOND_NS
+
+
+def _for_misreading(chance: random.Random, profile: ClusterProfile) -> None:
+    """Checkpoints come often, and nodes are restarted while they cannot be read."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.misreads = 4
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.settings["checkpoint_entries"] = 15
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
+    profile.messages = 60
+
+
+def _for_losses(chance: random.Random, profile: ClusterProfile) -> None:
+    """Primaries go while client managers sleep, and slow consumers have much that they have not looked at."""
+    profile.is_gentle = False
+    profile.shape = "three"
     profile.safety_ns = 2_500 * MILLISECOND_NS
-    profile.envelopes = 60
-    profile.settings.update(silence_ms=2_000, window_entries=1_024)
+    profile.topics, profile.queues, profile.consumers, profile.doors = 0, 1, 6, 3
+    profile.missed_failovers, profile.crashes = 2, 0
+    profile.door_sleeps = profile.door_crashes = profile.sleeps = profile.blackouts = profile.partitions = (
+        profile.power_cuts
+    ) = 0
+    profile.breaks = profile.client_crashes = profile.moves = 0
+    profile.messages = 120
+    profile.node.registration_wait_ms = 20
+    profile.settings |= {"silence_ms": 2_000, "suspicion_ms": 150, "rank_delay_ms": 30}
+    profile.clients.patience_ns = 0
+    profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.take_pause_ns = 1_000 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 50 * MILLISECOND_NS
+    profile.clients.return_probability = 0.3
+    profile.clients.credit_messages = 100
 
 
-def _for_checkpoints(chance: random.Random, profile: BusProfile) -> None:
-    """Checkpoints follow each other, and are written more slowly than marks are ordered."""
-    _quiet(profile)
-    profile.checkpoint_entries = 10
-    profile.disk.stall_probability = 0.1
+def _for_wrong_clocks(chance: random.Random, profile: ClusterProfile) -> None:
+    """Topics keep everything for an hour, or for a moment, and wall clocks show another day now and then."""
+    profile.are_clocks_set = True
+    profile.topics, profile.topic_settings = 1, chance.choice(("{}", '{"retention":0.2}'))
 
 
-def _for_kept_exceptions(chance: random.Random, profile: BusProfile) -> None:
-    """Everything fails, and nodes that submit little hear of it."""
-    _quiet(profile)
-    profile.envelopes = 120
-    profile.commands_max = 10
-    profile.window = 20
-    profile.safety_ns = 2_500 * MILLISECOND_NS
-    profile.refuses_one_in = 1
+def _for_retention_by_age(chance: random.Random, profile: ClusterProfile) -> None:
+    """A topic keeps what it gets for a moment, and gets more all the time."""
+    profile.topics, profile.topic_settings = 1, '{"retention":0.1}'
+    profile.subscribers, profile.messages = 1, 120
+    profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.acknowledge_pause_ns = 5 * MILLISECOND_NS
 
 
-def _for_doubt(chance: random.Random, profile: BusProfile) -> None:
-    """Everything fails, the table of outcomes is small, and much of what is said is lost."""
-    _quiet(profile)
-    profile.producers = 1
-    profile.links.drop_probability = 0.1
-    profile.envelopes = 300
-    profile.commands_max = 4
-    profile.window = 20
-    profile.refuses_one_in = 1
-    profile.is_greedy = True
-    profile.settings.update(producer_window_bytes=1 << 20, window_entries=1_024, lifetime=1 << 40)
+def _for_retention_by_bytes(chance: random.Random, profile: ClusterProfile) -> None:
+    """A topic keeps a few messages, for an hour."""
+    profile.topics, profile.topic_settings = 1, '{"retention_bytes":2000}'
+    profile.subscribers, profile.messages = 1, 120
+    profile.clients.body_bytes_max = 300
+    profile.clients.publish_pause_ns = 5 * MILLISECOND_NS
 
 
-def _for_held_space(chance: random.Random, profile: BusProfile) -> None:
-    """Lone envelopes fill the real journal, whose order has few pages, and few entries count."""
-    _quiet(profile)
-    profile.has_journal = True
-    profile.envelopes = 120
-    profile.window = 1
-    profile.checkpoint_entries = 100_000
+def _for_late_words(chance: random.Random, profile: ClusterProfile) -> None:
+    """Clients lose their connections and come back to the same client manager, whose words come late."""
+    profile.is_gentle = False
+    profile.doors = 1
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.breaks, profile.moves = 12, 8
+    profile.door_crashes = profile.door_sleeps = profile.partitions = profile.blackouts = 0
+    profile.crashes = profile.power_cuts = profile.sleeps = profile.client_crashes = 0
+    profile.links.tail_probability = 0.4
+    profile.links.duplicate_probability = 0.3
+    profile.clients.resume_probability, profile.clients.names_channels = 1.0, True
+    profile.node.session_expiry_ms = 150
 
 
-PROFILES: dict[str, Callable[[random.Random, BusProfile], None]] = {
-    "acknowledging-early": _for_acknowledging_early,
-    "numbering-twice": _for_numbering_twice,
-    "numbering-out-of-order": _for_numbering_out_of_order,
-    "producers-that-die": _for_producers_that_die,
-    "slow-members": _for_slow_members,
-    "old-envelopes": _for_old_envelopes,
-    "muted-sequencers": _for_muted_sequencers,
+def _for_return_after_a_fence(chance: random.Random, profile: ClusterProfile) -> None:
+    """Client managers sleep until they are taken for dead, and wake before their sessions are over."""
+    profile.is_gentle = False
+    profile.safety_ns = 1_800 * MILLISECOND_NS
+    profile.door_sleeps, profile.leave_probability = 4, 0.0
+    profile.sleep_ns_max = 700 * MILLISECOND_NS
+    profile.door_crashes = profile.sleeps = profile.crashes = profile.blackouts = profile.partitions = 0
+    profile.power_cuts = profile.client_crashes = profile.breaks = profile.moves = 0
+    profile.settings["silence_ms"] = 300
+    profile.node.session_expiry_ms = 500
+    profile.clients.patience_ns = 0
+
+
+def _for_kept_credit(chance: random.Random, profile: ClusterProfile) -> None:
+    """Consumers without a prefetch ask for what is there now, and mostly there is nothing."""
+    profile.queues, profile.consumers = 1, 3
+    profile.clients.asking_share = 1.0
+    profile.clients.publish_pause_ns = 60 * MILLISECOND_NS
+    profile.clients.take_pause_ns = 10 * MILLISECOND_NS
+
+
+PROFILES: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
+    "held-ranges": _for_held_ranges,
+    "lower-generations": _for_lower_generations,
+    "second-acknowledgements": _for_second_acknowledgements,
+    "old-terms": _for_old_terms,
+    "sleepers": _for_sleepers,
+    "early-pages": _for_early_pages,
+    "misreading": _for_misreading,
+    "returns": _for_returns,
+    "references": _for_references,
+    "dead-segments": _for_dead_segments,
+    "losses": _for_losses,
+    "wrong-clocks": _for_wrong_clocks,
+    "retention-by-age": _for_retention_by_age,
+    "retention-by-bytes": _for_retention_by_bytes,
     "late-words": _for_late_words,
-    "lost-envelopes": _for_lost_envelopes,
-    "changes": _for_changes,
-    "damaged-logs": _for_damaged_logs,
-    "checkpoints": _for_checkpoints,
-    "kept-exceptions": _for_kept_exceptions,
-    "doubt": _for_doubt,
-    "held-space": _for_held_space,
+    "return-after-a-fence": _for_return_after_a_fence,
+    "kept-credit": _for_kept_credit,
 }

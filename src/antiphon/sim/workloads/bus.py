@@ -16,14 +16,14 @@ from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state import outcomes
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
+from antiphon.sim.bus.disks import JournalDisk, NodeDisk, RecordDisk
+from antiphon.sim.bus.faults import BusFaults
+from antiphon.sim.bus.profile import PROFILES, SHAPE_OF_NODES, BusProfile, draw
+from antiphon.sim.bus.runner import BusRunner, Hall
 from antiphon.sim.checkers.committed import Committed
 from antiphon.sim.checkers.group import Copies, Liveness, cluster_checkers
 from antiphon.sim.checkers.watch import NodeFacts
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
-from antiphon.sim.cluster.disks import JournalDisk, NodeDisk, RecordDisk
-from antiphon.sim.cluster.faults import BusFaults
-from antiphon.sim.cluster.profile import PROFILES, SHAPE_OF_NODES, BusProfile, draw
-from antiphon.sim.cluster.runner import BusRunner, Hall
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
 from antiphon.sim.world import MILLISECOND_NS

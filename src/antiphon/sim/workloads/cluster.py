@@ -27,10 +27,10 @@ from antiphon.sim.clients.library import LibraryQueueClient
 from antiphon.sim.clients.process import ClientProcess
 from antiphon.sim.clients.queues import RudeProducer, RudeReader, RudeSubscriber
 from antiphon.sim.clients.rude import RudeClient
+from antiphon.sim.cluster.faults import TownFaults
+from antiphon.sim.cluster.profile import PROFILES, ClusterProfile, draw
+from antiphon.sim.cluster.waits import NAME, draw_waits
 from antiphon.sim.runner import Quarter
-from antiphon.sim.tiers.faults import TownFaults
-from antiphon.sim.tiers.profile import PROFILES, ClusterProfile, draw
-from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.topic import SETTINGS, too_old
 from antiphon.sim.workloads.towns import TownRun

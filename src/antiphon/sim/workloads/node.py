@@ -29,9 +29,9 @@ from antiphon.sim.clients.library import LibraryQueueClient
 from antiphon.sim.clients.process import ClientHall, ClientProcess
 from antiphon.sim.clients.queues import RudeProducer, RudeReader
 from antiphon.sim.clients.rude import RudeClient
-from antiphon.sim.cluster.links import LinkHabits
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.faults import FaultTable
+from antiphon.sim.links import LinkHabits
 from antiphon.sim.network import Network
 from antiphon.sim.runner import Quarter, Town
 from antiphon.sim.trace import Trace

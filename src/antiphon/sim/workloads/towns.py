@@ -17,11 +17,11 @@ from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.true_time import Lifetimes, LogTimePace
 from antiphon.sim.checkers.watch import Checker, NodeFacts, Watch
 from antiphon.sim.clients.process import ClientHall, ClientProcess
+from antiphon.sim.cluster.faults import TownFaults
+from antiphon.sim.cluster.profile import ClusterProfile
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.network import ClientPort, Network
 from antiphon.sim.runner import Quarter, SimNode, Town
-from antiphon.sim.tiers.faults import TownFaults
-from antiphon.sim.tiers.profile import ClusterProfile
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS, ClockSteps

@@ -27,11 +27,11 @@ from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.clients.bank import Branch, Collector, Depositor, Stager
 from antiphon.sim.clients.rude import RudeClient
 from antiphon.sim.clients.trader import Trader
+from antiphon.sim.cluster.faults import TownFaults
+from antiphon.sim.cluster.strikes import StepWatch, Strikes
+from antiphon.sim.cluster.transaction_profile import PROFILES, TransactionProfile, draw
+from antiphon.sim.cluster.waits import NAME, draw_waits
 from antiphon.sim.runner import Quarter
-from antiphon.sim.tiers.faults import TownFaults
-from antiphon.sim.tiers.strikes import StepWatch, Strikes
-from antiphon.sim.tiers.transaction_profile import PROFILES, TransactionProfile, draw
-from antiphon.sim.tiers.waits import NAME, draw_waits
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.towns import TownRun
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS

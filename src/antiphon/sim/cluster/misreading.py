@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from antiphon.sim.world import MILLISECOND_NS
 
 if TYPE_CHECKING:
+    from antiphon.sim.cluster.profile import ClusterProfile
     from antiphon.sim.runner import Town
-    from antiphon.sim.tiers.profile import ClusterProfile
 
 _SHARE = 0.2
 _LASTS_NS = 500 * MILLISECOND_NS

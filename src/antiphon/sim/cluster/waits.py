@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from antiphon.client.core.pace import Pace
-from antiphon.sim.tiers.profile import ClusterProfile
+from antiphon.sim.cluster.profile import ClusterProfile
 from antiphon.sim.world import MILLISECOND_NS
 
 NAME = "Waits"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from antiphon.bus.messages import Applied, Entry, EntryKind
 from antiphon.journal.ports import Buffer
 from antiphon.message_manager.state.outcomes import Outcomes
-from antiphon.sim.cluster.tally import STATE_BYTES, Tally
+from antiphon.sim.bus.tally import STATE_BYTES, Tally
 from antiphon.wire.commands import Outcome, OutcomeCode
 from antiphon.wire.primitives import Reader, Writer
 

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.effects import Received
-from antiphon.sim.cluster.links import LinkHabits, Links
+from antiphon.sim.links import LinkHabits, Links
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS, World
 
 

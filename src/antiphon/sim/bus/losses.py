@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 
 from antiphon.bus.effects import DataRecord, SpaceChanged
-from antiphon.sim.cluster.atlas import Atlas
-from antiphon.sim.cluster.disks import RecordDisk
-from antiphon.sim.cluster.runner import BusRunner, Hall
+from antiphon.sim.bus.atlas import Atlas
+from antiphon.sim.bus.disks import RecordDisk
+from antiphon.sim.bus.runner import BusRunner, Hall
 from antiphon.sim.world import MILLISECOND_NS
 
 _RETRY_NS = 100 * MILLISECOND_NS

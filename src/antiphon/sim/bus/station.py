@@ -25,7 +25,7 @@ from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.producer import OF_PRODUCER, BusProducer
 from antiphon.bus.replica import Replica
 from antiphon.bus.schema import Machine, heard_by
-from antiphon.sim.cluster.tally import Tally
+from antiphon.sim.bus.tally import Tally
 
 _FOR_PRODUCER = heard_by(Machine.PRODUCER)
 _OF_PRODUCER = frozenset(OF_PRODUCER)

@@ -23,15 +23,15 @@ from antiphon.bus.sequencer import State
 from antiphon.cluster.topology import LANES, Role
 from antiphon.ids import Mid
 from antiphon.outlet import Outlet
+from antiphon.sim.bus.carrier import Carrier
+from antiphon.sim.bus.disks import NodeDisk, Storage, SyncFailed
+from antiphon.sim.bus.refusals import RefusingTally, refusals
+from antiphon.sim.bus.station import Station
+from antiphon.sim.bus.tally import Tally
 from antiphon.sim.checkers.watch import NodeFacts, Watch
-from antiphon.sim.cluster.carrier import Carrier
-from antiphon.sim.cluster.disks import NodeDisk, Storage, SyncFailed
-from antiphon.sim.cluster.links import LinkHabits, Links
-from antiphon.sim.cluster.refusals import RefusingTally, refusals
-from antiphon.sim.cluster.station import Station
-from antiphon.sim.cluster.tally import Tally
 from antiphon.sim.disk import PowerLost
 from antiphon.sim.image import Image
+from antiphon.sim.links import LinkHabits, Links
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, Violation, World
 from antiphon.transport.interface import Peer

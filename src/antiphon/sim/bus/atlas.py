@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from antiphon.bus.group import GroupConfig
 from antiphon.ids import Mid
-from antiphon.sim.cluster.runner import BusRunner, Hall
+from antiphon.sim.bus.runner import BusRunner, Hall
 
 
 class Atlas:

@@ -25,8 +25,8 @@ from antiphon.journal.journal import Journal
 from antiphon.journal.payload_index import PayloadIndex
 from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import DataAt, Recovered
+from antiphon.sim.bus.tally import Tally
 from antiphon.sim.checkers.watch import Watch
-from antiphon.sim.cluster.tally import Tally
 from antiphon.sim.disk import DiskHabits, SimDisk
 from antiphon.sim.image import Record
 from antiphon.sim.storage import ChannelStorage

@@ -10,9 +10,9 @@ from antiphon.bus import effects as bus
 from antiphon.bus.effects import Append, DataRecord, OrderRecord, SuperblockRecord
 from antiphon.bus.ports import JournalCounter
 from antiphon.ids import Mid
+from antiphon.sim.bus.disks import RecordDisk, RecordStorage
+from antiphon.sim.bus.tally import Tally
 from antiphon.sim.checkers.watch import Watch
-from antiphon.sim.cluster.disks import RecordDisk, RecordStorage
-from antiphon.sim.cluster.tally import Tally
 from antiphon.sim.disk import DiskHabits
 from antiphon.sim.world import MILLISECOND_NS, World
 

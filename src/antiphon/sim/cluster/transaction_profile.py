@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.clients.bank import TellerHabits
-from antiphon.sim.tiers.profile import ClusterProfile, draw_into
+from antiphon.sim.cluster.profile import ClusterProfile, draw_into
 from antiphon.sim.world import MILLISECOND_NS
 
 CHANNELS = ("a", "b", "c")
