@@ -21,13 +21,14 @@ What it leaves to others
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 QUESTION: Final = "config"
 HISTORY_QUESTION: Final = json.dumps({"question": "status"})
 KEYS_NAMED_MAX: Final = 8
+PATIENT_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,26 @@ class Agreement:
     def unsettled(self) -> list[int]:
         """The voters of which we do not know whether they have a history (AGR4)."""
         return list(self._unsettled)
+
+    @property
+    def awaited(self) -> list[int]:
+        """The members whose answer is missing."""
+        return sorted({*self._unsettled, *self.unheard})
+
+    def is_worth_waiting(
+        self, since_s: float, seconds: float, voters_s: float, is_there: Callable[[int], bool]
+    ) -> bool:
+        """Is an answer missing, and is there time left for it, so long after the first question?
+
+        Every member has `seconds`, a member that has sent anything (`is_there`) at least PATIENT_SECONDS, and
+        a voter that must be heard (AGR4) `voters_s`.
+        """
+        if self._unsettled and not self.has_history and since_s < voters_s:
+            return True
+        missing = self.awaited
+        if since_s < seconds or not missing:
+            return bool(missing)
+        return since_s < max(seconds, PATIENT_SECONDS) and any(map(is_there, missing))
 
     def reply(self, sender: int, question: str) -> str | None:
         """The reply to a member that asks while we are still asking; its question is an answer, too."""

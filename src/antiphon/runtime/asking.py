@@ -1,8 +1,8 @@
 """Asking: the questions of a node to its members before it is one itself (`cluster/agreement.py`).
 
-Who does not answer is asked again while there is time: connections are made in these very moments. Who was
-heard at all, and so is there, is waited for longer than who was not. Whoever asks us meanwhile is answered.
-When this is over, what arrives is for whoever takes the transport next.
+A member that does not answer is asked again, for connections are made in these very moments; `Agreement` says
+how long that is worth the time. A member that asks meanwhile is answered. When the asking is over, the node
+takes the transport.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from antiphon.runtime.bus_port import BusPort
 from antiphon.transport.interface import Transport
 
 ASK_SECONDS: Final = 0.05
-PATIENT_SECONDS: Final = 2.0
 _CONFIG, _HISTORY = 1, 2
 
 
@@ -42,7 +41,7 @@ class Line:
 
 
 class _Asker:
-    """All that is said while a node asks."""
+    """The questions and answers of a node that asks."""
 
     def __init__(self, agreement: Agreement, lines: Sequence[Line]) -> None:
         self.agreement = agreement
@@ -58,20 +57,8 @@ class _Asker:
             for line in lines
         }
 
-    @property
-    def unheard(self) -> set[int]:
-        return {*self.agreement.unsettled, *self.agreement.unheard}
-
-    def is_worth_waiting(self, since_s: float, seconds: float, voters_s: float) -> bool:
-        """Is somebody missing, and is there time left for that one?"""
-        if self.agreement.unsettled and not self.agreement.has_history and since_s < voters_s:
-            return True
-        missing = self.unheard
-        if since_s < seconds or not missing:
-            return bool(missing)
-        return since_s < max(seconds, PATIENT_SECONDS) and any(map(self._is_there, missing))
-
-    def _is_there(self, node: int) -> bool:
+    def is_there(self, node: int) -> bool:
+        """Has this member sent anything since the sockets were opened?"""
         for line in self._lines:
             counters = line.transport.counters().get(node)
             if counters is not None and counters.frames:
@@ -80,7 +67,7 @@ class _Asker:
 
     def ask(self) -> None:
         """Ask everybody who has not answered, each by one way."""
-        left = self.unheard
+        left = set(self.agreement.awaited)
         for line in self._lines:
             port = self._ports[line.group.group]
             for node in sorted(left.intersection(line.others)):
@@ -114,15 +101,15 @@ class _Asker:
 async def ask_members(
     agreement: Agreement, lines: Sequence[Line], seconds: float, *, voters_s: float = 0.0
 ) -> None:
-    """Ask all members until all have answered or the time is over; `voters_s` is for who must tell more."""
+    """Ask all members until all have answered or the time is over (`Agreement.is_worth_waiting`)."""
     asker = _Asker(agreement, lines)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    while asker.is_worth_waiting(loop.time() - began_s, seconds, voters_s):
+    while agreement.is_worth_waiting(loop.time() - began_s, seconds, voters_s, asker.is_there):
         asker.ask()
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                while asker.unheard:
+                while agreement.awaited:
                     asker.changed.clear()
                     await asker.changed.wait()
         except TimeoutError:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.cluster.agreement import KEYS_NAMED_MAX, Agreement, ConfigCard
+from antiphon.cluster.agreement import KEYS_NAMED_MAX, PATIENT_SECONDS, Agreement, ConfigCard
 from antiphon.cluster.config_file import digest, essential_keys
 from antiphon.cluster.topology import ClusterSpec
 from tests.unit.cluster.clusters import a_cluster
@@ -163,3 +163,23 @@ def test_a_voter_that_is_at_work_must_tell_what_was_ordered_since() -> None:
 
 def test_who_formats_nothing_waits_for_no_voter() -> None:
     assert agreement("mm-a-2").unsettled == []
+
+
+def test_a_member_that_is_there_is_waited_for_longer_than_one_that_is_not() -> None:
+    asker = agreement("mm-a-2")
+    asker.take(*established("cm-1", asker))
+    assert asker.awaited == [2, 4]
+    assert asker.is_worth_waiting(0.2, 0.3, 0.0, lambda node: False)
+    assert not asker.is_worth_waiting(0.3, 0.3, 0.0, lambda node: node == 1), "cm-1 has answered"
+    assert asker.is_worth_waiting(0.3, 0.3, 0.0, lambda node: node == 4)
+    assert not asker.is_worth_waiting(PATIENT_SECONDS, 0.3, 0.0, lambda node: node == 4)
+    asker.take(*established("mm-a-1", asker))
+    asker.take(*established("mm-a-3", asker))
+    assert not asker.is_worth_waiting(0.0, 0.3, 0.0, lambda node: True), "all have answered"
+
+
+def test_a_voter_that_must_be_heard_is_waited_for_longest() -> None:
+    others = {one.number: one.name for one in SPEC.nodes if one.name != "mm-a-2"}
+    asker = Agreement(replace(card("mm-a-2"), is_new=True), others, [2, 4])
+    assert asker.is_worth_waiting(59.0, 0.3, 60.0, lambda node: False)
+    assert not asker.is_worth_waiting(60.0, 0.3, 60.0, lambda node: False)
