@@ -9,7 +9,8 @@ What it promises
           until it is committed. It is forgotten on commit and never on submit: a submit can be lost with its
           sequencer.
     DAT3  An envelope without a number is given up only when it can never get one: its producer's run is over,
-          or the order has passed ts + L. Both are facts of the committed order, not of a clock.
+          or the order has passed ts + L. Both are facts of the committed order, not of a clock. An envelope
+          with a number that no member takes here is given up when the base has passed the number.
     DAT4  An envelope is stored only if its size, its digest and its count of numbers are right.
     DAT5  An envelope that our own sequencer does not number for long is passed on to another data server: the
           envelope may lack copies, and its producer may be dead.
@@ -136,10 +137,6 @@ class DataServer:
         self._counter = counter
         # The order and the ledger as the member of this node knows them; read only.
         self._known = known
-        # Envelopes of an earlier run that our log does not name: kept for nodes that may lack them, until the
-        # base has passed the number that this run began with.
-        self._past: list[Mid] = []
-        self._began_at = known.upto
         self._ledger = ledger
         self._order = order
         self._epoch = 0
@@ -166,8 +163,9 @@ class DataServer:
             held.is_durable = True
             row = ledger.rows.get(mid.pid)
             if row is not None and (mid.pe < row.pe or ledger.is_committed(mid)):
+                # Our log does not name it. It is kept for nodes that may lack it, until the base has passed
+                # its number.
                 self._settle(held)
-                self._past.append(mid)
 
     @property
     def unsettled(self) -> int:
@@ -447,10 +445,6 @@ class DataServer:
                     self._wanted[entry.mid] = entry
         if any(entry.kind in _FENCES for entry in learned.notable):
             self._give_up_former_runs()
-        if self._past and self._order.log.base >= self._began_at:
-            for mid in self._past:
-                self._give_up(mid)
-            self._past.clear()
 
     def _give_up_former_runs(self) -> None:
         """Give up the unnumbered envelopes of runs that are over: none of them can get a number."""
@@ -465,9 +459,21 @@ class DataServer:
 
     def _on_installed(self, installed: Installed) -> None:
         """A checkpoint covers everything through n: the envelopes up to there are not needed any more."""
-        self._past.clear()
         self._wanted = {mid: entry for mid, entry in self._wanted.items() if entry.first > installed.n}
-        ledger = Ledger.decode(installed.ledger)
+        self._give_up_decided(Ledger.decode(installed.ledger))
+
+    def release(self, base_ledger: bytes, synced: int) -> None:
+        """The base moved, and this node has applied everything through it: give up what was decided there.
+
+        Also where the node is no data server any more, and this role hears of nothing else.
+        """
+        if self._held:
+            if self._node not in self._config.data_servers:
+                self._on_synced(synced)
+            self._give_up_decided(Ledger.decode(base_ledger))
+
+    def _give_up_decided(self, ledger: Ledger) -> None:
+        """Give up the envelopes that are committed by this ledger, or whose runs are over by it."""
         decided = [
             mid
             for mid, held in self._held.items()

@@ -57,6 +57,7 @@ from antiphon.bus.effects import (
     Multicast,
     Received,
     Reconfigured,
+    ReleaseSpace,
     RoleEffect,
     RoleEvent,
     Send,
@@ -623,6 +624,8 @@ class Replica:
             elif isinstance(effect, Installed):
                 self._take_installed(effect)
             else:
+                if type(effect) is ReleaseSpace:
+                    self._release()
                 out.append(effect)
         seat.deadline = role.next_deadline_ns()
         if seat is self._data_seat:
@@ -632,6 +635,12 @@ class Replica:
         elif seat is self._member_seat:
             # An envelope that the member took need not be reported again.
             self._data_seat.deadline = self._data_server.next_deadline_ns()
+
+    def _release(self) -> None:
+        """The base moved: envelopes that the data server keeps in vain must not keep their segments."""
+        commit_server = self._commit_server
+        if commit_server.log.base <= self._member.applied:
+            self._data_server.release(commit_server.base_ledger, self._synced)
 
     def _send(self, seat: _Seat, effect: Send, out: list[Effect]) -> None:
         if self._is_mute and type(effect.message) in _VOTES:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from antiphon.bus import messages as m
-from antiphon.bus.effects import Append, Apply, DataRecord, Effect, Received, Send, Synced
-from antiphon.bus.entries import OpenDetail
+from antiphon.bus.effects import Append, Apply, DataRecord, Effect, Received, ReleaseSpace, Send, Synced
+from antiphon.bus.entries import OpenDetail, StableDetail
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.ports import JournalCounter
+from antiphon.bus.recovery import RecoveredReplica
 from antiphon.bus.replica import Replica
 from antiphon.ids import Mid, make_epoch
+from antiphon.journal.recovery import DataAt
 from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
 
 EPOCH = make_epoch(1, 1)
@@ -30,10 +33,18 @@ ORDER = (CLAIM, OPENED, entry_of(ONE, 3), entry_of(TWO, 4), entry_of(THREE, 5))
 class Backup:
     """The replica of node 3; node 1 leads."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *stored: m.Data, **settings: Any) -> None:
+        """An earlier run has `stored` these envelopes."""
         self.config = GroupConfig.of("main", (1, 2, 3), **settings)
         self.payloads = MemoryPayloads()
-        self.replica = Replica(self.config, 3, b"run of a backup.", self.payloads, JournalCounter())
+        found: list[DataAt] = []
+        for mid, ts, count, digest, payload in stored:
+            self.payloads.write(DataRecord(mid, ts, count, digest, payload))
+            found.append(DataAt(mid, ts, count, digest, self.payloads.unplaced[mid]))
+        recovered = replace(RecoveredReplica.empty(), envelopes=tuple(found))
+        self.replica = Replica(
+            self.config, 3, b"run of a backup.", self.payloads, JournalCounter(), recovered
+        )
         self.now_ns = 0
         self.written = 0
         self.applied: list[int] = []
@@ -121,3 +132,53 @@ def test_a_witness_knows_the_order_and_waits_for_nothing() -> None:
     assert backup.replica.committed_upto == backup.replica.applied == 5
     assert backup.payloads.records == [], "what it is sent by mistake it does not keep"
     assert backup.replica.primary == 1
+
+
+WITNESS = GroupConfig.of(
+    "main", (1, 2, 3), config_id=2, data_servers=(1, 2), candidates=(1, 2), checkpoint_servers=(1, 2)
+)
+
+
+def marked(number: int) -> tuple[Entry, Entry]:
+    """A mark, and that its checkpoint is stable."""
+    stable = StableDetail(number, NO_DIGEST, (1, 2)).encode()
+    return own(number, EntryKind.CHECKPOINT_MARK), own(number + 1, EntryKind.CHECKPOINT_STABLE, stable)
+
+
+def follow(backup: Backup, entries: tuple[Entry, ...]) -> list[int]:
+    """These are committed behind everything before; returns the bases of the log since then."""
+    first, last = entries[0].first, entries[-1].last
+    if first == 1:
+        effects = backup.hear(m.EpochStart(EPOCH, 1, entries, 0))
+    else:
+        config_id = backup.replica.config.config_id
+        effects = backup.hear(m.CommitSubmit(EPOCH, first - 1, entries, first - 1, config_id))
+    effects += backup.sync() + backup.hear(m.Commit(EPOCH, entries, last))
+    effects += backup.hear(m.Heartbeat(EPOCH, last, 0, 1, last, True)) + backup.sync()
+    return [effect.base for effect in effects if isinstance(effect, ReleaseSpace)]
+
+
+def test_a_witness_gives_up_what_it_stored_as_a_data_server_when_the_base_has_passed_it() -> None:
+    """Nobody takes it there: for ever it kept its segment, and all segments behind that."""
+    roles = {"data_servers": (1, 2), "candidates": (1, 2), "checkpoint_servers": (1, 2)}
+    backup = Backup(ONE, THREE, **roles)
+    assert follow(backup, (*ORDER[:3], *marked(4))) == []
+    assert follow(backup, marked(6)) == [4]
+    assert backup.payloads.unplaced.keys() == {THREE.mid}, "that one may still get a number"
+    assert follow(backup, (entry_of(TWO, 8), entry_of(THREE, 9), *marked(10))) == [6]
+    assert follow(backup, marked(12)) == [10]
+    assert backup.payloads.unplaced.keys() == set()
+
+
+def test_a_data_server_that_becomes_a_witness_gives_up_also_what_was_not_durable_then() -> None:
+    backup = Backup()
+    config = own(3, EntryKind.CONFIG, WITNESS.encode())
+    backup.hear(ONE, TWO)
+    backup.hear(
+        m.EpochStart(EPOCH, 1, (CLAIM, OPENED, config), 0), m.Commit(EPOCH, (CLAIM, OPENED, config), 3)
+    )
+    assert backup.replica.config.config_id == 2 and backup.payloads.unplaced.keys() == {ONE.mid, TWO.mid}
+    backup.sync()
+    assert follow(backup, (entry_of(ONE, 4), entry_of(TWO, 5), *marked(6))) == []
+    assert follow(backup, marked(8)) == [6]
+    assert backup.payloads.unplaced.keys() == set()

@@ -648,6 +648,9 @@ def test_what_our_log_does_not_name_is_kept_for_others_until_the_base_has_passed
     desk.step(Learned((), (opened(3, b"b" * 16),), ()))
     (reply,) = desk.hear(m.FetchData((data.mid,), (2,)), 3)
     assert isinstance(reply, Send) and reply.message == m.FetchDataReply((data,), ())
-    desk.order.log = CommitLog(2)
-    desk.step(Learned((), (opened(4, b"c" * 16),), ()))
-    assert not desk.payloads.has(data.mid)
+    before = Ledger()
+    before.fold([opened(1, b"a" * 16)])
+    desk.server.release(before.encode(), 0)
+    assert desk.payloads.has(data.mid), "the base has not passed it"
+    desk.server.release(desk.ledger.encode(), 0)
+    assert not desk.payloads.has(data.mid), "no other entry has to follow"
