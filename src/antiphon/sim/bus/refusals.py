@@ -19,11 +19,7 @@ def refusals(first: int, count: int, one_in: int) -> tuple[Outcome, ...]:
     if not one_in:
         return ()
     return tuple(
-        [
-            Outcome(n, 1, OutcomeCode.REFUSED, 0, "")
-            for n in range(first, first + count)
-            if n * 7 % one_in == 0
-        ]
+        [Outcome(n, 1, OutcomeCode.REFUSED, 0, "") for n in range(first, first + count) if n % one_in == 0]
     )
 
 
