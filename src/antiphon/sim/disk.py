@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.journal.memory_disk import MemoryDisk, Syncing
 from antiphon.journal.ports import Buffer
 from antiphon.sim.world import MICROSECOND_NS, World
 
@@ -26,6 +26,10 @@ _KEPT = {"some": 0.5, "most": 0.9, "few": 0.1}
 
 class PowerLost(Exception):
     """The power went in the middle of a call. Only the driver catches this."""
+
+
+class SyncFailed(Exception):
+    """A sync failed. The life is over, and the next one must not read what it left behind."""
 
 
 @dataclass(slots=True)
@@ -46,6 +50,8 @@ class SimDisk(MemoryDisk):
         self.world = world
         self.habits = DiskHabits()
         self.cut_after: int | None = None
+        # Does the sync fail that ends now? Asked only then.
+        self.fails: Callable[[], bool] | None = None
         self._chance: random.Random = world.random(part)
 
     def latency_ns(self) -> int:
@@ -120,6 +126,11 @@ class SimDisk(MemoryDisk):
     def sync(self, names: Sequence[str]) -> None:
         self._operate("sync", *names)
         super().sync(names)
+
+    def finish_sync(self, syncing: Syncing) -> None:
+        if self.fails is not None and self.fails():
+            raise SyncFailed
+        super().finish_sync(syncing)
 
     def sync_directory(self) -> None:
         self._operate("sync", "the directory")

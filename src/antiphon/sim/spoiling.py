@@ -1,13 +1,20 @@
-"""Spoiling: checkpoints that verify and cannot be read, as a fault of the software would write them."""
+"""Spoiling: files with checkpoints that cannot be read, and with bits that have changed."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 from antiphon.bus.checkpoint_server import CheckpointState
+from antiphon.errors import Damaged
+from antiphon.ids import Mid
 from antiphon.journal import checkpoints
-from antiphon.journal.format import checkpoint_name, checkpoint_numbers
-from antiphon.journal.ports import Disk
+from antiphon.journal.format import RECORD_HEADER_BYTES, checkpoint_name, checkpoint_numbers, segment_name
+from antiphon.journal.journal import Journal
+from antiphon.journal.memory_disk import MemoryDisk
+from antiphon.journal.opening import Opening
+from antiphon.journal.ports import Disk, Location
 from antiphon.journal.superblock import SuperblockFile
 
 
@@ -28,3 +35,51 @@ def spoil_checkpoint(disk: Disk, which: int = -1, magic: bytes = b"") -> int:
     buffers = checkpoints.encode(disk_id, n, found.digest, spoiled.encode(), found.segments)
     disk.write_whole(checkpoint_name(n), buffers)
     return n
+
+
+def rot_checkpoints(disk: MemoryDisk, newest: int | None) -> int:
+    """A bit of the newest checkpoints changes, or of all of them; returns how many those are."""
+    numbers = checkpoint_numbers(disk.list_files())
+    if newest is not None:
+        numbers = numbers[-newest:]
+    for n in numbers:
+        disk.flip(checkpoint_name(n), disk.size(checkpoint_name(n)) // 2, 1)
+    return len(numbers)
+
+
+def rot_envelopes(
+    disk: MemoryDisk, mids: Iterable[Mid], chance: random.Random, before: int | None = None
+) -> set[Mid]:
+    """A bit of some of these envelopes changes, of those in segments below `before` if that is given.
+
+    Returns which they are. An envelope stays as it is where damage would be taken for a torn write, and all
+    that follows would be cut off.
+    """
+    if not Journal.is_formatted(disk):
+        return set()
+    wanted = set(mids)
+    found = Opening(disk, has_peers=True).found
+    held = [one for one in found.data if one.mid in wanted]
+    if before is not None:
+        held = [one for one in held if one.location.segment < before]
+    rotten: set[Mid] = set()
+    for one in chance.sample(held, min(len(held), chance.randint(1, 5))):
+        _flip(disk, one.location)
+        if before is None and not _loses(disk, {one.mid for one in found.data}, {*rotten, one.mid}):
+            _flip(disk, one.location)
+        else:
+            rotten.add(one.mid)
+    return rotten
+
+
+def _flip(disk: MemoryDisk, location: Location) -> None:
+    disk.flip(segment_name(location.segment), location.offset + RECORD_HEADER_BYTES + location.length // 2, 1)
+
+
+def _loses(disk: MemoryDisk, before: set[Mid], lost: set[Mid]) -> bool:
+    """Does a node that starts with this disk miss these envelopes, and nothing else?"""
+    try:
+        found = Opening(disk, has_peers=True).found
+    except Damaged:
+        return False
+    return {one.mid for one in found.data} == before - lost

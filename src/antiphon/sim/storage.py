@@ -95,8 +95,9 @@ class ChannelStorage:
                 if not isinstance(record, bus.CopyRecord):
                     # A copy means nothing until a checkpoint refers to it.
                     self._watch.on_appended(self._node, index, record)
-            case bus.ReleaseSpace():
+            case bus.ReleaseSpace(base=base):
                 self._world.probe("journal.base_moved")
+                self._watch.on_released(self._node, base)
             case bus.Alarm():
                 self._world.probe("node.alarm")
         self.keeper.take(effect)
@@ -134,8 +135,11 @@ class ChannelStorage:
 
     def _note_told(self, event: bus.Event) -> None:
         match event:
-            case bus.SpaceChanged(is_full=True):
-                self._world.probe("disk.full")
+            case bus.SpaceChanged(is_low=True):
+                kind = "full" if event.is_full else "tight" if event.is_tight else "low"
+                self._world.probe(f"disk.{kind}")
+            case bus.CheckpointFailed():
+                self._world.probe("checkpoint.no_room")
             case bus.SpaceHeld(is_held=True):
                 self._world.probe("journal.space_held")
 

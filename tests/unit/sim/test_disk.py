@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.sim.disk import PowerLost, SimDisk
+from antiphon.sim.disk import PowerLost, SimDisk, SyncFailed
 from antiphon.sim.world import World
 
 PAGE = 4096
@@ -105,3 +105,15 @@ def test_a_stalled_sync_takes_sixty_times_as_long() -> None:
     disk.habits.stall_probability = 1.0
 
     assert 60 * 50 <= disk.latency_ns() <= 60 * 200
+
+
+def test_what_a_failed_sync_should_have_covered_is_in_doubt() -> None:
+    disk = make_disk("nothing")
+    disk.write("file", 0, [b"a"])
+    disk.fails = lambda: True
+
+    with pytest.raises(SyncFailed):
+        disk.sync(["file"])
+    disk.lose_power()
+
+    assert disk.read("file", 0, 1) == b"\0"

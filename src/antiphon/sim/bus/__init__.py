@@ -3,7 +3,8 @@
 station.py       the machines of one node, without clients; tally.py: the application on top of them
 carrier.py       whatever is said passes through the codec and by the checkers
 runner.py        lets one node live, die, sleep and live again, with a clock of its own
-disks.py         two kinds of disk behind one interface: records in memory, or the real journal
+payloads.py      the payloads of a journal, whose losses the checkers see
+atlas.py         what the group can spare; losses.py destroys no more than that
 faults.py        what goes wrong, and when
 profile.py       how much of it, drawn from the seed; named profiles lay stress on one thing
 """

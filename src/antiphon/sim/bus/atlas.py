@@ -39,7 +39,7 @@ class Atlas:
         """Has this node the disk that is listed, and is it whole?"""
         runner = self._hall.runners[node]
         listed = self.config.disk_of(node)
-        return runner.disk is not None and runner.disk.disk_id == listed and not runner.is_damaged
+        return runner.disk is not None and runner.disk_id == listed and not runner.is_damaged
 
     def are_all_well(self) -> bool:
         """Is nobody missing?"""

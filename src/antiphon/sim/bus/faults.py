@@ -9,7 +9,6 @@ from antiphon.bus.effects import ConfigProposed
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.sequencer import State
 from antiphon.sim.bus.atlas import Atlas
-from antiphon.sim.bus.disks import JournalDisk
 from antiphon.sim.bus.losses import Losses
 from antiphon.sim.bus.profile import BusProfile
 from antiphon.sim.bus.runner import BusRunner, Hall
@@ -139,10 +138,8 @@ class BusFaults(FaultTable):
 
     def _cut_power_soon(self) -> None:
         victim = self._victim(self._servers())
-        if isinstance(victim.disk, JournalDisk):
-            victim.disk.disk.cut_after = self._chance.randrange(30)
-        else:
-            victim.crash()
+        if victim.disk is not None:
+            victim.disk.cut_after = self._chance.randrange(30)
 
     def _pause(self) -> None:
         self._world.probe("faults.paused")

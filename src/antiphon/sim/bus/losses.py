@@ -9,13 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from antiphon.bus.effects import DataRecord, SpaceChanged
 from antiphon.sim.bus.atlas import Atlas
-from antiphon.sim.bus.disks import RecordDisk
 from antiphon.sim.bus.runner import BusRunner, Hall
-from antiphon.sim.world import MILLISECOND_NS
-
-_RETRY_NS = 100 * MILLISECOND_NS
+from antiphon.sim.disk import SimDisk
+from antiphon.sim.spoiling import rot_checkpoints, rot_envelopes
 
 
 class Losses:
@@ -25,17 +22,12 @@ class Losses:
         self._hall = hall
         self._atlas = atlas
         self._chance = chance
-        self._is_over = False
 
     def end(self) -> None:
-        """Nothing is lost any more; whoever found its log damaged is started again, there is room."""
-        self._is_over = True
+        """Nothing is lost any more; nodes that found their log damaged are started again."""
         for runner in self._hall.runners.values():
             if runner.is_damaged:
                 runner.crash()
-            if isinstance(runner.disk, RecordDisk):
-                runner.disk.fails = None
-                self._make_room(runner)
 
     def wipe(self, victim: BusRunner) -> None:
         """The disk is gone, or its log is: what is left is put aside, and new files are made."""
@@ -44,8 +36,8 @@ class Losses:
 
     def fail_sync(self, victim: BusRunner) -> None:
         """The next sync fails: the life ends, and its files must not be read again."""
-        if isinstance(victim.disk, RecordDisk):
-            victim.disk.fails = lambda: not self._is_over and self._atlas.may_lose_all(victim)
+        if victim.disk is not None:
+            victim.disk.fails = lambda: self._atlas.may_lose_all(victim)
 
     def damage_log(self, victim: BusRunner) -> None:
         """In the middle of a life it is found that the log cannot be read."""
@@ -57,59 +49,42 @@ class Losses:
         """The newest checkpoint cannot be read when the next life begins, or none can."""
         disk, keepers = victim.disk, self._atlas.config.data_servers
         others = [node for node in keepers if node != victim.node and self._atlas.is_well(node)]
-        if not isinstance(disk, RecordDisk) or not disk.checkpoints or not self._atlas.has_state(others):
+        if disk is None or not self._atlas.has_state(others):
             return
-        self._hall.world.probe("disk.checkpoint_damaged")
         victim.crash()
-        kept = len(disk.checkpoints) - 1 if self._chance.random() < 0.7 else 0
-        del disk.checkpoints[kept:]
-        self._hall.watch.on_damaged(victim.node)
+        if rot_checkpoints(disk, 1 if self._chance.random() < 0.7 else None):
+            self._hall.world.probe("disk.checkpoint_damaged")
+            self._hall.watch.on_damaged(victim.node)
 
     def damage_envelopes(self, victim: BusRunner) -> None:
-        """Some envelopes that others hold, too, are missing in the next life, or cannot be read."""
-        disk, elsewhere = victim.disk, self._atlas.elsewhere(victim)
-        if not isinstance(disk, RecordDisk):
+        """Some envelopes that others hold are missing in the next life, or cannot be read in this one."""
+        disk = victim.disk
+        if disk is None:
             return
-        victim.crash()
-        held = [one for one in disk.synced if isinstance(one, DataRecord) and one.mid in elsewhere]
-        if not held:
-            return
-        bad = self._chance.sample(held, min(len(held), self._chance.randint(1, 5)))
-        mids = {one.mid for one in bad}
-        victim.unreadable |= mids
-        if self._chance.random() < 0.5:
-            self._hall.world.probe("disk.envelopes_missing")
-            disk.synced = [
-                one for one in disk.synced if not isinstance(one, DataRecord) or one.mid not in mids
-            ]
+        durable = self._hall.images[victim.node].mids if victim.node in self._hall.images else set()
+        mids = self._atlas.elsewhere(victim) & durable
+        before: int | None = None
+        if victim.journal is not None and self._chance.random() < 0.5:
+            # What is in a former segment was synced beyond doubt: later it cannot be taken for a torn write.
+            before = victim.journal.end_position.segment - 1
         else:
-            self._hall.world.probe("disk.envelopes_unreadable")
-            disk.unreadable |= mids
-        self._hall.watch.on_damaged(victim.node)
-
-    # Room.
+            victim.crash()
+        rotten = rot_envelopes(disk, mids, self._chance, before)
+        if rotten:
+            kind = "missing" if before is None else "unreadable"
+            self._hall.world.probe(f"disk.envelopes_{kind}")
+            victim.unreadable |= rotten
+            self._hall.watch.on_damaged(victim.node)
 
     def fill(self, victim: BusRunner, duration_ns: int) -> None:
-        """There is little room for a while, or none."""
+        """There is no room for another file for a while."""
         disk = victim.disk
-        if not isinstance(disk, RecordDisk) or disk.room is not None:
-            return
-        kind = self._chance.choice(("low", "tight", "full", "full"))
-        self._hall.world.probe(f"disk.{kind}")
-        disk.room = SpaceChanged(True, kind != "low", f"room is {kind}", kind == "full")
-        self._tell_low(victim, disk)
-        self._hall.world.after(duration_ns, lambda: self._make_room(victim))
+        if disk is not None and victim.is_up and disk.capacity is None:
+            disk.capacity = disk.bytes_used
+            self._hall.world.after(duration_ns, lambda: self._make_room(disk))
 
-    def _tell_low(self, victim: BusRunner, disk: RecordDisk) -> None:
-        if disk.room is not None and victim.disk is disk:
-            victim.take(disk.room)
-            self._hall.world.after(_RETRY_NS, lambda: self._tell_low(victim, disk))
-
-    def _make_room(self, victim: BusRunner) -> None:
-        disk = victim.disk
-        if isinstance(disk, RecordDisk) and disk.room is not None:
-            disk.room = None
-            victim.take(SpaceChanged(False))
+    def _make_room(self, disk: SimDisk) -> None:
+        disk.capacity = None
 
     def plan(
         self,

@@ -73,8 +73,6 @@ class BusProfile:
     envelopes: int = 45
     window: int = 4
     commands_max: int = 3
-    # About one run in five has the real journal instead of records in memory.
-    has_journal: bool = False
     tick_ns: int = 20 * MICROSECOND_NS
     restart_ns: int = 500 * MILLISECOND_NS
 
@@ -165,7 +163,6 @@ def _draw_size(chance: random.Random, profile: BusProfile) -> None:
     profile.envelopes = chance.randint(25, 60)
     profile.window = chance.choice((1, 4, 20))
     profile.commands_max = chance.choice((1, 3, 10))
-    profile.has_journal = chance.random() < 0.2
     profile.tick_ns = chance.choice((1, 20, 500)) * MICROSECOND_NS
 
 
@@ -361,7 +358,6 @@ def _for_doubt(chance: random.Random, profile: BusProfile) -> None:
 def _for_held_space(chance: random.Random, profile: BusProfile) -> None:
     """Lone envelopes fill the real journal, whose order has few pages, and few entries count."""
     _quiet(profile)
-    profile.has_journal = True
     profile.envelopes = 120
     profile.window = 1
     profile.checkpoint_entries = 100_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from antiphon.bus import effects as bus
 from antiphon.bus.codec import NO_DISK
@@ -21,21 +22,30 @@ from antiphon.bus.recovery import recover
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.cluster.topology import LANES, Role
+from antiphon.errors import NoSpace
 from antiphon.ids import Mid
+from antiphon.journal.format import Settings as JournalSettings
+from antiphon.journal.journal import Journal
 from antiphon.outlet import Outlet
 from antiphon.sim.bus.carrier import Carrier
-from antiphon.sim.bus.disks import NodeDisk, Storage, SyncFailed
+from antiphon.sim.bus.payloads import WatchedPayloads
 from antiphon.sim.bus.refusals import RefusingTally, refusals
 from antiphon.sim.bus.station import Station
 from antiphon.sim.bus.tally import Tally
 from antiphon.sim.checkers.watch import NodeFacts, Watch
-from antiphon.sim.disk import PowerLost
+from antiphon.sim.disk import PowerLost, SimDisk, SyncFailed
 from antiphon.sim.image import Image
 from antiphon.sim.links import LinkHabits, Links
+from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.trace import summary
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, NodeClock, Timer, Violation, World
+from antiphon.startup import can_do_without_disk
 from antiphon.transport.interface import Peer
 from antiphon.wire.lanes import Lane
+
+_CLUSTER = "sim"
+# Small enough that segments fill up, large enough for every envelope.
+_JOURNAL = JournalSettings(segment_bytes=160 * 1024, order_blocks=8, spares_max=2)
 
 
 class Hall:
@@ -85,11 +95,15 @@ class Hall:
 class BusRunner:
     """Drives one node through its lives. Without a disk it is no server, and only produces."""
 
-    def __init__(self, hall: Hall, node: int, new_disk: Callable[[], NodeDisk] | None) -> None:
+    def __init__(self, hall: Hall, node: int, new_disk: Callable[[], tuple[SimDisk, bytes]] | None) -> None:
         world = hall.world
         self.hall = hall
         self.node = node
-        self.disk = new_disk() if new_disk is not None else None
+        # A disk, and the id that it is given when it is formatted.
+        self.disk: SimDisk | None = None
+        self.disk_id = NO_DISK
+        if new_disk is not None:
+            self.disk, self.disk_id = new_disk()
         self._new_disk = new_disk
         self.life = 0
         self.clock = NodeClock(world, world.random(f"clock/{node}"))
@@ -104,7 +118,8 @@ class BusRunner:
         self.machines: Station | None = None
         self._name = f"node {node}"
         self._chance: random.Random = world.random(f"node/{node}")
-        self._storage: Storage | None = None
+        self.journal: Journal | None = None
+        self._storage: ChannelStorage | None = None
         self._events: list[bus.Event] = []
         self._outlet: Outlet[Received] | None = None
         self._peers: dict[int, Peer] = {}
@@ -157,20 +172,31 @@ class BusRunner:
         except PowerLost as cut:
             self.hall.world.probe("node.power_lost_while_starting")
             self._end(str(cut))
+        except SyncFailed:
+            self._distrust()
+        except NoSpace as full:
+            self.hall.world.probe("node.no_room_to_start")
+            self._end(full.text)
 
     def _begin(self) -> None:
         hall, node, disk = self.hall, self.node, self.disk
         run_id = self._chance.randbytes(16)
-        disk_id = disk.disk_id if disk is not None else NO_DISK
+        disk_id = self.disk_id
         carrier = Carrier(hall.world, hall.watch, hall.config, node, run_id, disk_id)
         producer = BusProducer(hall.config, node, run_id)
         if disk is None:
             machines = Station(hall.config, node, producer, disk_id=disk_id, carry=carrier.carry)
         else:
-            opened = disk.open()
-            image = Image.of(opened.found)
+            if not Journal.is_formatted(disk):
+                Journal.format(disk, _JOURNAL, disk_id, node, _CLUSTER)
+            has_peers = can_do_without_disk(hall.config, node)
+            journal, found = Journal.open(disk, _JOURNAL, has_peers=has_peers)
+            hall.world.probe("recovery.torn_tail_cut", len(found.truncated))
+            hall.world.probe("recovery.repaired", len(found.repairs))
+            image = Image.of(found)
             counter = JournalCounter()
-            recovered = recover(opened.found, opened.payloads, group=hall.config)
+            payloads = WatchedPayloads(journal.payloads, partial(hall.watch.on_discarded, node))
+            recovered = recover(found, payloads, group=hall.config)
             application = RefusingTally(node, hall.refuses_one_in)
             if recovered.manager_state is not None:
                 application.restore(recovered.manager_state)
@@ -180,7 +206,7 @@ class BusRunner:
                 hall.config,
                 node,
                 run_id,
-                opened.payloads,
+                payloads,
                 counter,
                 recovered,
                 disk_id=disk_id,
@@ -193,12 +219,19 @@ class BusRunner:
             machines.on_applied = self._on_applied
             machines.on_restored = self._on_restored
             life = self.life
-            self._storage = opened.serve(
+            self.journal = journal
+            self._storage = ChannelStorage(
+                hall.world,
+                node,
+                disk,
+                journal,
+                found,
                 counter,
                 application,
-                self._tell,
-                lambda delay, action: self._later(life, delay, action),
-                self._stand_still,
+                hall.watch,
+                tell=self._tell,
+                later=lambda delay, action: self._later(life, delay, action),
+                stand_still=self._stand_still,
             )
             hall.watch.on_started(node, image, application.applied)
             if replica.is_amnesiac:
@@ -233,7 +266,7 @@ class BusRunner:
         self.hall.world.probe("node.disk_replaced")
         self.is_damaged = False
         self.unreadable.clear()
-        self.disk = self._new_disk()
+        self.disk, self.disk_id = self._new_disk()
         self.hall.watch.on_replaced(self.node)
 
     def lose_log(self) -> None:
@@ -265,7 +298,7 @@ class BusRunner:
         self._step_timer = self._deadline_timer = None
         self._events.clear()
         self.open_tags.clear()
-        self.machines = self._storage = self._outlet = None
+        self.machines = self.journal = self._storage = self._outlet = None
         self._paused_until_ns = 0
         self.last_words = None
         if self.is_damaged:
@@ -301,6 +334,8 @@ class BusRunner:
     def heal(self) -> None:
         """Nothing fails from now on."""
         self.last_words = None
+        if self.disk is not None:
+            self.disk.cut_after = self.disk.fails = self.disk.capacity = None
         if self._paused_until_ns > self.hall.world.now_ns:
             self._paused_until_ns = 0
             if self._step_timer is not None:
@@ -359,9 +394,13 @@ class BusRunner:
             self.hall.world.probe("node.power_lost_in_a_call")
             self._end(str(cut))
         except SyncFailed:
-            self.hall.world.probe("disk.sync_failed")
-            self.is_damaged = True
-            self._end("a sync failed")
+            self._distrust()
+
+    def _distrust(self) -> None:
+        """A sync failed: the next life begins with another disk."""
+        self.hall.world.probe("disk.sync_failed")
+        self.is_damaged = True
+        self._end("a sync failed")
 
     # Steps.
 
@@ -461,10 +500,9 @@ class BusRunner:
     def _say_last(self, message: BusMessage, receivers: tuple[int, ...]) -> None:
         """Some hear an envelope, and then the node is gone."""
         self.hall.world.probe("producer.last_words")
-        disk_id = self.disk.disk_id if self.disk is not None else NO_DISK
         for to in receivers:
             if to != self.node:
-                self.hall.links.send(self.node, to, Received(self.node, message, disk_id))
+                self.hall.links.send(self.node, to, Received(self.node, message, self.disk_id))
         self.leave()
 
     def _on_applied(self, apply: bus.Apply) -> None:

@@ -40,12 +40,15 @@ class WriteBeforeSend(Checker):
         # How many lives of each node have begun.
         self.lives: dict[int, int] = {}
         self._written: dict[int, deque[tuple[int, Record]]] = {}
+        # Nodes whose next life finds something else than what was written.
+        self._damaged: set[int] = set()
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self.lives[node] = self.lives.get(node, 0) + 1
         image = self.images.get(node)
-        if image is not None:
+        if image is not None and node not in self._damaged:
             self._compare(node, image, found)
+        self._damaged.discard(node)
         self.images[node] = found
         self._written[node] = deque()
 
@@ -53,9 +56,10 @@ class WriteBeforeSend(Checker):
         self._written[node].clear()
 
     def on_damaged(self, node: int) -> None:
-        self.images.pop(node, None)
+        self._damaged.add(node)
 
-    on_replaced = on_damaged
+    def on_replaced(self, node: int) -> None:
+        self.images.pop(node, None)
 
     def on_appended(self, node: int, index: int, record: Record) -> None:
         self._written[node].append((index, record))

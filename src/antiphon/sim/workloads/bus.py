@@ -16,7 +16,6 @@ from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state import outcomes
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
-from antiphon.sim.bus.disks import JournalDisk, NodeDisk, RecordDisk
 from antiphon.sim.bus.faults import BusFaults
 from antiphon.sim.bus.profile import PROFILES, SHAPE_OF_NODES, BusProfile, draw
 from antiphon.sim.bus.runner import BusRunner, Hall
@@ -24,6 +23,7 @@ from antiphon.sim.checkers.committed import Committed
 from antiphon.sim.checkers.group import Copies, Liveness, cluster_checkers
 from antiphon.sim.checkers.watch import NodeFacts
 from antiphon.sim.checkers.write_before_send import WriteBeforeSend
+from antiphon.sim.disk import SimDisk
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
 from antiphon.sim.world import MILLISECOND_NS
@@ -92,15 +92,15 @@ class BusRun(WorkloadRun[BusProfile]):
             runner.clock.make_unsteady()
         return runner
 
-    def _new_disk(self, node: int) -> NodeDisk:
+    def _new_disk(self, node: int) -> tuple[SimDisk, bytes]:
         self._disks += 1
         # The first disks are those that the configuration lists.
         listed = self.config.disk_of(node)
         is_first = node not in self.runners
         disk_id = listed if is_first and listed else self.world.random(f"disk id/{self._disks}").randbytes(16)
-        if self.profile.has_journal:
-            return JournalDisk(self.world, node, self._watch, self.profile.disk, disk_id)
-        return RecordDisk(self.world, node, self._watch, self.profile.disk, disk_id)
+        disk = SimDisk(self.world, f"disk/{node}")
+        disk.habits = self.profile.disk
+        return disk, disk_id
 
     def figures(self) -> dict[str, int]:
         return {
@@ -143,9 +143,6 @@ class BusRun(WorkloadRun[BusProfile]):
     # Act two.
 
     def _heal(self) -> None:
-        for runner in self.runners.values():
-            if isinstance(runner.disk, JournalDisk):
-                runner.disk.disk.cut_after = None
         self.hall.restart_ns = 20 * MILLISECOND_NS
         self.faults.end()
         super()._heal()
@@ -171,10 +168,10 @@ class BusRun(WorkloadRun[BusProfile]):
     def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
         for node, one in self.runners.items():
             replica, disk = one.replica, one.disk
-            if replica is None or not isinstance(disk, JournalDisk) or one.is_damaged or replica.is_amnesiac:
+            if replica is None or disk is None or one.is_damaged or replica.is_amnesiac:
                 continue
             if node in replica.config.commit_servers:
-                yield f"node {node}", disk.disk, None
+                yield f"node {node}", disk, None
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {node: facts for node, one in self.runners.items() if (facts := one.facts()) is not None}
