@@ -85,7 +85,7 @@ def _walk(pieces: list[bytes]) -> tuple[list[tuple[int, bytes]], bool]:
 
 def _page(batch: bytes) -> bytes:
     ack = RangeAck(5, 1_000, 7, 0, Ranges([(3, 6)]))
-    return b"".join(page_buffers(9, 3, (20, 30), (RangeLoss(7, 1, 2),), [(7, 3, 3, [batch])], (ack,)))
+    return b"".join(page_buffers(9, 3, (20, 30), (RangeLoss(7, 1, 2),), [(7, 3, 3, 1, [batch])], (ack,)))
 
 
 def check_pages(data: bytes) -> None:
@@ -95,7 +95,7 @@ def check_pages(data: bytes) -> None:
             through, rows, ends, losses, pieces, acks = decode_page(page)
         except ProtocolError:
             continue
-        batches = [(id, first, count, [batch]) for id, first, count, batch in pieces]
+        batches = [(*piece[:4], [piece.batch]) for piece in pieces]
         again = page_buffers(through, rows, ends, losses, batches, acks)
         assert b"".join(again) == page
 

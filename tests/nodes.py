@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 from itertools import count
 
-from antiphon.batch import Batch
 from antiphon.bus import codec
 from antiphon.bus import effects as bus
 from antiphon.bus import messages as m
@@ -24,6 +23,7 @@ from antiphon.sim.disk import SimDisk
 from antiphon.sim.storage import ChannelStorage
 from antiphon.sim.world import MILLISECOND_NS, World
 from antiphon.startup import CHANNEL, CLUSTER, Identity, StartSettings, start
+from tests.browsing import browse, numbered, shown
 
 SEGMENTS = Settings(segment_bytes=160 * 1024, order_blocks=8, spares_max=2)
 
@@ -178,17 +178,14 @@ def stored(manager: MessageManager) -> dict[int, list[tuple[int, bytes]]]:
     rows: dict[int, list[tuple[int, bytes]]] = {}
     for destination in manager.state.directory:
         rows[destination.id] = []
-        manager.receive(0, 1, m.BrowseRequest(1, 0, destination.id, 0, 10_000))
-        while True:
+        start, more = 1, True
+        while more:
+            manager.receive(0, 1, browse(destination.id, start))
             (page,) = [
-                effect.message
+                shown(effect.message)
                 for effect in manager.flush(0, 0)
-                if isinstance(effect, bus.Send) and isinstance(effect.message, m.BrowseReply)
+                if isinstance(effect, bus.Send) and isinstance(effect.message, m.RangeReply)
             ]
-            for piece in page.pieces:
-                bodies = Batch.decode(b"".join(piece.buffers)).bodies()
-                rows[destination.id] += list(enumerate(bodies, piece.first_sequence))
-            if not page.more:
-                break
-            manager.receive(0, 1, m.BrowseRequest(1, 0, destination.id, page.through, 10_000))
+            rows[destination.id] += numbered(page)
+            start, more = page.through + 1, bool(page.ends)
     return rows

@@ -26,6 +26,7 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.ranges import Ranges
 from antiphon.sim.disk import SimDisk
 from antiphon.sim.spoiling import spoil_checkpoint
+from tests.browsing import browse
 from tests.nodes import SEGMENTS, Cluster, Life, stored
 from tests.traffic import SETTINGS, Traffic, a_busy_cluster, check_equal, settle
 
@@ -62,18 +63,18 @@ def rot(disk: SimDisk, place: Location, at: int = RECORD_HEADER_BYTES + 40) -> N
     disk.flip(segment_name(place.segment), place.offset + at)
 
 
-def browse(cluster: Cluster, life: Life) -> list[m.BrowseReply]:
+def look(cluster: Cluster, life: Life) -> list[m.RangeReply]:
     """What a client manager is shown of the queue."""
-    replies: list[m.BrowseReply] = []
+    replies: list[m.RangeReply] = []
 
     def note(sender: int, to: int, message: m.BusMessage) -> None:
-        if to == STRANGER and isinstance(message, m.BrowseReply):
+        if to == STRANGER and isinstance(message, m.RangeReply):
             replies.append(message)
 
     cluster.on_said = note
     queue = life.manager.state.directory.named("queue:orders")
     assert queue is not None
-    life.take(bus.Received(STRANGER, m.BrowseRequest(1, 0, queue.id, 0, 10_000)))
+    life.take(bus.Received(STRANGER, browse(queue.id)))
     assert cluster.run_ms(5_000, lambda: bool(replies)), "the page comes"
     return replies
 
@@ -89,9 +90,8 @@ def test_a_damaged_message_is_fetched_from_another_replica_and_never_served(
     place = oldest_record(life)
     rot(life.disk, place)
     rounds = traffic[0].rounds
-    (page,) = browse(cluster, life)
-    shown = b"".join([bytes(part) for piece in page.pieces for part in piece.buffers])
-    assert bytes(200) in shown, "the bodies are what they were"
+    (page,) = look(cluster, life)
+    assert bytes(200) in b"".join(page.page), "the bodies are what they were"
     assert place not in life.manager.state.records(), "it lies elsewhere now"
     assert len([alarm for alarm in life.alarms if "is damaged" in alarm]) == 1
     assert [alarm for alarm in life.alarms if "written anew" in alarm]
@@ -516,7 +516,7 @@ def ruin_at_random(cluster: Cluster, node: int) -> None:
         for one in cluster.lives.values():
             queue = one.manager.state.directory.named("queue:orders")
             assert queue is not None
-            one.take(bus.Received(STRANGER, m.BrowseRequest(1, 0, queue.id, 0, 10_000)))
+            one.take(bus.Received(STRANGER, browse(queue.id)))
         cluster.run_ms(chance.randint(100, 2_000))
     cluster.stop(node, wipes=what == "all files")
     disk = cluster.disk_of(node)

@@ -9,7 +9,7 @@ from typing import Any
 from pytest import MonkeyPatch
 
 from antiphon.bus.effects import Multicast
-from antiphon.bus.messages import BrowseRequest, InDoubt, SessionDetached
+from antiphon.bus.messages import InDoubt, RangeRequest, SessionDetached
 from antiphon.message_manager import manager
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.dispatcher import Dispatcher
@@ -91,7 +91,7 @@ def floor_ignored(patch: MonkeyPatch) -> None:
     receive = MessageManager.receive
 
     def receive_without_floor(self: Any, now_ns: int, sender: int, message: Any) -> None:
-        if isinstance(message, BrowseRequest):
+        if isinstance(message, RangeRequest):
             message = replace(message, floor=0)
         receive(self, now_ns, sender, message)
 

@@ -18,7 +18,7 @@ import pytest
 
 from antiphon.batch import Batch
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, Multicast, Send
-from antiphon.bus.messages import Applied, BrowseReply, BrowseRequest, BusMessage, InDoubt, Unfinished
+from antiphon.bus.messages import Applied, BusMessage, InDoubt, RangeReply, Unfinished
 from antiphon.client_manager.effects import (
     ChannelEvent,
     ConnectionLost,
@@ -39,6 +39,7 @@ from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
 from antiphon.wire.commands import Outcome, Payload, encode_command, kind_of
 from antiphon.wire.transaction_frames import TransactionFate, TransactionPart
 from antiphon.wire.transactions import TRANSACTED_NUMBER, Consumed, StagedPublish, TransactedPublish
+from tests.browsing import browse, numbered, shown
 from tests.planted.catalogue import planted
 from tests.unit.message_manager.channel import NODE, Channel, Client
 
@@ -88,13 +89,13 @@ class Place:
     def bodies(self, queue: int) -> list[bytes]:
         """Everything that is visible in a queue."""
         bodies: list[bytes] = []
-        after, more = 0, True
+        start, more = 1, True
         while more:
-            self.channel.say(BrowseRequest(1, 0, queue, after, 1_000))
-            (reply,) = [message for message in self.flush() if isinstance(message, BrowseReply)]
-            for piece in reply.pieces:
-                bodies += Batch.decode(b"".join(piece.buffers)).bodies()
-            after, more = reply.through, reply.more
+            self.channel.say(browse(queue, start))
+            (reply,) = [message for message in self.flush() if isinstance(message, RangeReply)]
+            page = shown(reply)
+            bodies += [body for _, body in numbered(page)]
+            start, more = page.through + 1, bool(page.ends)
         return bodies
 
     @property

@@ -123,7 +123,7 @@ def read(
         assert at <= page.through + 1 <= until and (page.through >= at or not page.rows)
         assert list(page.ends) == sorted(set(page.ends))
         losses |= set(map(tuple, page.losses))  # type: ignore[arg-type]
-        for id, first, count, data in page.pieces:
+        for id, first, count, _, data in page.pieces:
             batch = Batch.decode(data)
             assert batch.count == count and first + count - 1 <= page.through
             rows += [(first + row, id, body) for row, body in enumerate(batch.bodies())]

@@ -1073,41 +1073,14 @@ class Drained(BusMessage):
     number: U64 = 0
 
 
-@declare(35, to=MESSAGE_MANAGER, lane=TO_ONE)
-@dataclass(frozen=True, slots=True)
-class BrowseRequest(BusMessage):
-    """A client manager asks a replica for stored messages above number `after`, to look at.
-
-    `floor` is the highest number that client manager confirmed to anybody: who asks sees what it wrote.
-    """
-
-    request: U64
-    floor: U64
-    destination: U64
-    after: U64
-    limit: U32
-
-
-@declare(36, to=CLIENT_MANAGER, lane=TO_ONE)
-@dataclass(frozen=True, slots=True)
-class BrowseReply(BusMessage):
-    """A replica's answer: everything through `through` was looked at. `code` is empty when it went well."""
-
-    request: U64
-    through: U64
-    more: Bool
-    pieces: Pieces = ()
-    code: Text = ""
-    text: Text = ""
-
-
 @declare(60, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class RangeRequest(BusMessage):
     """A client manager asks a replica for what is stored of some destinations between two numbers.
 
-    `since` goes with `destinations`: what of each had been lost before is no loss. For the rest see the
-    frame `RangeRead`.
+    `floor` is the highest number that this client manager confirmed: a client is shown what was confirmed to
+    the client. `since` goes with `destinations`: what of each had been lost before is no loss. For the rest
+    see the frame `RangeRead`.
     """
 
     request: U64

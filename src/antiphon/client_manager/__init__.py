@@ -10,7 +10,6 @@ envelopes            the commands of all sessions gathered, fairly, into envelop
 ordering             a command's way into its envelope, and its outcome's way back
 repetition           what is said of a session when the channel may have heard it before
 coordination         a transaction in several channels: prepared, decided, carried out
-browsing             pages of stored messages for those who only look
 consumers            attached at the primary, fed, and attached again when the primary changes
 manager              all of it as one machine
 """

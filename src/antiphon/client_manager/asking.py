@@ -1,7 +1,7 @@
 """Asking: every question of a client manager to a channel, asked until it is answered or given up.
 
 Where it sits
-    destinations, subscriptions, browsing, ranges  ->  ASKING  ->  the primary or a replica, and back
+    destinations, subscriptions, ranges  ->  ASKING  ->  the primary or a replica, and back
 
 What it promises
     A1  A replica that gives no answer is not waited for: another one is asked. Whoever answered in its place
@@ -29,8 +29,6 @@ from typing import Any, NamedTuple
 
 from antiphon.bus.messages import (
     About,
-    BrowseReply,
-    BrowseRequest,
     Query,
     RangeReply,
     RangeRequest,
@@ -45,8 +43,8 @@ _NS_PER_MS = 1_000_000
 _REMEMBERED_NS = 10_000 * _NS_PER_MS
 """How long who gave no answer is passed over."""
 
-Asked = BrowseRequest | RangeRequest | Query
-Said = BrowseReply | RangeReply | Reply
+Asked = RangeRequest | Query
+Said = RangeReply | Reply
 Then = Callable[[Any], None]
 Answer = dict[str, Any]
 

@@ -38,7 +38,6 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.messages import (
     Advertised,
-    BrowseReply,
     ConsumerEnded,
     Deliver,
     DeliverHead,
@@ -52,7 +51,6 @@ from antiphon.bus.messages import (
     Unregistered,
 )
 from antiphon.client_manager.asking import Answer, Asking
-from antiphon.client_manager.browsing import Browsing
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
 from antiphon.client_manager.coordination import Coordination
@@ -145,7 +143,6 @@ class ClientManager:
         )
         floors = self._ordering.confirmed_through
         self._asking = Asking(settings, self._outbox, floors, ids.first_number)
-        self._browsing = Browsing(settings, self._outbox, self._asking)
         self._flow = Flow(self._outbox)
         self._ranges = RangeService(channels, settings, self._outbox, floors, self._asking, cluster_id)
         self._destinations = DestinationService(
@@ -213,7 +210,6 @@ class ClientManager:
             ServiceChanged: self._on_service_changed,
             SpaceChanged: self._on_space_changed,
             LoadChanged: self._on_load_changed,
-            BrowseReply: self._asking.answered,
             RangeReply: self._asking.answered,
             Reply: self._asking.answered,
             Advertised: self._destinations.advertised,
@@ -243,7 +239,6 @@ class ClientManager:
             frames.ConsumerClose: self._on_consumer_close,
             frames.ConsumerCheck: self._on_consumer_check,
             frames.ConsumerDrain: self._on_consumer_drain,
-            frames.Browse: self._on_browse,
             frames.RangeRead: self._ranges.read,
             frames.RangeAsk: self._ranges.ask,
             frames.Ask: self._on_ask,
@@ -398,7 +393,6 @@ class ClientManager:
         connection.outbox.clear()
         del self._connections[connection.conn]
         self._ordering.connection_over(connection)
-        self._browsing.connection_over(connection)
         self._ranges.connection_over(connection)
         for session in list(connection.sessions.values()):
             self._sessions.detach(session, is_lost=is_lost)
@@ -414,7 +408,6 @@ class ClientManager:
         if connection is not None:
             connection.is_blocked = False
             self._consumers.unblocked(connection)
-            self._browsing.go_on(connection)
             self._ranges.go_on(connection)
 
     # -- questions -------------------------------------------------------------
@@ -515,12 +508,6 @@ class ClientManager:
             channel=found.channel,
         )
         self._answer_within(waiter, found.channel, answer)
-
-    def _on_browse(self, connection: Connection, wish: frames.Browse) -> None:
-        if not wish.limit:
-            raise ProtocolError("a page without messages")
-        self._check_channel(wish.channel)
-        self._browsing.ask(connection, wish, self._ordering.confirmed_through[wish.channel])
 
     def _check_channel(self, channel: str) -> None:
         if channel not in self._channels:

@@ -105,7 +105,8 @@ class RangeService:
 
     def read(self, connection: Connection, read: frames.RangeRead) -> None:
         """A client wants a page of a range."""
-        if not 0 < read.start < read.stop <= read.goal:
+        is_open = not read.stop and not read.goal
+        if not read.start or not (is_open or read.start < read.stop <= read.goal):
             raise ProtocolError(f"a range from {read.start} to {read.stop} of {read.goal}")
         if not read.destinations:
             raise ProtocolError("a range of no destination")

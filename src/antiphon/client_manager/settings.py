@@ -60,9 +60,6 @@ class ClientManagerSettings:
     primary_wait_ms: int = 1_000
     """How long only the primary is asked: about as long as it takes to have another."""
 
-    browse_repeat_ms: int = 500
-    """After which another replica is asked for a page."""
-
     range_repeat_ms: int = 1_000
     """After which another replica is asked for a page of a range, or a question about one."""
 

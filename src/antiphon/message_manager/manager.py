@@ -28,7 +28,6 @@ from antiphon.bus.messages import (
     AppliedGet,
     BatchGet,
     BatchReply,
-    BrowseRequest,
     BusMessage,
     Credits,
     DeliverAck,
@@ -44,7 +43,6 @@ from antiphon.bus.messages import (
 from antiphon.bus.ports import Location, Payloads
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, FormatMismatch, Unreadable
-from antiphon.message_manager.browsing import BrowsePages
 from antiphon.message_manager.delivery.delivery import Delivery
 from antiphon.message_manager.delivery.doubts import Doubts
 from antiphon.message_manager.delivery.log_clock import LogClock
@@ -94,7 +92,6 @@ class MessageManager:
         self._mender = Mender(payloads)
         self.reconfigure(replicas)
         self._reader = BatchReader(payloads, self.settings.batches_kept, self._mender.note)
-        self._browsing = BrowsePages(self._reader, self.settings.deliver_bytes_max)
         self._range_reads = RangeReads(self._reader)
         self._questions = Questions(
             {
@@ -264,9 +261,6 @@ class MessageManager:
         Looking at messages is possible everywhere, and so is asking what became of one's own.
         """
         self._now_ns = now_ns
-        if isinstance(message, BrowseRequest):
-            self._browsing.ask(sender, message)
-            return
         if isinstance(message, RangeRequest):
             self._range_reads.ask(now_ns, sender, message)
             return
@@ -315,7 +309,7 @@ class MessageManager:
         if self._mender.is_busy and self._mender.is_due(now_ns):
             # Perhaps what is damaged is needed no longer: whoever waits tries again.
             self._go_on()
-        effects: list[Effect] = list(self._browsing.flush(state))
+        effects: list[Effect] = []
         if self._questions.is_busy:
             effects += self._questions.flush(now_ns, state, is_primary=primary is not None)
         if self._range_reads.is_busy:
@@ -355,8 +349,6 @@ class MessageManager:
     def next_deadline_ns(self) -> int | None:
         """When to flush even if nothing happens."""
         state, primary = self._channel.state, self._channel.primary
-        if self._browsing.is_due(state):
-            return self._now_ns
         earliest = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
         if self._questions.is_busy:
             answer_ns = self._questions.next_deadline_ns(state.applied)
@@ -429,7 +421,6 @@ class MessageManager:
         self._referrers = {}
         self._channel.state = opened
         self._channel.primary = self._begin_term() if term_served == opened.term else None
-        self._browsing.mended()
         self._range_reads.mended()
 
     def drop_state(self) -> None:
@@ -465,7 +456,6 @@ class MessageManager:
             self._go_on()
 
     def _go_on(self) -> None:
-        self._browsing.mended()
         self._range_reads.mended()
         if self.primary is not None:
             self.primary.delivery.mended()

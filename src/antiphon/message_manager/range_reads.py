@@ -1,5 +1,7 @@
 """RangeReads: shows what is stored between two numbers, page by page, on any replica.
 
+Browsing is a range read, too: open, so that the range ends with what the replica has applied, and live.
+
 Where it sits
     client manager  ->  RANGE READS  ->  index and journal  ->  client manager  ->  client
 
@@ -13,6 +15,8 @@ What it promises
     E4  A batch that is wanted whole is passed on as its bytes: no message is looked at.
     E5  A page ends before a record that is damaged; one that would begin with it waits until it is mended.
     E6  What one wake-up reads is bounded, and so is what waits.
+    E7  A live read leaves out what has been acknowledged and is kept for a hold, and tells how often each
+        message came back.
 
 What it leaves to others
     Whether a client may read is the client manager's business. Which replica is asked, too.
@@ -20,6 +24,7 @@ What it leaves to others
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heapify, heappop, heapreplace, merge
 from typing import Final, NamedTuple
 
@@ -125,6 +130,9 @@ class RangeReads:
             destinations = wanted(state, request.destinations)
         except NoSuchDestination as error:
             return RangeReply(request.request, [], UNKNOWN, str(error.id))
+        if not request.stop:
+            stop = max(request.start, state.applied + 1)
+            request = replace(request, stop=stop, goal=stop)
         losses = _losses(destinations, request)
         if losses and not request.allow_lost:
             return RangeReply(request.request, page_buffers(request.start - 1, 0, (), losses, ()))
@@ -132,7 +140,7 @@ class RangeReads:
         destinations = [one for one in destinations if one.last_stored >= request.start]
         try:
             acks, ack_stop = self._acknowledged(state, request) if request.acks else ([], request.stop)
-            if ack_stop == request.start:
+            if ack_stop == request.start < request.stop:
                 return None
             room = request.page_bytes - LOSS_BYTES * len(losses) - sum(map(_ack_size, acks))
             pieces, through, is_held_up = self._read(destinations, request, ack_stop, room, acks)
@@ -178,14 +186,14 @@ class RangeReads:
         stop: int,
         room: int,
         acks: list[RangeAck],
-    ) -> tuple[list[tuple[int, int, int, list[bytes | memoryview]]], int, bool]:
+    ) -> tuple[list[tuple[int, int, int, int, list[bytes | memoryview]]], int, bool]:
         """The pieces, through which number they go, and whether damage ended them.
 
-        The numbers of a batch follow each other, so whoever has the lowest number has the next piece. A
-        frame holds one batch of the largest size, and little else: then `acks` are on another page.
+        The numbers of a batch follow each other, so the destination with the lowest number has the next
+        piece. A frame holds one batch of the largest size, and little else: then `acks` are on another page.
         """
         first_ack = acks[0].number if acks else stop
-        pieces: list[tuple[int, int, int, list[bytes | memoryview]]] = []
+        pieces: list[tuple[int, int, int, int, list[bytes | memoryview]]] = []
         heads = []
         shown = [_shown(one, request) for one in destinations]
         for at, stored in enumerate(shown):
@@ -198,14 +206,17 @@ class RangeReads:
             destination = destinations[at]
             run_stop = shown[at].run_stop(first)
             assert run_stop is not None, "a number that is stored is in a run of them"
-            cut = self._reader.pass_on(destination, first, min(run_stop, stop))
+            run_stop, redelivery_count = min(run_stop, stop), 0
+            if request.live and destination.counts:
+                redelivery_count, run_stop = destination.counts.run(first, run_stop)
+            cut = self._reader.pass_on(destination, first, run_stop)
             if cut is None:
                 return pieces, first - 1, True
             end, buffers = cut
             size = PIECE_BYTES + sum(map(len, buffers))
             if size > room and (pieces or first_ack < first):
                 return pieces, first - 1, False
-            pieces.append((destination.id, first, end - first, buffers))
+            pieces.append((destination.id, first, end - first, redelivery_count, buffers))
             if size > room and acks:
                 return pieces, end - 1, False
             room -= size

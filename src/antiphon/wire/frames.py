@@ -45,14 +45,13 @@ from antiphon.wire.transaction_frames import TransactionCommit as TransactionCom
 from antiphon.wire.transaction_frames import TransactionDecided as TransactionDecided
 
 MAGIC = b"ANTI"
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 _HEAD = struct.Struct("<IB")
 _TEXT_LENGTH = struct.Struct("<H")
 _COUNT = struct.Struct("<I")
 _PIECE_HEAD = struct.Struct("<QII")
 _DELIVER_STREAM = struct.Struct("<QQQI")
-_BROWSED_HEAD = struct.Struct("<IQ?")
 
 
 class AckMode(IntEnum):
@@ -388,30 +387,6 @@ class ConsumerLost:
     lost: SomeRanges
 
 
-# Looking without consuming.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Browse:
-    """Show up to `limit` stored messages with numbers above `after`. Answered by Browsed."""
-
-    request: U32
-    channel: Text
-    destination: U64
-    after: U64
-    limit: U32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Browsed:
-    """One page, as many as fit a frame: everything through number `through` was looked at."""
-
-    request: U32
-    through: U64
-    more: Bool
-    pieces: Pieces
-
-
 _Both: TypeAlias = Goodbye | Ping | Pong
 ClientFrame: TypeAlias = (
     Hello
@@ -429,7 +404,6 @@ ClientFrame: TypeAlias = (
     | Credit
     | TransactionCommit
     | TransactionAsk
-    | Browse
     | RangeAsk
     | RangeRead
     | Ask
@@ -448,7 +422,6 @@ ServerFrame: TypeAlias = (
     | ConsumerLost
     | ConsumerGone
     | TransactionDecided
-    | Browsed
     | RangeTold
     | RangePage
     | Answer
@@ -492,8 +465,6 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
     69: (ConsumerResume, _FROM_CLIENT),
     70: (ConsumerResumed, _FROM_SERVER),
     71: (ConsumerLost, _FROM_SERVER),
-    72: (Browse, _FROM_CLIENT),
-    73: (Browsed, _FROM_SERVER),
     74: (RangeAsk, _FROM_CLIENT),
     75: (RangeTold, _FROM_SERVER),
     76: (RangeRead, _FROM_CLIENT),
@@ -505,8 +476,8 @@ _TYPES: dict[int, tuple[type[Any], int]] = {
 }
 _LAYOUTS: dict[int, Layout[Any]] = {kind: Layout(cls) for kind, (cls, _) in _TYPES.items()}
 _TYPE_OF: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _TYPES.items()}
-_COMMAND, _DELIVER, _BROWSED = _TYPE_OF[Command], _TYPE_OF[Deliver], _TYPE_OF[Browsed]
-_CONFIRM, _RANGE_PAGE = _TYPE_OF[Confirm], _TYPE_OF[RangePage]
+_COMMAND, _CONFIRM = _TYPE_OF[Command], _TYPE_OF[Confirm]
+_DELIVER, _RANGE_PAGE = _TYPE_OF[Deliver], _TYPE_OF[RangePage]
 _new, _set_channel, _set_command = object.__new__, Command.channel.__set__, Command.command.__set__  # type: ignore
 CONFIRM = _CONFIRM
 """The kind of a frame that `read_lone_confirm` may know how to read."""
@@ -619,26 +590,6 @@ def deliver_buffers(
             encode_text(channel),
         )
     )
-    return _piece_buffers(_DELIVER, head, pieces)
-
-
-def browsed_buffers(
-    *, request: int, through: int, more: bool, pieces: Iterable[tuple[int, int, Sequence[Buffer]]]
-) -> list[Buffer]:
-    """A Browsed frame around batches that are not copied; see `deliver_buffers`."""
-    return _piece_buffers(_BROWSED, pack(_BROWSED_HEAD, request, through, more), pieces)
-
-
-def range_page_buffers(request: int, page: Sequence[Buffer]) -> list[Buffer]:
-    """A RangePage frame around the bytes of a page, which are not copied."""
-    head = pack(_COUNT, request)
-    return [pack(_HEAD, 1 + len(head) + sum(map(len, page)), _RANGE_PAGE) + head, *page]
-
-
-def _piece_buffers(
-    kind: int, head: bytes, pieces: Iterable[tuple[int, int, Sequence[Buffer]]]
-) -> list[Buffer]:
-    """A frame whose last field are pieces."""
     buffers: list[Buffer] = [b""]
     length = count = 0
     for first_sequence, redelivery_count, batch in pieces:
@@ -648,5 +599,11 @@ def _piece_buffers(
         length += _PIECE_HEAD.size + size
         count += 1
     head += pack(_COUNT, count)
-    buffers[0] = pack(_HEAD, 1 + len(head) + length, kind) + head
+    buffers[0] = pack(_HEAD, 1 + len(head) + length, _DELIVER) + head
     return buffers
+
+
+def range_page_buffers(request: int, page: Sequence[Buffer]) -> list[Buffer]:
+    """A RangePage frame around the bytes of a page, which are not copied."""
+    head = pack(_COUNT, request)
+    return [pack(_HEAD, 1 + len(head) + sum(map(len, page)), _RANGE_PAGE) + head, *page]

@@ -7,7 +7,7 @@ the way to the client looks into:
     through u64, rows u64, then four counts u32: ends, losses, acknowledgements, pieces
     ends u64 each; losses of three u64 each
     acknowledgements: number u64, log time i64, destination u64, subscription u64, ranges as a byte string
-    of each piece destination u64, first u64, count u32, bytes u32
+    of each piece destination u64, first u64, count u32, redelivery count u32, bytes u32
     the batches of the pieces, end to end
 
 `rows` is counted from what the replica keeps in the range, and not from the pieces.
@@ -31,7 +31,7 @@ DIGEST_BYTES: Final = 16
 _PAGE = struct.Struct("<QQIIII")
 _NUMBER = struct.Struct("<Q")
 _LOSS = struct.Struct("<QQQ")
-_PIECE = struct.Struct("<QQII")
+_PIECE = struct.Struct("<QQIII")
 _ACK = struct.Struct("<QqQQI")
 _WANTED = struct.Struct("<QQ")
 
@@ -67,11 +67,15 @@ class RangeAck(NamedTuple):
 
 
 class PagePiece(NamedTuple):
-    """Messages of one destination with consecutive numbers; `batch` are the bytes of a batch."""
+    """Messages of one destination with consecutive numbers; `batch` are the bytes of a batch.
+
+    How often they came back is told in a `live` read; `redelivery_count` is 0 in others.
+    """
 
     destination: int
     first: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
+    redelivery_count: int
     batch: memoryview
 
 
@@ -129,10 +133,12 @@ class RangeTold:
 class RangeRead:
     """Show what is stored of these destinations with numbers from `start` on and below `stop`.
 
-    Answered by RangePage, with as much as `page_bytes` hold. It also says where the next `ahead` pages
+    `stop` and `goal` are 0 in an open read: it goes as far as the replica has applied the log. Answered by
+    RangePage, with as much as `page_bytes` hold. It also says where the next `ahead` pages
     might end, from number `ahead_from` on (0: from its own end) and below `goal`, so that several can be
     asked for at once. With `acks`, acknowledgements that are kept of these destinations are shown, too.
-    With `live`, what has been acknowledged in a queue, and is kept for somebody else, is not shown.
+    With `live`, what has been acknowledged in a queue, and is kept for a hold, is not shown. Browsing is an
+    open read with `live`, page after page until a page names no end of a next one.
     """
 
     request: U32
@@ -163,12 +169,12 @@ def page_buffers(
     rows: int,
     ends: Sequence[int],
     losses: Sequence[RangeLoss],
-    pieces: Sequence[tuple[int, int, int, Sequence[bytes | memoryview]]],
+    pieces: Sequence[tuple[int, int, int, int, Sequence[bytes | memoryview]]],
     acks: Sequence[RangeAck] = (),
 ) -> list[bytes | memoryview]:
     """The bytes of a page in pieces; batches are not copied.
 
-    A piece is (destination, first, count, the buffers of its batch).
+    A piece is (destination, first, count, redelivery count, the buffers of its batch).
     """
     buffers: list[bytes | memoryview] = []
     heads: list[bytes] = [_PAGE.pack(through, rows, len(ends), len(losses), len(acks), len(pieces))]
@@ -177,8 +183,8 @@ def page_buffers(
     for number, log_time_ms, destination, subscription, numbers in acks:
         encoded = numbers.encode()
         heads.append(_ACK.pack(number, log_time_ms, destination, subscription, len(encoded)) + encoded)
-    for destination, first, count, batch in pieces:
-        heads.append(_PIECE.pack(destination, first, count, sum(map(len, batch))))
+    for destination, first, count, redelivery_count, batch in pieces:
+        heads.append(_PIECE.pack(destination, first, count, redelivery_count, sum(map(len, batch))))
         buffers += batch
     head = b"".join(heads)
     digest = xxh3_128(head)
@@ -202,8 +208,8 @@ def decode_page(page: Buffer) -> PageContents:
         numbers = Ranges.decode(reader.raw(size))
         acks.append(RangeAck(number, log_time_ms, destination, subscription, numbers))
     pieces = []
-    for destination, first, count, size in _rows(reader, _PIECE, pieces_count):
-        pieces.append(PagePiece(destination, first, count, reader.raw(size)))
+    for destination, first, count, redelivery_count, size in _rows(reader, _PIECE, pieces_count):
+        pieces.append(PagePiece(destination, first, count, redelivery_count, reader.raw(size)))
     reader.finish()
     if sum([piece.count for piece in pieces]) != rows:
         raise ProtocolError(f"a page of a range has other than the {rows} rows that the replica keeps in it")

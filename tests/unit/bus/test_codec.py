@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.bus import messages as m
-from antiphon.bus.codec import NO_DISK, decode, encode, encode_parts
+from antiphon.bus.codec import NO_DISK, VERSION, decode, encode, encode_parts
 from antiphon.bus.messages import COUNT_MAX, NO_DIGEST, Entry, EntryKind
 from antiphon.errors import ProtocolError
 from antiphon.ids import Mid
@@ -70,7 +70,7 @@ def test_other_versions_types_and_trailing_bytes_are_refused() -> None:
     assert decode(good)[1] == m.PreSeal(1)
     for broken in (
         b"xx" + good[2:],
-        good[:2] + b"\x09" + good[3:],
+        good[:2] + bytes([VERSION + 1]) + good[3:],
         good[:3] + b"\xfe" + good[4:],
         good + b"\0",
     ):

@@ -29,6 +29,7 @@ from antiphon.wire.commands import (
     decode_payload,
     read_command,
 )
+from antiphon.wire.range_frames import page_buffers
 from antiphon.wire.transaction_frames import TransactionFate
 from antiphon.wire.transactions import CommitTransaction, RollBackTransaction, TransactedPublish
 
@@ -174,7 +175,7 @@ class FakeServer:
             case frames.ConsumerCheck():
                 if self.assures:
                     peer.say(frames.Done(request=frame.request))
-            case frames.Browse():
+            case frames.RangeRead() if not frame.stop:
                 peer.say(self._page(frame))
             case frames.RangeAsk() | frames.RangeRead():
                 shown = self.show(frame)
@@ -276,18 +277,18 @@ class FakeServer:
             sure_ms=self.sure_ms,
         )
 
-    def _page(self, frame: frames.Browse) -> frames.Browsed:
+    def _page(self, frame: frames.RangeRead) -> frames.RangePage:
         """What waits in a destination, two messages to a page."""
-        rows = [row for row in self.ready.get(frame.destination, ()) if row.sequence > frame.after]
-        return frames.Browsed(
-            request=frame.request,
-            through=rows[:2][-1].sequence if rows else frame.after,
-            more=len(rows) > 2,
-            pieces=tuple(
-                frames.DeliverPiece(row.sequence, row.redelivery_count, row.batch.encode())
-                for row in rows[:2]
-            ),
-        )
+        (wanted,) = frame.destinations
+        rows = [row for row in self.ready.get(wanted.destination, ()) if row.sequence >= frame.start]
+        through = rows[1].sequence if len(rows) > 2 else max(self.sequence, frame.start - 1)
+        pieces = [
+            (wanted.destination, row.sequence, row.batch.count, row.redelivery_count, [row.batch.encode()])
+            for row in rows[:2]
+        ]
+        ends = [through + 3] if len(rows) > 2 else []
+        page = page_buffers(through, sum(piece[2] for piece in pieces), ends, (), pieces)
+        return frames.RangePage(request=frame.request, page=b"".join(page))
 
     def _on_command(self, peer: Peer, channel: str, header: CommandHeader, payload: Any) -> None:
         self.commands.append((header, payload))

@@ -61,6 +61,17 @@ def test_a_page_goes_from_the_replica_to_the_client_without_being_touched() -> N
     assert len(stage.to_replica(RangeRequest)) == 2
 
 
+def test_browsing_is_an_open_read_whose_end_the_replica_finds() -> None:
+    stage = staged()
+    session = stage.open_session()
+    stage.say(1, publish(session))
+    stage.confirm_all()
+    stage.say(1, read(5, start=1, stop=0, goal=0))
+    (asked,) = stage.to_replica(RangeRequest)
+    assert (asked.start, asked.stop, asked.goal, asked.live) == (1, 0, 0, True)
+    assert asked.floor == stage.next_sequence - 1, "a client sees what was confirmed here"
+
+
 def test_a_question_goes_to_a_replica_and_its_answer_to_the_client() -> None:
     stage = staged()
     stage.say(1, ask(5, wait_ms=70))
@@ -108,6 +119,9 @@ def test_what_a_replica_refuses_is_refused() -> None:
         (read(5, start=0), "a range from 0"),
         (read(5, start=20), "a range from 20 to 20"),
         (read(5, goal=19), "of 19"),
+        (read(5, start=0, stop=0, goal=0), "a range from 0"),
+        (read(5, stop=0), "a range from 5 to 0 of 90"),
+        (read(5, goal=0), "a range from 5 to 20 of 0"),
         (read(5, destinations=()), "of no destination"),
     ],
 )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.bus.messages import BrowseReply, BrowseRequest
+from antiphon.bus.messages import RangeReply
 from antiphon.bus.ports import Location
 from antiphon.message_manager.manager import MessageManager
+from tests.browsing import browse, numbered, shown
 from tests.unit.message_manager.channel import (
     AT_ONCE,
     Channel,
     Client,
     MemoryPayloads,
-    batch_of,
     bodies,
     delivered,
     sent,
@@ -41,13 +41,9 @@ class Newcomer:
 
 
 def looked_at(manager: MessageManager, destination: int) -> list[tuple[int, bytes]]:
-    manager.receive(0, 1, BrowseRequest(1, 0, destination, 0, 1_000))
-    (page,) = [message for message in sent(manager.flush(0, 0)) if isinstance(message, BrowseReply)]
-    return [
-        (piece.first_sequence + row, body)
-        for piece in page.pieces
-        for row, body in enumerate(batch_of(piece.buffers).bodies())
-    ]
+    manager.receive(0, 1, browse(destination))
+    (reply,) = [message for message in sent(manager.flush(0, 0)) if isinstance(message, RangeReply)]
+    return numbered(shown(reply))
 
 
 @pytest.fixture

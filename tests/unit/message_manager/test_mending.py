@@ -12,7 +12,8 @@ from antiphon.errors import Damaged
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.mending import ASK_AGAIN_NS
 from antiphon.message_manager.state.acknowledgements import ACKNOWLEDGEMENTS
-from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads, batch_of
+from tests.browsing import browse, numbered, shown
+from tests.unit.message_manager.channel import AT_ONCE, Channel, Client, MemoryPayloads
 
 MID = MemoryPayloads.HEAD[0]
 
@@ -70,7 +71,7 @@ class Stage:
                 self.manager.apply(0, 0, entry, memoryview(payload) if payload is not None else None, place)
 
     def browse(self, now_ns: int = 0) -> list[object]:
-        self.manager.receive(now_ns, 9, m.BrowseRequest(1, 0, self.queue, 0, 100))
+        self.manager.receive(now_ns, 9, browse(self.queue))
         return list(self.manager.flush(now_ns, 0))
 
     def envelope(self, number: int) -> Data:
@@ -81,9 +82,7 @@ class Stage:
 def pages(effects: list[object]) -> list[list[bytes]]:
     replies = [one.message for one in effects if isinstance(one, Send)]
     return [
-        [body for piece in reply.pieces for body in batch_of(piece.buffers).bodies()]
-        for reply in replies
-        if isinstance(reply, m.BrowseReply)
+        [body for _, body in numbered(shown(reply))] for reply in replies if isinstance(reply, m.RangeReply)
     ]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from antiphon.bus.effects import Send
-from antiphon.bus.messages import BrowseReply, BrowseRequest, Deliver, SessionDetached
+from antiphon.bus.messages import Deliver, RangeReply, SessionDetached
 from antiphon.message_manager.manager import MessageManager
 from antiphon.ranges import Ranges
 from antiphon.wire.commands import OutcomeCode
+from tests.browsing import browse
 from tests.planted.catalogue import with_and_without
 from tests.unit.message_manager.channel import (
     AT_ONCE,
@@ -74,11 +75,11 @@ def test_showing_a_page_before_what_was_confirmed_is_applied_is_seen(is_planted:
     queue = channel.create("q")
     channel.flush()
 
-    channel.say(BrowseRequest(request=1, floor=channel.next + 5, destination=queue, after=0, limit=10))
+    channel.say(browse(queue, floor=channel.next + 5))
     pages = [
         effect.message
         for effect in channel.flush()
-        if isinstance(effect, Send) and isinstance(effect.message, BrowseReply)
+        if isinstance(effect, Send) and isinstance(effect.message, RangeReply)
     ]
     assert bool(pages) == is_planted
 

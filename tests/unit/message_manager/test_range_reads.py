@@ -15,6 +15,7 @@ from antiphon.message_manager.range_reads import AHEAD_MAX, AT_ONCE_BYTES, PAGE_
 from antiphon.ranges import Ranges
 from antiphon.wire.range_frames import PageContents, decode_page
 from antiphon.wire.transactions import Consumed
+from tests.browsing import browse, numbered
 from tests.unit.message_manager.channel import Channel, Client, bodies, sent
 
 Rows = list[tuple[int, int, bytes]]
@@ -584,3 +585,86 @@ def test_a_page_fits_a_frame_whatever_it_has_of_messages_acknowledgements_and_lo
         acks += [ack.number for ack in some.acks]
         start = some.through + 1
     assert shown == expected and len(acks) == len(sizes) and acks == sorted(acks)
+
+
+# -- browsing ----------------------------------------------------------------------------------------
+
+
+def looked_at(channel: Channel, destination: int, start: int = 1, page_bytes: int = 1 << 20) -> PageContents:
+    return page(channel, browse(destination, start, request=7, page_bytes=page_bytes))
+
+
+def test_an_open_read_shows_what_is_live_and_leaves_it_there(channel: Channel, client: Client) -> None:
+    queue = channel.create("orders")
+    first = channel.order(client.publish(queue, bodies(3)))
+    channel.register(1, queue)
+    channel.flush()
+    shown = looked_at(channel, queue)
+    assert numbered(shown) == [(first, b"m0"), (first + 1, b"m1"), (first + 2, b"m2")]
+    assert (shown.through, shown.ends) == (channel.manager.applied, ()), "to the end, and no page follows"
+    assert looked_at(channel, queue) == shown
+    channel.order(client.ack(queue, (first + 1, first + 2)))
+    assert numbered(looked_at(channel, queue)) == [(first, b"m0"), (first + 2, b"m2")]
+
+
+@pytest.mark.parametrize("page_bytes", [1, 500, 1 << 20])
+def test_open_pages_put_together_are_everything_in_order(
+    channel: Channel, client: Client, page_bytes: int
+) -> None:
+    queue, other = channel.create("orders"), channel.create("other")
+    expected, seen = [], []
+    for count in (1, 5, 12):
+        first = channel.order(client.publish(queue, bodies(count, f"{count}-")))
+        expected += [(first + at, body) for at, body in enumerate(bodies(count, f"{count}-"))]
+        channel.order(client.publish(other, bodies(2)))
+    start, more = 1, True
+    while more:
+        shown = looked_at(channel, queue, start, page_bytes)
+        assert shown.through >= start
+        seen += numbered(shown)
+        start, more = shown.through + 1, bool(shown.ends)
+    assert seen == expected
+    assert start == channel.next
+
+
+def test_an_open_read_of_a_topic_shows_what_is_kept(channel: Channel, client: Client) -> None:
+    topic = channel.create_topic("prices")
+    subscription = channel.order(client.subscribe(topic))
+    first = channel.order(client.publish(topic, bodies(2)))
+    channel.order(client.ack(topic, (first, first + 2), subscription=subscription))
+    assert numbered(looked_at(channel, topic)) == [(first, b"m0"), (first + 1, b"m1")]
+
+
+def test_a_live_read_tells_how_often_a_message_came_back(channel: Channel, client: Client) -> None:
+    queue = channel.create("orders")
+    first = channel.order(client.publish(queue, bodies(3)))
+    channel.order(client.give_back(queue, (first + 1, first + 2)))
+    pieces = [(piece.count, piece.redelivery_count) for piece in looked_at(channel, queue).pieces]
+    assert pieces == [(1, 0), (1, 1), (1, 0)]
+    stored = page(channel, request(1, channel.next, queue))
+    assert [(piece.count, piece.redelivery_count) for piece in stored.pieces] == [(3, 0)], "not in another"
+
+
+def test_an_open_read_of_nothing_is_an_empty_page(channel: Channel) -> None:
+    queue = channel.create("orders")
+    assert looked_at(channel, queue) == PageContents(channel.manager.applied, 0, (), (), ())
+    behind = channel.next + 5
+    assert looked_at(channel, queue, behind).through == behind - 1
+
+
+def test_an_open_read_waits_for_what_was_confirmed_to_the_client(channel: Channel, client: Client) -> None:
+    queue = channel.create("orders")
+    number = channel.next
+    channel.say(browse(queue, request=7, floor=number))
+    assert replies(channel) == []
+    channel.order(client.publish(queue, bodies(1)))
+    [reply] = replies(channel)
+    assert numbered(decode_page(b"".join(reply.page))) == [(number, b"m0")]
+
+
+def test_a_backup_shows_open_reads_too(channel: Channel, client: Client) -> None:
+    queue = channel.create("orders")
+    channel.order(client.publish(queue, bodies(1)))
+    channel.claim(2)
+    assert not channel.manager.is_primary
+    assert len(numbered(looked_at(channel, queue))) == 1

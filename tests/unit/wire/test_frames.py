@@ -13,8 +13,6 @@ from antiphon.wire.frames import (
     AckMode,
     Answer,
     Ask,
-    Browse,
-    Browsed,
     ClientFrame,
     Command,
     Confirm,
@@ -55,7 +53,6 @@ from antiphon.wire.frames import (
     TransactionCommit,
     TransactionDecided,
     Welcome,
-    browsed_buffers,
     command_buffers,
     decode_client_frame,
     decode_frame,
@@ -89,7 +86,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
     (
         Hello(user="eva", password="pw", client_id="desk"),
         1,
-        b"ANTI\x06\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
+        b"ANTI\x07\x00" + b"\x03\0eva" + b"\x02\0pw" + b"\x04\0desk",
     ),
     (
         Welcome(
@@ -102,7 +99,7 @@ BYTES: list[tuple[Frame, int, bytes]] = [
             sure_ms=125,
         ),
         2,
-        b"ANTI\x06\x00"
+        b"ANTI\x07\x00"
         + b"\x01\x00"
         + b"\x01\0c"
         + u32(2)
@@ -293,16 +290,6 @@ BYTES: list[tuple[Frame, int, bytes]] = [
         u128(9) + u32(4) + u32(16) + u64(40) + u64(42),
     ),
     (
-        Browse(request=3, channel="main", destination=5, after=6, limit=7),
-        72,
-        u32(3) + b"\x04\0main" + u64(5) + u64(6) + u32(7),
-    ),
-    (
-        Browsed(request=3, through=9, more=True, pieces=(DeliverPiece(100, 1, b"rows"),)),
-        73,
-        u32(3) + u64(9) + b"\x01" + u32(1) + (u64(100) + u32(1) + u32(4) + b"rows"),
-    ),
-    (
         RangeAsk(request=3, channel="main", floor=5, wait_ms=6, question="{}"),
         74,
         u32(3) + b"\x04\0main" + u64(5) + u32(6) + u32(2) + b"{}",
@@ -405,10 +392,10 @@ def test_an_unknown_type_is_refused(kind: int) -> None:
 
 
 def test_a_greeting_of_another_version_is_told_apart_before_the_rest_is_read() -> None:
-    with pytest.raises(VersionMismatch, match=r"speaks version 7 .* we speak 6"):
-        decode_frame(1, b"ANTI\x07\x00\xff\xff and nothing else that we could know")
+    with pytest.raises(VersionMismatch, match=r"speaks version 8 .* we speak 7"):
+        decode_frame(1, b"ANTI\x08\x00\xff\xff and nothing else that we could know")
     with pytest.raises(VersionMismatch):
-        decode_frame(2, b"ANTI\x07\x00")
+        decode_frame(2, b"ANTI\x08\x00")
     with pytest.raises(VersionMismatch):
         decode_frame(1, payload_of(Hello(version=PROTOCOL_VERSION + 1, user="", password="", client_id="")))
 
@@ -465,14 +452,6 @@ def test_deliver_buffers_are_the_frame_without_a_copy_of_the_batches() -> None:
     assert b"".join(buffers) == encode_frame(Deliver(**stream, channel="main", pieces=pieces))
     for part in (first, second, third):
         assert any(buffer is part for buffer in buffers)
-
-
-def test_browsed_buffers_are_the_frame_without_a_copy_of_the_batches() -> None:
-    first, second = b"offsets", memoryview(b"bodies")
-    buffers = browsed_buffers(request=3, through=9, more=False, pieces=[(100, 1, [first, second])])
-    frame = Browsed(request=3, through=9, more=False, pieces=(DeliverPiece(100, 1, b"offsetsbodies"),))
-    assert b"".join(buffers) == encode_frame(frame)
-    assert any(buffer is first for buffer in buffers)
 
 
 def test_range_page_buffers_are_the_frame_without_a_copy_of_the_page() -> None:

@@ -9,7 +9,7 @@ from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
 from antiphon.wire.range_frames import RangeAck, RangeLoss, decode_page, page_buffers
 
-PIECES = [(7, 100, 3, [b"off", memoryview(b"sets")]), (8, 200, 2, [b"rows"])]
+PIECES = [(7, 100, 3, 0, [b"off", memoryview(b"sets")]), (8, 200, 2, 4, [b"rows"])]
 
 ACKS = [RangeAck(150, -1, 7, 0, Ranges([(100, 102)])), RangeAck(151, 5, 8, 9, Ranges())]
 
@@ -23,15 +23,15 @@ def test_a_page_is_read_as_it_was_written() -> None:
     assert (page.through, page.rows, page.ends) == (250, 5, (300, 400))
     assert page.losses == ((8, 90, 99),)
     assert page.acks == tuple(ACKS)
-    assert [(*piece[:3], bytes(piece.batch)) for piece in page.pieces] == [
-        (7, 100, 3, b"offsets"),
-        (8, 200, 2, b"rows"),
+    assert [(*piece[:4], bytes(piece.batch)) for piece in page.pieces] == [
+        (7, 100, 3, 0, b"offsets"),
+        (8, 200, 2, 4, b"rows"),
     ]
 
 
 def test_batches_are_not_copied_into_a_page() -> None:
     batch = b"bytes of a batch"
-    assert any(buffer is batch for buffer in page_buffers(1, 1, (), (), [(1, 1, 1, [batch])]))
+    assert any(buffer is batch for buffer in page_buffers(1, 1, (), (), [(1, 1, 1, 0, [batch])]))
 
 
 def test_every_byte_of_a_page_counts() -> None:

@@ -15,7 +15,7 @@ import fnmatch
 import json
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -25,13 +25,15 @@ from antiphon.client.aio.holds import LIMIT_DEFAULT_S, Holding, HoldReport, make
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.transactions import look_at
 from antiphon.errors import DestinationError, DestinationUnavailable, LocalError, ProtocolError, RangeLost
+from antiphon.message import Handover, Message, messages_of
 from antiphon.names import parse_destination
 from antiphon.wire.frames import DestinationOpened, RangeTold
 from antiphon.wire.frames import RangePage as PageFrame
 from antiphon.wire.holds import ReleaseHold
-from antiphon.wire.range_frames import RangeAck, RangeLoss, RangeWanted, decode_page
+from antiphon.wire.range_frames import PageContents, RangeAck, RangeLoss, RangeWanted, decode_page
 
 PAGE_BYTES, PAGES_ON_THE_WAY = 1 << 20, 3
+BROWSED_BYTES = 1 << 18
 PAGES_AHEAD = 16
 """So many ends of pages are asked for at once; when half of them are used up, the next ones are."""
 
@@ -558,18 +560,12 @@ class _Reading:
         except DestinationError as error:
             raise _gone(error, self._destinations) from None
         self._parts.popleft()
-        through, rows, ends, losses, pieces, acks = decode_page(frame.page)
+        through, rows, ends, losses, pieces, acks = _contents(frame, start, self._ids)
         if losses and not self.allow_lost:
             lost = losses[0]
             raise RangeLost(self._name(lost.destination), self._channel, lost.first, lost.last)
-        if not start <= through + 1 <= stop:
+        if through + 1 > stop:
             raise ProtocolError(f"a page through {through} of a range from {start} to {stop}")
-        at = start
-        for id, first, count, _ in pieces:
-            # Otherwise it is a page that somebody else has asked for, however whole it is.
-            if id not in self._ids or first < at or first + count > through + 1:
-                raise ProtocolError(f"a page of the range from {start} to {stop} has rows from {first} on")
-            at = first + count
         if ends:
             self._is_asking_ends = False
         if not self._parts and stop == self._goal:
@@ -585,7 +581,9 @@ class _Reading:
         return RangePage(
             through,
             rows,
-            tuple([RangePiece(id, first, count, _batch(data, count)) for id, first, count, data in pieces]),
+            tuple(
+                [RangePiece(id, first, count, _batch(data, count)) for id, first, count, _, data in pieces]
+            ),
             losses,
             acks,
         )
@@ -634,6 +632,52 @@ class _Reading:
                 task.exception()  # not to be reported either
             task.cancel()
         self._parts.clear()
+
+
+async def browse(scope: SessionScope, destination: str, *, create: bool) -> AsyncIterator[Message]:
+    """What a queue holds, or a topic keeps. A page is asked for when the one before it is used up."""
+    await scope.core()
+    # Not for the session: nothing will be ordered, and an application may look while nothing can be.
+    link = scope.link
+    opened = await link.call(
+        link.core.open_destination(destination, create=create), DestinationOpened, scope.timeout
+    )
+    ids = frozenset([opened.destination])
+    start, more = 1, True
+    while more:
+        link = scope.link
+        request = link.core.browse(opened, start, BROWSED_BYTES)
+        try:
+            frame = await link.call(request, PageFrame, scope.timeout)
+        except DestinationUnavailable:
+            raise
+        except DestinationError as error:
+            wanted = RangeDestination(destination, opened.channel, opened.destination)
+            raise _gone(error, (wanted,)) from None
+        page = _contents(frame, start, ids)
+        for _, first, _, redelivery_count, data in page.pieces:
+            handover = Handover(opened.channel, destination, first, redelivery_count)
+            try:
+                batch = Batch.decode(data)
+            except ProtocolError:
+                continue  # no consumer gets these messages either, and an operator is told then
+            for message in messages_of(batch, handover):
+                yield message
+        start, more = page.through + 1, bool(page.ends)
+
+
+def _contents(frame: PageFrame, start: int, ids: frozenset[int]) -> PageContents:
+    """What a page has, if it is the one that was asked for."""
+    page = decode_page(frame.page)
+    at = start
+    for id, first, count, _, _ in page.pieces:
+        # Otherwise it is a page that somebody else has asked for, however whole it is.
+        if id not in ids or first < at or first + count > page.through + 1:
+            raise ProtocolError(f"a page of the range from {start} on has rows from {first} on")
+        at = first + count
+    if page.through + 1 < start:
+        raise ProtocolError(f"a page through {page.through} of a range from {start} on")
+    return page
 
 
 def _once_each(destinations: Iterable[RangeDestination]) -> tuple[RangeDestination, ...]:

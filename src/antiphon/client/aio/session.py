@@ -6,21 +6,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from antiphon.batch import Batch
 from antiphon.client.aio.block import Block, Duration, Once, seconds
 from antiphon.client.aio.consumer import Consumer, Intake, Start
 from antiphon.client.aio.producer import TIMEOUT_DEFAULT_S, Producer
+from antiphon.client.aio.ranges import browse
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.transactions import ATTEMPTS, SessionTransactions, run, transaction
 from antiphon.client.core.outcomes import subscription_error
 from antiphon.errors import LocalError
-from antiphon.message import Handover, Message, messages_of
+from antiphon.message import Message
 from antiphon.names import check_subscription_name, parse_destination
 from antiphon.wire.commands import Unsubscribe
-from antiphon.wire.frames import Browsed, DestinationOpened, SubscriptionFound
-
-PAGE_MESSAGES = 1_000
-
+from antiphon.wire.frames import SubscriptionFound
 
 T = TypeVar("T")
 
@@ -106,26 +103,7 @@ class Session(Block):
         ...     print(message.sequence, message.body)
         """
         parse_destination(destination)
-        return self._browse(destination, create)
-
-    async def _browse(self, destination: str, create: bool) -> AsyncIterator[Message]:
-        """A page is asked for when the one before it is used up."""
-        scope = self._scope
-        await scope.core()
-        # Not for the session: nothing will be ordered, and one may look while nothing can be.
-        link = scope.link
-        request = link.core.open_destination(destination, create=create)
-        opened = await link.call(request, DestinationOpened, scope.timeout)
-        after, more = 0, True
-        while more:
-            link = scope.link
-            request = link.core.browse(opened, after, PAGE_MESSAGES)
-            page = await link.call(request, Browsed, scope.timeout)
-            after, more = page.through, page.more
-            for first_sequence, redelivery_count, data in page.pieces:
-                delivery = Handover(opened.channel, destination, first_sequence, redelivery_count)
-                for message in messages_of(Batch.decode(data), delivery):
-                    yield message
+        return browse(self._scope, destination, create=create)
 
     async def unsubscribe(self, name: str) -> None:
         """End a durable subscription; what waits in it is lost to it.

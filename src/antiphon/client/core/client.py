@@ -59,8 +59,6 @@ from antiphon.wire.frames import (
     AckMode,
     Answer,
     Ask,
-    Browse,
-    Browsed,
     ClientFrame,
     Confirm,
     ConsumerCheck,
@@ -270,18 +268,6 @@ class ClientCore:
             session.session,
         )
 
-    def browse(self, opened: DestinationOpened, after: int, limit: int) -> int:
-        return self._ask(
-            lambda number: Browse(
-                request=number,
-                channel=opened.channel,
-                destination=opened.destination,
-                after=after,
-                limit=limit,
-            ),
-            Browsed,
-        )
-
     def ask_range(self, channel: str, question: dict[str, Any], floor: int, wait_ms: int) -> int:
         """A question about what a channel keeps; without a channel, about all of them."""
         text = json.dumps(question, separators=(",", ":"))
@@ -325,6 +311,24 @@ class ClientCore:
                 destinations=destinations,
             ),
             RangePage,
+        )
+
+    def browse(self, opened: DestinationOpened, start: int, page_bytes: int) -> int:
+        """A page of what a queue holds, or a topic keeps, from number `start` on.
+
+        The next page begins behind the last number of this one, as long as this one names an end of it.
+        """
+        return self.read_range(
+            opened.channel,
+            (start, 0, 0),
+            (RangeWanted(opened.destination),),
+            floor=start - 1,
+            page_bytes=page_bytes,
+            ahead=1,
+            ahead_from=0,
+            allow_lost=True,
+            acks=False,
+            live=True,
         )
 
     def open_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:

@@ -9,7 +9,6 @@ from antiphon.errors import AccessDenied, AntiphonError, NotConnected, RemoteErr
 from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import (
     Answer,
-    Browsed,
     ConsumerResumed,
     DestinationOpened,
     Done,
@@ -28,7 +27,6 @@ Reply: TypeAlias = (
     | SubscriptionFound
     | ConsumerResumed
     | TransactionDecided
-    | Browsed
     | RangeTold
     | RangePage
     | Done

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from antiphon.errors import ProtocolError
 from antiphon.wire.frames import (
     Ask,
-    Browse,
     ConsumerCheck,
     ConsumerClose,
     ConsumerDrain,
@@ -45,7 +44,6 @@ RequestFrame: TypeAlias = (
     | ConsumerDrain
     | TransactionCommit
     | TransactionAsk
-    | Browse
     | RangeAsk
     | RangeRead
     | Ask

@@ -21,7 +21,8 @@ from antiphon.wire.commands import (
     Subscribe,
     Unsubscribe,
 )
-from antiphon.wire.frames import Browse, Browsed, Failed, ServerFrame, SubscriptionFind
+from antiphon.wire.frames import Failed, RangePage, RangeRead, ServerFrame, SubscriptionFind
+from antiphon.wire.range_frames import RangeWanted, decode_page
 
 _NO_SUBSCRIPTION = "subscription.unknown"
 _SUBSCRIBED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE, OutcomeCode.EXISTS)
@@ -118,14 +119,19 @@ class RudeProducer(QueueSession):
 
     def _look(self, *, is_heard: bool = True) -> None:
         """Ask for what is stored: everything that we know to be there must be shown."""
-        account, limit = self.account, self.chance.choice((1, 5, 1_000))
+        account, page_bytes = self.account, self.chance.choice((1, 500, 1_000_000))
         request = self.ask(
-            lambda request: Browse(
+            lambda request: RangeRead(
                 request=request,
                 channel=account.channel,
-                destination=account.destination,
-                after=0,
-                limit=limit,
+                start=1,
+                stop=0,
+                goal=0,
+                page_bytes=page_bytes,
+                ahead=1,
+                allow_lost=True,
+                live=True,
+                destinations=(RangeWanted(account.destination),),
             ),
             lambda frame: self._on_page(self._key(request), frame),
         )
@@ -134,14 +140,15 @@ class RudeProducer(QueueSession):
     def _key(self, request: int) -> int:
         return self.id << 32 | request
 
-    def _on_page(self, key: int, page: ServerFrame) -> None:
-        if not isinstance(page, Browsed):
+    def _on_page(self, key: int, frame: ServerFrame) -> None:
+        if not isinstance(frame, RangePage):
             self.replace()
             return
+        page = decode_page(frame.page)
         numbers: list[int] = []
-        for first, _, batch in page.pieces:
-            numbers += range(first, first + Batch.decode(batch).count)
-        self.watch.on_looked(key, page.through if page.more else U64_MAX, numbers)
+        for piece in page.pieces:
+            numbers += range(piece.first, piece.first + Batch.decode(piece.batch).count)
+        self.watch.on_looked(key, page.through if page.ends else U64_MAX, numbers)
 
 
 class RudeReader(QueueSession):

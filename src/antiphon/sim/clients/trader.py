@@ -32,7 +32,8 @@ from antiphon.sim.clients.library import AlwaysAwaited, LibraryClient
 from antiphon.sim.clients.rude import AGAIN_NS
 from antiphon.sim.world import MILLISECOND_NS
 from antiphon.wire.commands import ConfirmItem, OutcomeCode
-from antiphon.wire.frames import AckMode, Browsed, DestinationOpened, TransactionDecided
+from antiphon.wire.frames import AckMode, DestinationOpened, RangePage, TransactionDecided
+from antiphon.wire.range_frames import decode_page
 from antiphon.wire.transaction_frames import TransactionFate
 from antiphon.wire.transactions import CommitTransaction, RollBackTransaction
 
@@ -223,15 +224,16 @@ class Trader(LibraryClient):
         """Ask for everything that a queue holds."""
         self._is_looking = True
         place = self.chance.choice(self._places)
-        request = self.live[0].browse(place, 0, self.chance.choice((3, 1_000)))
+        request = self.live[0].browse(place, 1, self.chance.choice((1, 1_000_000)))
         self.when_answered(request, partial(self._on_page, place))
 
-    def _on_page(self, place: DestinationOpened, page: object) -> None:
+    def _on_page(self, place: DestinationOpened, frame: object) -> None:
         self._is_looking = False
-        if isinstance(page, Browsed):
-            for first, _, batch in page.pieces:
-                for row, body in enumerate(Batch.decode(batch).bodies()):
-                    self.bank.on_delivered(place.channel, first + row, body)
+        if isinstance(frame, RangePage):
+            page = decode_page(frame.page)
+            for piece in page.pieces:
+                for row, body in enumerate(Batch.decode(piece.batch).bodies()):
+                    self.bank.on_delivered(place.channel, piece.first + row, body)
             self.bank.on_shown(place.channel, place.destination, page.through)
 
     # A transfer, step by step.

@@ -59,7 +59,7 @@ class Shelf:
         ends = sorted({end for end in ends if end > begins})
         bodies = [b"%d" % number for number in range(wish.start, through + 1)]
         batch = Batch.of_bodies(bodies, 1, 1, 0).encode()
-        pieces = [(self.topic, wish.start + self.shift, len(bodies), [batch])]
+        pieces = [(self.topic, wish.start + self.shift, len(bodies), 0, [batch])]
         page = b"".join(page_buffers(through, len(bodies) + self.claims, ends, self.losses, pieces))
         if self.spoils:
             page = page[:-1] + bytes([page[-1] ^ 1])
@@ -150,7 +150,7 @@ async def test_a_page_of_another_range_is_not_shown_however_whole_it_is(topic: i
         shelf = Shelf()
         server.show = shelf.show
         shelf.topic, shelf.shift = topic, shift
-        with pytest.raises(ProtocolError, match="a page of the range from 5 to 50 has rows from"):
+        with pytest.raises(ProtocolError, match="a page of the range from 5 on has rows from"):
             await bodies(ranges, 5, 50)
 
 

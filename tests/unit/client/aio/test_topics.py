@@ -196,7 +196,7 @@ async def test_browsing_goes_from_page_to_page_and_takes_nothing() -> None:
             assert seen == [
                 (at + 1, body, "queue:a") for at, body in enumerate((b"a", b"b", b"c", b"d", b"e"))
             ]
-        assert [frame.after for frame in server.heard_of(frames.Browse)] == [0, 2, 4] * 2
+        assert [frame.start for frame in server.heard_of(frames.RangeRead)] == [1, 3, 5] * 2
         assert server.commands == []
 
 
@@ -207,7 +207,7 @@ async def test_browsing_may_be_left_at_any_time() -> None:
         async for message in session.browse("queue:a"):
             assert message.body == b"a"
             break
-        assert len(server.heard_of(frames.Browse)) == 1
+        assert len(server.heard_of(frames.RangeRead)) == 1
 
 
 @asynchronous
@@ -225,7 +225,7 @@ async def test_an_empty_destination_shows_nothing_and_a_bad_name_is_an_error() -
         assert [message async for message in session.browse("topic:prices")] == []
         with pytest.raises(antiphon.InvalidName):
             session.browse("prices")
-        server.refusals[frames.Browse] = ("destination.unknown", "it was deleted")
+        server.refusals[frames.RangeRead] = ("destination.unknown", "it was deleted")
         with pytest.raises(antiphon.DestinationError, match="deleted"):
             _ = [message async for message in session.browse("topic:prices")]
 
