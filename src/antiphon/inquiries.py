@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from antiphon.bus.messages import About, Query, Reply
+from antiphon.retries import Retries
 
 WAIT_MS: Final = 1_000
 REPEAT_MS: Final = 300
@@ -110,17 +111,15 @@ Step = tuple[list[Put], list[Told]]
 class _Inquiry:
     """One question, on its way to everybody it concerns."""
 
-    __slots__ = ("again_ns", "answers", "askers", "attempts", "deadline_ns", "members", "number", "question")
+    __slots__ = ("answers", "askers", "attempts", "members", "number", "question")
 
-    def __init__(self, number: int, question: Question, members: Sequence[NodeRef], now_ns: int) -> None:
+    def __init__(self, number: int, question: Question, members: Sequence[NodeRef]) -> None:
         self.number = number
         self.question = question
         self.members = members
         self.askers: list[Asker] = []
         self.answers: dict[int, Any] = {}  # by node number
         self.attempts = 0
-        self.again_ns = now_ns + REPEAT_MS * _NS_PER_MS
-        self.deadline_ns = now_ns + WAIT_MS * _NS_PER_MS
 
     @property
     def silent(self) -> list[NodeRef]:
@@ -141,7 +140,7 @@ class Inquiries:
         self._members = tuple(members)
         self._channels = tuple(channels)
         self._is_silent = is_silent
-        self._by_question: dict[Question, _Inquiry] = {}
+        self._by_question: Retries[Question, _Inquiry] = Retries()
         self._numbers = 0
 
     def concerns_all(self, text: str) -> Question | None:
@@ -156,7 +155,9 @@ class Inquiries:
             return [], []
         self._numbers += 1
         members = [one for one in self._members if _concerns(question, one)]
-        inquiry = self._by_question[question] = _Inquiry(self._numbers, question, members, now_ns)
+        inquiry = _Inquiry(self._numbers, question, members)
+        self._by_question.put(question, inquiry, REPEAT_MS * _NS_PER_MS, wait_ns=WAIT_MS * _NS_PER_MS)
+        self._by_question.arm(now_ns)
         inquiry.askers.append(asker)
         own = _read(tell(question.to_nodes) or "", question)
         if own is not None and any(member.number == self._own for member in members):
@@ -171,7 +172,7 @@ class Inquiries:
 
     def answered(self, sender: int, message: Reply) -> list[Told]:
         """A node has answered; what it could not answer does not count."""
-        for inquiry in self._by_question.values():
+        for _, inquiry in self._by_question.items():
             if inquiry.number == message.request and sender not in inquiry.answers:
                 answer = _read(message.answer, inquiry.question)
                 if answer is not None:
@@ -180,27 +181,24 @@ class Inquiries:
         return []
 
     def next_deadline_ns(self) -> int | None:
-        if not self._by_question:
-            return None
-        return min([min(one.again_ns, one.deadline_ns) for one in self._by_question.values()])
+        return self._by_question.next_deadline_ns()
 
     def keep_time(self, now_ns: int) -> Step:
         """Ask again who has not answered, and wait for nobody longer than that (Q1)."""
         puts: list[Put] = []
         told: list[Told] = []
-        for inquiry in list(self._by_question.values()):
-            if inquiry.deadline_ns <= now_ns:
+        for _, inquiry, is_over in self._by_question.due(now_ns):
+            if is_over:
                 told += self._conclude(inquiry, is_over=True)
-            elif inquiry.again_ns <= now_ns:
+            else:
                 inquiry.attempts += 1
-                inquiry.again_ns = now_ns + REPEAT_MS * _NS_PER_MS
                 puts += self._put(inquiry)
         return puts, told
 
     def _conclude(self, inquiry: _Inquiry, *, is_over: bool = False) -> list[Told]:
         if inquiry.silent and not is_over:
             return []
-        del self._by_question[inquiry.question]
+        self._by_question.forget(inquiry.question)
         if inquiry.question.name == STATUS:
             states = {
                 one.number: "down" if self._is_silent(one.number) else "suspect" for one in inquiry.silent

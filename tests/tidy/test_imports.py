@@ -29,6 +29,7 @@ FOUNDATION = {
     "batch",
     "config",
     "clock",
+    "retries",
 }
 
 # A part imports from the lines above its own. `antiphon` stands for the package's

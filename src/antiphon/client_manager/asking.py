@@ -23,7 +23,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -37,6 +36,7 @@ from antiphon.bus.messages import (
 from antiphon.client_manager.connection import Outbox
 from antiphon.client_manager.effects import SendToPrimary, SendToReplica
 from antiphon.client_manager.settings import ClientManagerSettings
+from antiphon.retries import Retries
 
 _NS_PER_MS = 1_000_000
 
@@ -61,22 +61,16 @@ class Patience(NamedTuple):
 
 
 class _Question:
-    """A question on its way: who has been asked it how often, and when to ask the next."""
+    """A question on its way, and how often replicas have been asked."""
 
-    __slots__ = ("again_ns", "attempts", "channel", "gives_up_ns", "longer_ms", "message", "patience", "then")
+    __slots__ = ("attempts", "channel", "message", "patience", "then")
 
-    def __init__(
-        self, channel: str, message: Asked, then: Then, patience: Patience, longer_ms: int, attempts: int
-    ) -> None:
+    def __init__(self, channel: str, message: Asked, then: Then, patience: Patience, attempts: int) -> None:
         self.channel = channel
         self.message = message
         self.then = then
         self.patience = patience
-        self.longer_ms = longer_ms
         self.attempts = attempts
-        # Both are known when this step ends.
-        self.again_ns = 0
-        self.gives_up_ns: int | None = None
 
 
 class Asking:
@@ -84,9 +78,7 @@ class Asking:
 
     __slots__ = (
         "_answering",
-        "_due",
         "_floors",
-        "_fresh",
         "_lookups",
         "_numbers",
         "_outbox",
@@ -103,10 +95,7 @@ class Asking:
             settings.lookup_repeat_ms, settings.directory_wait_ms, settings.primary_wait_ms
         )
         self._numbers = count(first_number)
-        self._questions: dict[int, _Question] = {}
-        # Numbers of questions by when they are due, as a heap; and those of this step.
-        self._due: list[tuple[int, int]] = []
-        self._fresh: list[int] = []
+        self._questions: Retries[int, _Question] = Retries()
         # The attempt that was answered last, in each channel: who gave no answer then is passed over (A1).
         self._answering: dict[str, int] = {}
         # Until when; None until this step ends.
@@ -119,9 +108,14 @@ class Asking:
     def put(self, channel: str, message: Asked, then: Then, patience: Patience, longer_ms: int = 0) -> None:
         """Ask; `then` is given the answer, or None. The first one may take `longer_ms` than usual."""
         attempts = 0 if patience.primary_ms else self._answering.get(channel, 0)
-        question = _Question(channel, message, then, patience, longer_ms, attempts)
-        self._questions[message.request] = question
-        self._fresh.append(message.request)
+        question = _Question(channel, message, then, patience, attempts)
+        self._questions.put(
+            message.request,
+            question,
+            patience.repeat_ms * _NS_PER_MS,
+            wait_ns=None if patience.wait_ms is None else patience.wait_ms * _NS_PER_MS,
+            longer_ns=longer_ms * _NS_PER_MS,
+        )
         self._send(question)
 
     def look_up(
@@ -157,28 +151,21 @@ class Asking:
         elif question.attempts != self._answering.get(channel, 0):
             self._answering[channel] = question.attempts
             self._passed_over[channel] = None
-        del self._questions[reply.request]
+        self._questions.forget(reply.request)
         question.then(reply)
 
     def forget(self, number: int) -> None:
         """Nobody waits for the answer any more."""
-        self._questions.pop(number, None)
+        self._questions.forget(number)
 
     def primary_changed(self, channel: str) -> None:
         """Who was asked may be gone: ask again."""
-        for question in self._questions.values():
+        for _, question in self._questions.items():
             if question.channel == channel:
                 self._send(question)
 
     def next_deadline_ns(self) -> int | None:
-        due = self._due
-        while due and not self._is_due(*due[0]):
-            heappop(due)
-        return due[0][0] if due else None
-
-    def _is_due(self, at_ns: int, number: int) -> bool:
-        question = self._questions.get(number)
-        return question is not None and question.again_ns == at_ns
+        return self._questions.next_deadline_ns()
 
     def keep_time(self, now_ns: int) -> None:
         """Ask another replica for what did not come; those that have waited for too long are given up."""
@@ -187,29 +174,10 @@ class Asking:
                 self._passed_over[channel] = now_ns + _REMEMBERED_NS
             elif until_ns <= now_ns:
                 del self._passed_over[channel], self._answering[channel]
-        while self._due and self._due[0][0] <= now_ns:
-            at_ns, number = heappop(self._due)
-            if self._is_due(at_ns, number):
-                self._ask_again(now_ns, number)
-        fresh, self._fresh = self._fresh, []
-        for number in fresh:
-            question = self._questions.get(number)
-            if question is not None:
-                wait_ms, longer_ns = question.patience.wait_ms, question.longer_ms * _NS_PER_MS
-                if wait_ms is not None:
-                    question.gives_up_ns = now_ns + wait_ms * _NS_PER_MS + longer_ns
-                self._wait(number, question, now_ns + longer_ns)
-
-    def _ask_again(self, now_ns: int, number: int) -> None:
-        question = self._questions[number]
-        if question.gives_up_ns is not None and question.gives_up_ns <= now_ns:
-            del self._questions[number]
-            question.then(None)
-            return
-        question.attempts += 1
-        self._wait(number, question, now_ns)
-        self._send(question)
-
-    def _wait(self, number: int, question: _Question, from_ns: int) -> None:
-        question.again_ns = from_ns + question.patience.repeat_ms * _NS_PER_MS
-        heappush(self._due, (question.again_ns, number))
+        for _, question, is_over in self._questions.due(now_ns):
+            if is_over:
+                question.then(None)
+            else:
+                question.attempts += 1
+                self._send(question)
+        self._questions.arm(now_ns)
