@@ -1,4 +1,4 @@
-"""What the message manager asks for, besides the effects all machines of a node share."""
+"""The effects of the message manager beside those that all machines of a node share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from antiphon.bus import effects as bus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Propose:
-    """Have a command of the node itself ordered, through this node's own producer.
+    """Have a command of the node itself ordered; only the primary emits this.
 
-    Only the primary says this. The proposal names its term or is harmless without one: what is
-    ordered after the term has passed does nothing.
+    A command that names its term does nothing after that term; any other is harmless.
     """
 
     command: bytes

@@ -1,22 +1,13 @@
-"""Mender: records of ours that cannot be read come back from another replica, while the channel runs.
+"""Mender: fetches damaged records of this replica from another replica, while the channel runs.
 
-Where it sits
-    reader, journal  ->  MENDER  ->  another replica  ->  MENDER  ->  journal, written anew
+MEN1  No damaged record is handed out. A reader in order stops before the record until it is mended.
+MEN2  The mender asks one replica after the other until the record is here or no live message lies in it.
+MEN3  An answer is accepted only if it verifies and is the envelope that was written here, by its digest.
+MEN4  A node without other replicas stops, and names file and offset.
 
-What it promises
-    R1  Nothing that does not verify is handed out. What is damaged is waited for: whoever reads in order
-        stops before it, and goes on when it is there again.
-    R2  It is asked for, of one replica after the other, until it is here or nobody needs it any more.
-    R3  What comes is believed only if it verifies and is the envelope that was written here, by its digest.
-    R4  A node that is alone has nobody to ask: it stops, and names file and offset.
-
-What it leaves to others
-    Where the copy lies is the journal's; the index is changed when it is written (`relocated`). Until a
-    checkpoint was taken behind that, a crash brings the damaged place back, and all of this again.
-
-Replicas keep their records at places of their own. What names a stored batch on all of them is its
-destination and its first number, and the envelope it came in is the same to the byte. What is not
-committed yet is named likewise, with destination 0.
+Replicas keep their records at different places. A stored batch has the same name on all of them, its
+destination (0 if uncommitted) and first number, and came in the same envelope. A crash before the next
+checkpoint brings the damaged place back, and the record is mended again.
 """
 
 from __future__ import annotations
@@ -42,9 +33,8 @@ class Mender:
 
     def __init__(self, payloads: Payloads, peers: tuple[int, ...] = ()) -> None:
         self._payloads = payloads
-        # The other replicas, if any.
         self.peers = peers
-        # By place, with the node that gave what is being written there instead; 0 while nobody has.
+        # The damaged places, each with the node whose copy is being written; 0 while there is no copy.
         self._damaged: dict[Location, int] = {}
         self._asked: dict[tuple[int, int], Location] = {}
         self._turn = 0
@@ -53,7 +43,7 @@ class Mender:
         self._questions: list[tuple[int, BatchGet]] = []
 
     def note(self, place: Location, error: Damaged) -> None:
-        """This record cannot be read. Raises the error if there is nobody who could have it (R4)."""
+        """Note a record that cannot be read; raises the error if there are no other replicas (MEN4)."""
         if not self.peers:
             raise error
         if place not in self._damaged:
@@ -62,7 +52,7 @@ class Mender:
             self._said.append(Alarm(f"{error.text}; another replica is asked for it"))
 
     def mended(self, place: Location) -> bool:
-        """The record lies elsewhere now: was it a damaged one?"""
+        """Note that a record has a new place; whether its old place was damaged."""
         giver = self._damaged.pop(place, None)
         if giver is None:
             return False
@@ -71,27 +61,24 @@ class Mender:
         return True
 
     def forget(self) -> None:
-        """The state was replaced: its records are others."""
+        """Drop everything: the state was replaced."""
         self._damaged.clear()
         self._asked.clear()
 
     @property
     def is_busy(self) -> bool:
-        """Is there anything to ask or to say? As a rule not, and then nothing here is called."""
         return bool(self._damaged or self._said or self._questions)
 
     def next_deadline_ns(self, now_ns: int) -> int | None:
-        """When to flush, with or without news."""
         if self._said or self._questions:
             return now_ns
         return self._ask_at if self._damaged else None
 
     def is_due(self, now_ns: int) -> bool:
-        """Is it time to ask, once more or for the first time?"""
         return bool(self._damaged) and now_ns >= self._ask_at
 
     def flush(self, now_ns: int, state: ChannelState) -> list[Alarm | Mend | Send]:
-        """Once per wake-up: answers, what there is to tell, and when it is time, what is to be asked."""
+        """Once per wake-up: alarms, answers, and the questions that are due."""
         answers = [self._answer(state, sender, asked) for sender, asked in self._questions]
         self._questions.clear()
         asked = self._ask(now_ns, state) if self.is_due(now_ns) else []
@@ -101,7 +88,7 @@ class Mender:
     # -- asking ------------------------------------------------------------------
 
     def _ask(self, now_ns: int, state: ChannelState) -> list[Send]:
-        """Ask the next replica (R2). What no live message lies in any more is forgotten."""
+        """Ask the next replica (MEN2), and drop the records without a live message."""
         self._ask_at = now_ns + ASK_AGAIN_NS
         named = dict(self._named(state))
         self._damaged = {place: giver for place, giver in self._damaged.items() if place in named}
@@ -113,7 +100,7 @@ class Mender:
         return [Send(self.peers[self._turn % len(self.peers)], BatchGet(destinations, firsts))]
 
     def _named(self, state: ChannelState) -> Iterator[tuple[Location, tuple[tuple[int, int], Location]]]:
-        """The damaged records, each by one of the live batches in it."""
+        """The damaged records, each named by a live batch in it."""
         segments = sorted({place.segment for place in self._damaged})
         for store in state.stores:
             for segment in segments:
@@ -122,7 +109,7 @@ class Mender:
                         yield batch.location, ((store.id, batch.first), batch.location)
 
     def take(self, sender: int, reply: BatchReply) -> None:
-        """Another replica has some of it: have it written anew."""
+        """Have the records that another replica sent written anew."""
         for name, item in zip(zip(reply.destinations, reply.firsts, strict=False), reply.items, strict=False):
             place = self._asked.get(name)
             if place is not None and place in self._damaged and _is_what_it_was(place, item):
@@ -134,7 +121,6 @@ class Mender:
     # -- answering ---------------------------------------------------------------
 
     def ask(self, sender: int, asked: BatchGet) -> None:
-        """Another replica lacks something."""
         self._questions.append((sender, asked))
 
     def _answer(self, state: ChannelState, sender: int, asked: BatchGet) -> Send:
@@ -167,12 +153,12 @@ class Mender:
         try:
             return Data(*self._payloads.record(batch.location))
         except Damaged:
-            # A copy that is still to be written can be read, but not yet as a record.
+            # A copy that is not yet written can be read, but not as a record.
             return None
 
 
 def _is_what_it_was(place: Location, item: Data) -> bool:
-    """Is this envelope the one that lay there (R3)?"""
+    """Whether this envelope lay at this place (MEN3)."""
     if identity_of(item.digest) != place.identity or len(item.payload) != place.length:
         return False
     return digest_of(item.mid, item.ts, item.count, item.payload) == item.digest

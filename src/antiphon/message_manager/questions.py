@@ -1,18 +1,9 @@
-"""Questions: what a replica says of names, sessions and stored ranges when a client manager asks.
+"""Questions: the answers of a replica about names, sessions and stored ranges.
 
-Where it sits
-    client manager  ->  QUESTIONS  ->  the state of the channel  ->  client manager
-
-What it promises
-    L1  Every replica answers, and not before it has applied what the client manager has confirmed: who
-        asks finds what it made.
-    L2  Whoever asks again before the answer could be given is answered once.
-    L3  What waits is bounded: the oldest question is forgotten, and its asker says it again.
-    L4  A question that may wait is answered as soon as there is news, but no more often than the state can
-        be looked at without being in the way.
-
-What it leaves to others
-    Who is asked, and what to make of an answer that is not the newest, is the client manager's business.
+QST1  Every replica answers, but only after it has applied all that the client manager has confirmed.
+QST2  A question that is repeated before its answer is answered once.
+QST3  The number of waiting questions is bounded: the oldest is dropped, and its client manager repeats it.
+QST4  A question that may wait is answered when there is news, within a limit on looks at the state.
 """
 
 from __future__ import annotations
@@ -41,11 +32,10 @@ WAITING_MAX: Final = 4_096
 _NS_PER_MS: Final = 1_000_000
 _LOOK_NS: Final = 5 * _NS_PER_MS
 _LOOK_NS_EACH: Final = 10_000
-"""Between two looks at whether there is news, and for each destination that is looked at: there may be many
-who wait, for many of them, and many commands a second."""
+"""The time between two looks for news, and the addition for each destination of a waiting question."""
 
 TOO_EARLY_NS: Final = 1_000 * _NS_PER_MS
-"""After which what the primary has not applied does not exist."""
+"""A number that the primary has not applied after this time does not exist."""
 
 Key = tuple[int, int]  # a client manager and its request
 Teller = Callable[[dict[str, Any]], dict[str, Any] | None]
@@ -53,7 +43,7 @@ Teller = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 class _Waiting(NamedTuple):
     query: Query
-    # A question about ranges, taken apart; None of another one.
+    # None: the question is not about ranges.
     question: dict[str, Any] | None
     since_ns: int
 
@@ -63,7 +53,7 @@ class _Waiting(NamedTuple):
 
 
 class Questions:
-    """The questions of client managers that wait; `tellers` answers those about names, by their kind."""
+    """The waiting questions of client managers; `tellers` has the functions that answer those about names."""
 
     __slots__ = ("_looked_at", "_next_look_ns", "_refused", "_tellers", "_waiting")
 
@@ -71,7 +61,7 @@ class Questions:
         self._tellers = tellers
         self._waiting: dict[Key, _Waiting] = {}
         self._refused: list[Send] = []
-        # When to look again whether there is news for those who wait, and at which state we last did.
+        # The time of the next look for news, and the number that was applied at the last look.
         self._next_look_ns = 0
         self._looked_at = -1
 
@@ -80,7 +70,6 @@ class Questions:
         return bool(self._waiting or self._refused)
 
     def ask(self, now_ns: int, sender: int, query: Query) -> None:
-        """A client manager wants to know; what it says again waits once."""
         question = None
         if query.about is About.RANGES:
             try:
@@ -91,12 +80,11 @@ class Questions:
         self._waiting.setdefault((sender, query.request), _Waiting(query, question, now_ns))
         keep_newest(self._waiting)
         if question is not None:
-            # It may be known already.
+            # The answer may be known already.
             self._looked_at = -1
             self._next_look_ns = now_ns
 
     def next_deadline_ns(self, applied: int) -> int | None:
-        """When to flush even if nothing happens."""
         deadlines = [
             one.since_ns + TOO_EARLY_NS if one.query.floor > applied else one.until_ns
             for one in self._waiting.values()
@@ -106,7 +94,7 @@ class Questions:
         return min(deadlines, default=None)
 
     def flush(self, now_ns: int, state: ChannelState, *, is_primary: bool) -> list[Send]:
-        """The answers that can be given now; the other questions wait (L1)."""
+        """The answers that can be given now; the other questions wait (QST1)."""
         told, self._refused = self._refused, []
         may_look = self._looked_at != state.applied and now_ns >= self._next_look_ns
         for key, waiting in list(self._waiting.items()):
@@ -143,7 +131,7 @@ class Questions:
         return None
 
     def _find(self, question: str) -> str:
-        """An empty object if there is no such thing, or no such question."""
+        """The answer as JSON: an empty object if the thing, or the kind of question, does not exist."""
         try:
             asked = json.loads(question)
             tell = self._tellers[asked["question"]]
@@ -157,6 +145,6 @@ def _reply(query: Query, said: str, code: str = "", text: str = "") -> Reply:
 
 
 def keep_newest(waiting: dict[Key, Any]) -> None:
-    """What waits is bounded: the oldest goes, and its asker says it again."""
+    """Drop the oldest if too many wait (QST3)."""
     if len(waiting) > WAITING_MAX:
         del waiting[next(iter(waiting))]

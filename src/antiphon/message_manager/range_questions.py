@@ -1,7 +1,7 @@
-"""What a replica says about the ranges it keeps: heads, bounds, places in time, names.
+"""Answers about the stored ranges of a replica: heads, bounds, numbers at a time, names.
 
-A question is a JSON object; whoever asks something else, or of something else than it says, is answered by
-`ProtocolError`. All costs are by runs of numbers and by stored batches, and mostly at the speed of C.
+A question is a JSON object; a malformed question raises `ProtocolError`. Costs are by runs of numbers and by
+stored batches, never by messages.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.directory import Destination
 
 LISTING_LENGTH_MAX: Final = 1 << 19
-"""Characters of names in one page of a listing, unless a single one has more."""
+"""Characters of names in one page of a listing, unless a single name has more."""
 
 DESTINATIONS_MAX: Final = 65_536
-"""Destinations in one question."""
-
 EXACT_DESTINATIONS_MAX: Final = 64
-"""With more than these a bound may be a little lower than it could."""
+"""With more destinations a bound may be a little lower than it could be."""
 
 NEAR_LOOKS_MAX: Final = 8
 NEAR_ENOUGH: Final = 0.875
@@ -33,7 +31,7 @@ Question = dict[str, Any]
 
 
 class NoSuchDestination(Exception):
-    """A destination that was asked about does not exist (any more)."""
+    """A destination of the question does not exist (any more)."""
 
     def __init__(self, id: int) -> None:
         super().__init__(id)
@@ -41,7 +39,6 @@ class NoSuchDestination(Exception):
 
 
 def read_question(text: str) -> Question:
-    """The question, if there is one of this name."""
     try:
         asked = json.loads(text)
     except (ValueError, RecursionError):
@@ -56,12 +53,12 @@ def read_question(text: str) -> Question:
 
 
 def answer(state: ChannelState, asked: Question) -> str:
-    """What is to be said to it; raises ProtocolError or NoSuchDestination."""
+    """Raises ProtocolError or NoSuchDestination."""
     return json.dumps(_TELLERS[asked["question"]](state, asked), separators=(",", ":"))
 
 
 def has_news(state: ChannelState, asked: Question) -> bool:
-    """Is there more than whoever waits for it knew?"""
+    """Whether the state has more than the asker knew."""
     if asked["question"] != "heads":
         return True
     version, above = asked.get("version"), _number(asked, "above", 0)
@@ -74,7 +71,6 @@ def has_news(state: ChannelState, asked: Question) -> bool:
 
 
 def wanted(state: ChannelState, ids: Sequence[int]) -> list[Destination]:
-    """The destinations with these ids."""
     found = []
     for id in ids:
         destination = state.directory.get(id)
@@ -94,7 +90,6 @@ def _ids(asked: Question) -> list[int]:
 
 
 def weight_of(asked: Question) -> int:
-    """How many destinations have to be looked at for an answer, about."""
     ids = asked.get("destinations")
     return len(ids) if isinstance(ids, list) else 1
 
@@ -110,7 +105,7 @@ def _number(asked: Question, name: str, default: int | None = None) -> int:
 
 
 def _heads(state: ChannelState, asked: Question) -> dict[str, Any]:
-    """How far these destinations go, and what of them lies at or above a number."""
+    """The ends of these destinations, and the rows and bytes at or above a number."""
     destinations, above = wanted(state, _ids(asked)), _number(asked, "above", 0)
     next_number = max((one.last_stored + 1 for one in destinations), default=1)
     if asked.get("acks"):
@@ -121,7 +116,7 @@ def _heads(state: ChannelState, asked: Question) -> dict[str, Any]:
         stored = destination.stored
         lowest = stored.first if stored else destination.last_stored + 1
         lost_through = destination.lost_through
-        # How many were lost at all, and when the last of them had come.
+        # The number of lost messages, and the log time of the last of them.
         lost = (destination.trimmed, state.times.time_of(lost_through)) if lost_through else ()
         heads.append((destination.id, lowest, destination.last_stored + 1, lost_through, *lost))
         if not stored:
@@ -145,11 +140,11 @@ def _heads(state: ChannelState, asked: Question) -> dict[str, Any]:
 
 
 def _bound(state: ChannelState, asked: Question) -> dict[str, Any]:
-    """How far to go from `start` for so many rows and bytes, at least one batch, or row, of progress."""
+    """The end of a range from `start` on with so many rows and bytes, but at least one batch, or row."""
     start, stop = _number(asked, "start"), _number(asked, "stop")
     rows = None if asked.get("rows") is None else max(1, _number(asked, "rows"))
     size = None if asked.get("bytes") is None else max(1, _number(asked, "bytes"))
-    # As a rule most of many destinations have nothing there.
+    # Most of many destinations have nothing in the range.
     destinations = [one for one in wanted(state, _ids(asked)) if one.last_stored >= start]
 
     def count(end: int) -> int:
@@ -159,7 +154,6 @@ def _bound(state: ChannelState, asked: Question) -> dict[str, Any]:
         return sum([one.index.bytes_between(start, end) for one in destinations])
 
     def load(end: int) -> float:
-        """What share of the limits lies before this number."""
         return max(count(end) / rows if rows else 0, weigh(end) / size if size else 0)
 
     if len(destinations) <= EXACT_DESTINATIONS_MAX:
@@ -172,7 +166,7 @@ def _bound(state: ChannelState, asked: Question) -> dict[str, Any]:
 
 
 def _largest(start: int, stop: int, fits: Callable[[int], bool]) -> int:
-    """The largest end that fits; first in growing steps, so that the cost is that of what fits."""
+    """The largest end that fits; growing steps keep the cost proportional to the result."""
     low, step = start, _FIRST_STEP
     while low < stop and fits(high := min(stop, start + step)):
         low, step = high, step * 2
@@ -185,7 +179,7 @@ def _largest(start: int, stop: int, fits: Callable[[int], bool]) -> int:
 
 
 def _near(start: int, stop: int, load: Callable[[int], float]) -> int:
-    """An end that fits, and not much less than might: each look costs a look at very many destinations."""
+    """An end that fits and is near the largest; each look at `load` costs a pass over many destinations."""
     low, low_load = start, 0.0
     high, high_load = stop, load(stop)
     if high_load <= 1:
@@ -205,14 +199,14 @@ def _near(start: int, stop: int, load: Callable[[int], float]) -> int:
 def _first_step(
     destinations: list[Destination], start: int, stop: int, rows: int | None, *, is_whole: bool
 ) -> int:
-    """Behind the first row there is; or, if bytes are too few for a batch, behind the first batch."""
+    """The number behind the first row; or, if `bytes` are too few for a batch, behind the first batch."""
     firsts = [
         (first, at)
         for at, one in enumerate(destinations)
         if (first := one.stored.next_from(start)) is not None and first < stop
     ]
     if not firsts:
-        # What weighs too much is not kept any more.
+        # The rows that exceeded the limits are not kept any more.
         return stop
     first, at = min(firsts)
     end = destinations[at].index.find(first).stop if is_whole else first + 1
@@ -227,7 +221,7 @@ def _time(state: ChannelState, asked: Question) -> dict[str, Any]:
 
 
 def _list(state: ChannelState, asked: Question) -> dict[str, Any]:
-    """Names and ids of what exists, those with ids above `after`; and whether there are more."""
+    """A page of names and ids, of destinations with ids above `after`; and whether there are more."""
     after, length, more = _number(asked, "after", 0), 0, False
     rows: list[tuple[int, str]] = []
     for destination in state.directory:

@@ -1,25 +1,15 @@
-"""RangeReads: shows what is stored between two numbers, page by page, on any replica.
+"""RangeReads: pages of the messages stored between two numbers, on any replica.
 
-Browsing is a range read, too: open, so that the range ends with what the replica has applied, and live.
+RRD1  A page has all messages kept of the wanted destinations from its start through the number it names.
+      Numbers that were applied never gain messages: a second read has the same, less what has gone since.
+RRD2  A page lists the messages trimmed at or above the start. Unless losses are allowed it has no others.
+RRD3  A replica answers when it has applied the whole range and all that the client has heard of.
+RRD4  A batch that is wanted whole is passed on as its bytes: no message is decoded.
+RRD5  A page ends before a damaged record; a page that would begin with such a record waits for the mender.
+RRD6  The bytes read in one flush and the number of waiting pages are bounded.
+RRD7  A live read leaves out messages that are acknowledged and kept for a hold, and has redelivery counts.
 
-Where it sits
-    client manager  ->  RANGE READS  ->  index and journal  ->  client manager  ->  client
-
-What it promises
-    E1  A page has all that is kept of the wanted destinations from its start through the number it names.
-        Numbers that were applied never gain messages, so a range that was read is the same when read again,
-        unless messages of it were acknowledged or trimmed.
-    E2  What was trimmed at or above the start is told as lost, by destination. Unless losses are allowed,
-        nothing else is.
-    E3  A replica answers when it has applied the whole range, and what the client has heard of.
-    E4  A batch that is wanted whole is passed on as its bytes: no message is looked at.
-    E5  A page ends before a record that is damaged; one that would begin with it waits until it is mended.
-    E6  What one wake-up reads is bounded, and so is what waits.
-    E7  A live read leaves out what has been acknowledged and is kept for a hold, and tells how often each
-        message came back.
-
-What it leaves to others
-    Whether a client may read is the client manager's business. Which replica is asked, too.
+Browsing is an open live read: the range ends with the last number applied here.
 """
 
 from __future__ import annotations
@@ -41,15 +31,15 @@ from antiphon.ranges import Ranges
 from antiphon.wire.range_frames import ACK_BYTES, LOSS_BYTES, PIECE_BYTES, RangeAck, RangeLoss, page_buffers
 
 AT_ONCE_BYTES: Final = 4 << 20
-"""What one wake-up reads, about (E6)."""
+"""Bytes read in one flush, about (RRD6)."""
 
 AHEAD_MAX: Final = 64
 
 PAGE_ACKS_MAX: Final = 2_048
-"""Commands that acknowledge in one page; as a rule each takes less than a hundred bytes."""
+"""Acknowledging commands in one page; most take less than a hundred bytes each."""
 
 RANGE_BYTES: Final = 16
-"""What each range of numbers in an acknowledgement takes."""
+"""Bytes of each range of numbers in an acknowledgement."""
 
 
 class _Page(NamedTuple):
@@ -69,7 +59,7 @@ class RangeReads:
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
         self._pages: dict[Key, _Page] = {}
-        # Those whose page begins with a record that is being mended.
+        # Pages that begin with a damaged record.
         self._held_up: dict[Key, _Page] = {}
 
     @property
@@ -77,19 +67,17 @@ class RangeReads:
         return bool(self._pages)
 
     def ask(self, now_ns: int, sender: int, request: RangeRequest) -> None:
-        """A client manager wants a page; what it says again waits once."""
         key = sender, request.request
         if key not in self._held_up:
             self._pages.setdefault(key, _Page(request, now_ns))
             keep_newest(self._pages)
 
     def mended(self) -> None:
-        """A damaged record can be read again."""
+        """Retry the pages that waited for a damaged record."""
         self._pages.update(self._held_up)
         self._held_up.clear()
 
     def next_deadline_ns(self, now_ns: int, applied: int) -> int | None:
-        """When to flush even if nothing happens."""
         deadlines = [
             now_ns if page.floor <= applied else page.since_ns + TOO_EARLY_NS for page in self._pages.values()
         ]
@@ -109,7 +97,7 @@ class RangeReads:
                     continue
                 del self._pages[key]
                 if not is_primary:
-                    continue  # another one has been asked meanwhile
+                    continue  # another replica has been asked meanwhile
                 text = (
                     f"the range goes up to number {request.stop - 1}, and {state.applied} is the last so far"
                 )
@@ -136,7 +124,7 @@ class RangeReads:
         losses = _losses(destinations, request)
         if losses and not request.allow_lost:
             return RangeReply(request.request, page_buffers(request.start - 1, 0, (), losses, ()))
-        # As a rule most of many destinations have nothing there.
+        # Most of many destinations have nothing in the range.
         destinations = [one for one in destinations if one.last_stored >= request.start]
         try:
             acks, ack_stop = self._acknowledged(state, request) if request.acks else ([], request.stop)
@@ -156,7 +144,7 @@ class RangeReads:
         return RangeReply(request.request, page_buffers(through, rows, ends, losses, pieces, acks))
 
     def _acknowledged(self, state: ChannelState, request: RangeRequest) -> tuple[list[RangeAck], int]:
-        """The acknowledgements of a page, and where it has to stop because of them."""
+        """The acknowledgements of a page, and the number at which they make the page stop."""
         log, stop = state.holds.acknowledgements, request.stop
         some = log.stored.take_from(request.start, PAGE_ACKS_MAX)
         if some.count == PAGE_ACKS_MAX:
@@ -168,7 +156,7 @@ class RangeReads:
             if place is not None:
                 cut = self._reader.pass_on(log, number, number + 1)
                 if cut is None:
-                    return acks, number  # it is being mended
+                    return acks, number  # the record is being mended
                 told = read_acknowledged(cut[1][0])
             time_ms = state.times.time_of(number)
             own = [RangeAck(number, time_ms, *one) for one in told if one.destination in wanted_ids]
@@ -187,10 +175,10 @@ class RangeReads:
         room: int,
         acks: list[RangeAck],
     ) -> tuple[list[tuple[int, int, int, int, list[bytes | memoryview]]], int, bool]:
-        """The pieces, through which number they go, and whether damage ended them.
+        """The pieces, the number through which they go, and whether damage ended them.
 
-        The numbers of a batch follow each other, so the destination with the lowest number has the next
-        piece. A frame holds one batch of the largest size, and little else: then `acks` are on another page.
+        The destination with the lowest number has the next piece. A frame holds one batch of the largest size
+        and little else: then `acks` go to another page.
         """
         first_ack = acks[0].number if acks else stop
         pieces: list[tuple[int, int, int, int, list[bytes | memoryview]]] = []
@@ -233,12 +221,11 @@ def _ack_size(ack: RangeAck) -> int:
 
 
 def _shown(destination: Destination, request: RangeRequest) -> Ranges:
-    """Which of its numbers are shown; of a topic it is the same either way."""
     return destination.live if request.live else destination.stored
 
 
 def _losses(destinations: list[Destination], request: RangeRequest) -> list[RangeLoss]:
-    """What was trimmed of what is wanted; each destination counts from a number of its own on (E2)."""
+    """The trimmed part of the range; `since` has the number from which each destination counts (RRD2)."""
     losses = []
     for destination, since in zip(destinations, request.since, strict=True):
         first = max(request.start, since)
@@ -248,7 +235,7 @@ def _losses(destinations: list[Destination], request: RangeRequest) -> list[Rang
 
 
 def _ends(destinations: list[Destination], request: RangeRequest, through: int) -> list[int]:
-    """Where the pages that follow might end: by the sizes of batches alone, whatever of them is kept."""
+    """Where the next pages might end, by the stored sizes of batches, whether or not all rows are kept."""
     start, goal = request.ahead_from or through + 1, request.goal
     most = min(request.ahead, AHEAD_MAX)
     ends: list[int] = []

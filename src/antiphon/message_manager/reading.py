@@ -1,8 +1,7 @@
-"""BatchReader: from sequence numbers to pieces of stored batches.
+"""BatchReader: cuts pieces of stored batches, by numbers, without copying.
 
-The journal gives the bytes of an envelope without copying them, a batch decodes in place, and a slice
-shares the bytes of its batch. A few decoded batches are kept, because the rows of one are usually
-asked for one after the other, by one consumer or by several in turn.
+A few decoded batches are kept, because the rows of a batch are usually read one after the other, by one
+consumer or by several in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from antiphon.wire.primitives import Buffer
 
 
 def looks_like_batch(data: Buffer, count: int) -> bool:
-    """Is there the header of a batch of so many rows, and of just this length?"""
     if len(data) < HEADER.size:
         return False
     header = HEADER.unpack_from(data)
@@ -33,7 +31,7 @@ _NONE: Final = Ranges()
 
 
 class Cut(NamedTuple):
-    """A piece, the number behind its last row, and what it weighs against a consumer's credit."""
+    """A piece, the number behind its last row, and the bytes that count against a consumer's credit."""
 
     piece: Piece
     stop: int
@@ -47,7 +45,7 @@ def _refuse(place: Location, error: Damaged) -> None:
 class BatchReader:
     """Reads stored batches through the journal's port.
 
-    `note` is told what is damaged, and raises the error unless it can be mended.
+    `note` hears of damaged records, and raises the error unless they can be mended.
     """
 
     __slots__ = ("_batches", "_batches_max", "_last", "_note", "_payloads")
@@ -63,11 +61,11 @@ class BatchReader:
         self._note = note
         # In the order of their last use, the latest last.
         self._batches: dict[tuple[int, int, int, int], Batch] = {}
-        # The record that was applied or read last: as a rule the next batch lies in it, too.
+        # The record applied or read last: the next batch usually lies in the same record.
         self._last: tuple[Location, memoryview] | None = None
 
     def applied(self, location: Location, payload: memoryview) -> None:
-        """This record is here just now, and verified: what is delivered at once need not be read again."""
+        """Keep a record that was just verified: its messages are delivered without another read."""
         self._last = (location, payload)
 
     def cut(
@@ -79,11 +77,10 @@ class BatchReader:
         given_before: Ranges = _NONE,
         given_through: int = 0,
     ) -> Cut | None:
-        """The messages from `start` on: as many as one piece holds, before `stop`, of up to `bytes_max`.
+        """A piece of the messages from `start` on, before `stop`, of up to `bytes_max`; at least one message.
 
-        At least one, whatever it weighs. A piece has rows of one batch that were given back equally
-        often; those in `given_before`, and all through number `given_through`, may have been seen
-        without anybody having counted it. None: the batch is damaged, and will be there again.
+        All rows of a piece are of one batch and have the same redelivery count. Rows in `given_before`, and
+        all through `given_through`, count as redelivered at least once. None: damaged, and will be mended.
         """
         stored = store.index.find(start)
         stop = min(stop, stored.stop)
@@ -112,10 +109,9 @@ class BatchReader:
         return Cut(Piece(start, count, redelivery_count, buffers), start + count, body_bytes)
 
     def pass_on(self, store: Indexed, start: int, stop: int) -> tuple[int, list[bytes | memoryview]] | None:
-        """The messages from `start` on that one batch holds, before `stop`: where they end, and their bytes.
+        """The messages from `start` on of one batch, before `stop`: the number behind them, and their bytes.
 
-        All of them must be there. A whole batch is not even decoded. None: it is damaged, and will be
-        there again.
+        All of these numbers must be stored. A whole batch is not decoded. None: damaged, and will be mended.
         """
         stored = store.index.find(start)
         stop = min(stop, stored.stop)
@@ -136,7 +132,7 @@ class BatchReader:
             found = self._bytes(stored)
             if found is None:
                 return None
-            # Its texts were looked at when it came in.
+            # The client manager checked the texts when the batch came in.
             batch = Batch.decode(found, trusted=True)
             if len(self._batches) >= self._batches_max:
                 del self._batches[next(iter(self._batches))]
@@ -144,7 +140,7 @@ class BatchReader:
         return batch
 
     def _bytes(self, stored: StoredBatch) -> memoryview | None:
-        """A stored batch as it is; None if it is damaged, which is noted."""
+        """None: damaged, which is noted."""
         try:
             payload = self._payload(stored.location)
         except Damaged as error:
@@ -158,6 +154,5 @@ class BatchReader:
         return self._last[1]
 
     def let_go(self) -> None:
-        """Forget all decoded batches, and with them the views into the journal."""
         self._batches.clear()
         self._last = None

@@ -1,1 +1,1 @@
-"""What only the primary has, for one term: consumers, what they are given, and its clocks."""
+"""The state that a primary has for one term: consumers, deliveries and clocks."""

@@ -1,8 +1,7 @@
-"""Absences: consumers whose clients were lost, and what is kept for them until they come back.
+"""Absences: consumers whose clients were lost, and may come back.
 
-A client that loses its connection, or whose client manager or node is restarted, looks for another and
-goes on with what it holds. For a short while its messages are therefore given to nobody else: an
-application that works on them would otherwise not be the only one. Who stays away longer is taken for dead.
+A lost client connects elsewhere and goes on with the messages it holds. For a short while these are given to
+no other consumer, so that no two applications work on them. After that the client counts as dead.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from antiphon.message_manager.delivery.consumers import Consumer, ConsumerKey
 
 @dataclass(slots=True)
 class Absence:
-    """A consumer that is away; None for `seen_through` when nobody can tell what its client saw."""
+    """An absent consumer; `seen_through` is None if it is unknown how far its client saw deliveries."""
 
     consumer: Consumer
     seen_through: int | None
@@ -22,7 +21,7 @@ class Absence:
 
 
 class Absences:
-    """The consumers that are away, those that left first in front: all are waited for equally long."""
+    """The absent consumers, in the order in which they left, which is that of their deadlines."""
 
     __slots__ = ("_absent", "_wait_ns")
 
@@ -38,7 +37,7 @@ class Absences:
         self._absent.pop(consumer.key, None)
 
     def take_due(self, now_ns: int) -> list[Absence]:
-        """Those that were waited for long enough. Whoever left since the last look is waited for from now."""
+        """Remove the absences that are over. An absence begins at the first look after it was added."""
         due = []
         for absence in self._absent.values():
             if absence.until_ns is None:

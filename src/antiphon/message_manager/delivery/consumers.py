@@ -1,7 +1,7 @@
-"""Consumer: one attached consumer, what it may still be given and what it holds.
+"""Consumer: an attached consumer, its credit and the messages it holds.
 
-Credit is absolute: "up to delivery number x, up to y bytes in all". A repeated or a late word about it
-does no harm. Deliveries are numbered 1, 2, 3, … from the attachment on; bytes are those of bodies.
+Credit is absolute: "up to delivery number x, up to y bytes in all", so that a repeated or late `Credits` does
+no harm. Deliveries are numbered 1, 2, 3, … from the attachment on; bytes are those of bodies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RUNS_SPARE: Final = 16
 
 
 class ConsumerKey(NamedTuple):
-    """Consumers are named by their client manager, which sits on this node."""
+    """A consumer's name: its client manager's node, and the number which that gave it."""
 
     node: int
     consumer: int
@@ -36,7 +36,7 @@ _NO_RUN: Final = Run(0, 0, 0)
 
 
 class Consumer:
-    """Known only to the primary, and only as long as it is the primary."""
+    """A consumer at the primary, for one term."""
 
     __slots__ = (
         "_runs",
@@ -70,10 +70,10 @@ class Consumer:
         stream: Stream | None = None,
     ) -> None:
         self.key = key
-        # What its client calls it, and whether that client was lost and may come back.
+        # The client's number of this consumer, and whether the client was lost and may come back.
         self.number = number
         self.is_away = False
-        # What its client manager is sent; None if that knows no bounds.
+        # None: deliveries have no window.
         self.stream = stream
         self.session = session
         self.generation = generation
@@ -84,8 +84,8 @@ class Consumer:
         # The last delivery number, and the bytes of bodies up to it.
         self.delivered = 0
         self.delivered_bytes = 0
-        # Through which delivery number its credit is to be used up, by a state not before which number of
-        # the log, and through which it was.
+        # A drain: through which delivery number credit is to be used up, the number that must be applied
+        # before, and how far drains were answered.
         self.drain_through = 0
         self.drain_floor = 0
         self.drained_through = 0
@@ -94,7 +94,6 @@ class Consumer:
 
     @property
     def source(self) -> int:
-        """The id of what it takes its messages from."""
         return self.subscription or self.destination
 
     @property
@@ -106,12 +105,12 @@ class Consumer:
         )
 
     def grant(self, messages: int, bytes: int) -> None:
-        """Credit never shrinks: a smaller figure is an older one."""
+        """Raise the credit; a smaller figure is an older one."""
         self.credit_messages = max(self.credit_messages, messages)
         self.credit_bytes = max(self.credit_bytes, bytes)
 
     def drain(self, through: int, floor: int) -> bool:
-        """It wants what is there now, up to this delivery number. False when that was answered before."""
+        """False: a drain through this delivery number was answered before."""
         if through <= self.drained_through:
             return False
         self.drain_through = max(self.drain_through, through)
@@ -119,20 +118,19 @@ class Consumer:
         return True
 
     def use_up(self) -> int:
-        """Nothing comes under the delivery numbers that are left to it; the last of them.
+        """Pass over the delivery numbers that are left of a drain; returns the last of them.
 
-        They are passed over, and not taken back: credit that is said again or comes late stays used up.
+        The numbers are not taken back: credit that is repeated or late stays used up.
         """
         self.delivered = max(self.delivered, self.drain_through)
         self.drained_through = self.drain_through
         return self.drain_through
 
     def hold(self, numbers: Ranges) -> None:
-        """It has these from an earlier term; they come before delivery number 1."""
+        """Note messages held from an earlier term; they come before delivery number 1."""
         self.in_flight.add_all(numbers)
 
     def give(self, start: int, stop: int, bytes: int) -> None:
-        """The messages [start, stop) go to it now."""
         count = stop - start
         runs = self._runs
         last = runs[-1] if runs else _NO_RUN
@@ -147,10 +145,9 @@ class Consumer:
         self.delivered_bytes += bytes
 
     def give_fewer(self, first: int, count: int, rows: Iterable[tuple[int, int]]) -> int:
-        """Of the deliveries first … first+count-1 only these rows go out, each a sequence and a count.
+        """Renumber deliveries first … first+count-1, none of which arrived, of which only `rows` are left.
 
-        None of the deliveries has reached the consumer. The rows get the last of their numbers; the first of
-        those is returned.
+        Each row is a sequence and a count. The rows get the last numbers; returns the first of those.
         """
         rows, stop = list(rows), first + count
         number = begun = stop - sum([count for _, count in rows])
@@ -171,7 +168,7 @@ class Consumer:
         return bool(self.in_flight.clip(run.sequence, run.sequence + run.count))
 
     def forget(self, numbers: Ranges) -> int:
-        """These are acknowledged or given back; how many of them it held."""
+        """Drop messages that were acknowledged or returned; how many of them the consumer held."""
         in_flight = self.in_flight
         if len(numbers) == 1:
             held = in_flight.remove(numbers.first, numbers.last + 1)
@@ -182,7 +179,7 @@ class Consumer:
         return held
 
     def unseen(self, seen_through: int) -> Ranges:
-        """What it holds of deliveries above `seen_through`: the application has not seen these."""
+        """The messages held of deliveries above `seen_through`, which the application has not seen."""
         unseen = Ranges()
         for delivery, sequence, count in self._runs:
             skip = max(0, seen_through + 1 - delivery)

@@ -1,29 +1,24 @@
-"""Delivery: the primary's hand. Attached consumers, what they are given, and what comes back.
+"""Delivery: attaches consumers, gives them messages, and takes messages back.
 
 Where it sits
     queue, subscription  ->  dispatcher  ->  DELIVERY  ->  client managers
 
 What it promises
-    Y1  Exists only at the primary and only for one term; nothing in it is needed after the term.
-    Y2  After a claim it waits for the client managers to attach their consumers with what these hold,
-        or a short while from when they can know of it, before it gives out anything: a failover does
-        not hand out again what living consumers still hold.
-    Y3  What a consumer saw and did not acknowledge is given to nobody before its return is ordered.
-    Y4  A registration is answered, whatever is wrong with it.
-    Y5  Every subscription of a topic has a dispatcher of its own: what one subscriber does not take
-        holds up no other.
-    Y6  What a consumer holds whose client was lost is given to nobody else for a short while (absences),
-        and stays with it if it comes back by then.
-    Y7  Everything that is said to client managers may come twice, late, or not at all, and so may what they
-        say: asked again, the primary answers again; what it says in numbers it says until it is known to
-        have come (streams).
-    Y8  A consumer that drains is answered in the stream, behind all that it was given, once the primary
-        serves and has applied what was confirmed to its client manager; no credit is left then.
-    Y9  The same rows for several consumers leave once: to one client manager in one message, to several in
-        one message for all of them.
+    DLV1  Delivery exists at the primary, for one term, and nothing in it is needed after the term.
+    DLV2  A new primary gives out nothing before the client managers have attached their consumers with the
+          messages these hold, or a short while has passed: living consumers keep what they hold.
+    DLV3  A message that a consumer saw and did not acknowledge is not given out before its return is ordered.
+    DLV4  Every registration is answered.
+    DLV5  Every subscription of a topic has a dispatcher of its own: a slow subscriber holds up no other.
+    DLV6  A consumer whose client was lost keeps its messages for a short while (`absences`).
+    DLV7  Messages to and from client managers may be repeated, late or lost: answers are given again, and
+          numbered messages are repeated until they are acknowledged (`streams`).
+    DLV8  A drain is answered in the stream, behind all deliveries, once the primary serves and has applied
+          all that was confirmed to the client manager; no credit is left then.
+    DLV9  The same rows for several consumers leave in one message, for all client managers together.
 
 What it leaves to others
-    Who may consume is the client manager's business, in what order the fold's.
+    The client manager decides who may consume, the fold decides the order.
 """
 
 from __future__ import annotations
@@ -71,14 +66,14 @@ _NO_DISPATCHERS: Final[dict[int, Dispatcher]] = {}
 _NO_LOCKS: Final[dict[int, Ranges]] = {}
 
 _GONE_REMEMBERED: Final = 4_096
-"""Consumers that were detached and may not be attached again by a word that comes late."""
+"""Detached consumers that a late registration must not attach again."""
 
 Said = Send | Multicast | Alarm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenReturn:
-    """Messages that a departed consumer saw: to be given back, counted."""
+    """Messages that a departed consumer saw, for a counted return."""
 
     destination: int
     subscription: int
@@ -86,7 +81,7 @@ class SeenReturn:
 
 
 class Delivery:
-    """What the primary of a channel knows of the consumers in its term."""
+    """The consumers of a channel in one term of its primary."""
 
     __slots__ = (
         "_absences",
@@ -133,27 +128,26 @@ class Delivery:
         self._directory = directory
         self._locks = locks
         self._round = Round(term, settings.deliver_bytes_max)
-        # How long consumers of an earlier term are waited for (Y2), and until when: that is known once client
-        # managers can know of this term.
+        # How long consumers of an earlier term are waited for, and until when; the wait begins when client
+        # managers can know of this term (DLV2).
         self._registration_ns = registration_ns
         self.serves_at_ns: int | None = None
-        # Sessions whose client managers may hold messages of an earlier term, and where these are (Y2).
+        # Sessions that may hold messages of an earlier term, with the nodes of their client managers (DLV2).
         self.awaited = awaited
         self._consumers: dict[ConsumerKey, Consumer] = {}
         self._by_session: dict[int, dict[ConsumerKey, Consumer]] = {}
-        # By the session and what the client calls it there: the one that was attached last.
+        # By session and client's number: the consumer that was attached last.
         self._by_number: dict[tuple[int, int], Consumer] = {}
-        # What sessions have let go of before their consumers were attached here, by session and source.
+        # Messages that sessions let go of before their consumers were attached, by session and source.
         self._done_with: dict[int, dict[int, Ranges]] = {}
-        # By the id of the source; and those of one destination together.
+        # By source, and by destination and source.
         self._dispatchers: dict[int, Dispatcher] = {}
         self._by_destination: dict[int, dict[int, Dispatcher]] = {}
-        # Sources where something may be given now, in the order in which that became so.
+        # Sources that may have something to give, in the order in which that became so.
         self._stirred: dict[int, Dispatcher] = {}
-        # Consumers that wait to hear that there is nothing for them (Y8).
+        # Consumers whose drain is not answered (DLV8).
         self._draining: dict[ConsumerKey, Consumer] = {}
         self._streams = DeliveryStreams(term, settings)
-        # Those that were detached last; a dict for its order.
         self._gone: dict[ConsumerKey, None] = {}
         self._answers: list[Send] = []
         self._returns: list[SeenReturn] = []
@@ -184,7 +178,6 @@ class Delivery:
         return self._dispatchers.get(source)
 
     def sessions_at(self, source: int) -> list[int]:
-        """The sessions whose consumers are attached to a queue or a subscription."""
         dispatcher = self._dispatchers.get(source)
         consumers = dispatcher.consumers.values() if dispatcher else ()
         return [consumer.session for consumer in consumers if not consumer.is_away]
@@ -193,7 +186,6 @@ class Delivery:
         return self._by_destination.get(destination, _NO_DISPATCHERS).values()
 
     def next_deadline_ns(self, now_ns: int) -> int | None:
-        """When to flush without anything having happened: what one flush left over, or the wait is over."""
         if self._answers or self._returns:
             return now_ns
         stirred_ns = None
@@ -211,14 +203,14 @@ class Delivery:
         return earliest
 
     def announced(self, now_ns: int) -> None:
-        """Client managers can know of this term from now on: their consumers are waited for (Y2)."""
+        """Begin the wait of DLV2: client managers can know of this term from now on."""
         if self.serves_at_ns is None:
             self.serves_at_ns = now_ns + self._registration_ns
 
     # -- client managers say -----------------------------------------------------
 
     def register(self, sender: int, message: Register, sessions: Sessions) -> None:
-        """Attach a consumer, or say why not (Y4). What is meant for another term is nothing to us."""
+        """Attach a consumer, or refuse it with a reason (DLV4)."""
         if message.term != self._term:
             return
         key = ConsumerKey(sender, message.consumer)
@@ -247,7 +239,7 @@ class Delivery:
             self._attach(key, message, source, self._streams.begin(sender, session.owner.pe))
 
     def _has_other_consumer(self, source: int, key: ConsumerKey, message: Register) -> bool:
-        """Who is away keeps nobody out: its place is taken. Who resumes is no other."""
+        """An absent consumer keeps no stranger out; a consumer that resumes is no stranger."""
         dispatcher = self._dispatchers.get(source)
         others = [other for other in dispatcher.consumers.values() if other.key != key] if dispatcher else []
         strangers = [other for other in others if not _is_former(other, message)]
@@ -257,7 +249,6 @@ class Delivery:
         return not all(other.is_away for other in strangers)
 
     def _is_superseded(self, key: ConsumerKey, message: Register) -> bool:
-        """Has its client manager attached the same consumer again, under a key that it gave later?"""
         other = self._by_number.get((message.session, message.number))
         return (
             other is not None
@@ -266,7 +257,7 @@ class Delivery:
         )
 
     def _former(self, key: ConsumerKey, message: Register) -> Consumer | None:
-        """What is still known of a consumer that comes back: under its own key, or under another."""
+        """The earlier attachment of a consumer that comes back, under any key."""
         known = self._consumers.get(key)
         if known is not None:
             return known if known.is_away else None
@@ -310,7 +301,7 @@ class Delivery:
             answer = replace(answer, lost=self._lost(message, consumer))
             self._answers.append(self._streams.number(stream, answer))
         else:
-            # Said again because our answer was lost.
+            # Repeated, because the answer was lost.
             consumer.grant(message.credit_messages, message.credit_bytes)
             dispatcher.look_at_credit(consumer)
             answer = replace(answer, lost=self._lost(message, consumer))
@@ -318,7 +309,7 @@ class Delivery:
         self._stir(dispatcher)
 
     def _still_held(self, message: Register, source: Source) -> Ranges:
-        """What a consumer holds, less what its session has let go of meanwhile: that is said once."""
+        """The messages held, less those that the session has let go of meanwhile."""
         done_with = self._done_with.get(message.session, {}).get(source.id)
         if not done_with:
             return message.held
@@ -327,18 +318,16 @@ class Delivery:
         return message.held.difference(gone)
 
     def _lost(self, message: Register, consumer: Consumer) -> Ranges:
-        """What its client takes for its own, and is gone or another's."""
         return message.held.difference(consumer.in_flight)
 
     def _refuse(self, key: ConsumerKey, code: str, text: str) -> None:
         self.answer(key.node, Registered(consumer=key.consumer, term=self._term, code=code, text=text))
 
     def answer(self, node: int, message: Registered | Unregistered | SessionDetachedHeard) -> None:
-        """Beside the stream: whoever does not hear it asks again."""
+        """Answer beside the stream: a client manager that misses the answer asks again."""
         self._answers.append(Send(node, message))
 
     def credit(self, sender: int, message: Credits) -> None:
-        """Credit is absolute, so it does not matter in which order it comes."""
         if message.term != self._term:
             return
         if message.is_settled and self.awaited:
@@ -356,11 +345,10 @@ class Delivery:
                 self._stir(dispatcher)
 
     def beaten(self, beat: int, answered: int) -> bool:
-        """How far the heartbeats are, and a quorum's answers; is a client manager to be told?"""
         return self._streams.beaten(beat, answered)
 
     def acknowledge(self, sender: int, message: DeliverAck) -> None:
-        """A client manager has taken what it was sent; those of its consumers that waited go on."""
+        """Take a client manager's acknowledgement; its consumers that waited for room go on."""
         stream = self._streams.acknowledge(sender, message)
         if stream is None:
             return
@@ -371,7 +359,6 @@ class Delivery:
             self._stir(dispatcher)
 
     def unregister(self, sender: int, message: Unregister) -> None:
-        """Whoever is not attached any more, or never was, is detached."""
         if message.term != self._term:
             return
         key = ConsumerKey(sender, message.consumer)
@@ -381,8 +368,7 @@ class Delivery:
             del self._gone[next(iter(self._gone))]
         consumer = self._consumers.get(key)
         if consumer is None or consumer.is_away:
-            # Who is away is waited for. A client manager that speaks of it once more has forgotten it, and
-            # with it what its client saw: a delivery that was late made it say so.
+            # An absent consumer is waited for; its client manager forgot it, and asks after a late delivery.
             return
         if message.is_lost:
             self._suspend(consumer, message.seen_through)
@@ -390,7 +376,6 @@ class Delivery:
             self._drop(consumer, message.seen_through)
 
     def _suspend(self, consumer: Consumer, seen_through: int | None) -> None:
-        """Its client was lost, and may come back (Y6)."""
         if not consumer.is_away:
             dispatcher = self._dispatchers[consumer.source]
             self._absences.add(consumer, seen_through)
@@ -417,8 +402,9 @@ class Delivery:
             self._stir(dispatcher)
 
     def let_go(self, source: int, numbers: Ranges, session: int) -> None:
-        """A session has acknowledged what a transaction or a hold has locked, and so does not hold it any
-        more. Its client manager may say that it does when it attaches its consumers: it has not heard yet.
+        """Take messages from a session's consumers that it acknowledged, and that are locked.
+
+        The client manager may attach consumers with these messages afterwards: it has not heard yet.
         """
         dispatcher, holders = self._dispatchers.get(source), self._holders(source, session)
         if dispatcher is not None and holders:
@@ -427,13 +413,11 @@ class Delivery:
             self._done_with.setdefault(session, {}).setdefault(source, Ranges()).add_all(numbers)
 
     def locked(self, source: int, numbers: Ranges) -> None:
-        """A transaction is about to acknowledge these, and may still be rolled back."""
         dispatcher = self._dispatchers.get(source)
         if dispatcher is not None:
             dispatcher.locked(numbers)
 
     def unlocked(self, source: int, numbers: Ranges) -> None:
-        """It was rolled back."""
         dispatcher = self._dispatchers.get(source)
         if dispatcher is not None:
             dispatcher.unlocked(numbers)
@@ -446,18 +430,15 @@ class Delivery:
         return [consumer for consumer in consumers.values() if consumer.source == source]
 
     def client_manager_gone(self, node: int, before: int) -> None:
-        """Its runs that began before number `before` are over; its sessions are lost one by one."""
         self._streams.end(node, before)
 
     def session_lost(self, session: int) -> None:
-        """The session was resumed elsewhere, or its client manager is gone: its consumers may come back."""
         for consumer in list(self._by_session.get(session, {}).values()):
             if not consumer.is_away:
                 self._suspend(consumer, None)
                 self._tell_end(consumer, ConsumerClosed.code, "the session has left this client manager")
 
     def session_ended(self, session: int) -> None:
-        """The session was closed or has expired: its consumers are void."""
         self.awaited.pop(session, None)
         self._done_with.pop(session, None)
         for consumer in list(self._by_session.get(session, {}).values()):
@@ -470,13 +451,12 @@ class Delivery:
             self._close(dispatcher, DELETED, f"{name} was deleted")
 
     def subscription_ended(self, subscription: Subscription) -> None:
-        """It was ended, or its session was."""
         dispatcher = self._dispatchers.get(subscription.id)
         if dispatcher is not None:
             self._close(dispatcher, UNSUBSCRIBED, f"{subscription.name}, was ended")
 
     def _close(self, dispatcher: Dispatcher, code: str, text: str) -> None:
-        """What it gives out of is no more: its consumers are told, and nothing of theirs comes back."""
+        """Forget the consumers of a source that is gone, and tell them; none of their messages comes back."""
         self._let_go(dispatcher)
         for consumer in list(dispatcher.consumers.values()):
             self._forget(consumer)
@@ -493,7 +473,7 @@ class Delivery:
             del self._by_destination[source.destination]
 
     def _tell_end(self, consumer: Consumer, code: str, text: str) -> None:
-        """In the stream: whatever it is still to be given comes before. Who has no stream hears of that."""
+        """End a consumer in its stream, behind its deliveries; the end of a stream ends its consumers."""
         stream = consumer.stream
         if stream is not None and self._streams.is_current(stream):
             ended = ConsumerEnded(consumer=consumer.key.consumer, term=self._term, code=code, text=text)
@@ -531,7 +511,6 @@ class Delivery:
             self._stirred[dispatcher.source.id] = dispatcher
 
     def mended(self) -> None:
-        """A damaged record can be read again: whoever waited for it goes on."""
         for dispatcher in self._dispatchers.values():
             dispatcher.is_held_up = False
             self._stir(dispatcher)
@@ -539,7 +518,7 @@ class Delivery:
     # -- flushing ------------------------------------------------------------------
 
     def flush(self, now_ns: int, bytes_max: int, applied: int) -> tuple[list[Said], list[SeenReturn]]:
-        """Answers first, then deliveries of up to so many bytes; and what has to be given back.
+        """Answers, then deliveries of up to so many bytes; and the messages to return.
 
         Everything through number `applied` of the log is known here.
         """
@@ -561,7 +540,7 @@ class Delivery:
         return effects, returns
 
     def _give_out(self, effects: list[Said], bytes_max: int) -> None:
-        """In rounds: in each a source has its turn once, and what is the same for several is put together."""
+        """Give out in rounds: in each a source has one turn, and equal parcels are put together."""
         round_ = self._round
         while self._stirred and bytes_max > 0:
             dispatcher = self._stirred.pop(next(iter(self._stirred)))
@@ -571,13 +550,13 @@ class Delivery:
             parcels, spent, complaints = dispatcher.distribute(self._reader, bytes_max)
             bytes_max -= spent
             effects += map(Alarm, complaints)
-            # A queue is the only source of its messages; subscriptions of a topic have the same ones.
+            # A queue is the only source of its messages; subscriptions of a topic share theirs.
             round_.add(source.id, parcels, is_shared=len(self._by_destination[source.destination]) > 1)
             self._stir(dispatcher)
         effects += round_.end()
 
     def _drain(self, applied: int) -> list[Send]:
-        """Who has been given all that there was for it, and drains, is told so (Y8)."""
+        """Answer the drains of consumers for which nothing is left (DLV8)."""
         told = []
         for consumer in list(self._draining.values()):
             dispatcher, stream = self._dispatchers[consumer.source], consumer.stream
@@ -591,12 +570,11 @@ class Delivery:
 
 
 def _is_former(other: Consumer, message: Register) -> bool:
-    """Does its client know this consumer under the same number, and resumes it?"""
     return message.resumes and (other.session, other.number) == (message.session, message.number)
 
 
 def _may_attach(session: Session, subscription: Subscription) -> bool:
-    """A durable subscription is its client id's, any other its session's."""
+    """A durable subscription belongs to its client id, any other to its session."""
     if subscription.is_durable:
         return subscription.client_id == session.client_id
     return subscription.session == session.id

@@ -1,22 +1,14 @@
 """Dispatcher: which consumer of one queue or subscription gets which messages.
 
-Where it sits
-    queue, subscription  ->  DISPATCHER  ->  delivery  ->  client manager
+DSP1  pending = ready + in flight + returning + withheld + not looked at yet, without overlap. Returning: the
+      return is being ordered. Withheld: a transaction or a hold has locked the message.
+DSP2  Ready messages go out in the order of their numbers, also those that came back.
+DSP3  Consumers with credit take turns, and none takes more than an equal part of the ready messages.
+DSP4  Only a part of the backlog is looked at, and kept here, at a time.
+DSP5  A consumer whose client manager does not keep up is passed over, and the others go on.
+DSP6  A drain ends only when nothing could be given to the consumer now; then its credit is used up.
 
-What it promises
-    D1  What is pending = ready + in flight + returning + withheld + not looked at yet, without overlap: a
-        message is with one consumer, or with nobody because its return is being ordered, or because a
-        transaction that is about to acknowledge it is not finished yet, or it waits.
-    D2  What is ready goes out in the order of its numbers, also what came back.
-    D3  Consumers with credit take turns, and nobody takes more than an equal part of what is ready.
-    D4  Whatever the backlog, only a part of it is looked at, and kept here, at a time.
-    D5  A consumer whose client manager does not keep up is passed over, and the others go on.
-    D6  A consumer that drains hears that there is nothing for it only when there is nothing that could be
-        given to it now; then its credit is used up.
-
-What it leaves to others
-    All of this is forgotten when the primary changes: what must survive (acknowledgements and counted
-    returns) is ordered, and reaches us through the source.
+The primary's term ends all of this: acknowledgements and counted returns are ordered, the rest is forgotten.
 """
 
 from __future__ import annotations
@@ -33,31 +25,28 @@ from antiphon.message_manager.state.destinations.source import Source
 from antiphon.ranges import Ranges
 
 RANGES_READY: Final = 1_024
-"""Ranges of ready messages looked at ahead of their delivery (D4). A range is a batch or more."""
+"""Ranges of ready messages looked at ahead of their delivery (DSP4). A range is a batch or more."""
 
 _NO_LOCKS: Final[dict[int, Ranges]] = {}
 
 
 @dataclass(slots=True)
 class Parcel:
-    """What one consumer gets at once."""
+    """The messages given to one consumer at once."""
 
     consumer: Consumer
     first_delivery: int
-    # Of bodies that it had been given before.
     bytes_before: int
     pieces: list[Piece] = field(default_factory=list)
-    # Of the bodies of each piece.
     body_bytes: list[int] = field(default_factory=list)
 
     @property
     def rows(self) -> tuple[tuple[int, int, int], ...]:
-        """Which messages these are, and how often each was given back."""
         return tuple([piece[:3] for piece in self.pieces])
 
 
 class Dispatcher:
-    """The consumers of one source of messages and what is ready for them."""
+    """The consumers of one source, and the messages that are ready for them."""
 
     __slots__ = (
         "_able",
@@ -83,26 +72,24 @@ class Dispatcher:
     ) -> None:
         self.source = source
         self.ready = Ranges()
-        # What is locked, by the id of the source; and what of ours is, and is with nobody.
+        # The locked numbers of all sources; and those of this source that no consumer holds.
         self._locks = locks
         self.withheld = Ranges()
-        # What is pending through `_looked` has been ready; the source has messages through `_heard`.
+        # Pending messages through `_looked` have been ready; the source has messages through `_heard`.
         self._looked = 0
         self._heard = source.last
-        # In flight to nobody: seen by a consumer that is gone, to be ready once their return is ordered.
+        # Seen by a consumer that is gone; ready once the return is ordered.
         self.returning = Ranges()
-        # Given to a consumer that ended without telling what it saw. Told as redelivered, but not counted: a
-        # failover is nobody's fault.
+        # Given to a consumer that ended without telling which it saw: redelivered, but not counted.
         self.given_before = Ranges()
-        # The same holds for what was published before this term began, unless the source is younger: an
-        # earlier primary may have given it to anybody.
+        # The same for messages published before this term, which an earlier primary may have given out.
         self._given_through = claimed_after if source.id <= claimed_after else 0
-        # Batches that do not decode. They stay where they are, and hold up nobody.
+        # Batches that do not decode stay in the source, and hold up no consumer.
         self.unreadable = Ranges()
-        # The next message lies in a record that is being mended: nothing goes out before it.
+        # The next message lies in a record that is being mended.
         self.is_held_up = False
         self.consumers: dict[ConsumerKey, Consumer] = {}
-        # Those with credit, whose turn is next first.
+        # Consumers with credit, in the order of their turns.
         self._able: dict[ConsumerKey, Consumer] = {}
         self._look()
 
@@ -112,7 +99,7 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is known here that could not be found out again from the source."""
+        """Whether everything here could be found out again from the source."""
         return not (self.consumers or self.returning or self.given_before or self.unreadable)
 
     @property
@@ -120,7 +107,7 @@ class Dispatcher:
         return bool(self._able) and (bool(self.ready) or self._looked < self._heard) and not self.is_held_up
 
     def _look(self) -> bool:
-        """Make the next part of what is pending ready; False when there is no more."""
+        """Make the next part of the pending messages ready; False when there is no more."""
         while self._looked < self._heard:
             part, through = self.source.pending(self._looked, RANGES_READY)
             self._looked = self._heard if through is None else through
@@ -129,7 +116,7 @@ class Dispatcher:
         return False
 
     def _free(self, numbers: Ranges) -> bool:
-        """These are with nobody: they are ready, but for what is locked. False when all of it is."""
+        """Make these ready, but for the locked ones; False when all are locked."""
         locked = self._locks.get(self.source.id) if self._locks else None
         if locked is not None:
             withheld = numbers.intersection(locked)
@@ -141,7 +128,7 @@ class Dispatcher:
     # -- consumers come and go -------------------------------------------------
 
     def attach(self, consumer: Consumer, held: Ranges) -> None:
-        """Take in a consumer. What it holds from an earlier term stays with it if it is still to be had."""
+        """Take in a consumer, with those of the messages held from an earlier term that are still free."""
         self.consumers[consumer.key] = consumer
         if held:
             while self._looked < held.last and self._look():
@@ -157,19 +144,18 @@ class Dispatcher:
             self._able.setdefault(consumer.key, consumer)
 
     def has_more_for(self, consumer: Consumer) -> bool:
-        """Will it be given something, now or when its client manager has room (D6)?"""
+        """Whether the consumer will be given messages, now or when its client manager has room (DSP6)."""
         is_ready = bool(self.ready) or self._looked < self._heard
         return consumer.has_credit and is_ready and not self.is_held_up
 
     def use_up(self, consumer: Consumer) -> int:
-        """There is nothing for it: of what it drains, no delivery number is left (D6)."""
         through = consumer.use_up()
         if not consumer.has_credit:
             self._able.pop(consumer.key, None)
         return through
 
     def suspend(self, consumer: Consumer, seen_through: int | None) -> None:
-        """Its client was lost: it gets nothing more, and what reached it is kept for it."""
+        """Stop giving to a consumer whose client was lost, and free the messages which that has not seen."""
         self._able.pop(consumer.key, None)
         if seen_through is not None:
             unseen = consumer.unseen(seen_through)
@@ -177,16 +163,16 @@ class Dispatcher:
             self._free(unseen)
 
     def come_back(self, former: Consumer, consumer: Consumer, held: Ranges) -> None:
-        """Its client is here again: what it holds stays its own, the rest never reached it."""
+        """Replace a consumer whose client came back; messages that never reached the client are free."""
         del self.consumers[former.key]
         self._able.pop(former.key, None)
         self._free(former.in_flight)
         self.attach(consumer, held)
 
     def detach(self, consumer: Consumer, seen_through: int | None) -> Ranges:
-        """Let a consumer go; what it saw and did not acknowledge, for a counted return.
+        """Remove a consumer; returns the messages that it saw, for a counted return.
 
-        What it did not see is ready again at once. None for `seen_through`: nobody can tell.
+        The others are ready again at once. None for `seen_through`: unknown.
         """
         del self.consumers[consumer.key]
         self._able.pop(consumer.key, None)
@@ -210,18 +196,18 @@ class Dispatcher:
             start = max(start, self.source.floor + 1)
             locked = self._locks.get(self.source.id) if self._locks else None
             if locked and locked.last >= start:
-                # Somebody has the whole queue for himself, with all that is still to come.
+                # A hold locks the whole queue, with all that is still to come.
                 self._free(Ranges([(start, stop)]))
             else:
                 self.ready.add(start, stop)
 
     def acknowledged(self, numbers: Ranges, holders: list[Consumer]) -> None:
-        """These have left the source; `holders`, the consumers of the session that said so, come first."""
+        """Drop messages that left the source; `holders` are the consumers of the acknowledging session."""
         left = numbers.count
         for consumer in holders:
             left -= consumer.forget(numbers)
         if left:
-            # Somebody else's, or nobody's: it was given back meanwhile, or the primary changed.
+            # Returned meanwhile, or the primary changed.
             left -= self.ready.remove_all(numbers)
             left -= self.returning.remove_all(numbers)
             left -= self.withheld.remove_all(numbers)
@@ -236,7 +222,6 @@ class Dispatcher:
             self.given_before.remove_all(numbers)
 
     def returned(self, numbers: Ranges, holders: list[Consumer]) -> None:
-        """A return of these was ordered; it concerns what its sender holds, or what waited for it."""
         for consumer in holders:
             back = consumer.in_flight.intersection(numbers)
             consumer.forget(back)
@@ -246,12 +231,12 @@ class Dispatcher:
         self._free(back)
 
     def take_back(self, consumer: Consumer, numbers: Ranges) -> None:
-        """These did not reach the consumer, and will not: they are given out anew."""
+        """Free messages that did not reach the consumer, and will not."""
         consumer.forget(numbers)
         self._free(numbers)
 
     def let_go(self, numbers: Ranges, holders: list[Consumer]) -> None:
-        """Who holds these is done with them; they are locked, and wait to be acknowledged or unlocked."""
+        """Take locked messages from their holders; they wait to be acknowledged or unlocked."""
         for consumer in holders:
             back = consumer.in_flight.intersection(numbers)
             consumer.forget(back)
@@ -259,13 +244,11 @@ class Dispatcher:
             self._free(back)
 
     def locked(self, numbers: Ranges) -> None:
-        """Nobody gets these for now. Who holds some of them goes on holding them."""
         withheld = self.ready.intersection(numbers)
         self.ready.remove_all(withheld)
         self.withheld.add_all(withheld)
 
     def unlocked(self, numbers: Ranges) -> None:
-        """These can be given out again, if they are with nobody."""
         free = self.withheld.intersection(numbers)
         self.withheld.remove_all(free)
         self._free(free)
@@ -273,7 +256,7 @@ class Dispatcher:
     # -- giving ----------------------------------------------------------------
 
     def distribute(self, reader: BatchReader, bytes_max: int) -> tuple[list[Parcel], int, list[str]]:
-        """Hand out what is ready: parcels, the bytes of bodies in them, and complaints for an operator."""
+        """Give out ready messages: parcels, their bytes of bodies, and alarms for an operator."""
         parcels: dict[ConsumerKey, Parcel] = {}
         complaints: list[str] = []
         spent = 0
@@ -285,7 +268,7 @@ class Dispatcher:
                 consumer = able.pop(next(iter(able)))
                 stream = consumer.stream
                 if stream is not None and stream.room <= 0:
-                    # Its turn comes again when its client manager has room (D5).
+                    # The consumer's turn comes again when its client manager has room (DSP5).
                     stream.stopped[consumer.key] = consumer
                     continue
                 parcel = parcels.get(consumer.key)
@@ -324,7 +307,7 @@ class Dispatcher:
                 complaints.append(self._set_aside(start, error))
                 continue
             if cut is None:
-                # It is being mended. To pass over it would be to give out of order (D2).
+                # Messages behind the damaged record would be out of order (DSP2).
                 self.is_held_up = True
                 break
             ready.remove(start, cut.stop)
@@ -338,7 +321,7 @@ class Dispatcher:
         return spent
 
     def _set_aside(self, number: int, error: ProtocolError) -> str:
-        """The batch of this message does not decode, though it was looked at when it came in."""
+        """Set aside a batch that does not decode, although the client manager checked it."""
         stored = self.source.index.find(number)
         aside = self.ready.clip(stored.first, stored.stop)
         self.ready.remove_all(aside)

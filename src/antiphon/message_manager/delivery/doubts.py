@@ -1,15 +1,10 @@
-"""Doubts: the primary's clock for transactions that nobody seems to go on with.
+"""Doubts: the primary's clock for transactions that no coordinator seems to finish.
 
-Where it sits
-    transaction fold  ->  DOUBTS  ->  all client managers, any of which carries question and answer
+DBT1  A part that has been prepared for a while is asked about, again and again, until it is finished.
+DBT2  A commit that is not known to be complete after a while is announced, again and again, until it is.
+DBT3  A participant is never asked to decide: it cannot know, however long it waits.
 
-What it promises
-    H1  A part that has been prepared for a while is asked about, again and again, until it is finished.
-    H2  A commit that has not been heard to be carried out everywhere for a while is told, until it is.
-    H3  Nobody is asked to decide: a participant cannot know, however long it waits.
-
-What it leaves to others
-    The state. This is forgotten with the term, and the next one begins to wait anew.
+Any client manager may carry question and answer. The next term begins its waits anew.
 """
 
 from __future__ import annotations
@@ -28,16 +23,15 @@ _Key = tuple[bool, int, int]
 
 
 class Doubts:
-    """What is prepared, or decided and not complete, in one term, and when to speak of it."""
+    """The prepared parts and incomplete decisions of one term, and when to announce them."""
 
     __slots__ = ("_again_ns", "_fresh", "_next_ns", "_wait_ns", "_waiting")
 
     def __init__(self, transactions: Transactions, settings: MessageManagerSettings) -> None:
         self._wait_ns = settings.in_doubt_ms * _NS_PER_MS
         self._again_ns = settings.in_doubt_again_ms * _NS_PER_MS
-        # When to say what.
         self._waiting: dict[_Key, tuple[int, InDoubt | Unfinished]] = {}
-        # What has come since the last flush, which alone knows the time.
+        # Added since the last flush: only a flush knows the time.
         self._fresh: dict[_Key, InDoubt | Unfinished] = {}
         self._next_ns: int | None = None
         for (session, transaction), part in sorted(transactions.prepared.items()):
@@ -70,7 +64,6 @@ class Doubts:
         return now_ns if self._fresh else self._next_ns
 
     def flush(self, now_ns: int) -> list[Multicast]:
-        """Once per wake-up; as a rule there is nothing to do."""
         if self._fresh:
             for key, said in self._fresh.items():
                 self._waiting[key] = (now_ns + self._wait_ns, said)

@@ -1,4 +1,4 @@
-"""Primary: what a replica has for as long as it serves the channel, and only then."""
+"""Primary: the parts of a replica that exist only while it is the primary."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from antiphon.message_manager.delivery.proposals import Proposals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primary:
-    """The consumers and the clocks of one term."""
-
     term: int
     delivery: Delivery
     proposals: Proposals
     doubts: Doubts
     placed: list[tuple[str, str]] = field(default_factory=list)
-    """Destinations that were given a channel, name and channel, which nobody has been told of yet."""
+    """Names that were given a channel, with the channel, of which no client manager has been told yet."""

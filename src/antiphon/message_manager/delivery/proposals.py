@@ -1,7 +1,7 @@
-"""Proposals: what the primary wants ordered because time has passed or a consumer has gone.
+"""Proposals: commands that the primary proposes because time has passed or a consumer has gone.
 
-The fold has no clock. Sessions expire and the channel's time moves because the primary says so in an
-ordered command that names its term; in any other term the command is void.
+The fold has no clock. Sessions expire and log time moves by ordered commands that name the primary's term; in
+any other term the command is void.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _NS_PER_MS = 1_000_000
 
 
 def node_command(payload: Payload) -> Propose:
-    """A command of the node itself, ready to be ordered."""
     command = encode_command(kind_of(payload), NODE_SESSION, 0, 0, 0, payload.encode())
     return Propose(command=command, count=1)
 
@@ -38,8 +37,6 @@ def counted_return(seen: SeenReturn) -> Propose:
 
 
 class Proposals:
-    """The clocks of one primary in one term."""
-
     __slots__ = (
         "_clock",
         "_detached",
@@ -63,27 +60,25 @@ class Proposals:
         self._next_time_ns = now_ns
         # Session -> (row, its generation, when to propose its end), earliest first: all wait equally long.
         self._detached: dict[int, tuple[Session, int, int]] = {}
-        # Something other than time itself was ordered since time was last proposed.
+        # Whether a command other than LOG_TIME was applied since the last proposal of a time.
         self.has_traffic = False
-        # When a message becomes too old to be kept: then time must move, traffic or not.
+        # The log time at which a message becomes too old to be kept: then time must move, traffic or not.
         self.due_ms: int | None = None
         self._due_ns: int | None = None
 
     def detached(self, now_ns: int, session: Session) -> None:
-        """The session is without a client from now on. Said again, it does not begin anew."""
+        """A repetition does not begin the wait anew."""
         known = self._detached.get(session.id)
         if known is None or known[1] != session.generation:
             self._detached.pop(session.id, None)
             self._detached[session.id] = (session, session.generation, now_ns + self._expiry_ns)
 
     def attached(self, session: int) -> None:
-        """The session was resumed, or has ended."""
         self._detached.pop(session, None)
 
     def next_deadline_ns(self) -> int | None:
         earliest = self._next_time_ns if self.has_traffic else self._due_ns
         for _, _, deadline_ns in self._detached.values():
-            # The first of them left first.
             return deadline_ns if earliest is None else min(earliest, deadline_ns)
         return earliest
 
@@ -116,7 +111,7 @@ class Proposals:
 
     def _expire(self, now_ns: int, session: int) -> Propose:
         row, generation, _ = self._detached.pop(session)
-        # Should the proposal be lost, it is made again after the same while.
+        # A proposal that is lost is repeated after the same while.
         self._detached[session] = (row, generation, now_ns + self._expiry_ns)
         pid, pe = row.owner
         expire = ExpireSession(session=session, generation=generation, pid=pid, pe=pe, term=self._term)

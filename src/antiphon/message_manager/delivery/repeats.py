@@ -1,7 +1,7 @@
-"""Repeats: what client managers miss of their streams is read again, and sent under the same numbers.
+"""Repeats: sends the numbers of streams again that client managers miss.
 
-A number of a stream that was lost is known by its takers and its rows (`Sent`), not by its bytes. What all
-its takers still hold of the rows is read once more; what only some of them hold goes back to the source.
+A lost number is known by its takers and rows (`Sent`), not by its bytes. Rows that all takers still hold are
+read once more; rows that only some of them hold go back to the source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WHOLE: Final = 1 << 62
 
 
 class Repeats:
-    """Sends again, over the consumers and dispatchers of one term; `stir` is told who can go on."""
+    """Repeats the numbers of all streams of one term; `stir` is called for dispatchers that can go on."""
 
     __slots__ = ("_consumers", "_directory", "_dispatchers", "_reader", "_stir", "_streams", "_term")
 
@@ -47,7 +47,6 @@ class Repeats:
         self._stir = stir
 
     def flush(self, bytes_max: int) -> tuple[list[Send], int]:
-        """What client managers miss, within so many bytes; how many bytes of bodies that is."""
         sends: list[Send] = []
         spent = 0
         for stream in self._streams:
@@ -70,13 +69,13 @@ class Repeats:
         sent.takers = tuple([taker for taker, _ in here])
         read = self._read_again(sent, [consumer for _, consumer in here])
         if read is None:
-            # It is being mended; whoever misses it will say so again.
+            # The record is being mended; the client manager will ask again.
             return 0
         before, count = sum([rows.body_bytes for rows in sent.rows]), _count_of(sent.rows)
         pieces, sent.rows = read
         spent = sum([rows.body_bytes for rows in sent.rows])
         if _count_of(sent.rows) < count:
-            # They have the last of the numbers: what the client counts on from there is then what we count.
+            # The rows get the last of the numbers, so that client and primary count on alike from there.
             left = [(rows.first, rows.count) for rows in sent.rows]
             sent.takers = tuple(
                 [
@@ -93,10 +92,10 @@ class Repeats:
     def _read_again(
         self, sent: Sent, holders: list[Consumer]
     ) -> tuple[tuple[Piece, ...], tuple[Rows, ...]] | None:
-        """What all of these still hold of rows that were sent once; None if it cannot be read just now.
+        """The rows that all holders still hold; None if a record is damaged.
 
-        Nothing is left when nobody is. The number must come all the same. What only some of them hold,
-        because a late acknowledgement came for the others, these get anew.
+        With no rows left the number is sent all the same. Rows that a late acknowledgement took from one of
+        the holders are given out anew to the others.
         """
         destination = self._directory.get(sent.destination)
         pieces: list[Piece] = []
@@ -130,7 +129,7 @@ class Repeats:
         return common
 
     def _refund(self, node: int, takers: tuple[Taker, ...], size: int) -> None:
-        """These will never get so many bytes of what they were given: they are not to count."""
+        """Give back the credit for bytes that do not come."""
         for taker in takers:
             consumer = self._consumers[ConsumerKey(node, taker.consumer)]
             consumer.delivered_bytes -= size

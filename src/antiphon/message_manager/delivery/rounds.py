@@ -1,14 +1,9 @@
-"""Round: what is given out at once, put into messages. The same rows for several consumers leave once.
+"""Round: puts the parcels given out at once into messages. The same rows for several consumers leave once.
 
-Where it sits
-    dispatchers  ->  ROUND  ->  streams  ->  client managers
-
-What it promises
-    R1  In a round each consumer gets one parcel at most, so that its messages keep their order however
-        parcels are put together.
-    R2  Parcels with the same rows are one message: for one client manager, or for several at once.
-    R3  To put them together costs something for each piece of a batch, not for each message.
-    R4  No message is larger than a frame may be.
+RND1  In a round each consumer gets at most one parcel, so that grouping parcels keeps its order.
+RND2  Parcels with the same rows are one message, for one client manager or for several.
+RND3  The cost is for each piece of a batch, not for each message.
+RND4  No message is larger than a frame may be.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ from antiphon.message_manager.delivery.streams import Rows, Sent, Stream, weight
 
 
 class Round:
-    """Parcels of sources that had their turn, until all are sent."""
+    """The parcels of the sources that had their turn."""
 
     __slots__ = ("_deliver_bytes_max", "_groups", "_had_turn", "_term")
 
@@ -28,15 +23,14 @@ class Round:
         self._term = term
         self._deliver_bytes_max = deliver_bytes_max
         self._had_turn: set[int] = set()
-        # Parcels that are the same but for their consumers, in the order of the first of each kind.
+        # Parcels that are equal but for their consumers, in the order of the first of each kind.
         self._groups: dict[object, list[Parcel]] = {}
 
     def had_turn(self, source: int) -> bool:
-        """Was something of this source taken into the round?"""
         return source in self._had_turn
 
     def add(self, source: int, parcels: list[Parcel], *, is_shared: bool) -> None:
-        """What a source gives. Only one that `is_shared` can give what another one gives, too."""
+        """Add the parcels of a source. If the source `is_shared`, another source may give the same rows."""
         self._had_turn.add(source)
         for parcel in parcels:
             consumer = parcel.consumer
@@ -44,7 +38,6 @@ class Round:
             self._groups.setdefault(same, []).append(parcel)
 
     def end(self) -> list[Send | Multicast]:
-        """Everything is sent; another round may begin."""
         effects: list[Send | Multicast] = []
         for parcels in self._groups.values():
             self._wrap(parcels, effects)
@@ -66,7 +59,6 @@ class Round:
         effects.append(self._send(parcels, start, len(pieces), size))
 
     def _send(self, parcels: list[Parcel], start: int, stop: int, size: int) -> Send | Multicast:
-        """The pieces [start, stop) of these, which are `size` bytes."""
         first = parcels[0]
         destination, pieces = first.consumer.destination, tuple(first.pieces[start:stop])
         messages_before = sum([piece.count for piece in first.pieces[:start]])

@@ -1,22 +1,15 @@
-"""Streams: what the primary says to each client manager in numbers, until it is known to have come.
+"""Streams: numbered messages of the primary to each client manager, until they are acknowledged.
 
-Where it sits
-    delivery  ->  STREAMS  ->  client_manager/streams
+STR1  Each client manager has one stream in a term, numbered 1, 2, 3 … The stream is named after the run of
+      the client manager; another run has another stream, which begins with 1 again.
+STR2  The content of a number is kept until it is acknowledged; of deliveries only which rows they were.
+STR3  A client manager that acknowledges nothing gets no more than its window. Only its own consumers stop.
+STR4  A client manager that has not acknowledged the end of its stream is sent the head, ever more rarely.
+STR5  `Credits` are answered, at most once for each flush.
+STR6  A client manager learns which of its `Credits` came before a heartbeat that a quorum has answered: when
+      they came no other primary had been elected, and the stream was the primary's own.
 
-What it promises
-    S1  Each client manager has one stream in a term, numbered 1, 2, 3 … It is named after the run of the
-        client manager; another run has another stream, which begins with 1 again.
-    S2  Of a number that is not acknowledged it is known what it was, though not the rows themselves: these
-        can be read again.
-    S3  A client manager that acknowledges nothing gets no more than its window. That stops its own
-        consumers and nobody else's.
-    S4  Who has not acknowledged the end of its stream is told where it is, more and more rarely.
-    S5  `Credits` are answered, at most once for each flush.
-    S6  A client manager learns which of its words came before a heartbeat that a quorum has answered: when
-        that word came no other primary had been elected, and the stream was its own.
-
-What it leaves to others
-    What is in the stream, and reading it again, is delivery's. That a client manager is gone the log says.
+Delivery fills the streams and reads rows again; the log says that a client manager is gone.
 """
 
 from __future__ import annotations
@@ -42,11 +35,11 @@ from antiphon.message_manager.settings import MessageManagerSettings
 _NS_PER_MS: Final = 1_000_000
 
 _WEIGHT_MIN: Final = 1_280
-"""What a message weighs at least, as the transport counts."""
+"""The least weight of a message, as the transport counts."""
 
 
 class Rows(NamedTuple):
-    """Messages that were delivered: consecutive numbers, how often they were given back, bytes of bodies."""
+    """Delivered messages: consecutive numbers with the same redelivery count, and their bytes of bodies."""
 
     first: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -56,7 +49,7 @@ class Rows(NamedTuple):
 
 @dataclass(slots=True)
 class Sent:
-    """What one number of a stream was (S2): a message of few bytes, or rows of a destination for takers."""
+    """The content of a number (STR2): a message of few bytes, or rows of a destination for takers."""
 
     weight: int
     message: Registered | ConsumerEnded | Drained | None = None
@@ -92,22 +85,22 @@ class Stream:
     def __init__(self, node: int, run: int, window_bytes: int) -> None:
         self.node = node
         self.run = run
-        # The last number, and through which they are known to have come.
+        # The last number, and the last acknowledged one.
         self.number = 0
         self.acknowledged = 0
         self.credits_heard = 0
         self.owes_head = False
-        # The last word that is answered for (S6); the one that the heartbeat `_ticket` will answer for, and
-        # the last one that came when that heartbeat had been said.
+        # The last `Credits` that a quorum vouches for (STR6); those for which the answer to heartbeat
+        # `_ticket` will vouch; and the last that came after that heartbeat.
         self.sure = 0
         self._asked = 0
         self._ticket = 0
         self._asked_later = 0
-        # Numbers to be sent a second time; a dict for its order.
+        # Numbers to be sent again; a dict for its order.
         self.again: dict[int, None] = {}
         # Consumers with credit that wait for room.
         self.stopped: dict[ConsumerKey, Consumer] = {}
-        # Of the flush that is under way: bytes that are given and not in a message yet.
+        # Bytes given in this flush that are not in a message yet.
         self.given_bytes = 0
         self._window_bytes = window_bytes
         self._sent: deque[Sent] = deque()
@@ -117,28 +110,25 @@ class Stream:
 
     @property
     def room(self) -> int:
-        """How many bytes may be sent to it now (S3). What begins within it may end beyond."""
+        """The bytes that may be sent now (STR3). A message that begins within them may end beyond."""
         return self._window_bytes - self._sent_bytes - self.given_bytes
 
     @property
     def has_much_room(self) -> bool:
-        """Is it worth waking who was stopped?"""
         return 4 * self.room >= self._window_bytes
 
     def put(self, sent: Sent) -> int:
-        """The next message of the stream; its number."""
         self._sent.append(sent)
         self._sent_bytes += sent.weight
         self.number += 1
         return self.number
 
     def find(self, number: int) -> Sent | None:
-        """What is under this number, unless it is known to have come."""
         at = number - self.acknowledged - 1
         return self._sent[at] if 0 <= at < len(self._sent) else None
 
     def acknowledge(self, upto: int) -> None:
-        """Everything up to this number came. Less than before is an older word, more is nobody's."""
+        """Take an acknowledgement; a smaller number is older, and a larger one is invalid."""
         if not self.acknowledged < upto <= self.number:
             return
         for _ in range(upto - self.acknowledged):
@@ -150,7 +140,7 @@ class Stream:
             self.again = {number: None for number in self.again if number > upto}
 
     def hear(self, number: int, beat: int) -> None:
-        """A word came after heartbeat `beat`: only a later one can answer for it (S6)."""
+        """Note `Credits` that came after heartbeat `beat`: only a later one can vouch for them (STR6)."""
         self.credits_heard = max(self.credits_heard, number)
         self.owes_head = True
         if self._asked and self._ticket <= beat:
@@ -159,7 +149,6 @@ class Stream:
             self._asked, self._ticket = max(self._asked, number), beat + 1
 
     def beaten(self, beat: int, answered: int) -> bool:
-        """A quorum has answered a heartbeat; is that news for the client manager?"""
         if not self._asked or answered < self._ticket:
             return False
         self.sure, self.owes_head = max(self.sure, self._asked), True
@@ -171,7 +160,7 @@ class Stream:
         return DeliverHead(term, self.number, self.credits_heard, self.run, self.acknowledged, sure=self.sure)
 
     def is_due(self, now_ns: int, wait_min_ns: int, wait_max_ns: int) -> bool:
-        """Is its end unacknowledged for so long that it should be told where it is (S4)?"""
+        """Whether the head is to be sent (STR4)."""
         if not self._sent:
             return False
         if self._probe_at_ns is not None and self._probe_at_ns > now_ns:
@@ -200,16 +189,14 @@ class DeliveryStreams:
         self._probe_min_ns = settings.stream_probe_ms * _NS_PER_MS
         self._probe_max_ns = settings.stream_probe_ms_max * _NS_PER_MS
         self._by_node: dict[int, Stream] = {}
-        # The last heartbeat of this term.
         self._beat = 0
-        # Who has to be told that its stream is not known here.
+        # Heads for client managers whose stream is unknown here.
         self._unknown: dict[int, DeliverHead] = {}
 
     def __iter__(self) -> Iterator[Stream]:
         return iter(self._by_node.values())
 
     def begin(self, node: int, run: int) -> Stream:
-        """The stream of a client manager in this run, now or since long (S1)."""
         stream = self._by_node.get(node)
         if stream is None or stream.run < run:
             stream = self._by_node[node] = Stream(node, run, self._window_bytes)
@@ -219,7 +206,7 @@ class DeliveryStreams:
         return self._by_node.get(stream.node) is stream
 
     def end(self, node: int, before: int) -> None:
-        """The runs of this client manager that began before number `before` are over; it is told."""
+        """End the runs of a client manager that began before number `before`, and tell it."""
         stream = self._by_node.get(node)
         if stream is not None and stream.run < before:
             del self._by_node[node]
@@ -231,7 +218,7 @@ class DeliveryStreams:
     # -- client managers say -----------------------------------------------------
 
     def heard(self, sender: int, message: Credits) -> Stream | None:
-        """Note that credit came; the stream of who says so, if we know it (S5)."""
+        """Note `Credits`; the stream that they belong to, if it is known (STR5)."""
         stream = self._by_node.get(sender)
         if stream is None or stream.run != message.stream:
             self._tell_unknown(sender, message.stream, message.number)
@@ -240,7 +227,6 @@ class DeliveryStreams:
         return stream
 
     def beaten(self, beat: int, answered: int) -> bool:
-        """How far the heartbeats are, and the answers to them; is anybody to be told (S6)?"""
         self._beat = beat
         is_news = False
         for stream in self._by_node.values():
@@ -248,7 +234,7 @@ class DeliveryStreams:
         return is_news
 
     def acknowledge(self, sender: int, message: DeliverAck) -> Stream | None:
-        """Something came, something is missing; the stream, if it has room for who was stopped."""
+        """Take an acknowledgement; the stream, if it now has room for its stopped consumers."""
         if message.term != self._term:
             return None
         stream = self._by_node.get(sender)
@@ -257,7 +243,7 @@ class DeliveryStreams:
             return None
         stream.acknowledge(message.upto)
         for start, stop in message.missing:
-            # What is beyond the end is nobody's; without this a wrong word could be a long loop.
+            # Without the bounds a wrong message could cause a long loop.
             for number in range(max(start, stream.acknowledged + 1), min(stop, stream.number + 1)):
                 stream.again[number] = None
         return stream if stream.stopped and stream.has_much_room else None
@@ -265,14 +251,12 @@ class DeliveryStreams:
     # -- flushing ----------------------------------------------------------------
 
     def number(self, stream: Stream, message: Registered | ConsumerEnded | Drained) -> Send:
-        """A message of few bytes, with its place in the stream."""
         sent = Sent(_WEIGHT_MIN, message)
         number = stream.put(sent)
         sent.message = replace(message, stream=stream.run, number=number)
         return Send(stream.node, sent.message)
 
     def heads(self, now_ns: int) -> list[Send]:
-        """Who has to be told how its stream stands."""
         heads = [Send(node, head) for node, head in self._unknown.items()]
         self._unknown.clear()
         for stream in self._by_node.values():
@@ -293,5 +277,4 @@ class DeliveryStreams:
 
 
 def weight_of(size: int) -> int:
-    """What a message with so many bytes of rows counts against a window."""
     return max(size, _WEIGHT_MIN)

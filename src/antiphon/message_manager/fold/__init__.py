@@ -1,1 +1,1 @@
-"""What each command of the log does to the state of a channel: a module of handlers for each family."""
+"""The effect of each command on the state of a channel: a module of handlers for each family."""

@@ -1,4 +1,4 @@
-"""What the commands of destinations do: CREATE, DELETE and PLACE."""
+"""The commands of destinations: CREATE, DELETE and PLACE."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from antiphon.wire.commands import CommandKind, CreateDestination, DeleteDestina
 
 
 def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | None:
-    """An existing name is answered with its id, if it is set as this one wants it.
+    """An existing name with the wanted settings is answered with its id, as a duplicate.
 
-    It counts as a duplicate of the command that made it. In the system channel, a name whose place is
-    elsewhere is answered with that: whoever asks went by what was true before.
+    In the system channel, a name that lives elsewhere is answered with its channel.
     """
     directory = channel.state.directory
     try:
@@ -51,7 +50,7 @@ def create(channel: Channel, turn: Turn, wish: CreateDestination) -> Verdict | N
 
 
 def _other_setting(there: Destination, wish: CreateDestination) -> str | None:
-    """What of the settings that are asked for is another one at a destination that exists."""
+    """The first wanted setting that the destination has otherwise."""
     is_topic = wish.kind == KIND_TOPIC
     wanted = read_settings(wish.settings, is_topic=is_topic)
     return difference(wanted, complete(read_settings(there.settings, is_topic=is_topic), is_topic=is_topic))
@@ -71,7 +70,7 @@ def delete(channel: Channel, turn: Turn, wish: DeleteDestination) -> Verdict | N
 
 
 def place(channel: Channel, turn: Turn, wish: PlaceDestination) -> Verdict | None:
-    """A name keeps the place it has; and so does a destination that was made here without one."""
+    """A name that has a placement, or a destination in this channel, keeps it."""
     there = place_of(channel, wish.name)
     if there is not None:
         return Verdict(EXISTS, text=there)

@@ -1,17 +1,9 @@
 """Fold: applies the commands of the log to the state of a channel, by a table of handlers.
 
-Where it sits
-    bus  ->  manager  ->  FOLD  ->  handlers: messages, destinations, subscriptions, sessions, transactions,
-    holds  ->  the state; and the primary's parts hear of it
-
-What it promises
-    F1  Only what is in the log and in the state decides: every replica does the same, the primary too.
-    F2  A command is first held against its session (numbers, generation), and only then done.
-    F3  Whatever a client may have put into a command, applying it never fails. What cannot be done has
-        an outcome, and takes its numbers.
-
-What it leaves to others
-    Clocks and consumers: the primary's parts are told what happened, and decide nothing here.
+FLD1  Only the log and the state decide: every replica does the same, the primary too. The primary's parts
+      hear of every change, and decide nothing here.
+FLD2  A command is checked against its session (number, generation) before it is done.
+FLD3  Applying never fails. A command that cannot be done has an outcome, and takes its numbers.
 """
 
 from __future__ import annotations
@@ -50,14 +42,13 @@ RULES: Final[dict[int, CommandRule[Any]]] = {
 }
 
 LOST: Final = "the data servers lost it, and an operator gave it up"
-"""What is told of the numbers of an envelope that went on without its payload."""
+"""The outcome of an envelope that went on without its payload."""
 
 # A plain number: looking up a member of an enum costs as much as a step of the fold.
 _LOG_TIME: Final = int(CommandKind.LOG_TIME)
 
 
 def apply(channel: Channel, entry: Entry, payload: memoryview, location: Location) -> None:
-    """Apply the commands of one envelope, in their order."""
     sequence = entry.first
     end = sequence + entry.count
     envelope = Envelope(payload, Owner(entry.mid.pid, entry.mid.pe), entry.digest, location)
@@ -72,7 +63,7 @@ def apply(channel: Channel, entry: Entry, payload: memoryview, location: Locatio
             has_traffic = has_traffic or header.kind != _LOG_TIME
             sequence = upto
     except ProtocolError as error:
-        # Only a client manager that does not look lets this happen; replicas agree on it all the same (F3).
+        # Only a client manager that does not check lets this happen; replicas agree all the same (FLD3).
         if sequence < end:
             outcome = Outcome(sequence, end - sequence, REFUSED, 0, error.text[:TEXT_MAX])
             channel.state.outcomes.note(outcome)
@@ -81,7 +72,7 @@ def apply(channel: Channel, entry: Entry, payload: memoryview, location: Locatio
 
 
 def apply_command(channel: Channel, turn: Turn, body: memoryview) -> None:
-    """Apply one command: admit it (F2), decode it, do it, and note what became of it."""
+    """Admit a command (FLD2), decode it, apply it, and note the outcome."""
     _, admit, decode, handler, malformed = RULES[turn.header.kind]
     if not admit(channel, turn):
         return
@@ -97,5 +88,5 @@ def apply_command(channel: Channel, turn: Turn, body: memoryview) -> None:
 
 
 def apply_void(channel: Channel, entry: Entry) -> None:
-    """An envelope whose payload is lost for good: its numbers stay empty, and that is what is told."""
+    """Apply an envelope whose payload is lost for good: its numbers stay empty."""
     channel.state.outcomes.note(Outcome(entry.first, entry.count, REFUSED, 0, LOST))

@@ -1,4 +1,4 @@
-"""What the commands of holds do: HOLD and RELEASE, by the rules H1 to H5, whatever a client put into them."""
+"""The commands of holds: HOLD and RELEASE, by the rules HOL1 to HOL5."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antiphon.wire.transactions import Consumed
 
 
 def hold(channel: Channel, turn: Turn, wish: Hold) -> Verdict | None:
-    """A destination that is not here, or not any more, is passed over; unless there is no other."""
+    """A destination that does not exist is passed over, unless there is no other."""
     holds, directory = channel.state.holds, channel.state.directory
     floor = holds.heard_floor(wish.name)
     if wish.heard < floor:
@@ -41,7 +41,7 @@ def hold(channel: Channel, turn: Turn, wish: Hold) -> Verdict | None:
 
 
 def _consume(channel: Channel, turn: Turn, queue: int, numbers: Ranges, *, is_new: bool) -> None:
-    """The holder has this queue for himself, and has just done with these numbers of it."""
+    """Lock the queue of a new hold, and drop the messages that the holder has consumed."""
     holds, primary = channel.state.holds, channel.primary
     if numbers and holds.audits(queue):
         holds.acknowledgements.tell(turn.sequence, (Consumed(queue, 0, numbers),))
@@ -63,7 +63,7 @@ def release(channel: Channel, turn: Turn, wish: ReleaseHold) -> Verdict | None:
 
 
 def free_queue(channel: Channel, queue: int) -> None:
-    """Nobody has this queue for himself any more: its consumers get what is there."""
+    """Give the queue back to its consumers."""
     if channel.primary is not None:
         channel.primary.delivery.unlocked(queue, everything())
 

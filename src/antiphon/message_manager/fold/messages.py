@@ -1,4 +1,4 @@
-"""What the commands of messages do: PUBLISH, ACK and RETURN."""
+"""The commands of messages: PUBLISH, ACK and RETURN."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACKNOWLEDGE_HEAD = struct.Struct("<QQ")
 
 
 def read_acknowledge(body: memoryview) -> tuple[int, int, Ranges]:
-    """What `Acknowledge.decode` reads, in a third of the time: there is one for every few publishes."""
+    """`Acknowledge.decode` in a third of the time: there is an ACK for every few publishes."""
     if len(body) < _ACKNOWLEDGE_HEAD.size:
         raise ProtocolError(f"an acknowledgement of {len(body)} bytes")
     destination, subscription = _ACKNOWLEDGE_HEAD.unpack_from(body)
@@ -61,8 +61,7 @@ def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> 
     if source is None:
         return _why_missing(channel, destination, subscription)
     locked = state.locks.get(source.id) if state.locks else None
-    # What a prepared transaction is about to acknowledge is lost to everybody else; and so is all of a
-    # queue that somebody holds to consume it.
+    # Messages that a prepared transaction or a consuming hold has locked are lost to every other session.
     removed = source.acknowledge(numbers if locked is None else numbers.difference(locked))
     if removed and state.holds.is_audited and state.holds.audits(destination):
         _audit(
@@ -74,7 +73,7 @@ def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> 
     if removed and primary is not None:
         primary.delivery.acknowledged(source.id, removed, session)
     if locked is not None and primary is not None:
-        # Its consumer has done with it. If the transaction is rolled back, somebody else gets it.
+        # The consumer is done with the message; after a rollback another gets it.
         primary.delivery.let_go(source.id, numbers.intersection(locked), session)
     lost = numbers.count - removed.count
     if lost:
@@ -84,7 +83,6 @@ def acknowledge(channel: Channel, turn: Turn, wish: tuple[int, int, Ranges]) -> 
 
 
 def _audit(channel: Channel, turn: Turn, consumed: Consumed, *, is_whole: bool) -> None:
-    """An acknowledgement was carried out, in a destination where somebody asks for that."""
     acknowledgements = channel.state.holds.acknowledgements
     if is_whole:
         length = COMMAND_HEADER_SIZE + turn.header.length

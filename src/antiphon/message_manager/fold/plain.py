@@ -1,16 +1,8 @@
-"""Publishing: the plain publications that an envelope begins with, in one go.
+"""Publishing: the plain publishes that an envelope begins with, applied together.
 
-Where it sits
-    fold  ->  PUBLISHING  ->  sessions, queues
-
-What it promises
-    U1  What it takes it does as the fold would one by one: the same is stored, sessions remember the same,
-        and consumers get it. It begins where the envelope begins, and stops at the first command that is
-        not of the usual kind.
-    U2  Only what is in the log and in the state decides how far it goes: it is the same on every replica.
-
-What it leaves to others
-    Everything that could be wrong with a command: it is left to the fold, which knows the words for it.
+PLA1  Each publish has the effect that the fold would give it. The first command that is not a plain publish,
+      or could be wrong in any way, ends the run and is left to the fold.
+PLA2  Only the log and the state decide how far the run goes: as far on every replica.
 
 Where many clients send one message at a time, an envelope is a hundred small commands. For each of them the
 fold would take a dozen calls, on every replica.
@@ -36,7 +28,7 @@ _HEAD_BYTES: Final = PUBLISH_BATCH_OFFSET - COMMAND_HEADER_SIZE
 
 
 def take_plain(channel: Channel, envelope: Envelope, sequence: int, end: int) -> tuple[int, int]:
-    """Apply what an envelope begins with (U1). Its numbers are from `sequence` to before `end`.
+    """Apply the plain publishes of an envelope with the numbers from `sequence` to before `end` (PLA1).
 
     Returns the offset and the number of the first command that is left.
     """

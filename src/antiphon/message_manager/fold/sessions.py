@@ -1,4 +1,4 @@
-"""What the commands of sessions and of the log's time do, and what the log says of client managers."""
+"""The commands of sessions and of log time; and the end of client managers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_session(channel: Channel, turn: Turn, wish: OpenSession) -> Verdict | N
     header, sessions = turn.header, channel.state.sessions
     row = sessions.get(header.session)
     if row is not None:
-        # Said again; or a former client manager's word came first, and this is a resumption.
+        # Repeated; or the command of a former client manager came first, and this is a resumption.
         return _resume(channel, turn, row)
     sessions.add(
         Session(
@@ -50,8 +50,8 @@ def open_session(channel: Channel, turn: Turn, wish: OpenSession) -> Verdict | N
 def resume_session(channel: Channel, turn: Turn, wish: ResumeSession) -> Verdict | None:
     row = channel.state.sessions.get(turn.header.session)
     if row is None or row.generation < wish.known:
-        # The one that was known here has ended. An opening that came late may have made another, whose
-        # numbers begin anew: what the first has applied would be applied again.
+        # The session that the client manager knew has ended. A late SESSION_OPEN may have made another, whose
+        # numbers begin anew: commands would be applied twice.
         return Verdict(SESSION_UNKNOWN)
     return _resume(channel, turn, row)
 
@@ -64,7 +64,7 @@ def _resume(channel: Channel, turn: Turn, row: Session) -> Verdict | None:
         take_over(channel, row, generation, owner)
         return None
     if row.owner != owner:
-        # Its client manager was taken for dead, and says that it still has it.
+        # A client manager that was taken for dead still has the session.
         take_over(channel, row, generation, owner)
     return Verdict(DUPLICATE)
 
@@ -80,7 +80,7 @@ def close_session(channel: Channel, turn: Turn, wish: CloseSession) -> Verdict |
 
 
 def expire_session(channel: Channel, turn: Turn, wish: ExpireSession) -> Verdict | None:
-    """Void unless the proposer still is the primary and the session was not resumed since."""
+    """Void unless the proposer is the primary and the session was not resumed since."""
     row = channel.state.sessions.get(wish.session)
     is_current = wish.term == channel.state.term
     # A client manager that was fenced and is back has resumed the session in the same generation.
@@ -104,7 +104,6 @@ def _end_session(channel: Channel, row: Session) -> None:
 
 
 def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None:
-    """The channel's time never goes back, and only the primary moves it."""
     state = channel.state
     if wish.term != state.term:
         return Verdict(STALE)
@@ -121,9 +120,9 @@ def move_log_time(channel: Channel, turn: Turn, wish: LogTime) -> Verdict | None
 
 
 def producer_gone(channel: Channel, now_ns: int, pid: int, before: int, *, is_fenced: bool = False) -> None:
-    """Lives of this client manager that began before number `before` are over: so are its attachments.
+    """End the attachments of runs of a client manager that began before number `before`.
 
-    If it was fenced, so is what its sessions had open: nobody can say that it is still being worked on.
+    If the client manager was fenced, the open parts of its sessions end, too: no client can go on with them.
     """
     state, primary = channel.state, channel.primary
     if primary is not None:

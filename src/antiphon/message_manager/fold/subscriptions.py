@@ -1,4 +1,4 @@
-"""What the commands of subscriptions do: SUBSCRIBE and UNSUBSCRIBE."""
+"""The commands of subscriptions: SUBSCRIBE and UNSUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from antiphon.names import check_subscription_name
 from antiphon.wire.commands import CommandKind, StartKind, Subscribe, Unsubscribe
 
 SUBSCRIPTIONS_MAX: Final = 10_000
-"""Subscriptions of one topic: every one of them is asked before a message goes."""
+"""Subscriptions of one topic: each of them is asked before a message is trimmed."""
 
 
 def subscribe(channel: Channel, turn: Turn, wish: Subscribe) -> Verdict | None:
-    """A durable one of that name is answered with its id, wherever it stands by now."""
+    """A durable subscription that exists is answered with its id."""
     directory = channel.state.directory
     try:
         if wish.durable:
@@ -78,7 +78,6 @@ def _why_not_subscribe(
 
 
 def _start_floor(wish: Subscribe, sequence: int) -> int:
-    """Messages up to here are not for a subscription that begins at `sequence`."""
     match wish.start:
         case StartKind.EARLIEST:
             return 0
@@ -96,7 +95,7 @@ def unsubscribe(channel: Channel, turn: Turn, wish: Unsubscribe) -> Verdict | No
 
 
 def _may_unsubscribe(row: Session | None, subscription: Subscription) -> bool:
-    """A durable subscription is its client id's, any other its session's; the node may end all."""
+    """A session may end its own subscriptions and the durable ones of its client id; the node may end all."""
     if row is None:
         return True
     if subscription.is_durable:

@@ -1,12 +1,9 @@
-"""What the commands of transactions do, and those of what is staged for one.
+"""The commands of transactions, and of staged parts.
 
-The rules are numbered in docs/design/transactions.md. Above all:
-    K1  All of a part becomes visible and counts as acknowledged by one command, or nothing of it does.
-    K2  A part that is prepared can be committed, whatever else is in the log, and is left by TX_FINISH only.
-    K3  The home decides once.
-
-The client manager drives a transaction through several channels; the primary asks after one that seems
-forgotten (doubts).
+The rules are in docs/design/transactions.md. Above all:
+TRX1  All of a part becomes visible and counts as acknowledged by one command, or nothing of it does.
+TRX2  A prepared part can be committed, whatever else is in the log, and is ended by TX_FINISH only.
+TRX3  The home decides once.
 """
 
 from __future__ import annotations
@@ -64,12 +61,12 @@ CommitWish = CommitTransaction | PrepareTransaction | DecideTransaction
 
 
 def end_open_part(channel: Channel, turn: Turn) -> None:
-    """A transaction that lacks something can never commit: its part here is dropped."""
+    """Drop an incomplete part: its transaction can never commit."""
     channel.state.transactions.end_open(turn.header.session)
 
 
 def publish_transacted(channel: Channel, turn: Turn, wish: TransactedPublish) -> Verdict | None:
-    """Whatever is wrong with it drops the part."""
+    """A refused publish drops the part."""
     transactions, session = channel.state.transactions, turn.header.session
     part = transactions.open.get(session)
     if part is not None and part.transaction > wish.transaction:
@@ -126,7 +123,7 @@ def stage(channel: Channel, turn: Turn, wish: StagedPublish) -> Verdict | None:
     transactions = channel.state.transactions
     part = transactions.staged.get(wish.part)
     if part is not None and (part.is_promised or part.application != wish.application):
-        # It is not the writer's to spoil.
+        # A writer must not spoil another's part.
         return Verdict(REFUSED, text="the part is being committed, or another application's")
     verdict = _why_not_stage(channel, wish, part)
     if verdict is None:
@@ -208,7 +205,7 @@ def prepare(channel: Channel, turn: Turn, wish: PrepareTransaction) -> Verdict |
 
 
 def decide(channel: Channel, turn: Turn, wish: DecideTransaction) -> Verdict | None:
-    """The first decision holds, whoever asks for another one later, and for whatever generation."""
+    """The first decision holds, against any later one and for any generation."""
     transactions, session = channel.state.transactions, turn.header.session
     known = transactions.decision(session, wish.transaction)
     if known is not None:
@@ -246,7 +243,7 @@ def _decide_to_commit(channel: Channel, turn: Turn, wish: DecideTransaction) -> 
 
 
 def _decide_to_roll_back(channel: Channel, session: int, transaction: int, why: str) -> Verdict:
-    """Also for a session that is not known: SESSION_OPEN and DECIDE may still be on their way.
+    """Roll back, also for an unknown session: SESSION_OPEN and DECIDE may still be on their way.
 
     Below a later decision no mark is needed: DECIDE sees that.
     """
@@ -273,7 +270,7 @@ def finish(channel: Channel, turn: Turn, wish: FinishTransaction) -> Verdict | N
     transactions = channel.state.transactions
     part = transactions.prepared.get((wish.session, wish.transaction))
     if part is None:
-        # It was finished before; or the home, whose part is not prepared, hears that it came to nothing.
+        # Finished before; or a rollback at the home, whose part is never prepared.
         if not wish.commits and transactions.open_of(wish.session, wish.transaction) is not None:
             transactions.end_open(wish.session)
         return None
@@ -293,7 +290,7 @@ def finish(channel: Channel, turn: Turn, wish: FinishTransaction) -> Verdict | N
 
 
 def _undo(channel: Channel, part: PreparedPart) -> None:
-    """What is staged can be committed another time; what is locked may be given out again."""
+    """Free the staged parts for another commit, and the locked messages for consumers."""
     transactions = channel.state.transactions
     transactions.uncommitted.drop(part.batches)
     transactions.give_back_staged(part.staged)
@@ -317,7 +314,7 @@ def forget(channel: Channel, turn: Turn, wish: ForgetTransaction) -> None:
 
 
 def _why_not(channel: Channel, turn: Turn, wish: CommitWish, staged: tuple[int, ...]) -> str | None:
-    """Why this channel cannot commit its part now, if it cannot."""
+    """The reason why this channel cannot commit its part now."""
     transactions, session = channel.state.transactions, turn.header.session
     if session == NODE_SESSION:
         return "only a session has transactions"
@@ -364,9 +361,9 @@ def _why_not_consume(channel: Channel, consumed: Iterable[Consumed]) -> str | No
 def _carry_out(
     channel: Channel, turn: Turn, session: int, batches: list[int], consumed: Iterable[Consumed]
 ) -> None:
-    """Make the batches visible under the numbers of this command, and acknowledge what was consumed (K1).
+    """Publish the batches under the numbers of this command, and acknowledge the consumed messages (TRX1).
 
-    Rows of a destination that was deleted meanwhile take their numbers, and are gone like all of it.
+    Rows of a destination that was deleted meanwhile take their numbers.
     """
     directory, uncommitted = channel.state.directory, channel.state.transactions.uncommitted
     primary, holds = channel.primary, channel.state.holds
@@ -397,7 +394,7 @@ RULES: Final = (
     CommandRule(CommandKind.TX_COMMIT, admit_numbered, CommitTransaction.decode, commit, end_open_part),
     CommandRule(CommandKind.TX_ROLLBACK, admit_numbered, RollBackTransaction.decode, roll_back),
     CommandRule(CommandKind.TX_PREPARE, admit_unnumbered, PrepareTransaction.decode, prepare),
-    # The decision that was made holds for any generation: the handler looks at the session itself.
+    # The decision holds for any generation: the handler looks at the session itself.
     CommandRule(CommandKind.TX_DECIDE, admit_any, DecideTransaction.decode, decide),
     CommandRule(CommandKind.TX_FINISH, admit_any, FinishTransaction.decode, finish),
     CommandRule(CommandKind.TX_RESOLVE, admit_any, ResolveTransaction.decode, resolve),

@@ -1,15 +1,7 @@
-"""Turns: what applying a command has in common, whatever the command does.
+"""Turns: the steps that applying any command has in common.
 
-Where it sits
-    FOLD = turns, and a module of handlers for each family of commands
-
-What it promises
-    E1  A command of a session is held against the session's row: its generation, and the number it has.
-    E2  What became of a command is noted once: in the session's row, and in the outcomes if the command did
-        not do what it asked.
-
-What it leaves to others
-    What the command does: the handlers of its family.
+TRN1  A command of a session is checked against the session's row: its generation and its number.
+TRN2  The outcome of a command is noted once: in the session's row, and in the outcomes if not "done".
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ OUTDATED: Final = int(OutcomeCode.OUTDATED)
 
 
 class Channel:
-    """One replica of a channel: its name, its state, and the primary's part if this replica serves it."""
+    """A replica of a channel, with the primary's part while this replica is the primary."""
 
     __slots__ = ("name", "primary", "state")
 
@@ -51,7 +43,7 @@ class Channel:
 
 
 class Envelope(NamedTuple):
-    """What is the same for all commands of an envelope."""
+    """The fields that all commands of an envelope share."""
 
     payload: memoryview
     owner: Owner
@@ -60,7 +52,7 @@ class Envelope(NamedTuple):
 
 
 class Turn:
-    """One command while it is being applied: its numbers in the log, and which part of it is new."""
+    """A command while it is being applied: its numbers, and the part of it that is new."""
 
     __slots__ = ("envelope", "header", "offset", "row", "sequence", "skip")
 
@@ -70,14 +62,14 @@ class Turn:
         # Where in the envelope the command begins.
         self.offset = offset
         self.envelope = envelope
-        # The row of the session, of a command that has numbers in it.
+        # None: the command has no numbers of a session.
         self.row: Session | None = None
-        # So many of the rows of a publish were applied before, under other numbers.
+        # Rows of a publish that were applied before, under other numbers.
         self.skip = 0
 
 
 class Verdict(NamedTuple):
-    """What became of a command that did not do what it asked, as `Outcome` tells it."""
+    """The outcome of a command that did not do what it asked, as in `Outcome`."""
 
     code: int
     original: int = 0
@@ -90,8 +82,7 @@ Wish = TypeVar("Wish")
 class CommandRule(NamedTuple, Generic[Wish]):
     """How commands of one kind are applied.
 
-    The handler gets the decoded payload, and returns None if the command did what it asked. If the payload
-    does not decode, the command is refused, after `malformed` was called.
+    The handler returns None for "done". A payload that does not decode is refused, after `malformed`.
     """
 
     kind: CommandKind
@@ -105,7 +96,7 @@ class CommandRule(NamedTuple, Generic[Wish]):
 
 
 def admit_numbered(channel: Channel, turn: Turn) -> bool:
-    """May this command be applied, and which part of it (E1)? If not, its outcome is noted."""
+    """Check generation and number, and find the new part of the command (TRN1); else note the outcome."""
     header = turn.header
     if header.session == NODE_SESSION:
         return True
@@ -128,17 +119,16 @@ def admit_numbered(channel: Channel, turn: Turn) -> bool:
 
 
 def admit_unnumbered(channel: Channel, turn: Turn) -> bool:
-    """Does the sender have the session? The command leaves no trace in the session's row."""
+    """Check the generation only: the command leaves no trace in the session's row."""
     return _row_for(channel, turn) is not None
 
 
 def admit_any(channel: Channel, turn: Turn) -> bool:
-    """The handler decides, not the row of a session."""
     return True
 
 
 def _row_for(channel: Channel, turn: Turn) -> Session | None:
-    """The row of the command's session, if the command is of its generation; else the outcome is noted."""
+    """The row of the command's session, if the generation is right; else the outcome is noted."""
     header, owner = turn.header, turn.envelope.owner
     row = channel.state.sessions.get(header.session)
     if row is None:
@@ -148,13 +138,13 @@ def _row_for(channel: Channel, turn: Turn) -> Session | None:
         settle(channel, turn, Verdict(STALE))
         return None
     if row.owner != owner:
-        # The client manager had to open itself to the bus anew, but the session never left it.
+        # The client manager opened itself to the bus anew, but still has the session.
         take_over(channel, row, row.generation, owner)
     return row
 
 
 def take_over(channel: Channel, row: Session, generation: int, owner: Owner) -> None:
-    """The session goes on under this owner; consumers of the former one are void."""
+    """Give the session to this owner; the consumers of a former generation are void."""
     primary = channel.primary
     if primary is not None:
         if generation != row.generation:
@@ -168,7 +158,7 @@ def take_over(channel: Channel, row: Session, generation: int, owner: Owner) -> 
 
 
 def settle(channel: Channel, turn: Turn, verdict: Verdict | None) -> None:
-    """The command is done (E2): the outcomes tell a verdict, and the session's row remembers it."""
+    """Note the outcome of a command (TRN2)."""
     row, skip = turn.row, turn.skip
     count = turn.header.count - skip
     if verdict is None:

@@ -1,1 +1,1 @@
-"""What the log has made of a channel: captured in checkpoints, restored from them, equal on all replicas."""
+"""The state of a channel: captured in checkpoints, restored from them, equal on all replicas."""

@@ -1,18 +1,10 @@
-"""AcknowledgementLog: acknowledgements that somebody wants to read as he reads messages, for an audit.
+"""AcknowledgementLog: acknowledgements that holds keep, to be read by ranges, for an audit.
 
-Where it sits
-    fold  ->  ACKNOWLEDGEMENT LOG  ->  range reads
-
-What it promises
-    L1  While a hold asks for them, everything that was acknowledged in its destinations is here under the
-        number of the command that did it, until the hold has passed that number. Below the lowest position
-        of such holds (`wanted_from`) nothing is taken in.
-    L2  As a rule it is a row that says where an ACK lies in the journal. Where that asked for something else
-        than what was done, or where it was no ACK that did it (but a transaction, or a holder who
-        consumes), it is what was done.
-
-What it leaves to others
-    Which destinations are asked for, and how far the holders are: that is the holds' business.
+ACK1  While a hold asks for them, the acknowledgements in its destinations are here under the numbers of their
+      commands, until the position of the hold has passed them. Below the lowest position of such holds
+      (`wanted_from`) nothing is taken in.
+ACK2  Most rows say where an ACK lies in the journal. The acknowledged numbers themselves are kept if an ACK
+      asked for other numbers, or if a transaction or a consuming hold acknowledged them.
 """
 
 from __future__ import annotations
@@ -30,11 +22,11 @@ from antiphon.wire.primitives import Buffer, Reader, Writer
 from antiphon.wire.transactions import Consumed, read_consumed, write_consumed
 
 ACKNOWLEDGEMENTS: Final = U64_MAX
-"""Under this id of a destination it is known to whoever copies or mends records."""
+"""The id of a destination under which acknowledgements are copied and mended."""
 
 
 class Acknowledged(NamedTuple):
-    """What command `number` acknowledged: at a place in the journal, or told here."""
+    """The acknowledgements of command `number`: at a place in the journal, or listed."""
 
     number: int
     place: StoredBatch | None
@@ -42,18 +34,17 @@ class Acknowledged(NamedTuple):
 
 
 class AcknowledgementLog:
-    """The acknowledgements of a channel that are kept, by the numbers of their commands."""
+    """The acknowledgements of a channel, by the numbers of their commands."""
 
     __slots__ = ("_told", "index", "stored", "wanted_from")
 
     id: Final = ACKNOWLEDGEMENTS
 
     def __init__(self, use: SegmentUse) -> None:
-        # Those that lie in the journal; and the others.
         self.stored = Ranges()
         self.index = BatchIndex(use)
         self._told: dict[int, tuple[Consumed, ...]] = {}
-        # The lowest position of those who ask; None: nobody does. Derived from the holds.
+        # The lowest position of the holds that ask; None: no hold does. Derived from the holds.
         self.wanted_from: int | None = None
 
     def __len__(self) -> int:
@@ -65,14 +56,14 @@ class AcknowledgementLog:
         return max(self.stored.last if self.stored else 0, max(self._told, default=0))
 
     def keep(self, number: int, location: Location, offset: int, length: int) -> None:
-        """Command `number`, which lies there, did what it says."""
+        """Add command `number`, which acknowledged the numbers in its bytes."""
         if not self._is_wanted(number):
             return
         self.stored.add(number, number + 1)
         self.index.append((number,), (1,), location, (offset,), (length,))
 
     def tell(self, number: int, told: tuple[Consumed, ...]) -> None:
-        """Command `number` acknowledged this, which cannot be seen from its bytes."""
+        """Add the numbers that command `number` acknowledged, which its bytes do not tell."""
         if told and self._is_wanted(number):
             self._told[number] = self._told.get(number, ()) + told
 
@@ -80,7 +71,7 @@ class AcknowledgementLog:
         return self.wanted_from is not None and number >= self.wanted_from
 
     def trim(self) -> None:
-        """Let go of what nobody asks for any more."""
+        """Drop the commands below the positions of all holds."""
         before = self.wanted_from
         gone = self.stored.clip(0, U64_MAX + 1 if before is None else before)
         if gone:
@@ -101,7 +92,7 @@ class AcknowledgementLog:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """What every replica agrees on."""
+        """The part that is equal on all replicas."""
         writer.bytes_(self.stored.encode())
         writer.count(len(self._told))
         for number, told in sorted(self._told.items()):
@@ -111,7 +102,7 @@ class AcknowledgementLog:
                 write_consumed(writer, one)
 
     def write_places(self, writer: Writer) -> None:
-        """Where this replica keeps the bytes."""
+        """The places of this replica."""
         self.index.write(writer, self.stored)
 
     def read_logical(self, reader: Reader) -> None:
@@ -125,7 +116,7 @@ class AcknowledgementLog:
 
 
 def read_acknowledged(data: Buffer) -> tuple[Consumed, ...]:
-    """What a kept command acknowledged; raises ProtocolError if it is none that acknowledges."""
+    """The acknowledgements of a kept command; raises ProtocolError if it has none."""
     for header, body, _ in iterate_commands(data):
         if header.kind == CommandKind.ACK:
             one = Acknowledge.decode(body)

@@ -1,11 +1,8 @@
-"""ChannelState: everything the log has made of a channel, and its bytes.
+"""ChannelState: the state of a channel after number `applied`, and its bytes.
 
-A checkpoint holds two parts. The *logical* part is what all replicas agree on, in one canonical
-spelling: rows sorted by id, integers of fixed width, no floats. Its digest is what replicas compare. The
-*places* are where this replica keeps the bytes; they are its own and stand behind the logical part.
-
-Every destination has a digest of its own that each command updates. So the digest of a state covers
-not only what is there, but all that led to it.
+A checkpoint holds two parts. The *logical* part is equal on all replicas, in one spelling: rows sorted by id,
+integers of fixed width, no floats. Replicas compare its digest, which covers the history, too: every
+destination has a running digest over its commands. The *places* are where this replica has the bytes.
 """
 
 from __future__ import annotations
@@ -35,18 +32,16 @@ from antiphon.message_manager.state.transactions import Transactions
 from antiphon.message_manager.state.uncommitted import Uncommitted
 from antiphon.wire.primitives import Buffer, Reader, Writer
 
-# What all versions begin with, and this one.
+# The beginning of all versions, and this version.
 _FAMILY: Final = b"AMS"
 _MAGIC: Final = b"AMS8"
 _HEAD = struct.Struct("<4sI")
 
 Store: TypeAlias = Destination | Uncommitted | AcknowledgementLog
-"""What refers to records in the journal."""
+"""A part of the state that refers to records in the journal."""
 
 
 class ChannelState:
-    """The fold of the log through number `applied`."""
-
     __slots__ = (
         "applied",
         "directory",
@@ -73,24 +68,23 @@ class ChannelState:
         self.directory = Directory()
         self.placements = Placements()
         self.transactions = Transactions(self.directory.use)
-        # The same, a step nearer: every acknowledgement looks whether there are any.
+        # A step nearer than `transactions.locks`: every acknowledgement looks here.
         self.locks = self.transactions.locks
         self.holds = Holds(self.directory, self.locks)
 
     def due_ms(self) -> int | None:
-        """When something becomes too old, if the channel's time moves on; 0 if that must be told first."""
+        """The log time at which something becomes too old; 0 if log time must move first."""
         due = (self.directory.due_ms(), self.transactions.due_ms(), self.holds.due_ms())
         return min((ms for ms in due if ms is not None), default=None)
 
     @property
     def stores(self) -> Iterator[Store]:
-        """All that refers to records in the journal."""
         yield from self.directory
         yield self.transactions.uncommitted
         yield self.holds.acknowledgements
 
     def store(self, id: int) -> Store | None:
-        """A destination; or, under the id 0, what is not committed; or the acknowledgements that are kept."""
+        """A destination; the uncommitted batches under id 0; or the acknowledgement log."""
         if id == ACKNOWLEDGEMENTS:
             return self.holds.acknowledgements
         return self.directory.get(id) if id else self.transactions.uncommitted
@@ -111,12 +105,12 @@ class ChannelState:
         return _digest_of(logical), b"".join((head, logical, *writer.parts))
 
     def records(self) -> tuple[Location, ...]:
-        """Where the records lie that the state refers to, each once, in the order of the journal."""
+        """The places of the records that the state refers to, each once, in the order of the journal."""
         found = {place: None for store in self.stores for place in store.index.records()}
         return tuple(sorted(found))
 
     def move_records(self, moved: Mapping[Location, Location]) -> None:
-        """The state came from another node: from now on it refers to copies in the journal of this one."""
+        """Refer to copies in this node's journal: the state came from another node."""
         for store in self.stores:
             store.index.move_all(moved)
 
@@ -143,10 +137,10 @@ class ChannelState:
 
     @classmethod
     def restore(cls, data: Buffer) -> ChannelState:
-        """What `capture` wrote.
+        """The state that `capture` wrote.
 
-        Raises `FormatMismatch` if another version wrote it, and `Unreadable` if this one did and cannot read
-        it: an older state may be a better one then.
+        Raises `FormatMismatch` for the bytes of another version, and `Unreadable` for bytes of this version
+        that do not decode: an older checkpoint may be better then.
         """
         view = memoryview(data)
         start = bytes(view[: len(_MAGIC)])

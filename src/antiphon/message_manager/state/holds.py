@@ -1,24 +1,14 @@
-"""Holds: who keeps messages of a channel from going, and from which number on.
+"""Holds: the names for which a channel keeps messages, each from a number on.
 
-Where it sits
-    hold fold  ->  HOLDS  ->  topics, queues, locks, the acknowledgement log
-
-What it promises
-    H1  It is a part of the state: the same on every replica, in its digest and in its checkpoints.
-    H2  What a hold covers is kept from its position on. A topic does not trim it; a queue keeps what is
-        acknowledged, where it can be read again. Nothing else is kept for it.
-    H3  A position never moves back. A hold ends when it is released, and when its holder has not been
-        heard of for its limit, by the channel's time: who is gone for good holds nothing for good.
-    H4  Who consumes a queue has it alone: all its numbers are locked, so nobody else is given one, and nobody
-        else's acknowledgement counts. It is refused while another has it, or a transaction is about to
-        acknowledge something there.
-    H5  What ended stays ended, whatever comes late: a word counts only if whoever said it had heard of the
-        number where the present hold of this name began or, if there is none, of that where a hold of the
-        channel was last ended. So one number is kept for all holds that are gone.
-
-What it leaves to others
-    What becomes of what was locked or acknowledged is told by the fold to the primary's delivery. Who may
-    hold is the client manager's business.
+HOL1  Holds are a part of the state: the same on every replica, in its digest and its checkpoints.
+HOL2  The destinations of a hold keep their messages from its position on. A topic does not trim them; a queue
+      keeps acknowledged messages, to be read again.
+HOL3  A position never moves back. A hold ends when released, or not renewed for its limit, in log time.
+HOL4  A consuming hold has its queue alone: all numbers are locked, so no other consumer is given one, and no
+      other acknowledgement counts. HOLD is refused while another hold consumes the queue, or a transaction is
+      about to acknowledge messages there.
+HOL5  A late HOLD does not revive an ended hold: the holder must have heard of the number at which the hold of
+      this name began or, if there is none, at which a hold of the channel last ended.
 """
 
 from __future__ import annotations
@@ -37,22 +27,19 @@ from antiphon.wire.holds import HELD_DESTINATIONS_MAX, HOLD_MS_MAX, HOLD_NAME_BY
 from antiphon.wire.primitives import Reader, Writer
 
 HOLDS_MAX: Final = 1_024
-"""Holds of one channel."""
-
 NOT_YET: Final = -1
-"""Of what was said after the channel's time was last told: its time begins when it is told next."""
+"""The limit of a hold counts from the next time that log time moves."""
 
 _END: Final = U64_MAX + 1
 
 
 def everything() -> Ranges:
-    """All numbers there can be."""
     return Ranges([(0, _END)])
 
 
 @dataclass(slots=True)
 class HoldRow:
-    """One hold; `destinations` are ids, ascending, none for all of the channel."""
+    """A hold; `destinations` are ids, ascending, none for all of the channel."""
 
     name: str
     position: int
@@ -60,7 +47,7 @@ class HoldRow:
     consumes: bool
     acks: bool
     destinations: tuple[int, ...]
-    # The number of the command that began it.
+    # The number of the command that began the hold.
     began: int
     renewed_ms: int = NOT_YET
 
@@ -73,41 +60,38 @@ class HoldRow:
 
 
 class Holds:
-    """The holds of a channel, by name."""
-
     __slots__ = ("_audited", "_directory", "_locks", "acknowledgements", "ended", "is_audited", "rows")
 
     def __init__(self, directory: Directory, locks: dict[int, Ranges]) -> None:
         self._directory = directory
         self._locks = locks
         self.rows: dict[str, HoldRow] = {}
-        # The number of the command by which a hold of this channel was last ended, whichever it was.
+        # The number of the command by which a hold of this channel last ended.
         self.ended = 0
         self.acknowledgements = AcknowledgementLog(directory.use)
-        # Does anybody ask for acknowledgements? If so, for those of which destinations; None for all.
+        # Whether holds ask for acknowledgements, and of which destinations; None for all.
         self.is_audited = False
         self._audited: frozenset[int] | None = frozenset()
 
     # -- looking ---------------------------------------------------------------
 
     def consumer_of(self, queue: int) -> str | None:
-        """The name of who has this queue for himself."""
+        """The name of the hold that consumes this queue."""
         for row in self.rows.values():
             if row.consumes and row.destinations == (queue,):
                 return row.name
         return None
 
     def audits(self, destination: int) -> bool:
-        """Does somebody ask for the acknowledgements of this destination?"""
         return self.is_audited and (self._audited is None or destination in self._audited)
 
     def heard_floor(self, name: str) -> int:
-        """Whoever says what he holds under this name must have heard of this number (H5)."""
+        """The number of which the sender of a HOLD with this name must have heard (HOL5)."""
         row = self.rows.get(name)
         return self.ended if row is None else row.began
 
     def why_not(self, wish: Hold, ids: tuple[int, ...], number: int) -> str | None:
-        """Why command `number` cannot hold these destinations, all of which exist, if so."""
+        """The reason why command `number` cannot hold these destinations, all of which exist."""
         known = self.rows.get(wish.name)
         size = len(wish.name.encode())
         if not 0 < size <= HOLD_NAME_BYTES_MAX:
@@ -115,7 +99,7 @@ class Holds:
         if not 0 < wish.limit_ms <= HOLD_MS_MAX:
             return f"a hold lasts 1 to {HOLD_MS_MAX:,} ms after its holder was last heard of"
         if wish.position > number:
-            # Nobody can have read so far. A position of another cluster would keep nothing of what comes.
+            # A position of another cluster would keep none of the messages to come.
             return f"position {wish.position:,} lies beyond the end of the channel, which is {number:,}"
         if wish.heard >= number:
             return f"nobody can have heard of number {wish.heard:,} yet; the channel's end is {number:,}"
@@ -141,7 +125,7 @@ class Holds:
         return None
 
     def reports(self, now_ms: int) -> list[dict[str, Any]]:
-        """One row for each hold: how far it is, and how much is kept from there on."""
+        """A row for each hold: its position, and how much is kept from there on."""
         return [self._report(row, now_ms) for _, row in sorted(self.rows.items())]
 
     def _report(self, row: HoldRow, now_ms: int) -> dict[str, Any]:
@@ -172,7 +156,7 @@ class Holds:
     # -- changing --------------------------------------------------------------
 
     def hold(self, wish: Hold, ids: tuple[int, ...], number: int) -> Ranges:
-        """Begin a hold or renew it, by command `number`; what of its queue has been consumed by that."""
+        """Begin or renew a hold by command `number`; returns the messages that were consumed by that."""
         row = self.rows.get(wish.name)
         if row is None:
             row = HoldRow(wish.name, wish.position, wish.limit_ms, wish.consumes, wish.acks, ids, number)
@@ -184,7 +168,7 @@ class Holds:
         row.renewed_ms = NOT_YET
         row.limit_ms = wish.limit_ms
         if wish.position < row.position:
-            # A word that comes late, or of a holder that begins where he was once before.
+            # A late HOLD, or of a holder that begins again at an earlier position.
             return Ranges()
         before, row.position = row.position, wish.position
         row.acks, row.destinations = wish.acks, ids
@@ -192,15 +176,15 @@ class Holds:
         return self._consume(row, before) if row.consumes else Ranges()
 
     def _consume(self, row: HoldRow, before: int) -> Ranges:
-        """What the holder's position has just passed counts as acknowledged by him."""
+        """Acknowledge the messages that the position has passed."""
         queue = self._directory.get(row.destinations[0])
         assert isinstance(queue, Queue), "only a queue can be consumed"
         passed = queue.live.clip(before, row.position)
         return queue.acknowledge(passed) if passed else passed
 
     def release(self, name: str, number: int) -> int | None:
-        """End a hold, by command `number`; the id of the queue that anybody may consume again, if any."""
-        # Also if there is none: its word may still be on its way.
+        """End a hold by command `number`; returns the id of the queue that it consumed."""
+        # Also if there is no such hold: its HOLD may still be on its way.
         self.ended = number
         row = self.rows.pop(name, None)
         if row is None:
@@ -215,12 +199,12 @@ class Holds:
         return row.destinations[0]
 
     def destination_made(self) -> None:
-        """Holds of all of the channel cover a new one from the beginning."""
+        """Extend the holds of all destinations to a new one."""
         if self.rows:
             self._apply()
 
     def destination_deleted(self, id: int, number: int) -> None:
-        """By command `number`: nothing is left to hold. Who held nothing else holds nothing any more."""
+        """Take a deleted destination out of the holds; a hold without others ends."""
         for row in list(self.rows.values()):
             if id not in row.destinations:
                 continue
@@ -233,7 +217,7 @@ class Holds:
         self._apply()
 
     def _apply(self) -> None:
-        """The rows have changed: tell every destination, and let go of what nobody needs any more."""
+        """Tell every destination its position, and drop acknowledgements below the positions."""
         for destination, position in self._held_from():
             destination.hold_from(position)
         self._derive_audit()
@@ -255,7 +239,6 @@ class Holds:
             yield destination, position
 
     def _derive_audit(self) -> None:
-        """Who asks for acknowledgements, and from which number on."""
         auditing = [row for row in self.rows.values() if row.acks]
         self.is_audited = bool(auditing)
         if all(row.destinations for row in auditing):
@@ -267,10 +250,7 @@ class Holds:
     # -- time --------------------------------------------------------------------
 
     def time_passed(self, now_ms: int, number: int) -> list[int]:
-        """The channel's time has moved on, by command `number`: holds of holders long gone end.
-
-        The ids of queues that anybody may consume again.
-        """
+        """End the holds that were not renewed; returns the ids of the queues that they consumed."""
         ended = []
         for row in list(self.rows.values()):
             if row.renewed_ms == NOT_YET:
@@ -285,7 +265,7 @@ class Holds:
         return [id for row in ended if (id := self._unlock(row)) is not None]
 
     def due_ms(self) -> int | None:
-        """When a hold ends; 0 if time must be told first."""
+        """The log time at which a hold ends; 0 if log time must move first."""
         return min(
             (0 if row.renewed_ms == NOT_YET else row.until_ms + 1 for row in self.rows.values()),
             default=None,
@@ -294,7 +274,7 @@ class Holds:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """What every replica agrees on."""
+        """The part that is equal on all replicas."""
         writer.u64(self.ended)
         writer.count(len(self.rows))
         for _, row in sorted(self.rows.items()):
@@ -311,10 +291,9 @@ class Holds:
         self.acknowledgements.write_logical(writer)
 
     def read_logical(self, reader: Reader) -> None:
-        """The directory has been read before, but for where its bytes lie.
+        """Read the rows, after the directory; whatever follows from the rows is derived anew.
 
-        What follows from the rows is derived anew. What was kept is kept: nothing is let go, and nothing that
-        a capture wrote is refused.
+        Nothing that was kept is dropped, and nothing that `write_logical` wrote is refused.
         """
         self.ended = reader.u64()
         for _ in range(reader.count(2 + 8 + 8 + 8 + 1 + 1 + 8 + 4)):
@@ -335,7 +314,7 @@ class Holds:
 
 
 def _kept_from(destination: Destination, position: int) -> tuple[int, int]:
-    """How many messages are stored from there on, and how many bytes that is."""
+    """The number and bytes of stored messages from a position on."""
     stored = destination.stored
     above = stored.clip(position, _END)
     if above.count * 2 > stored.count:

@@ -1,16 +1,8 @@
-"""LogTimes: at which number of the log the channel's time was what.
+"""LogTimes: the log time at numbers of the log, for range reads that begin or end at a time.
 
-Where it sits
-    fold  ->  LOG TIMES  ->  range reads that begin or end at a time
-
-What it promises
-    J1  It is a part of the state: the same on every replica. Numbers and times of its marks ascend.
-    J2  There are at most `MARKS_MAX` marks. When there would be more, every second one of the older half
-        goes: the further back, the wider the spacing.
-    J3  `at_time` never begins too late. It may begin too early, by the spacing of the marks there.
-
-What it leaves to others
-    What the time is: the primary says so in the log, about once a second while there is traffic.
+LTM1  Marks are a part of the state: the same on every replica. Their numbers and times ascend.
+LTM2  There are at most `MARKS_MAX` marks. Beyond that, every second mark of the older half goes.
+LTM3  `at_time` never begins too late. It may begin too early, by the spacing of the marks there.
 """
 
 from __future__ import annotations
@@ -28,8 +20,6 @@ MARKS_MAX: Final = 4_096
 
 
 class LogTimes:
-    """The marks of a channel's time."""
-
     __slots__ = ("_numbers", "_times")
 
     def __init__(self) -> None:
@@ -40,23 +30,23 @@ class LogTimes:
         return len(self._numbers)
 
     def mark(self, number: int, time_ms: int) -> None:
-        """Command `number` has told the time; not later than before is nothing new."""
+        """Note that command `number` moved log time; an equal or earlier time is ignored."""
         if self._times and time_ms <= self._times[-1]:
             return
         self._numbers.append(number)
         self._times.append(time_ms)
         if len(self._numbers) > MARKS_MAX:
             for column in (self._numbers, self._times):
-                # The last one of the older half stays, and the very first one goes.
+                # The last mark of the older half stays, and the very first goes.
                 column[: MARKS_MAX // 2] = column[1 : MARKS_MAX // 2 : 2]
 
     def at_time(self, time_ms: int) -> int:
-        """The number that follows all that was there before this time, as far as is known (J3)."""
+        """The number behind all messages from before this time, by the marks (LTM3)."""
         at = bisect_left(self._times, time_ms)
         return self._numbers[at - 1] + 1 if at else 1
 
     def time_of(self, number: int) -> int:
-        """What the channel's time was at this number, as far as is known; 0 if it had not been told."""
+        """The log time at this number, by the marks; 0 before the first mark."""
         at = bisect_right(self._numbers, number)
         return self._times[at - 1] if at else 0
 

@@ -1,17 +1,10 @@
-"""Outcomes: which numbers of the log did not do what they asked, so that it can be told again.
+"""Outcomes: the numbers of the log that did not do what they asked, so that any replica can tell.
 
-Where it sits
-    fold  ->  OUTCOMES  ->  manager  ->  APPLIED, to whoever produced what has these numbers
+OCM1  Outcomes are a part of the state: the same on every replica, in its digest and its checkpoints.
+OCM2  All outcomes above `floor` are here; those below are forgotten, and no replica can vouch for them.
+OCM3  The number of outcomes is bounded by OUTCOMES_MAX, not by history.
 
-What it promises
-    O1  They are part of the state: the same on every replica, in its digest and in its checkpoints. So
-        any replica can answer for any other, also one that has just begun with a checkpoint.
-    O2  Everything above `floor` is here; what is below has been forgotten, the oldest first, and no
-        replica can vouch for it any more.
-    O3  They are bounded by OUTCOMES_MAX, not by history.
-
-What it leaves to others
-    What became of a client's command under the numbers of its session is the session's row.
+Outcomes under the numbers of a session are in the session's row.
 """
 
 from __future__ import annotations
@@ -23,22 +16,20 @@ from antiphon.wire.commands import Outcome, read_outcomes, write_outcomes
 from antiphon.wire.primitives import Reader, Writer
 
 OUTCOMES_MAX: Final = 16_384
-"""Outcomes kept: more than those that the windows of many producers hold on their way. A producer that
-asks for older ones orders its envelope again, and the sessions in it recognise what they have seen."""
+"""More than the windows of many producers hold on their way. A producer that asks for older outcomes orders
+its envelope again, and the sessions in it recognise repeated commands."""
 
 PAGE_MAX: Final = 1_024
 """Outcomes in one message."""
 
 
 class Outcomes:
-    """The exceptions of the log above `floor`, by number."""
-
     __slots__ = ("_firsts", "_rows", "floor")
 
     def __init__(self) -> None:
         self.floor = 0
         self._rows: list[Outcome] = []
-        # The first number of each, for bisection.
+        # For bisection.
         self._firsts: list[int] = []
 
     def __len__(self) -> int:
@@ -46,11 +37,10 @@ class Outcomes:
 
     @property
     def last(self) -> int:
-        """The first number of the newest, 0 while there is none."""
+        """The first number of the newest outcome, 0 while there is none."""
         return self._firsts[-1] if self._firsts else 0
 
     def note(self, outcome: Outcome) -> None:
-        """The next number that did not do what it asked."""
         assert outcome.first > self.last, f"an outcome of {outcome.first} behind that of {self.last}"
         rows, firsts = self._rows, self._firsts
         if len(rows) == OUTCOMES_MAX:
@@ -63,9 +53,9 @@ class Outcomes:
         firsts.append(outcome.first)
 
     def page(self, after: int, upto: int) -> tuple[int, int, tuple[Outcome, ...]]:
-        """What there is to tell of the numbers behind `after`: from where, how far, and the exceptions.
+        """The outcomes behind `after`: from which number, through which number, and the rows.
 
-        It begins later where it has been forgotten, and ends before `upto` where it is too much at once.
+        The page begins later where outcomes are forgotten, and ends before `upto` where there are too many.
         """
         after = max(after, self.floor)
         if after >= self.last:
@@ -77,18 +67,17 @@ class Outcomes:
         return after, upto, tuple(rows)
 
     def within(self, first: int, last: int) -> list[Outcome]:
-        """All that is known of these numbers."""
         return self._rows[bisect_left(self._firsts, first) : bisect_right(self._firsts, last)]
 
     def must_be_said(self, after: int) -> bool:
-        """Is it time to tell what there is behind `after`, before any of it is forgotten?
+        """Whether the outcomes behind `after` must be announced before they are forgotten.
 
         A quarter of the table: the next envelope may bring another quarter, and a half goes at once.
         """
         return (len(self._firsts) - bisect_right(self._firsts, after)) * 4 > OUTCOMES_MAX
 
     def newest(self, most: int) -> int:
-        """Behind which number there are at most so many."""
+        """The number behind which there are at most so many outcomes."""
         if len(self._rows) <= most:
             return self.floor
         before = self._rows[-most - 1]

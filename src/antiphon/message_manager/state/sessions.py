@@ -1,20 +1,13 @@
-"""Sessions: what the channel knows of its clients, so that nothing is applied twice.
+"""Sessions: the rows by which a channel recognises repeated commands.
 
-A client numbers the commands of a session 1, 2, 3, … and sends again whatever was not confirmed. The
-row of its session says how far the channel came, and what became of every command the client has not
-yet confirmed to have heard of.
+A client numbers the commands of a session 1, 2, 3, … and repeats those that were not confirmed. The row says
+how far the channel came, and has the outcomes that the client has not confirmed to have heard of.
 
-What it promises
-    S1  A number is applied at most once, and never before the one below it.
-    S2  A repeated number is told what became of the first, with the sequence numbers of the first; or that
-        this is forgotten. It is never told to be stored if it may have been refused.
-    S3  A command of a lower generation does nothing: whatever a former client manager still has in its
-        queues is void.
-    S4  Rows are bounded by living sessions and by what these leave unconfirmed, not by history.
-
-What it leaves to others
-    What a command does once it is admitted is the manager's business; when a session has been away for
-    too long, the primary's clock says.
+SES1  A number is applied at most once, and never before the number below it.
+SES2  A repeated number gets the outcome of the first, with its sequence numbers, or FORGOTTEN. A command that
+      may have been refused is never answered as stored.
+SES3  A command of a lower generation does nothing: a former client manager's commands are void.
+SES4  Rows are bounded by living sessions and their unconfirmed commands, not by history.
 """
 
 from __future__ import annotations
@@ -27,8 +20,7 @@ from antiphon.wire.commands import Outcome, OutcomeCode
 from antiphon.wire.primitives import Reader, Writer
 
 RECORDS_MAX: Final = 16_384
-"""Outcomes kept for one session. A client that confirms nothing for so long has the oldest forgotten;
-repeating those, it is told that nobody knows any more what became of them."""
+"""Outcomes kept for one session. If a client confirms nothing for longer, the oldest are forgotten."""
 
 _COUNT_MAX: Final = 0xFFFF_FFFF
 
@@ -43,10 +35,9 @@ _new: Final = tuple.__new__
 
 
 class OutcomeRow(NamedTuple):
-    """What became of the numbers number … number+count-1 of a session.
+    """The outcome of the numbers number … number+count-1 of a session.
 
-    `sequence` is where they stand in the log when they were applied; else the `original` of the
-    outcome that was told.
+    `sequence` is their first number in the log if they were applied, else the `original` of the outcome.
     """
 
     number: int
@@ -57,7 +48,7 @@ class OutcomeRow(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """A client manager in one of its lives; `NOBODY` while a session is detached."""
+    """A client manager in one of its runs; `NOBODY` while a session is detached."""
 
     pid: int
     pe: int
@@ -67,8 +58,6 @@ NOBODY: Final = Owner(0, 0)
 
 
 class Session:
-    """The row of one session in one channel."""
-
     __slots__ = (
         "_numbers",
         "_records",
@@ -98,15 +87,15 @@ class Session:
         return tuple(self._records)
 
     def confirm(self, through: int) -> None:
-        """The client has heard what became of everything up to `through`."""
-        # It cannot have heard of what has not happened.
+        """Drop the outcomes through `through`: the client has heard of them."""
+        # A client cannot have heard of later numbers.
         through = min(through, self.last)
         if through <= self.confirmed_through:
             return
         self.confirmed_through = through
         records = self._records
         if through == self.last:
-            # Who sends one by one has always heard of everything.
+            # The usual case of a client that sends one by one.
             records.clear()
             self._numbers.clear()
             return
@@ -118,7 +107,7 @@ class Session:
             del self._numbers[:heard]
 
     def note(self, count: int, code: int, sequence: int, text: str = "") -> None:
-        """The next `count` numbers have been dealt with, like this."""
+        """Note the outcome of the next `count` numbers."""
         number = self.last + 1
         self.last += count
         records = self._records
@@ -134,10 +123,10 @@ class Session:
         records.append(OutcomeRow(number, count, code, sequence, text))
 
     def note_next(self, confirmed_through: int, sequence: int) -> None:
-        """The next number was applied at `sequence`; so far the client had heard, it said with it."""
+        """`confirm` and `note` of one applied command."""
         last = self.last
         if confirmed_through == last:
-            # Who sends one by one has always heard of everything.
+            # The usual case of a client that sends one by one.
             self.confirmed_through = last
             self.last = last + 1
             self._numbers = [last + 1]
@@ -148,7 +137,7 @@ class Session:
         self.note(1, _APPLIED, sequence)
 
     def recall(self, number: int, count: int, sequence: int) -> Iterator[Outcome]:
-        """What to tell of numbers that come a second time, now under `sequence`."""
+        """The outcomes of numbers that are repeated, now under `sequence`."""
         stop = number + count
         at = max(bisect_right(self._numbers, number) - 1, 0)
         while number < stop:
@@ -158,7 +147,7 @@ class Session:
             elif record is None or number < record.number:
                 upto = stop if record is None else min(stop, record.number)
                 if number <= self.confirmed_through:
-                    # Confirmed long ago; the client cannot need the answer.
+                    # The client has confirmed this number, and cannot need the answer.
                     upto = min(upto, self.confirmed_through + 1)
                     yield Outcome(sequence, upto - number, _DUPLICATE)
                 else:
@@ -209,8 +198,6 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a channel."""
-
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:
@@ -220,7 +207,7 @@ class Sessions:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Session]:
-        """In the order of their ids, so that it is the same on every replica."""
+        """By id, so that the order is the same on every replica."""
         return iter([self._rows[id] for id in sorted(self._rows)])
 
     def get(self, id: int) -> Session | None:
@@ -237,7 +224,7 @@ class Sessions:
         del self._rows[id]
 
     def detach(self, pid: int, before: int) -> list[Session]:
-        """The client manager `pid` of lives before `before` is gone; the sessions it leaves behind."""
+        """Detach the sessions of a client manager's runs before `before`, and return them."""
         left = [row for row in self if row.owner.pid == pid and 0 < row.owner.pe < before]
         for row in left:
             row.owner = NOBODY

@@ -1,19 +1,12 @@
-"""Transactions: what a channel knows of transactions that are under way, and of those it has decided.
+"""Transactions: the parts of a channel's transactions, and its decisions as a home.
 
-Where it sits
-    transaction fold  ->  TRANSACTIONS  ->  uncommitted batches, locks
+TXS1  Transactions are a part of the state: the same on every replica, in its digest and its checkpoints.
+TXS2  A session has at most one open part. A prepared part stays until it is finished.
+TXS3  `locks` has the messages that prepared parts and consuming holds acknowledge, by source.
+TXS4  Decisions are bounded by living sessions, incomplete commits, and an hour for unknown sessions.
+TXS5  Every uncommitted batch belongs to one part: an open, a prepared or a staged one.
 
-What it promises
-    V1  It is a part of the state: the same on every replica, in its digest and in its checkpoints.
-    V2  A session has one open part at most. A prepared part stays until it is finished.
-    V3  `locks` has what prepared parts acknowledge, by the id of the queue or subscription, and nothing else.
-    V4  Decisions are bounded by living sessions, by commits that somebody has not carried out yet, and by
-        what was decided within the last hour for sessions that are not known.
-    V5  Every uncommitted batch belongs to one part: an open, a prepared or a staged one.
-
-What it leaves to others
-    When a part is opened, prepared or committed is for the fold to say, by the rules of
-    docs/design/transactions.md.
+The fold opens, prepares and commits parts, by the rules of docs/design/transactions.md.
 """
 
 from __future__ import annotations
@@ -30,26 +23,26 @@ from antiphon.wire.primitives import Reader, Writer
 from antiphon.wire.transactions import Consumed, Participant, read_consumed, write_consumed
 
 OPEN_MS_MAX: Final = 300_000
-"""How long a transaction may be open, by the time of the channel."""
+"""How long a transaction may be open, in log time."""
 
 MARK_MS_MAX: Final = 3_600_000
-"""How long a decision is kept for a session that the channel does not know, or not any more: its client may
-come back and ask, or a client manager that is slow may have SESSION_OPEN and DECIDE in its queues."""
+"""How long a decision is kept for an unknown session: its client may come back and ask, or a slow client
+manager may still send SESSION_OPEN and DECIDE."""
 
 MARKS_MAX: Final = 65_536
 """How many such decisions are kept. Beyond that the older half goes."""
 
 APPLICATIONS_MAX: Final = 65_536
-"""Applications that have something staged in a channel; and in the system channel, applications whose highest
-version is known. Beyond that, the one that has not committed for longest is forgotten."""
+"""Applications with staged parts in a channel; and in the system channel, applications whose highest version
+is known, the latest to commit."""
 
 NOT_YET: Final = -1
-"""Of what came after the channel's time was last told: its time begins when it is told next."""
+"""The age of something begins when log time moves next."""
 
 
 @dataclass(slots=True)
 class OpenPart:
-    """What was stored for a transaction that nothing has been promised for."""
+    """The batches of a transaction before its commit."""
 
     transaction: int
     batches: list[int] = field(default_factory=list)
@@ -65,7 +58,7 @@ class OpenPart:
 
 @dataclass(slots=True)
 class StagedRows:
-    """What an application has staged under one part id; `is_promised` while it is in a prepared part."""
+    """The batches that an application has staged under one part id; promised while in a prepared part."""
 
     application: str
     seconds: int
@@ -82,7 +75,7 @@ class StagedRows:
 
 @dataclass(slots=True)
 class PreparedPart:
-    """It is promised that this can be committed. `messages` counts those of the staged parts too."""
+    """A part that can be committed for certain. `messages` includes those of the staged parts."""
 
     home: str
     batches: tuple[int, ...]
@@ -93,18 +86,16 @@ class PreparedPart:
 
 @dataclass(slots=True)
 class Decision:
-    """What this channel decided as the home of a transaction; `text` says why it was rolled back."""
+    """The decision of this channel as the home of a transaction; `text` says why it was rolled back."""
 
     commits: bool
     participants: tuple[Participant, ...] = ()
     text: str = ""
-    # All participants are known to have carried it out.
+    # Whether all participants are known to have carried the decision out.
     is_complete: bool = False
 
 
 class Transactions:
-    """The transactions of a channel."""
-
     __slots__ = (
         "_decisions",
         "_marks",
@@ -125,9 +116,9 @@ class Transactions:
         self.staged: dict[int, StagedRows] = {}
         # By session, then by transaction.
         self._decisions: dict[int, dict[int, Decision]] = {}
-        # Sessions that are not known and have a decision that is nobody's to carry out, and since when.
+        # Unknown sessions with a decision that needs no more work, and since when.
         self._marks: dict[int, int] = {}
-        # The highest version that was committed, by application; who committed last is last.
+        # The highest committed version, by application, in the order of their last commits.
         self.done: dict[str, int] = {}
         # By the id of the source.
         self.locks: dict[int, Ranges] = {}
@@ -136,12 +127,11 @@ class Transactions:
     # -- open parts ------------------------------------------------------------
 
     def open_of(self, session: int, transaction: int) -> OpenPart | None:
-        """The open part of this transaction."""
         part = self.open.get(session)
         return part if part is not None and part.transaction == transaction else None
 
     def take_open(self, session: int, transaction: int) -> list[int]:
-        """The batches of this transaction's open part, which is open no more; a lower one is dropped."""
+        """End the open part of this transaction and return its batches; a lower transaction's is dropped."""
         part = self.open_of(session, transaction)
         if part is None:
             self.drop_open(session, transaction)
@@ -150,13 +140,11 @@ class Transactions:
         return part.batches
 
     def drop_open(self, session: int, through: int) -> None:
-        """Drop what is open of the session's transactions up to this one."""
         part = self.open.get(session)
         if part is not None and part.transaction <= through:
             self.end_open(session)
 
     def end_open(self, session: int) -> None:
-        """Drop what is open of a session, whichever transaction it is."""
         part = self.open.pop(session, None)
         if part is not None:
             self.uncommitted.drop(part.batches)
@@ -169,14 +157,13 @@ class Transactions:
 
     @property
     def staged_applications(self) -> int:
-        """So many applications have something staged."""
         return len(self._staged_bytes)
 
     def staged_bytes(self, application: str) -> int:
         return self._staged_bytes.get(application, 0)
 
     def stage(self, id: int, part: StagedRows, number: int, rows: int, size: int) -> None:
-        """Another batch of a part; its time begins anew."""
+        """Add a batch to a part, and begin its time anew."""
         self.staged[id] = part
         part.batches.append(number)
         part.messages += rows
@@ -185,7 +172,7 @@ class Transactions:
         self._staged_bytes[part.application] = self.staged_bytes(part.application) + size
 
     def unstage(self, id: int) -> list[int]:
-        """The part is staged no more; its batches, which go elsewhere."""
+        """End a staged part and return its batches."""
         part = self.staged.pop(id)
         left = self._staged_bytes[part.application] - part.bytes
         if left:
@@ -195,7 +182,7 @@ class Transactions:
         return part.batches
 
     def drop_staged(self, id: int) -> None:
-        """Drop a part, unless it is promised. One that is not here is fine."""
+        """Drop a part, if it exists and is not promised."""
         part = self.staged.get(id)
         if part is not None and not part.is_promised:
             self.uncommitted.drop(self.unstage(id))
@@ -203,7 +190,7 @@ class Transactions:
     # -- prepared parts ----------------------------------------------------------
 
     def prepare(self, session: int, transaction: int, part: PreparedPart) -> None:
-        """Promise: what it has staged and what it consumed is spoken for."""
+        """Add a prepared part, and promise its staged parts and consumed messages to it."""
         self.prepared[session, transaction] = part
         for id in part.staged:
             self.staged[id].is_promised = True
@@ -221,11 +208,10 @@ class Transactions:
                     del self.locks[source]
 
     def take_staged(self, ids: tuple[int, ...]) -> list[int]:
-        """The batches of these parts, in this order, which are staged no more."""
         return [number for id in ids for number in self.unstage(id)]
 
     def give_back_staged(self, ids: tuple[int, ...]) -> None:
-        """These parts are as they were before anything was promised; their time begins anew."""
+        """End the promise of these parts, and begin their time anew."""
         for id in ids:
             self.staged[id].is_promised = False
             self.staged[id].since_ms = NOT_YET
@@ -237,26 +223,26 @@ class Transactions:
         return of_session.get(transaction) if of_session else None
 
     def decided_last(self, session: int) -> int:
-        """The highest transaction of the session of which a decision is known; 0 if there is none."""
+        """The highest transaction of the session with a known decision; 0 if there is none."""
         return max(self._decisions.get(session, ()), default=0)
 
     def decide(self, session: int, transaction: int, decision: Decision, *, is_known: bool = True) -> None:
         self._decisions.setdefault(session, {})[transaction] = decision
-        # The time of an earlier one is not that of this one.
+        # The mark of an earlier decision has another time.
         self._marks.pop(session, None)
         self.tidy(session, is_known=is_known)
 
     def committed(self, application: str, version: int) -> None:
-        """An application's version is done. Of too many applications the oldest goes."""
+        """Note an application's version; of too many applications the oldest goes."""
         self.done.pop(application, None)
         if len(self.done) >= APPLICATIONS_MAX:
             del self.done[next(iter(self.done))]
         self.done[application] = version
 
     def tidy(self, session: int, *, is_known: bool) -> None:
-        """Keep what somebody must still carry out, and the last decision: somebody may still ask for it.
+        """Keep incomplete commits, and the last decision, for which a participant or client may ask.
 
-        That of a session that is not known is marked, to be forgotten after a while.
+        The decision for an unknown session is marked, to be forgotten after a while.
         """
         of_session = self._decisions.get(session)
         if of_session is None:
@@ -275,12 +261,10 @@ class Transactions:
                 self._forget_mark(oldest)
 
     def _age_of_mark(self, session: int) -> tuple[bool, int, int]:
-        """What sorts marks, the oldest first."""
         since_ms = self._marks[session]
         return since_ms == NOT_YET, since_ms, session
 
     def _forget_mark(self, session: int) -> None:
-        """Whoever has not asked by now does not get to know any more."""
         del self._marks[session]
         of_session = self._decisions[session]
         for transaction, decision in list(of_session.items()):
@@ -290,11 +274,11 @@ class Transactions:
             del self._decisions[session]
 
     def session_opened(self, session: int) -> None:
-        """It is known, perhaps again: what was decided for it is kept for as long as it is here."""
+        """Keep the decisions of a session that is known (again)."""
         self._marks.pop(session, None)
 
     def unfinished(self) -> Iterator[tuple[int, int, Decision]]:
-        """Commits that are not known to be carried out everywhere: session, transaction, decision."""
+        """Commits that are not known to be complete: session, transaction, decision."""
         for session, of_session in sorted(self._decisions.items()):
             for transaction, decision in sorted(of_session.items()):
                 if decision.commits and not decision.is_complete:
@@ -303,7 +287,7 @@ class Transactions:
     # -- time --------------------------------------------------------------------
 
     def time_passed(self, now_ms: int) -> None:
-        """The channel's time has moved on: let go of what has been open, staged or marked for too long."""
+        """Drop parts and decisions that are too old by log time."""
         for session, part in sorted(self.open.items()):
             if part.since_ms == NOT_YET:
                 part.since_ms = now_ms
@@ -321,7 +305,7 @@ class Transactions:
                 self._forget_mark(session)
 
     def due_ms(self) -> int | None:
-        """When something will have been here for too long; 0 if time must be told first."""
+        """The log time at which something becomes too old; 0 if log time must move first."""
         due = [
             0 if part.since_ms == NOT_YET else part.since_ms + OPEN_MS_MAX + 1 for part in self.open.values()
         ]
@@ -336,7 +320,7 @@ class Transactions:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """What every replica agrees on."""
+        """The part that is equal on all replicas."""
         self.uncommitted.write_logical(writer)
         writer.count(len(self.open))
         for session, part in sorted(self.open.items()):
@@ -369,13 +353,13 @@ class Transactions:
             writer.u128(session)
             writer.i64(since_ms)
         writer.count(len(self.done))
-        # In their order, which is that of the log.
+        # In the order of the log.
         for application, version in self.done.items():
             writer.text(application)
             writer.u64(version)
 
     def write_places(self, writer: Writer) -> None:
-        """Where this replica keeps the bytes."""
+        """The places of this replica."""
         self.uncommitted.write_places(writer)
 
     def read_logical(self, reader: Reader) -> None:

@@ -1,15 +1,8 @@
-"""Uncommitted: batches that are stored and that nobody may see yet.
+"""Uncommitted: stored batches that are not visible before their transaction commits.
 
-Where it sits
-    fold  ->  UNCOMMITTED  ->  a destination, when their transaction commits
-
-What it promises
-    N1  A batch is known by the number of the command that brought it, and takes that one number whatever
-        it holds. So it can be named on every replica, copied, mended and joined like those of destinations.
-    N2  Its bytes count for their segment until it is dropped, or handed on to a destination.
-
-What it leaves to others
-    To whom a batch belongs, and what becomes of it, is the transactions' business.
+UNC1  A batch is known by the number of its command, and takes that one number. So it can be named on every
+      replica, copied, mended and joined like the batches of destinations.
+UNC2  Its bytes count for their segment until the batch is dropped, or handed to a destination.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ ORIGIN_BYTES: Final = 16
 
 
 class Held(NamedTuple):
-    """A batch on its way to a destination; `origin` is the digest of the envelope that brought it."""
+    """A batch on its way to a destination; `origin` is the digest of its envelope."""
 
     destination: int
     rows: int
@@ -34,7 +27,7 @@ class Held(NamedTuple):
 
 
 class Uncommitted:
-    """The uncommitted batches of a channel. To whoever copies or mends records it is destination 0."""
+    """The uncommitted batches of a channel, with the id 0 of a destination for copying and mending."""
 
     __slots__ = ("_held", "generation", "index", "live")
 
@@ -44,19 +37,17 @@ class Uncommitted:
         self._held: dict[int, Held] = {}
         self.live = Ranges()
         self.index = BatchIndex(use)
-        # Rises whenever batches leave: who kept in mind which records are referred to from here looks again.
+        # Rises whenever batches leave: a list of the records referred to from here is then out of date.
         self.generation = 0
 
     @property
     def stored(self) -> Ranges:
-        """What lies in the journal."""
         return self.live
 
     def __len__(self) -> int:
         return len(self._held)
 
     def keep(self, number: int, held: Held, location: Location, offset: int, length: int) -> None:
-        """Take in the batch that command `number` brought."""
         self._held[number] = held
         self.live.add(number, number + 1)
         self.index.append((number,), (1,), location, (offset,), (length,))
@@ -65,11 +56,9 @@ class Uncommitted:
         return self._held[number]
 
     def look_up(self, number: int) -> tuple[Held, StoredBatch]:
-        """The batch that command `number` brought, and where it lies."""
         return self._held[number], self.index.find(number)
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """These are gone, or have become a destination's."""
         gone = Ranges([(number, number + 1) for number in sorted(numbers)])
         if not gone:
             return
@@ -82,7 +71,7 @@ class Uncommitted:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """What every replica agrees on."""
+        """The part that is equal on all replicas."""
         writer.count(len(self._held))
         for number, held in sorted(self._held.items()):
             writer.u64(number)
@@ -91,7 +80,7 @@ class Uncommitted:
             writer.raw(held.origin)
 
     def write_places(self, writer: Writer) -> None:
-        """Where this replica keeps the bytes."""
+        """The places of this replica."""
         self.index.write(writer, self.live)
 
     def read_logical(self, reader: Reader) -> None:

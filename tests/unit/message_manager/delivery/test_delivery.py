@@ -34,7 +34,7 @@ def queue(channel: Channel, client: Client) -> int:
 
 
 def check_conservation(channel: Channel, queue: int) -> None:
-    """live = ready + in flight, without overlap (D1)."""
+    """live = ready + in flight, without overlap (DSP1)."""
     primary = channel.manager.primary
     assert primary is not None
     dispatcher = primary.delivery.dispatcher(queue)

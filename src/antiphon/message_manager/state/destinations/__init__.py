@@ -1,1 +1,1 @@
-"""What messages are sent to: queues, and topics with their subscriptions."""
+"""Destinations: queues, and topics with their subscriptions."""

@@ -1,7 +1,4 @@
-"""DeliveryCounts: how often messages were given back after somebody had seen them.
-
-Most messages never are, so only those that were are kept, as ranges by count.
-"""
+"""DeliveryCounts: redelivery counts, as ranges by count. Most messages have none."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from antiphon.wire.primitives import Reader, Writer
 
 
 class DeliveryCounts:
-    """Counts above 0 by sequence number."""
+    """Counts above 0 by number."""
 
     __slots__ = ("_by_count",)
 
@@ -30,13 +27,12 @@ class DeliveryCounts:
         return 0
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """All numbers that have a count, with it."""
         for count, ranges in self._by_count.items():
             for number in ranges.numbers():
                 yield number, count
 
     def run(self, start: int, stop: int) -> tuple[int, int]:
-        """The count at `start`, and how far it holds (`stop` at the latest)."""
+        """The count at `start`, and the end of the run that has it (`stop` at the latest)."""
         for count, ranges in self._by_count.items():
             part = ranges.clip(start, stop)
             if not part:
@@ -47,7 +43,6 @@ class DeliveryCounts:
         return 0, stop
 
     def raise_(self, numbers: Ranges) -> None:
-        """One more for each of these."""
         rest = numbers
         for count in sorted(self._by_count):
             hit = self._by_count[count].intersection(rest)
@@ -60,7 +55,6 @@ class DeliveryCounts:
             self._by_count.setdefault(1, Ranges()).add_all(rest)
 
     def forget(self, numbers: Ranges) -> None:
-        """These are gone."""
         for count in list(self._by_count):
             self._remove(count, numbers)
 

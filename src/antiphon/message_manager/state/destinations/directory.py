@@ -14,7 +14,7 @@ from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.names import parse_destination
 from antiphon.wire.commands import CreateDestination
 
-# The kinds of destination as the CREATE command spells them.
+# The kinds of destination in the CREATE command.
 KIND_QUEUE: Final = 1
 KIND_TOPIC: Final = 2
 _PREFIXES = {KIND_QUEUE: "queue:", KIND_TOPIC: "topic:"}
@@ -23,7 +23,7 @@ Destination: TypeAlias = Queue | Topic
 
 
 class Directory:
-    """What exists in a channel. Ids ascend in the order of creation and are never used twice."""
+    """The destinations of a channel. Ids ascend in the order of creation and are never used twice."""
 
     __slots__ = (
         "_by_id",
@@ -52,12 +52,11 @@ class Directory:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Destination]:
-        """By id, ascending: a created one has a higher id than all before."""
+        """By id, ascending."""
         return iter(self._by_id.values())
 
     @property
     def topics(self) -> Iterator[Topic]:
-        """By id, ascending."""
         return iter(self._topics.values())
 
     def get(self, destination: int) -> Destination | None:
@@ -68,14 +67,14 @@ class Directory:
         return self._by_name.get(name)
 
     def spelled(self, wish: CreateDestination) -> str:
-        """The full name of what a CREATE asks for; raises InvalidName if there can be no such thing."""
+        """The full name in a CREATE; raises InvalidName."""
         prefix = _PREFIXES.get(wish.kind)
         if prefix is None:
             raise InvalidName(f"there is no destination of kind {wish.kind}")
         return str(parse_destination(prefix + wish.name))
 
     def create(self, id: int, kind: int, name: str, settings: str) -> Destination:
-        """Make a destination; raises DestinationError if it cannot be set so."""
+        """Raises DestinationError for settings that cannot be."""
         is_topic = kind == KIND_TOPIC
         spelled = spell(complete(read_settings(settings, is_topic=is_topic), is_topic=is_topic))
         made: Destination
@@ -98,7 +97,7 @@ class Directory:
                 self._enter(subscription)
 
     def delete(self, gone: Destination, number: int) -> None:
-        """Remove a destination and all it holds, by the command of this number."""
+        """Remove a destination by command `number`, with its messages and subscriptions."""
         self.version = number
         if isinstance(gone, Topic):
             for subscription in gone.subscriptions.values():
@@ -109,13 +108,13 @@ class Directory:
         del self._by_name[gone.name]
 
     def due_ms(self) -> int | None:
-        """When a message of some topic becomes too old; see `Topic.due_ms`."""
+        """See `Topic.due_ms`."""
         return min((due for topic in self.topics if (due := topic.due_ms()) is not None), default=None)
 
     # -- subscriptions -----------------------------------------------------------
 
     def source(self, destination: int, subscription: int) -> Queue | Subscription | None:
-        """The queue, or the subscription of the topic, that messages are taken from."""
+        """The queue, or the subscription of the topic, from which messages are given out."""
         if subscription:
             found = self._subscriptions.get(subscription)
             return found if found is not None and found.destination == destination else None

@@ -1,16 +1,14 @@
-"""BatchIndex: where the stored batches of one destination lie.
+"""BatchIndex: the places of the stored batches of one destination.
 
-A stored batch is one row in parallel arrays, 40 bytes; its messages stay in the journal. Rows are in
-the order of their numbers, so a number is found by bisection.
+A stored batch is one row in parallel arrays, 40 bytes; its messages stay in the journal. Rows are in the
+order of their numbers, so a number is found by bisection.
 
-What it promises
-    X1  Every live number lies in exactly one row, and that row says where its bytes are.
-    X2  `SegmentUse` counts a batch as long as one of its messages lives, and no longer.
-    X3  Rows without a live message go: at the front as soon as they are half of all, in the middle as
-        soon as they are more than half of what is left. Both cost a constant per row over its life.
+IDX1  Every live number lies in exactly one row, and that row says where its bytes are.
+IDX2  `SegmentUse` counts a batch as long as one of its messages lives, and no longer.
+IDX3  Rows without a live message go: at the front when they are half of all, in the middle when they are more
+      than half of the rest. Both cost a constant per row over its life.
 
-What it leaves to others
-    Which numbers are live is the destination's business; it says so in every call that needs it.
+The destination has the live numbers, and passes them to every call that needs them.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ assert ROW_BYTES == 8 + 6 * 4 + 8, "this machine's integers are of another size"
 
 
 class StoredBatch(NamedTuple):
-    """One row: the messages first … first+count-1 and where their batch lies."""
+    """A row: the messages first … first+count-1 and the place of their batch."""
 
     first: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -48,7 +46,7 @@ class StoredBatch(NamedTuple):
 
 
 class SegmentUse:
-    """How many bytes of live batches each segment of the journal holds, over all destinations."""
+    """The bytes of live batches in each segment of the journal, over all destinations."""
 
     __slots__ = ("_bytes",)
 
@@ -71,8 +69,6 @@ class SegmentUse:
 
 
 class BatchIndex:
-    """The stored batches of one destination, by sequence number."""
-
     __slots__ = (
         "_counts",
         "_dead",
@@ -120,12 +116,10 @@ class BatchIndex:
         ]
 
     def __len__(self) -> int:
-        """Rows with a live message."""
         return len(self._firsts) - self._head - self._dead
 
     @property
     def row_count(self) -> int:
-        """Rows kept in memory, dead ones included."""
         return len(self._firsts)
 
     # -- changing --------------------------------------------------------------
@@ -153,10 +147,9 @@ class BatchIndex:
         self._use.add(segment, sum(lengths))
 
     def forget(self, removed: Iterable[tuple[int, int]], live: Ranges) -> int:
-        """These numbers, all of them live until now, have left `live`; how many bytes they were.
+        """Drop numbers that have just left `live`; returns their bytes.
 
-        A message counts for an equal part of its batch, so that what is added and what is taken away
-        agree to the byte.
+        A message counts for an equal part of its batch, so that additions and removals agree to the byte.
         """
         firsts, counts, lengths = self._firsts, self._counts, self._lengths
         freed = 0
@@ -181,10 +174,10 @@ class BatchIndex:
         return freed
 
     def _look_at(self, at: int, live: Ranges) -> None:
-        """Messages of this row have gone. Were they the last ones?"""
+        """Count a row as dead if its last message has gone."""
         first = self._firsts[at]
         end = first + self._counts[at]
-        # Mostly all that is live lies behind it, which is quicker to see.
+        # Mostly all live numbers lie behind the row, which is quicker to see.
         if not live or live.first >= end or not live.clip(first, end):
             self._use.drop(self._segments[at], self._lengths[at])
             self._dead += 1
@@ -207,12 +200,11 @@ class BatchIndex:
             self.compact(live)
 
     def compact(self, live: Ranges) -> None:
-        """Keep only rows with a live message."""
         if self._head or self._dead:
             self._become(self.live_columns(live))
 
     def live_columns(self, live: Ranges) -> list[array[int]]:
-        """The rows with a live message, column by column; nothing changes here."""
+        """The rows with a live message, column by column."""
         if not self._head and not self._dead:
             return self._columns
         columns: list[array[int]] = [array(code) for code in _COLUMNS]
@@ -237,7 +229,6 @@ class BatchIndex:
             yield span_start, span_stop
 
     def clear(self, live: Ranges) -> None:
-        """The destination is gone, and all its batches with it."""
         # Dead rows have left the count of their segment already.
         self.compact(live)
         for segment, length in zip(self._segments, self._lengths, strict=True):
@@ -247,7 +238,6 @@ class BatchIndex:
     # -- looking ---------------------------------------------------------------
 
     def find(self, sequence: int) -> StoredBatch:
-        """The batch that holds a live number."""
         at = bisect_right(self._firsts, sequence, self._head) - 1
         assert at >= self._head, f"no stored batch holds number {sequence}"
         row = self._row(at)
@@ -263,7 +253,7 @@ class BatchIndex:
         return row if live.clip(first, row.stop) else None
 
     def weigh(self, numbers: Iterable[tuple[int, int]]) -> int:
-        """How many bytes these live numbers are, counted as `forget` counts them."""
+        """The bytes of these live numbers, counted as by `forget`."""
         firsts, counts, lengths = self._firsts, self._counts, self._lengths
         weight = 0
         for start, stop in numbers:
@@ -277,7 +267,7 @@ class BatchIndex:
         return weight
 
     def reach(self, start: int, weight: int, live: Ranges) -> int:
-        """Where to stop so that the live numbers from `start` up to there weigh just so much, or more."""
+        """The number before which the live numbers from `start` on have so many bytes, or just more."""
         firsts, counts, lengths = self._firsts, self._counts, self._lengths
         at = max(bisect_right(firsts, start, self._head) - 1, self._head)
         while True:
@@ -291,15 +281,12 @@ class BatchIndex:
             at += 1
 
     def sizes(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """First number and bytes of the batches with numbers from `start` on and below `stop`.
-
-        Some of them may have no live message any more.
-        """
+        """First number and bytes of the batches with numbers in [start, stop), also of dead ones."""
         at, end = self._between(start, stop)
         return zip(self._firsts[at:end], self._lengths[at:end], strict=True)
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """What the batches that `sizes` gives have together."""
+        """The bytes of the batches that `sizes` gives."""
         at, end = self._between(start, stop)
         return sum(self._lengths[at:end])
 
@@ -322,18 +309,17 @@ class BatchIndex:
         )
 
     def rows_in(self, segment: int, live: Ranges) -> Iterator[StoredBatch]:
-        """Batches with a live message that lie in one segment."""
         self.compact(live)
         for at, where in enumerate(self._segments):
             if where == segment:
                 yield self._row(at)
 
     def records(self) -> Iterator[Location]:
-        """Where the records of the rows lie, for each row."""
+        """The record of each row."""
         return map(Location, self._segments, self._record_offsets, self._record_lengths, self._identities)
 
     def move_all(self, moved: Mapping[Location, Location]) -> None:
-        """Every record lies elsewhere now: in the journal of this node instead of another's."""
+        """Move every record from another node's journal to this one's."""
         for at, old in enumerate(list(self.records())):
             new = moved[old]
             _check_copy(old, new)
@@ -343,14 +329,14 @@ class BatchIndex:
             self._record_offsets[at] = new.offset
 
     def move(self, first: int, old: Location, new: Location, live: Ranges) -> None:
-        """The record of the batch that begins at `first` was copied from `old` to `new`."""
+        """Note that the record of the batch that begins at `first` was copied from `old` to `new`."""
         _check_copy(old, new)
         at = bisect_right(self._firsts, first, self._head) - 1
         if at < self._head:
             return
         row = self._row(at)
         if row.first != first or row.location != old or not live.clip(first, row.stop):
-            # Its last message went while the record was being copied.
+            # The last message went while the record was being copied.
             return
         length = self._lengths[at]
         self._segments[at] = new.segment
@@ -361,7 +347,7 @@ class BatchIndex:
     # -- bytes -----------------------------------------------------------------
 
     def write(self, writer: Writer, live: Ranges) -> None:
-        """Rows with a live message, column by column. To write them down changes nothing."""
+        """Write the rows with a live message, column by column."""
         columns = self.live_columns(live)
         writer.count(len(columns[0]))
         for column in columns:
@@ -387,7 +373,7 @@ def _check_copy(old: Location, new: Location) -> None:
 
 
 def _little_endian(column: array[int]) -> array[int]:
-    """The same numbers with their bytes in the order of the disk, or back."""
+    """The numbers with their bytes in the order of the disk, or back."""
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()

@@ -1,7 +1,6 @@
-"""Placements: in which channel a destination lives, by its name. Kept by the system channel only.
+"""Placements: the channel of each destination, by name, in the system channel only.
 
-A name has one place. Who wants another is told which it has, so two client managers that make the same
-destination at the same time make it in the same channel.
+A name keeps its placement: two client managers that create it at once create it in the same channel.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ from antiphon.names import parse_destination
 from antiphon.wire.primitives import Reader, Writer
 
 PLACEMENTS_MAX: Final = 1_000_000
-"""Names that have a place: all of them stand in every checkpoint of the system channel."""
+"""Every placement is in every checkpoint of the system channel."""
 
 CHANNEL_BYTES_MAX: Final = 64
 
 
 class Placements:
-    """The channel of each name that has been given one."""
-
     __slots__ = ("_channels",)
 
     def __init__(self) -> None:
@@ -33,7 +30,7 @@ class Placements:
         return self._channels.get(name)
 
     def place(self, name: str, channel: str) -> None:
-        """Give a name its place; raises InvalidName or DestinationError if it cannot have it."""
+        """Give a name its placement; raises InvalidName or DestinationError."""
         assert name not in self._channels, f"{name} has its place already"
         parse_destination(name)
         if not 0 < len(channel.encode()) <= CHANNEL_BYTES_MAX:
@@ -43,13 +40,12 @@ class Placements:
         self._channels[name] = channel
 
     def free(self, name: str) -> None:
-        """There is no destination of this name any more: the next one may live elsewhere."""
         self._channels.pop(name, None)
 
     # -- bytes -----------------------------------------------------------------
 
     def write(self, writer: Writer) -> None:
-        """In the order in which they were given, which is that of the log: the same on every replica."""
+        """In the order of the log: the same on every replica."""
         writer.count(len(self._channels))
         for name, channel in self._channels.items():
             writer.text(name)

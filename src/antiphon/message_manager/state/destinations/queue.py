@@ -1,19 +1,11 @@
 """Queue: the messages of one queue, as the log made them.
 
-Where it sits
-    bus -> manager -> QUEUE -> delivery
+QUE1  published = live + acknowledged, always.
+QUE2  A number is acknowledged at most once; a second acknowledgement is told which were lost to it.
+QUE3  The same commands give the same state and digest on every replica, wherever each has the bytes.
+QUE4  Messages acknowledged at or above the position of a hold stay stored, and can be read again.
 
-What it promises
-    Q1  published = live + acknowledged, always.
-    Q2  A number is acknowledged at most once; whoever comes second is told which were lost to it.
-    Q3  The same commands give the same state and the same digest on every replica, wherever each of
-        them keeps the bytes.
-    Q4  While somebody holds the queue from a number on (holds), what is acknowledged from there on is not
-        live any more, but stays stored: it can be read again.
-
-What it leaves to others
-    Who is given a message is delivery's business and leaves no trace here. Whether a command may be
-    applied at all is decided before, by the session it came in.
+Delivery leaves no trace here: which consumer has a message is the primary's business.
 """
 
 from __future__ import annotations
@@ -37,7 +29,7 @@ _RETURNED: Final = b"\x03"
 
 
 class Queue:
-    """One queue. `id` is the number of the command that created it."""
+    """A queue; `id` is the number of its CREATE."""
 
     __slots__ = (
         "acknowledged",
@@ -62,25 +54,25 @@ class Queue:
         self.settings = settings
         self.settings_version = 1
         self.live = Ranges()
-        # What lies in the journal: the same object, unless the queue is held (Q4).
+        # The numbers in the journal: the same object, unless the queue is held (QUE4).
         self.stored = self.live
         self.held_from: int | None = None
         # The last number that ever was a message of this queue.
         self.last_stored = 0
         self.index = BatchIndex(use)
         self.counts = DeliveryCounts()
-        # Of what is stored.
+        # Of the stored messages.
         self.bytes = 0
         self.published = 0
         self.acknowledged = 0
-        # Covers everything that ever happened to the queue, so that a checkpoint need not.
+        # Covers all commands to the queue, so that a checkpoint need not.
         self.digest = bytes(DIGEST_BYTES)
 
-    # What makes it a source of messages; see source.py.
+    # A queue is a `Source`.
     floor = 0
     is_exclusive = False
 
-    # What a consumer has acknowledged is consumed and not lost.
+    # An acknowledged message is consumed and not lost.
     lost_through = trimmed = 0
 
     @property
@@ -92,7 +84,7 @@ class Queue:
         return self.live.last if self.live else 0
 
     def pending(self, after: int, ranges_max: int) -> tuple[Ranges, int | None]:
-        """What is live above `after`, in so many ranges at most; and how far that is, unless to the end."""
+        """The live messages above `after` in so many ranges; and the number they reach, None at the end."""
         part = self.live.take_ranges(after + 1, ranges_max)
         return part, part.last if len(part) == ranges_max else None
 
@@ -102,10 +94,10 @@ class Queue:
     def publish(
         self, first: int, count: int, skip: int, location: Location, offset: int, length: int, origin: bytes
     ) -> None:
-        """Store a batch of `count` rows, the first `skip` of which are here already under other numbers.
+        """Store a batch of `count` rows, the first `skip` of which are stored already under other numbers.
 
-        The rows keep their numbers first … first+count-1; those of the skipped rows stay empty.
-        `origin` is the digest of the envelope, so that ours covers the contents.
+        The rows have the numbers first … first+count-1; those of the skipped rows stay empty. `origin` is the
+        digest of the envelope, so that the queue's covers the contents.
         """
         self.index.append((first,), (count,), location, (offset,), (length,))
         self._add(first, count, skip, length // count * (count - skip), origin)
@@ -113,7 +105,7 @@ class Queue:
     def publish_run(
         self, first: int, location: Location, offsets: list[int], lengths: list[int], origin: bytes
     ) -> None:
-        """Store batches of one row each, one behind the other, all of them in one record."""
+        """Store batches of one row each, with successive numbers, all in one record."""
         count = len(offsets)
         self.index.append(range(first, first + count), (1,) * count, location, offsets, lengths)
         self._add(first, count, 0, sum(lengths), origin)
@@ -129,11 +121,11 @@ class Queue:
         self._remember(_PUBLISHED.pack(1, first, count, skip) + origin)
 
     def acknowledge(self, numbers: Ranges) -> Ranges:
-        """Remove what is live of these, and return it."""
+        """Remove the live part of these, and return it."""
         live = self.live
         start, stop = (numbers.first, numbers.last + 1) if len(numbers) == 1 else (0, 0)
         if stop and live.covers(start, stop):
-            # Nearly always so: a consumer acknowledges what it was given, in order.
+            # Nearly always so: a consumer acknowledges in the order of its deliveries.
             removed = numbers
             live.remove(start, stop)
             encoded = _PAIR.pack(start, stop)
@@ -154,11 +146,10 @@ class Queue:
         return removed
 
     def still(self, numbers: Ranges) -> Ranges:
-        """What is live of these."""
         return self.live.intersection(numbers)
 
     def return_(self, numbers: Ranges, *, is_counted: bool) -> Ranges:
-        """Give these back; what is still live of them is returned, with its count raised if it counts."""
+        """Return messages; those still live are returned, with their counts raised if `is_counted`."""
         back = self.live.intersection(numbers)
         if back and is_counted:
             self.counts.raise_(back)
@@ -168,7 +159,7 @@ class Queue:
     # -- holds -------------------------------------------------------------------
 
     def hold_from(self, position: int | None) -> None:
-        """What is acknowledged from this number on stays stored; None: nobody needs that any more."""
+        """Keep messages acknowledged at or above this number; None: there is no hold."""
         if position == self.held_from:
             return
         self.held_from = position
@@ -180,13 +171,13 @@ class Queue:
             self.stored = self.live
 
     def held_again(self, position: int | None) -> None:
-        """A checkpoint was read: the queue was held from this number on. Nothing goes."""
+        """Restore the position of a hold from a checkpoint; nothing is dropped."""
         self.held_from = position
         if position is not None and self.stored is self.live:
             self.stored = self.live.copy()
 
     def _let_go(self, numbers: Ranges) -> None:
-        """These are not live any more. Nobody needs those of them that lie below what is held."""
+        """Drop the part of these dead messages that no hold keeps."""
         if self.held_from is not None and numbers:
             numbers = numbers.clip(0, self.held_from)
         if numbers:
@@ -196,7 +187,7 @@ class Queue:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """What every replica agrees on."""
+        """The part that is equal on all replicas."""
         writer.u64(self.id)
         writer.text(self.name)
         writer.text(self.settings)
@@ -211,7 +202,7 @@ class Queue:
         self.counts.write(writer)
 
     def write_places(self, writer: Writer) -> None:
-        """Where this replica keeps the bytes."""
+        """The places of this replica."""
         self.index.write(writer, self.stored)
 
     @classmethod
@@ -226,7 +217,7 @@ class Queue:
         queue.live = queue.stored = Ranges.decode(reader.bytes_())
         kept = Ranges.decode(reader.bytes_())
         if kept:
-            # By whom it is held, its channel's holds say.
+            # The holds of the channel restore the position.
             queue.stored = queue.live.union(kept)
         queue.counts = DeliveryCounts.read(reader)
         return queue

@@ -1,7 +1,6 @@
-"""Settings: what can be set about a destination, as CREATE brings it.
+"""The settings of a destination, a JSON object in its CREATE.
 
-They come as a JSON object. A destination keeps all of its settings, those nobody asked for too, so that
-another version with other defaults makes the same of an old log.
+A destination keeps the defaults, too: a version with other defaults makes the same of an old log.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _TEXT_MAX: Final = 40
 
 
 class Retention(NamedTuple):
-    """How long a topic keeps what none of its subscriptions needs: so old, and so much of it, at most."""
+    """How long, and how many bytes, a topic keeps messages that no subscription needs."""
 
     age_ms: int
     bytes: int
 
 
 def read_settings(text: str, *, is_topic: bool) -> dict[str, Any]:
-    """What is asked for; raises DestinationError for what cannot be set so, naming it."""
+    """The wanted settings; raises DestinationError for a setting that cannot be so, naming it."""
     try:
         given = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -50,7 +49,7 @@ def read_settings(text: str, *, is_topic: bool) -> dict[str, Any]:
 
 
 def complete(settings: dict[str, Any], *, is_topic: bool) -> dict[str, Any]:
-    """The same with the defaults for all that was not asked for."""
+    """The settings, with the defaults for the others."""
     return (TOPIC_DEFAULTS if is_topic else QUEUE_DEFAULTS) | settings
 
 
@@ -60,7 +59,7 @@ def spell(settings: dict[str, Any]) -> str:
 
 
 def difference(wanted: dict[str, Any], there: dict[str, Any]) -> str | None:
-    """Which of the wanted settings is another one there, in words."""
+    """The first wanted setting that is another one there, in words."""
     for name, value in wanted.items():
         if there.get(name) != value:
             return f"its {name} is {there.get(name)}, not {value}"
@@ -68,7 +67,6 @@ def difference(wanted: dict[str, Any], there: dict[str, Any]) -> str | None:
 
 
 def retention_of(settings: dict[str, Any]) -> Retention:
-    """What complete settings of a topic say about retention."""
     age = settings["retention"]
     return Retention(0 if age == CONSUMED else round(age * 1_000), settings["retention_bytes"])
 

@@ -1,4 +1,4 @@
-"""Source: what messages are given out of. A queue is one, and so is every subscription of a topic."""
+"""Source: a queue or a subscription, from which messages are given to consumers."""
 
 from __future__ import annotations
 
@@ -10,59 +10,58 @@ from antiphon.ranges import Ranges
 
 
 class Indexed(Protocol):
-    """Something whose parts lie in the journal."""
+    """A part of the state whose rows lie in the journal."""
 
     @property
     def index(self) -> BatchIndex:
-        """Where they lie."""
+        """The places of the rows."""
 
 
 class Stored(Indexed, Protocol):
-    """Messages that can be read: those of a queue, of a topic, or of a subscription."""
+    """Messages that can be read: of a queue, a topic or a subscription."""
 
     @property
     def counts(self) -> DeliveryCounts:
-        """How often each was given back."""
+        """The redelivery counts."""
 
 
 class Source(Stored, Protocol):
-    """Messages that can be given to consumers, and are gone from here once acknowledged."""
+    """Messages that can be given to consumers, until they are acknowledged."""
 
     @property
     def id(self) -> int:
-        """The number of the command that made it; no two sources of a channel have the same."""
+        """The number of the command that made the source, unique in the channel."""
 
     @property
     def destination(self) -> int:
-        """The id of its queue or topic."""
+        """The id of the queue or topic."""
 
     @property
     def name(self) -> str:
-        """What an operator calls it."""
+        """The name for an operator."""
 
     @property
     def is_exclusive(self) -> bool:
-        """Has it one consumer at a time?"""
+        """Whether the source has one consumer at a time."""
 
     @property
     def floor(self) -> int:
-        """Nothing up to this number is to be given out."""
+        """Messages up to this number are not given out."""
 
     @property
     def last(self) -> int:
-        """Above this number there is nothing yet."""
+        """The last message so far."""
 
     def pending(self, after: int, ranges_max: int) -> tuple[Ranges, int | None]:
-        """What is to be given out above number `after`, as far as so many stored ranges reach.
-
-        With it the number through which was looked; None when that was all there is.
+        """The messages to give out above `after` in so many ranges; and the number they reach, None at the
+        end.
         """
 
     def still(self, numbers: Ranges) -> Ranges:
-        """What of these is still to be had."""
+        """The part of these that is not acknowledged."""
 
     def acknowledge(self, numbers: Ranges) -> Ranges:
-        """Somebody is done with these; what of them was still to be had."""
+        """Acknowledge these; returns those that were not acknowledged yet."""
 
     def return_(self, numbers: Ranges, *, is_counted: bool) -> Ranges:
-        """Somebody gives these back; what of them is still to be had."""
+        """Return these; returns those that are not acknowledged."""

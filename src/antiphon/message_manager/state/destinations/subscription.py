@@ -1,17 +1,8 @@
-"""Subscription: how far one subscriber of a topic has come.
+"""Subscription: the cursor of one subscriber of a topic.
 
-Where it sits
-    bus -> manager -> topic -> SUBSCRIPTION -> delivery
-
-What it promises
-    U1  It needs the messages of its topic above `floor` that are not in `done`, and no others. Whatever
-        the backlog, it takes a few numbers; what is acknowledged out of turn takes a range for every
-        run of messages left behind.
-    U2  A message is acknowledged at most once; whoever comes second is told which were lost to it.
-
-What it leaves to others
-    The messages are the topic's, stored once for all of its subscriptions. Who is attached is
-    delivery's business and leaves no trace here.
+SBS1  The subscription needs the messages of its topic above `floor` that are not in `done`, and no others. It
+      takes a few numbers whatever the backlog, and a range for each run of messages acknowledged out of turn.
+SBS2  A message is acknowledged at most once; a second acknowledgement is told which were lost to it.
 """
 
 from __future__ import annotations
@@ -28,16 +19,15 @@ if TYPE_CHECKING:
     from antiphon.message_manager.state.destinations.topic import Topic
 
 NOT_COUNTED: Final = -1
-"""Of a subscription that begins with a number still to come: what is not for it, is not known yet."""
+"""The subscription begins with a number still to come: its backlog is not counted yet."""
 
 _ABOVE_ALL: Final = U64_MAX + 1
 
 
 class Subscription:
-    """One subscription of a topic. `id` is the number of the command that made it.
+    """A subscription of a topic; `id` is the number of its SUBSCRIBE.
 
-    A durable one has a name, unique for its client id, and no session; any other has a session and
-    ends with it.
+    A durable subscription has a name, unique for its client id; any other has a session and ends with it.
     """
 
     __slots__ = ("client_id", "counts", "done", "floor", "id", "session", "settled", "subscriber", "topic")
@@ -48,16 +38,16 @@ class Subscription:
         self.id = id
         self.topic = topic
         self.session = session
-        # The name of a durable one.
+        # The name of a durable subscription.
         self.subscriber = subscriber
         self.client_id = client_id
         self.counts = DeliveryCounts()
-        # Everything of the topic up to here is acknowledged, or was never wanted.
+        # All messages up to here are acknowledged, or were never wanted.
         self.floor = floor
-        # Acknowledged above the floor. Between two messages that are, numbers that are no messages of
-        # this topic count as acknowledged too, so that neighbours melt into one range.
+        # Acknowledged above the floor, with the numbers between two such messages that are no messages of
+        # this topic, so that neighbours melt into one range.
         self.done = Ranges()
-        # Of all messages ever published to the topic, those it does not need.
+        # Of all messages ever published to the topic, those that the subscription does not need.
         self.settled = NOT_COUNTED
 
     @property
@@ -86,30 +76,29 @@ class Subscription:
 
     @property
     def backlog(self) -> int:
-        """How many messages it still needs."""
         if self.settled == NOT_COUNTED:
             return self.needs(self.topic.live).count
         return self.topic.published - self.settled
 
     def needs(self, stored: Ranges) -> Ranges:
-        """Which of these messages, all of them stored, it still needs."""
+        """The part of these stored messages that the subscription needs."""
         needed = stored.clip(self.floor + 1, _ABOVE_ALL)
         if self.done and needed:
             needed.remove_all(self.done)
         return needed
 
     def pending(self, after: int, ranges_max: int) -> tuple[Ranges, int | None]:
-        """What it needs above `after`, as far as so many ranges of the topic reach; and that number."""
+        """The needed messages above `after` in so many ranges; and the number they reach, None at the end."""
         part = self.topic.live.take_ranges(max(after, self.floor) + 1, ranges_max)
         through = part.last if len(part) == ranges_max else None
         return self.needs(part), through
 
     def acknowledge(self, numbers: Ranges) -> Ranges:
-        """Needs these no more; those it did need are returned."""
+        """Acknowledge; returns the messages that were needed."""
         live = self.topic.live
         start, stop = (numbers.first, numbers.last + 1) if len(numbers) == 1 else (0, 0)
         if start > self.floor and live.covers(start, stop) and not self.done.clip(start, stop):
-            # Nearly always so: a consumer acknowledges what it was given, in order.
+            # Nearly always so: a consumer acknowledges in the order of its deliveries.
             accepted = numbers
         else:
             accepted = self.needs(live.intersection(numbers))
@@ -127,11 +116,10 @@ class Subscription:
         return accepted
 
     def still(self, numbers: Ranges) -> Ranges:
-        """Which of these it needs."""
         return self.needs(self.topic.live.intersection(numbers))
 
     def return_(self, numbers: Ranges, *, is_counted: bool) -> Ranges:
-        """Give these back; what it still needs of them is returned, with its count raised if it counts."""
+        """Return messages; those still needed are returned, with their counts raised if `is_counted`."""
         back = self.still(numbers)
         if back and is_counted:
             self.counts.raise_(back)
@@ -139,14 +127,14 @@ class Subscription:
         return back
 
     def begin(self) -> None:
-        """It is one of the topic's subscriptions from now on."""
+        """Count the backlog when the subscription joins its topic."""
         if self.floor <= self.id:
-            # Whatever is published from now on is for it.
+            # All messages from now on are for the subscription.
             self.settled = self.topic.published - self.needs(self.topic.live).count
         self.advance()
 
     def advance(self) -> None:
-        """Let the floor rise to just below the first message it needs, or to the end of the topic."""
+        """Raise the floor to just below the first needed message, or to the end of the topic."""
         done, live = self.done, self.topic.live
         position: int | None = self.floor + 1
         while position is not None:

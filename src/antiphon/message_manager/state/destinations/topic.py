@@ -1,23 +1,13 @@
-"""Topic: messages stored once, however many subscriptions need them.
+"""Topic: messages stored once for all subscriptions.
 
-Where it sits
-    bus -> manager -> TOPIC -> its subscriptions -> delivery
+TPC1  published = kept + trimmed, always.
+TPC2  A message is kept while a subscription or a hold needs it. Beyond that it is kept until it is older than
+      the topic's retention, in log time, or until more than `retention_bytes` are newer.
+TPC3  The same commands give the same state and digest on every replica, wherever each has the bytes.
+TPC4  Messages are looked at by runs of numbers and by batches, never one by one.
 
-What it promises
-    T1  published = kept + trimmed, always.
-    T2  A message that a subscription needs is kept. Beyond that it is kept until it is older than the
-        topic's retention, by the channel's time, or until more than `retention_bytes` are newer. While
-        somebody holds the topic from a number on (holds), nothing goes from there on.
-    T3  The same commands give the same state and the same digest on every replica, wherever each of
-        them keeps the bytes.
-    T4  A message is looked at when it comes, when it falls behind the horizon, and when a subscription
-        is done with it: by runs of numbers and by batches, never one by one.
-
-What it leaves to others
-    How far a subscriber has come is its subscription's business.
-
-The *horizon* is a number: everything up to it is too old, or too much, to be kept for its own sake. So
-what is kept below the horizon is what subscriptions need, and what is above it is kept for everybody.
+The *horizon* is a number: messages up to it are too old, or too many, to be kept for retention, and are kept
+only for subscriptions and holds.
 """
 
 from __future__ import annotations
@@ -38,12 +28,12 @@ from antiphon.ranges import Ranges
 from antiphon.wire.primitives import Reader, Writer
 
 MARKS_MAX: Final = 1_024
-"""So many marks of time share the age of retention, about: an hour is seen in steps of four seconds."""
+"""Marks of time within the age of retention, about: an hour is seen in steps of four seconds."""
 
 RANGES_FEW: Final = 4_096
 TRIM_SHARE: Final = 64
-"""With few ranges every byte too much goes at once. With many it goes when it is one part in so many of
-what is kept: each trimming moves all ranges behind it."""
+"""With few ranges every byte too much goes at once. With many it goes when it is this share of the kept
+bytes: each trimming moves all ranges behind it."""
 
 _PUBLISHED = struct.Struct("<BQII")
 _OF_SUBSCRIPTION = struct.Struct("<BQ")
@@ -51,14 +41,14 @@ _ACKNOWLEDGED, _RETURNED, _SUBSCRIBED, _UNSUBSCRIBED = 2, 3, 4, 5
 
 
 class Mark(NamedTuple):
-    """Everything through this number was there at this time of the channel."""
+    """All messages through this number were there at this log time."""
 
     through: int
     time_ms: int
 
 
 class Topic:
-    """One topic. `id` is the number of the command that created it."""
+    """A topic; `id` is the number of its CREATE."""
 
     __slots__ = (
         "acknowledged",
@@ -83,7 +73,7 @@ class Topic:
         "trimmed",
     )
 
-    # Deliveries are counted for each subscription.
+    # Each subscription has its own counts.
     counts = DeliveryCounts()
 
     def __init__(self, *, id: int, name: str, settings: str, use: SegmentUse) -> None:
@@ -92,33 +82,31 @@ class Topic:
         self.settings = settings
         self.settings_version = 1
         self.retention = retention_of(json.loads(settings))
-        # What is kept.
         self.live = Ranges()
         self.index = BatchIndex(use)
         self.bytes = 0
         self.published = 0
         self.trimmed = 0
-        # Of all subscriptions together, also of those that are gone.
+        # By all subscriptions together, also those that have ended.
         self.acknowledged = 0
         # The last number that ever was a message of this topic.
         self.last = 0
-        # The highest number that was trimmed: who reads on from it or from before misses something.
+        # The highest trimmed number: a range read from there or from before has losses.
         self.lost_through = 0
         self.held_from: int | None = None
         self.horizon = 0
-        # Bytes of what is above the horizon.
+        # Bytes above the horizon.
         self.fresh_bytes = 0
-        # Marks ascend; those behind the horizon are gone. Everything through `marked` once had a mark.
+        # Marks ascend; those behind the horizon are gone. All numbers through `marked` once had a mark.
         self.marks: deque[Mark] = deque()
         self.marked = 0
         # By id, which is the order in which they came.
         self.subscriptions: dict[int, Subscription] = {}
-        # Covers everything that ever happened to the topic, so that a checkpoint need not.
+        # Covers all commands to the topic, so that a checkpoint need not.
         self.digest = bytes(DIGEST_BYTES)
 
     @property
     def stored(self) -> Ranges:
-        """What lies in the journal."""
         return self.live
 
     @property
@@ -136,10 +124,10 @@ class Topic:
     def publish(
         self, first: int, count: int, skip: int, location: Location, offset: int, length: int, origin: bytes
     ) -> None:
-        """Store a batch of `count` rows, the first `skip` of which are here already under other numbers.
+        """Store a batch of `count` rows, the first `skip` of which are stored already under other numbers.
 
-        The rows keep their numbers first … first+count-1; those of the skipped rows stay empty.
-        `origin` is the digest of the envelope, so that ours covers the contents.
+        The rows have the numbers first … first+count-1; those of the skipped rows stay empty. `origin` is the
+        digest of the envelope, so that the topic's covers the contents.
         """
         stored = count - skip
         size = length // count * stored
@@ -156,26 +144,22 @@ class Topic:
             self._shed(self.fresh_bytes - self.retention.bytes)
 
     def acknowledged_by(self, subscription: Subscription, numbers: Ranges) -> None:
-        """The subscription is done with these messages, all of which are kept."""
         self.acknowledged += numbers.count
         self._remember_of(_ACKNOWLEDGED, subscription, numbers.encode())
         if numbers.first <= self.horizon:
             self._trim(numbers.clip(0, self.horizon + 1))
 
     def returned_by(self, subscription: Subscription, numbers: Ranges) -> None:
-        """They were counted as delivered in vain."""
         self._remember_of(_RETURNED, subscription, numbers.encode())
 
     # -- subscriptions -----------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
-        """From now on messages above its floor are kept for it."""
         self.subscriptions[subscription.id] = subscription
         subscription.begin()
         self._remember_of(_SUBSCRIBED, subscription)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Nothing is kept for it any more."""
         del self.subscriptions[subscription.id]
         self._remember_of(_UNSUBSCRIBED, subscription)
         self._trim(self.live.clip(subscription.floor + 1, self.horizon + 1))
@@ -183,24 +167,23 @@ class Topic:
     # -- holds -------------------------------------------------------------------
 
     def hold_from(self, position: int | None) -> None:
-        """Nothing goes from this number on; None: nobody needs that any more."""
+        """Trim nothing from this number on; None: there is no hold."""
         before, self.held_from = self.held_from, position
         if before is not None and before != position:
             self._trim(self.live.clip(before, self.horizon + 1))
 
     def held_again(self, position: int | None) -> None:
-        """A checkpoint was read: the topic was held from this number on. Nothing goes."""
+        """Restore the position of a hold from a checkpoint; nothing is trimmed."""
         self.held_from = position
 
     # -- retention ---------------------------------------------------------------
 
     def time_passed(self, now_ms: int) -> None:
-        """The channel's time has moved on: mark it, and let go of what has become too old (T2)."""
+        """Mark the log time, and trim messages that have become too old (TPC2)."""
         marks, age_ms = self.marks, self.retention.age_ms
         if self.last > self.marked:
             self.marked = self.last
-            # The last mark moves until it is far enough from the one before it. A message whose mark has
-            # moved is kept a little longer.
+            # The last mark moves until it is far enough from the mark before: some messages are kept longer.
             if len(marks) > 1 and (now_ms - marks[-2].time_ms) * MARKS_MAX < age_ms:
                 marks.pop()
             marks.append(Mark(self.last, now_ms))
@@ -211,7 +194,7 @@ class Topic:
             self._move_horizon(through)
 
     def due_ms(self) -> int | None:
-        """When something becomes too old; 0 when that cannot be told before time is marked again."""
+        """The log time at which a message becomes too old; 0 if log time must be marked first."""
         if self.horizon >= self.last:
             return None
         if self.marked < self.last:
@@ -219,7 +202,6 @@ class Topic:
         return self.marks[0].time_ms + self.retention.age_ms
 
     def _shed(self, excess: int) -> None:
-        """So many bytes too much are kept for their own sake."""
         if len(self.live) > RANGES_FEW and excess * TRIM_SHARE < self.fresh_bytes:
             return
         self._move_horizon(self.index.reach(self.horizon + 1, excess, self.live) - 1)
@@ -234,7 +216,7 @@ class Topic:
             self._trim(passed)
 
     def _trim(self, numbers: Ranges) -> None:
-        """Let go of those of these kept messages that no subscription and no hold needs."""
+        """Trim those of these kept messages that no subscription and no hold needs."""
         if self.held_from is not None and numbers and numbers.last >= self.held_from:
             numbers = numbers.clip(0, self.held_from)
         for subscription in self.subscriptions.values():
@@ -245,7 +227,7 @@ class Topic:
         if not numbers:
             return
         if len(numbers) > 1 and self.live.clip(numbers.first, numbers.last + 1) == numbers:
-            # Nobody holds anything back, so they go in one piece, however many batches they are.
+            # Without exceptions they go in one piece, however many batches they are.
             self.live.remove(numbers.first, numbers.last + 1)
         else:
             self.live.remove_all(numbers)
@@ -256,7 +238,7 @@ class Topic:
     # -- bytes -----------------------------------------------------------------
 
     def write_logical(self, writer: Writer) -> None:
-        """What every replica agrees on."""
+        """The part that is equal on all replicas."""
         writer.u64(self.id)
         writer.text(self.name)
         writer.text(self.settings)
@@ -276,7 +258,7 @@ class Topic:
             subscription.write(writer)
 
     def write_places(self, writer: Writer) -> None:
-        """Where this replica keeps the bytes."""
+        """The places of this replica."""
         self.index.write(writer, self.live)
 
     @classmethod
