@@ -17,8 +17,7 @@ def calm(config: GroupConfig) -> Cluster:
 
 
 def spares(cluster: Cluster) -> list[int]:
-    living = [node for node in cluster.nodes.values() if node.is_alive]
-    return [node.node for node in living if node.replica.is_spare(cluster.now_ns)]
+    return [node.node for node in cluster.living if node.replica.is_spare(node.clock.now_ns())]
 
 
 def test_of_three_the_last_that_does_not_lead_is_spare() -> None:
