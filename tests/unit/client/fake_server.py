@@ -76,6 +76,8 @@ class FakeServer:
     decide: Callable[[Any], tuple[TransactionFate, str] | None] = lambda wish: None
     show: Callable[[Any], frames.ServerFrame | None] = lambda wish: None  # what is said to who reads ranges
     peers: list[Peer] = field(default_factory=list)
+    guests: set[Peer] = field(default_factory=set)  # whoever was accepted and is not gone
+    is_over: bool = False
     ready: dict[int, deque[Row]] = field(default_factory=dict)
     consumers: dict[tuple[int, int], Consumer] = field(default_factory=dict)
     acknowledged: Ranges = field(default_factory=Ranges)
@@ -395,10 +397,13 @@ class Peer(asyncio.Protocol):
         self._server = server
         self._buffer = FrameBuffer(FRAME_BYTES_MAX)
         self.is_gone = False
+        server.guests.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._server.peers.append(self)
+        if self._server.is_over:
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         for kind, payload in self._buffer.feed(data):
@@ -406,6 +411,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_gone = True
+        self._server.guests.discard(self)
         self._server._look()
 
     def say(self, frame: frames.ServerFrame) -> None:
@@ -422,9 +428,12 @@ async def serving(**options: Any) -> AsyncIterator[FakeServer]:
     try:
         yield server
     finally:
-        server.drop()
         listener.close()
-        await listener.wait_closed()
+        # A client that comes back at this moment may have been accepted and have no peer yet.
+        await asyncio.sleep(0)
+        server.is_over = True
+        server.drop()
+        await server.until(lambda: not server.guests)
 
 
 def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
