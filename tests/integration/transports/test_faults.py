@@ -9,13 +9,24 @@ from pathlib import Path
 import pytest
 
 from antiphon.wire.lanes import Lane
-from tests.integration.transports.stage import KINDS, MIB, SOCKETS, UDP, Hall, body, hall, run
+from tests.integration.transports.stage import (
+    DEADLINE_SECONDS,
+    KINDS,
+    MIB,
+    SOCKETS,
+    UDP,
+    Hall,
+    body,
+    hall,
+    run,
+)
 
 
 @pytest.mark.parametrize("kind", UDP)
 def test_what_the_network_loses_is_repaired(kind: str) -> None:
     async def story() -> None:
-        async with hall(kind) as members:
+        # What is missing is asked for as long as the test may take: a busy machine stands still for seconds.
+        async with hall(kind, give_up_ms=1_000 * int(DEADLINE_SECONDS)) as members:
             members.rules("seed=5; drop=0.3 duplicate=0.3 reorder=0.3")
             said = [body(number, 1 + (number * 7_919) % 20_000) for number in range(60)] + [body(99, 3 * MIB)]
             for frame in said:
