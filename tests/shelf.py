@@ -6,54 +6,26 @@ its records lie.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from struct import Struct
 
-from antiphon.bus.effects import CopyRecord, StateCaptured, StateOpened
+from antiphon.bus.effects import StateCaptured, StateOpened
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.ids import MID_STRUCT, Mid
-from antiphon.journal.ports import Location, Record, identity_of
-from tests.unit.bus.stage import MemoryPayloads
+from antiphon.journal.ports import Location
 
 KEPT = 2
 _PLACE = Struct("<QQQQ")
 _ROW_BYTES = MID_STRUCT.size + _PLACE.size
 
 
-class StagePayloads(MemoryPayloads):
-    """Payloads in memory, with the copies of a joiner."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._copies: dict[int, Location] = {}
-
-    def write_copy(self, index: int, copy: CopyRecord) -> None:
-        self._copies[index] = Location(1, len(self.records), len(copy.payload), identity_of(copy.digest))
-        self.records.append(copy)
-
-    def copied(self, index: int) -> Location | None:
-        return self._copies.get(index)
-
-    def forget_copies(self) -> None:
-        self._copies.clear()
-
-    def record(self, location: Location) -> Record:
-        found = self.records[location.offset]
-        return Record(found.mid, found.ts, found.count, found.digest, memoryview(found.payload))
-
-    def where(self, mid: Mid) -> Location:
-        """Where an envelope lies, numbered or copied."""
-        at = next(at for at, record in enumerate(self.records) if record.mid == mid)
-        record = self.records[at]
-        return Location(1, at, len(record.payload), identity_of(record.digest))
-
-
 class Shelf:
     """Which envelopes are kept, and where they lie; and a state of another node that was opened."""
 
-    def __init__(self, payloads: StagePayloads, state: bytes | memoryview | None) -> None:
+    def __init__(self, where: Callable[[Mid], Location], state: bytes | memoryview | None) -> None:
         # In another life the same records lie elsewhere.
-        self._rows = {mid: payloads.where(mid) for mid in _decode(state)} if state is not None else {}
+        self._rows = {mid: where(mid) for mid in _decode(state)} if state is not None else {}
         self._opened: dict[Mid, Location] = {}
 
     def apply(self, entry: Entry, location: Location | None) -> None:

@@ -1,32 +1,41 @@
-"""A stage for the machines of the bus: payloads in memory, a disk that syncs when told, one node.
+"""The stage for machines of the bus: one life of one node, moved step by step and a disk to sync.
 
-`OneNode` does what a node and its driver do: it routes what replica and producer say, writes records
-where they can be lost, and syncs when the test says so. A crash keeps what was synced.
+A `Life` does what a node and its driver do: it routes what replica and producer say to each other, writes
+records where they can be lost, and has a small application (`Shelf`) answer for checkpoints. A crash keeps
+what was synced. `OneNode` is a node that is alone; `tests.transcripts.stage` has three nodes and tells what
+they do. Clusters in which time passes by itself are the simulator's: `tests.unit.bus.cluster`.
+
+The disk is a list of records and not the keeper's journal, because a story shows one record after the other
+and a checkpoint in its place: the keeper would begin the checkpoint with the next sync only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from antiphon.bus import messages as m
 from antiphon.bus.effects import (
-    Alarm,
     Append,
     Apply,
+    CheckpointRead,
     CheckpointWritten,
     CopyRecord,
     DataRecord,
+    DropState,
     Effect,
-    EnvelopeCommitted,
     EnvelopeConfirmed,
     Event,
+    InstallState,
+    MoveState,
     Multicast,
+    OpenState,
     OrderRecord,
-    PrimaryChanged,
+    ReadCheckpoint,
     Received,
+    Reconfigured,
     ReleaseSpace,
     Send,
-    StateCaptured,
     Submitted,
     SuperblockRecord,
     Synced,
@@ -46,10 +55,10 @@ from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.ports import Location, Record, identity_of
 from antiphon.journal.recovery import DataAt, Recovered
 from antiphon.wire.commands import CommandKind, LogTime, encode_command
+from tests.shelf import Shelf
 
 RUN = b"run-of-the-node1"
 FOR_PRODUCER = heard_by(Machine.PRODUCER)
-MANAGER_DIGEST = b"digest of manager"[:16]
 
 
 def command(text: str = "") -> bytes:
@@ -141,6 +150,11 @@ class MemoryPayloads:
     def forget_copies(self) -> None:
         self.copies.clear()
 
+    def where(self, mid: Mid) -> Location:
+        """Where an envelope lies, numbered or copied."""
+        at, record = next((at, record) for at, record in enumerate(self.records) if record.mid == mid)
+        return Location(1, at, len(record.payload), identity_of(record.digest))
+
 
 @dataclass
 class StageDisk:
@@ -162,7 +176,8 @@ class StageDisk:
                 promised, epoch_claimed = record.promised, record.epoch_claimed
             elif isinstance(record, OrderRecord):
                 order.append(record.body)
-            else:
+            elif isinstance(record, DataRecord):
+                # A copy belongs to a checkpoint and is not among the envelopes.
                 location = Location(1, at, len(record.payload), identity_of(record.digest))
                 data.append(DataAt(record.mid, record.ts, record.count, record.digest, location))
         checkpoints = self.checkpoints[-2:]
@@ -183,64 +198,209 @@ class StageDisk:
             truncated=[],
         )
 
+    def recovered(self, payloads: MemoryPayloads, *, keeps_state: bool = True) -> RecoveredReplica:
+        """What the roles of the next life begin with."""
+        return recover(self.found(), payloads, keeps_state=keeps_state)
 
-class OneNode:
-    """Replica and producer of a node that is alone."""
+
+@dataclass(frozen=True)
+class SaidHere:
+    """A role of a node said this to another role of it."""
+
+    message: m.BusMessage
+
+
+class OverheardReplica(Replica):
+    """Tells in its place what its roles say to each other; otherwise the same."""
+
+    def _send(self, seat: Any, effect: Send, out: list[Any]) -> None:
+        if effect.to == self.node:
+            out.append(SaidHere(effect.message))
+        super()._send(seat, effect, out)
+
+
+class Life:
+    """One life of one node: its machines, its disk, and what they have not been told yet.
+
+    The methods whose names begin with `on_` are for whoever watches.
+    """
+
+    now_ns = 1_000 * MS
 
     def __init__(
-        self,
-        config: GroupConfig | None = None,
-        disk: StageDisk | None = None,
-        run_id: bytes = RUN,
+        self, config: GroupConfig, node: int, disk: StageDisk, run_id: bytes, disk_id: bytes = b""
     ) -> None:
-        self.config = config or GroupConfig.of("main", (1,))
-        self.disk = disk or StageDisk()
+        self.config, self.node, self.disk, self.disk_id = config, node, disk, disk_id
         self.payloads = MemoryPayloads()
-        self.now_ns = 1_000 * MS
+        self._write_payloads(disk.synced)
+        self.recovered = disk.recovered(self.payloads, keeps_state=node in config.data_servers)
+        self.shelf = Shelf(self.payloads.where, self.recovered.manager_state)
         self.counter = JournalCounter()
-        self.recovered: RecoveredReplica | None = None
-        if self.disk.synced:
-            for append in self.disk.synced:
-                if isinstance(append.record, DataRecord):
-                    self.payloads.write(append.record)
-            self.recovered = recover(self.disk.found(), self.payloads)
-        self.replica = Replica(self.config, 1, run_id, self.payloads, self.counter, self.recovered)
-        self.producer = BusProducer(self.config, 1, run_id)
+        self.replica = OverheardReplica(
+            config, node, run_id, self.payloads, self.counter, self.recovered, disk_id=disk_id
+        )
+        self.producer = BusProducer(config, node, run_id)
+        # Whom a multicast reaches. It changes with `Reconfigured`, in its place among the effects: what was
+        # said before still reaches those who leave.
+        self.members = self.replica.config.nodes
+        # In which term we have said how far we applied, and how far.
+        self._told = (0, 0)
+        self._written = 0
+        self._replica_hears: list[Event] = []
+        self._producer_hears: list[Event] = []
+
+    # -- doing -------------------------------------------------------------------------------------
+
+    def take(self, *events: Event) -> None:
+        """Step both machines until neither has anything left to say on this node."""
+        for event in events:
+            if isinstance(event, Received) and isinstance(event.message, m.AppliedGet):
+                self.on_sent((event.sender,), self._applied_after(event.message.after))
+                continue
+            if not isinstance(event, Submitted):
+                self._replica_hears.append(event)
+            if isinstance(event, Submitted | Received):
+                self._producer_hears.append(event)
+        is_first = True
+        while is_first or self._replica_hears or self._producer_hears:
+            is_first = False
+            heard, self._replica_hears = self._replica_hears, []
+            self._perform(self.replica.step(self.now_ns, heard), self._producer_hears)
+            heard, self._producer_hears = self._producer_hears, []
+            heard = [e for e in heard if not isinstance(e, Received) or type(e.message) in FOR_PRODUCER]
+            self._perform(self.producer.step(self.now_ns, heard), self._replica_hears)
+
+    def next_deadline_ns(self) -> int:
+        deadlines = (self.replica.next_deadline_ns(), self.producer.next_deadline_ns())
+        return min((deadline for deadline in deadlines if deadline is not None), default=1 << 62)
+
+    def sync(self) -> None:
+        """Everything written so far becomes durable, and the machines are told."""
+        index = self.disk.unsynced[-1].index
+        self.disk.synced += self.disk.unsynced
+        self.disk.unsynced = []
+        self.take(Synced(index))
+
+    # -- watching ----------------------------------------------------------------------------------
+
+    def on_effect(self, effect: Effect) -> None:
+        """A machine wants this done."""
+
+    def on_said_here(self, message: m.BusMessage) -> None:
+        """A role of this node said something to another role of it."""
+
+    def on_sent(self, nodes: tuple[int, ...], message: m.BusMessage) -> None:
+        """A message leaves for these nodes; this one, if it is among them, has heard it."""
+
+    def on_applied(self, entries: list[Entry]) -> None:
+        """These were applied in one step."""
+
+    # -- what the machines want --------------------------------------------------------------------
+
+    def _perform(self, effects: list[Any], others_hear: list[Event]) -> None:
+        """Do what one machine asked for; `others_hear` is the inbox of the other one on this node."""
+        applied: list[Entry] = []
+        for effect in effects:
+            if isinstance(effect, SaidHere):
+                self.on_said_here(effect.message)
+                continue
+            self.on_effect(effect)
+            match effect:
+                case Append(index):
+                    assert index == self._written + 1, f"record {index} follows record {self._written}"
+                    self._written = index
+                    self.disk.unsynced.append(effect)
+                    self._write_payloads([effect])
+                case Send(to, message) if to == self.node:
+                    others_hear.append(Received(self.node, message, self.disk_id))
+                    if others_hear is self._replica_hears:
+                        self.on_sent((to,), message)
+                case Send(to, message):
+                    self.on_sent((to,), message)
+                case Multicast(message):
+                    self._multicast(message, others_hear)
+                case Apply(entry, _, location):
+                    self.shelf.apply(entry, location)
+                    applied.append(entry)
+                case Reconfigured(config):
+                    self.producer.reconfigure(config)
+                    self.members = config.nodes
+                case ReleaseSpace(base):
+                    self.disk.released = base
+                case _:
+                    self._keep_state(effect)
+        if applied:
+            self.on_applied(applied)
+            if self.replica.is_serving:
+                # A new primary tells from the beginning: nobody knows what the one before it had said.
+                after = self._told[1] if self._told[0] == self.replica.term else 0
+                self._told = (self.replica.term, self.replica.applied)
+                self._multicast(self._applied_after(after), self._producer_hears)
+
+    def _keep_state(self, effect: Any) -> None:
+        """What concerns checkpoints; what is asked of the application it answers at once."""
+        hears, shelf = self._replica_hears, self.shelf
+        match effect:
+            case TakeCheckpoint(n):
+                hears.append(shelf.capture(n))
+            case WriteCheckpoint(n, digest, state, segments):
+                self.disk.checkpoints.append(Checkpoint(n, digest, state, segments))
+                hears.append(CheckpointWritten(n))
+            case ReadCheckpoint(n, offset, length, to):
+                file = next(one for one in self.disk.checkpoints if one.n == n)
+                hears.append(CheckpointRead(n, offset, file.state[offset : offset + length], to))
+            case OpenState(n, state):
+                hears.append(shelf.open(n, state))
+            case MoveState(n, moved):
+                hears.append(shelf.move(n, dict(moved)))
+            case InstallState():
+                shelf.install()
+            case DropState():
+                shelf.drop()
+
+    def _write_payloads(self, appends: list[Append]) -> None:
+        for append in appends:
+            if isinstance(append.record, DataRecord):
+                self.payloads.write(append.record)
+            elif isinstance(append.record, CopyRecord):
+                self.payloads.write_copy(append.index, append.record)
+
+    def _multicast(self, message: m.BusMessage, others_hear: list[Event]) -> None:
+        others_hear.append(Received(self.node, message, self.disk_id))
+        self.on_sent(self.members, message)
+        if isinstance(message, m.Heartbeat) and self.replica.is_serving:
+            # The primary repeats with its heartbeat how far it has applied.
+            self._multicast(self._applied_after(self.replica.applied), self._producer_hears)
+
+    def _applied_after(self, after: int) -> m.Applied:
+        return m.Applied(self.replica.epoch, self.replica.applied, (), after)
+
+
+class OneNode(Life):
+    """A node that is alone, with everything that it did."""
+
+    def __init__(
+        self, config: GroupConfig | None = None, disk: StageDisk | None = None, run_id: bytes = RUN
+    ) -> None:
         self.said: list[m.BusMessage] = []
-        self.replica.loopback = self._overhear
         self.effects: list[Effect] = []
         self.applied: list[Entry] = []
-        self.alarms: list[str] = []
-        self._written = 0
-        self._for_replica: list[Event] = []
-        self._for_producer: list[Event] = []
+        super().__init__(config or GroupConfig.of("main", (1,)), 1, disk or StageDisk(), run_id)
+        self.replica.loopback = self._overhear
 
     # -- doing -------------------------------------------------------------------------------------
 
     def step(self, *events: Event) -> list[Effect]:
         """One event or several at once; what replica and producer say is routed until all is quiet."""
         before = len(self.effects)
-        for event in events:
-            (self._for_producer if isinstance(event, Submitted) else self._for_replica).append(event)
-        is_first = True
-        while is_first or self._for_replica or self._for_producer:
-            taken, self._for_replica = self._for_replica, []
-            if taken or is_first:
-                self._perform(self.replica.step(self.now_ns, taken))
-            heard, self._for_producer = self._for_producer, []
-            if heard or is_first:
-                self._perform(self.producer.step(self.now_ns, heard))
-            is_first = False
+        self.take(*events)
         return self.effects[before:]
 
     def sync(self) -> list[Effect]:
-        """Everything written so far becomes durable, and the machines are told."""
-        if not self.disk.unsynced:
-            return []
-        index = self.disk.unsynced[-1].index
-        self.disk.synced += self.disk.unsynced
-        self.disk.unsynced = []
-        return self.step(Synced(index))
+        before = len(self.effects)
+        if self.disk.unsynced:
+            super().sync()
+        return self.effects[before:]
 
     def settle(self) -> None:
         """Sync until nothing more is written."""
@@ -251,11 +411,7 @@ class OneNode:
     def wait_ms(self, ms: int, *, syncs: bool = True) -> None:
         """Let time pass, from deadline to deadline."""
         until = self.now_ns + ms * MS
-        while True:
-            deadlines = [self.replica.next_deadline_ns(), self.producer.next_deadline_ns()]
-            due = min(deadline for deadline in deadlines if deadline is not None)
-            if due > until:
-                break
+        while (due := self.next_deadline_ns()) <= until:
             self.now_ns = max(self.now_ns, due)
             self.step()
             if syncs:
@@ -269,53 +425,20 @@ class OneNode:
         node.now_ns = self.now_ns
         return node
 
-    # -- routing -----------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
+
+    def on_effect(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def on_sent(self, nodes: tuple[int, ...], message: m.BusMessage) -> None:
+        assert nodes == (1,), f"{message} to nodes {nodes}, of which only 1 exists"
+
+    def on_applied(self, entries: list[Entry]) -> None:
+        self.applied += entries
 
     def _overhear(self, message: m.BusMessage) -> m.BusMessage:
         self.said.append(message)
         return message
-
-    def _perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            self.effects.append(effect)
-            match effect:
-                case Append(index, record):
-                    assert index == self._written + 1, f"record {index} follows record {self._written}"
-                    self._written = index
-                    self.disk.unsynced.append(effect)
-                    if isinstance(record, DataRecord):
-                        self.payloads.write(record)
-                case Send(to, message):
-                    assert to == 1, f"{message} to node {to}, which does not exist"
-                    self._route(message)
-                case Multicast(message):
-                    self._route(message)
-                case Apply(entry):
-                    self.applied.append(entry)
-                case TakeCheckpoint(n):
-                    assert self.applied[-1].last == n, "something was applied behind the mark"
-                    self._for_replica.append(StateCaptured(n, MANAGER_DIGEST, b"state of %d" % n, ()))
-                case WriteCheckpoint(n, digest, state, segments):
-                    self.disk.checkpoints.append(Checkpoint(n, digest, state, segments))
-                    self._for_replica.append(CheckpointWritten(n))
-                case ReleaseSpace(base):
-                    self.disk.released = base
-                case Alarm(text):
-                    self.alarms.append(text)
-                case EnvelopeCommitted() | EnvelopeConfirmed() | PrimaryChanged():
-                    pass
-        if any(isinstance(effect, Apply) for effect in effects):
-            upto = self.applied[-1].last
-            self._route(m.Applied(self.replica.epoch, upto))
-
-    def _route(self, message: m.BusMessage) -> None:
-        event = Received(1, message)
-        if isinstance(message, m.Data | m.ProducerOpen | m.ProducerStateGet | m.FetchId):
-            self._for_replica.append(event)
-        elif type(message) in FOR_PRODUCER:
-            self._for_producer.append(event)
-
-    # -- looking -----------------------------------------------------------------------------------
 
     def seen(self, kind: type) -> list:
         return [effect for effect in self.effects if isinstance(effect, kind)]
@@ -326,4 +449,4 @@ class OneNode:
 
     @property
     def confirmed(self) -> list[int]:
-        return [effect.tag for effect in self.effects if isinstance(effect, EnvelopeConfirmed)]
+        return [effect.tag for effect in self.seen(EnvelopeConfirmed)]

@@ -36,7 +36,7 @@ from antiphon.ids import Mid, make_epoch
 from antiphon.ranges import Ranges
 from antiphon.wire import layout
 from antiphon.wire.commands import Outcome, OutcomeCode
-from tests.unit.bus.stage import MemoryPayloads
+from tests.stage import MemoryPayloads
 from tests.unit.bus.test_recovery import at, found
 
 RUN = b"0123456789abcdef"

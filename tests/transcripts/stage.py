@@ -23,45 +23,26 @@ import pytest
 
 from antiphon.bus import messages as m
 from antiphon.bus.chance import Chance
+from antiphon.bus.codec import decode, encode
 from antiphon.bus.effects import (
     Alarm,
-    Append,
-    Apply,
-    CheckpointRead,
-    CheckpointWritten,
     ConfigProposed,
-    CopyRecord,
-    DataRecord,
-    DropState,
+    Effect,
     EnvelopeConfirmed,
-    Event,
     InstallState,
     LogDamaged,
-    MoveState,
-    Multicast,
-    OpenState,
-    ReadCheckpoint,
     Received,
     Reconfigured,
-    Send,
     Submitted,
     SuperblockRecord,
-    Synced,
-    TakeCheckpoint,
     WriteCheckpoint,
 )
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.messages import Entry
-from antiphon.bus.ports import JournalCounter
-from antiphon.bus.producer import BusProducer
-from antiphon.bus.recovery import RecoveredReplica, recover
-from antiphon.bus.replica import Replica
 from antiphon.bus.schema import Machine, heard_by
 from antiphon.bus.sequencer import State
-from antiphon.journal.checkpoints import Checkpoint
-from tests.transcripts.shelf import Shelf, StagePayloads
+from tests.stage import Life, MemoryPayloads, StageDisk, command
 from tests.transcripts.wording import Wording, epoch_name, kind_name, letter, letters
-from tests.unit.bus.stage import MemoryPayloads, StageDisk, command
 
 FOR_PRODUCER = heard_by(Machine.PRODUCER)
 NEVER_SHOWN = m.HeartbeatAck | m.Presence | m.AppliedGet
@@ -80,34 +61,12 @@ def calm_chance(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Chance, "one_of", in_turn)
 
 
-@dataclass(frozen=True)
-class SaidHere:
-    """A role of a node said this to another role of it."""
-
-    message: m.BusMessage
-
-
-class OverheardReplica(Replica):
-    """Tells in its place what its roles say to each other; otherwise the same."""
-
-    def _send(self, seat: Any, effect: Send, out: list[Any]) -> None:
-        if effect.to == self.node:
-            out.append(SaidHere(effect.message))
-        super()._send(seat, effect, out)
-
-
 def disk_id(node: int, number: int = 1) -> bytes:
     return b"%s's disk no. %03d" % (letter(node).encode(), number)
 
 
-def found_on(disk: StageDisk, payloads: MemoryPayloads, *, keeps_state: bool = True) -> RecoveredReplica:
-    """What a life begins with; copies belong to checkpoints and are not among the envelopes."""
-    synced = [append for append in disk.synced if not isinstance(append.record, CopyRecord)]
-    return recover(StageDisk(synced, [], disk.checkpoints).found(), payloads, keeps_state=keeps_state)
-
-
-class Life:
-    """One life of one node: its machines, its disk, and what they have not been told yet."""
+class ToldLife(Life):
+    """A life on the stage, which tells what happens in it."""
 
     def __init__(
         self,
@@ -118,163 +77,62 @@ class Life:
         disk_number: int = 1,
         number: int = 1,
     ) -> None:
-        self.stage, self.config, self.node = stage, config, node
-        self.disk, self.disk_number, self.number = disk, disk_number, number
-        self.payloads = StagePayloads()
-        self._write_payloads(disk.synced)
-        run_id = b"node %s, life %03d" % (letter(node).encode(), number)
-        recovered = found_on(disk, self.payloads, keeps_state=node in config.data_servers)
-        self.shelf = Shelf(self.payloads, recovered.manager_state)
-        self.replica = OverheardReplica(
-            config, node, run_id, self.payloads, JournalCounter(), recovered, disk_id=self.disk_id
-        )
-        self.producer = BusProducer(config, node, run_id)
-        # Whom a multicast reaches. It changes with `Reconfigured`, in its place among the effects: what was
-        # said before still reaches those who leave.
-        self.members = self.replica.config.nodes
+        self.stage, self.disk_number, self.number = stage, disk_number, number
         self.is_running = True
         self.is_paused = False
         self.is_stalled = False
-        # In which term we have said how far we applied, and how far.
-        self._told = (0, 0)
-        self._replica_hears: list[Event] = []
-        self._producer_hears: list[Event] = []
-
-    def take(self, *events: Event) -> None:
-        """Step both machines until neither has anything left to say on this node."""
-        for event in events:
-            if isinstance(event, Received) and isinstance(event.message, m.AppliedGet):
-                self.stage.carry(self.node, (event.sender,), self._applied_after(event.message.after))
-                continue
-            if not isinstance(event, Submitted):
-                self._replica_hears.append(event)
-            if isinstance(event, Submitted | Received):
-                self._producer_hears.append(event)
-        is_first = True
-        while is_first or self._replica_hears or self._producer_hears:
-            is_first = False
-            heard, self._replica_hears = self._replica_hears, []
-            self._perform(self.replica.step(self.stage.now_ns, heard), self._producer_hears)
-            heard, self._producer_hears = self._producer_hears, []
-            heard = [e for e in heard if not isinstance(e, Received) or type(e.message) in FOR_PRODUCER]
-            self._perform(self.producer.step(self.stage.now_ns, heard), self._replica_hears)
+        run_id = b"node %s, life %03d" % (letter(node).encode(), number)
+        super().__init__(config, node, disk, run_id, disk_id(node, disk_number))
 
     @property
-    def disk_id(self) -> bytes:
-        return disk_id(self.node, self.disk_number)
-
-    def next_deadline_ns(self) -> int:
-        deadlines = (self.replica.next_deadline_ns(), self.producer.next_deadline_ns())
-        return min((deadline for deadline in deadlines if deadline is not None), default=1 << 62)
+    def now_ns(self) -> int:  # type: ignore[override]
+        return self.stage.now_ns
 
     def sync(self) -> None:
-        """Everything written so far becomes durable, and the machines are told."""
-        records = [append.record for append in self.disk.unsynced]
-        words = self.stage.wording.records(records, self._durable_superblock())
-        self.stage.tell(f"{letter(self.node)} disk", f"durable: {words}")
-        index = self.disk.unsynced[-1].index
-        self.disk.synced += self.disk.unsynced
-        self.disk.unsynced = []
-        self.take(Synced(index))
+        # That an epoch began here is a promise, too.
+        found = self.disk.recovered(MemoryPayloads())
+        before = SuperblockRecord(found.promised, found.epoch_claimed)
+        words = self.stage.wording.records([append.record for append in self.disk.unsynced], before)
+        self._tell_of_disk(f"durable: {words}")
+        super().sync()
 
-    def _durable_superblock(self) -> SuperblockRecord:
-        """What was promised and claimed before; that an epoch began here is a promise, too."""
-        found = found_on(self.disk, MemoryPayloads())
-        return SuperblockRecord(found.promised, found.epoch_claimed)
-
-    # -- what the machines want --------------------------------------------------------------------
-
-    def _perform(self, effects: list[Any], others_hear: list[Event]) -> None:
-        """Do what one machine asked for; `others_hear` is the inbox of the other one on this node."""
-        applied: list[Entry] = []
-        for effect in effects:
-            match effect:
-                case Append():
-                    self.disk.unsynced.append(effect)
-                    self._write_payloads([effect])
-                case SaidHere(message):
-                    self.stage.carry(self.node, (self.node,), message)
-                case Send(to, message) if to == self.node:
-                    others_hear.append(Received(self.node, message, self.disk_id))
-                    if others_hear is self._replica_hears:
-                        self.stage.carry(self.node, (to,), message)
-                case Send(to, message):
-                    self.stage.carry(self.node, (to,), message)
-                case Multicast(message):
-                    self._multicast(message, others_hear)
-                case Apply(entry, _, location):
-                    self.shelf.apply(entry, location)
-                    applied.append(entry)
-                case EnvelopeConfirmed(tag, first):
-                    self.stage.confirm(self.node, tag, first)
-                case Reconfigured(config):
-                    self.producer.reconfigure(config)
-                    self.members = config.nodes
-                    self.stage.tell(letter(self.node), f"goes over to configuration {config.config_id}")
-                case Alarm(text):
-                    self.stage.tell(letter(self.node), f"ALARM {text}")
-                case _:
-                    self._keep_state(effect)
-        if applied:
-            self._on_applied(applied)
-
-    def _keep_state(self, effect: Any) -> None:
-        """What concerns checkpoints; what is asked of the application it answers at once."""
-        hears, shelf = self._replica_hears, self.shelf
+    def on_effect(self, effect: Effect) -> None:
         match effect:
-            case TakeCheckpoint(n):
-                hears.append(shelf.capture(n))
-            case WriteCheckpoint(n, digest, state, segments):
-                self.disk.checkpoints.append(Checkpoint(n, digest, state, segments))
-                self.stage.tell(f"{letter(self.node)} disk", f"durable: checkpoint {n}")
-                hears.append(CheckpointWritten(n))
-            case ReadCheckpoint(n, offset, length, to):
-                file = next(one for one in self.disk.checkpoints if one.n == n)
-                hears.append(CheckpointRead(n, offset, file.state[offset : offset + length], to))
-            case OpenState(n, state):
-                hears.append(shelf.open(n, state))
-            case MoveState(n, moved):
-                hears.append(shelf.move(n, dict(moved)))
+            case EnvelopeConfirmed(tag, first):
+                self.stage.confirm(self.node, tag, first)
+            case Reconfigured(config):
+                self._tell(f"goes over to configuration {config.config_id}")
+            case Alarm(text):
+                self._tell(f"ALARM {text}")
+            case WriteCheckpoint(n):
+                self._tell_of_disk(f"durable: checkpoint {n}")
             case InstallState(n):
-                shelf.install()
-                self.stage.tell(letter(self.node), f"stands behind {n} from now on")
-            case DropState():
-                shelf.drop()
+                self._tell(f"stands behind {n} from now on")
 
-    def _write_payloads(self, appends: list[Append]) -> None:
-        for append in appends:
-            if isinstance(append.record, DataRecord):
-                self.payloads.write(append.record)
-            elif isinstance(append.record, CopyRecord):
-                self.payloads.write_copy(append.index, append.record)
+    def on_said_here(self, message: m.BusMessage) -> None:
+        self.stage.carry(self.node, (self.node,), message)
 
-    def _multicast(self, message: m.BusMessage, others_hear: list[Event]) -> None:
-        others_hear.append(Received(self.node, message, self.disk_id))
-        self.stage.carry(self.node, self.members, message)
-        if isinstance(message, m.Heartbeat) and self.replica.is_serving:
-            # The primary repeats with its heartbeat how far it has applied.
-            self._multicast(self._applied_after(self.replica.applied), self._producer_hears)
+    def on_sent(self, nodes: tuple[int, ...], message: m.BusMessage) -> None:
+        self.stage.carry(self.node, nodes, message)
 
-    def _on_applied(self, entries: list[Entry]) -> None:
-        self.stage.tell(letter(self.node), f"applies {self.stage.wording.entries(entries)}")
-        if self.replica.is_serving:
-            # A new primary tells from the beginning: nobody knows what the one before it had said.
-            after = self._told[1] if self._told[0] == self.replica.term else 0
-            self._told = (self.replica.term, self.replica.applied)
-            self._multicast(self._applied_after(after), self._producer_hears)
+    def on_applied(self, entries: list[Entry]) -> None:
+        self._tell(f"applies {self.stage.wording.entries(entries)}")
 
-    def _applied_after(self, after: int) -> m.Applied:
-        return m.Applied(self.replica.epoch, self.replica.applied, (), after)
+    def _tell(self, what: str) -> None:
+        self.stage.tell(letter(self.node), what)
+
+    def _tell_of_disk(self, what: str) -> None:
+        self.stage.tell(f"{letter(self.node)} disk", what)
 
 
-def _state_of(life: Life) -> str:
+def _state_of(life: ToldLife) -> str:
     if life.is_running:
         replica = life.replica
         does = "leads" if replica.state is State.LEADING else "follows"
         log = f"log of {epoch_name(replica.log_epoch)} through {replica.last}"
         promised = epoch_name(replica.promised)
         return f"{does} {epoch_name(replica.epoch)}; promised {promised}; {log}; applied {replica.applied}"
-    found = found_on(life.disk, MemoryPayloads())
+    found = life.disk.recovered(MemoryPayloads())
     does = "stands still" if life.is_paused else "is down"
     log = f"log of {epoch_name(found.log_epoch)} through {found.log.last}"
     return f"{does}; its disk: promised {epoch_name(found.promised)}, {log}"
@@ -317,9 +175,9 @@ class Stage:
         # The message that was told last, and to whom.
         self._row: tuple[int, m.BusMessage, dict[int, str]] | None = None
         self.confirmed: list[str] = []
-        self.lives = {node: Life(self, self.config, node, StageDisk()) for node in nodes}
+        self.lives = {node: ToldLife(self, self.config, node, StageDisk()) for node in nodes}
 
-    def __getitem__(self, name: str) -> Life:
+    def __getitem__(self, name: str) -> ToldLife:
         return self.lives[ord(name) - ord("A") + 1]
 
     def text(self) -> str:
@@ -410,7 +268,7 @@ class Stage:
         """A new life of the node, from what its disk holds."""
         former = self[name]
         self.tell(name, "starts again")
-        life = self.lives[former.node] = Life(
+        life = self.lives[former.node] = ToldLife(
             self, former.config, former.node, former.disk, former.disk_number, former.number + 1
         )
         life.take()
@@ -420,7 +278,7 @@ class Stage:
         """A node that nobody knows yet starts, with an empty disk. What it is to be, it is told."""
         node = ord(name) - ord("A") + 1
         self.tell(name, "starts, with an empty disk")
-        self.lives[node] = Life(self, replace(config, config_id=1), node, StageDisk())
+        self.lives[node] = ToldLife(self, replace(config, config_id=1), node, StageDisk())
         self.lives[node].take()
 
     def propose(self, name: str, config: GroupConfig) -> None:
@@ -530,7 +388,8 @@ class Stage:
 
     def _arrive(self, sender: int, to: int, message: m.BusMessage) -> None:
         if self.lives[to].is_running:
-            self.lives[to].take(Received(sender, message, self.lives[sender].disk_id))
+            _, heard = decode(encode(message, "main", 1, sender, bytes(16)))
+            self.lives[to].take(Received(sender, heard, self.lives[sender].disk_id))
 
     # -- telling -----------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.sequencer import Sequencer, State
 from antiphon.ids import Mid, make_epoch
-from tests.unit.bus.stage import MemoryPayloads, data_of, item_of
+from tests.stage import MemoryPayloads, data_of, item_of
 
 OLD = make_epoch(4, 2)
 FIRST = make_epoch(1, 1)

@@ -19,7 +19,7 @@ from antiphon.sim.checkers.watch import Checker, Watch
 from antiphon.sim.disk import DiskHabits, SimDisk
 from antiphon.sim.links import LinkHabits, Links
 from antiphon.sim.world import World
-from tests.unit.bus.stage import command
+from tests.stage import command
 
 
 def disk_id(node: int, number: int = 0) -> bytes:

@@ -15,7 +15,7 @@ from antiphon.bus.recovery import RecoveredReplica
 from antiphon.bus.replica import Replica
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.recovery import DataAt
-from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
+from tests.stage import MemoryPayloads, data_of, entry_of
 
 EPOCH = make_epoch(1, 1)
 

@@ -19,8 +19,8 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted
 from antiphon.bus.recovery import recover
 from antiphon.ids import Mid
+from tests.stage import MemoryPayloads, StageDisk
 from tests.unit.bus.booth import NEW, OLD, Booth, learned, order_in, stable, tick, ticks
-from tests.unit.bus.stage import MemoryPayloads, StageDisk
 
 
 def test_the_base_moves_to_the_stable_checkpoint_before_the_newest_one() -> None:

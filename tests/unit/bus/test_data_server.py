@@ -31,7 +31,7 @@ from antiphon.ids import Mid, make_epoch
 from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import DataAt
 from tests.planted.catalogue import with_and_without
-from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of, item_of
+from tests.stage import KnownLog, MemoryPayloads, data_of, entry_of, item_of
 
 EPOCH = make_epoch(1, 1)
 LATER = make_epoch(2, 3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from antiphon.bus.effects import Received
 from antiphon.bus.group import GroupConfig
 from antiphon.ids import Mid
+from tests.stage import data_of
 from tests.unit.bus.cluster import Cluster
-from tests.unit.bus.stage import data_of
 
 
 def of_former_life(cluster: Cluster, pseq: int, *servers: int) -> None:

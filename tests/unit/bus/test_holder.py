@@ -25,7 +25,7 @@ from antiphon.bus.messages import NO_DIGEST, Place
 from antiphon.bus.ports import Location, Record
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
-from tests.unit.bus.stage import MemoryPayloads, data_of
+from tests.stage import MemoryPayloads, data_of
 
 CONFIG = GroupConfig.of(
     "main", (1, 2, 3), checkpoint_piece_bytes=100, stored_bytes_max=150, checkpoint_hold_ms=1_000

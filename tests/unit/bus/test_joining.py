@@ -49,7 +49,7 @@ from antiphon.bus.member import Member
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.ports import JournalCounter, Location
 from antiphon.ids import Mid, make_epoch
-from tests.unit.bus.stage import KnownLog, data_of
+from tests.stage import KnownLog, data_of
 from tests.unit.bus.test_holder import Spotty
 
 EPOCH = make_epoch(1, 1)

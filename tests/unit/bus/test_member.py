@@ -30,7 +30,7 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind
 from antiphon.bus.ports import JournalCounter
 from antiphon.ids import Mid, make_epoch
 from tests.planted.catalogue import with_and_without
-from tests.unit.bus.stage import KnownLog, MemoryPayloads, data_of, entry_of
+from tests.stage import KnownLog, MemoryPayloads, data_of, entry_of
 
 EPOCH = make_epoch(1, 1)
 

@@ -18,10 +18,10 @@ from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
 from antiphon.bus.records import LEARNED, EntriesAppended, EpochStarted, encode_order
 from antiphon.bus.recovery import recover
 from antiphon.ids import Mid, make_epoch
+from tests.stage import MemoryPayloads, StageDisk
 from tests.unit.bus.booth import NEW, OLD, Booth, learned, order_in, ticks
 from tests.unit.bus.chair import keep_leading, lead_three, sent, stand_among_three, submitted
 from tests.unit.bus.cluster import Cluster, disk_id
-from tests.unit.bus.stage import MemoryPayloads, StageDisk
 
 
 def grown(config: GroupConfig, **changes: Any) -> GroupConfig:

@@ -13,9 +13,9 @@ from antiphon.bus.messages import EntryKind, ServerStatus
 from antiphon.bus.sequencer import State
 from antiphon.ids import Mid, make_epoch
 from tests.planted.catalogue import planted, with_and_without
+from tests.stage import OneNode, data_of, envelope, item_of
 from tests.unit.bus import chair as sequence
 from tests.unit.bus import test_commit_server as commit
-from tests.unit.bus.stage import OneNode, data_of, envelope, item_of
 
 
 def opened() -> tuple[OneNode, int]:

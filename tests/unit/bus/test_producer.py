@@ -25,7 +25,7 @@ from antiphon.bus.producer import Again, BusProducer, in_the_same_words
 from antiphon.ids import Mid, make_epoch
 from antiphon.wire.commands import Outcome, OutcomeCode
 from tests.planted.catalogue import with_and_without
-from tests.unit.bus.stage import envelope
+from tests.stage import envelope
 
 EPOCH = make_epoch(1, 1)
 RUN = b"run of this node"

@@ -20,7 +20,7 @@ from antiphon.ids import Mid, make_epoch
 from antiphon.journal.checkpoints import Checkpoint, CheckpointHead
 from antiphon.journal.ports import Location, identity_of
 from antiphon.journal.recovery import DataAt, Recovered
-from tests.unit.bus.stage import MemoryPayloads, data_of, entry_of
+from tests.stage import MemoryPayloads, data_of, entry_of
 
 OLD, NEW = make_epoch(1, 1), make_epoch(2, 1)
 

@@ -20,6 +20,7 @@ from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Laggards
 from antiphon.bus.sequencer import EPOCHS_PER_CONFIG, State
 from antiphon.ids import Mid, make_epoch
+from tests.stage import data_of, item_of
 from tests.unit.bus.chair import (
     OLD,
     RUN,
@@ -32,7 +33,6 @@ from tests.unit.bus.chair import (
     stand_among_three,
     submitted,
 )
-from tests.unit.bus.stage import data_of, item_of
 
 # -- fences -----------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from antiphon.bus.ports import JournalCounter
 from antiphon.bus.records import BaseMoved, EntriesAppended, EpochStarted, decode_order
 from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
-from tests.unit.bus.stage import RUN, MemoryPayloads, OneNode, envelope
+from tests.stage import RUN, MemoryPayloads, OneNode, envelope
 
 TRANSCRIPT = """
 # The node starts with an empty disk. It is alone, so it stands at once.
