@@ -1,7 +1,8 @@
 """Several whole nodes in one process: real machines and journals, an invented network, disks and clock.
 
 Nodes can be stopped, lose their power or their disk, and begin again; messages pass through the codec and
-may be lost on the way. Whoever tests something says what is submitted, and looks at the replicas.
+may be lost on the way. A test says what is submitted, and looks at the replicas. The simulator's `SimNode`
+would hide what these tests are about: what `start` notes, raises and puts aside on a damaged disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stage for machines of the bus: one life of one node, moved step by step and a disk to sync.
+"""The stage for machines of the bus: one life of one node, moved step by step, and its disk.
 
 A `Life` does what a node and its driver do: it routes what replica and producer say to each other, writes
 records where they can be lost, and has a small application (`Shelf`) answer for checkpoints. A crash keeps
