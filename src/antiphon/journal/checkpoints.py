@@ -1,8 +1,8 @@
 """Checkpoint files: the state after number n, beside the segments.
 
-A checkpoint does not copy the payloads it refers to; it lists the segments they lie in, and those are kept.
-The newest one that can be used counts. The one before it is kept for the day the newest cannot. Earlier ones
-are there while the base has not passed them: one of them may be the newest that other nodes can be given.
+A checkpoint lists the segments of the payloads it refers to, and those are kept. The newest usable checkpoint
+counts; the one before is kept for the case that the newest is damaged, earlier ones until the base has passed
+them: one of them may be the newest that other nodes can be given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADER = Struct("<8sI16sQ16sQI")
 _SEGMENT = Struct("<I")
 
 KEPT_ALWAYS: Final = 2
-"""So many of the newest files stay, whatever may be dropped: a damaged one leaves one to fall back on."""
+"""So many of the newest files are never dropped: if one is damaged, another is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointHead:
-    """What the head of a file tells; whether the state behind it is whole shows when it is read."""
+    """The head of a file; whether the state behind it is whole shows when it is read."""
 
     n: int
     digest: bytes
@@ -54,19 +54,17 @@ class CheckpointHead:
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoints:
-    """The newest checkpoint that can be used, the one before it, earlier ones, and what ails the others."""
+    """The newest usable checkpoint, the one before it, earlier ones, and the problems of the others."""
 
     newest: Checkpoint | None
     older: Checkpoint | None
-    # The oldest first.
     earlier: tuple[CheckpointHead, ...]
     problems: list[str]
-    # Of those that cannot be used, as far as their heads can be read: what they refer to is kept with them.
+    # Unusable ones with a readable head: the segments that they refer to are kept.
     unused: tuple[CheckpointHead, ...] = ()
 
 
 def encode(disk_id: bytes, n: int, digest: bytes, state: Buffer, segments: Sequence[int]) -> list[Buffer]:
-    """The buffers of the file: checksum, header with the list of segments, state."""
     header = _HEADER.pack(_MAGIC, FORMAT_VERSION, disk_id, n, digest, len(state), len(segments))
     head = header + b"".join(_SEGMENT.pack(number) for number in sorted(segments))
     return [_checksum(disk_id, head, state), head, state]
@@ -86,7 +84,7 @@ def decode(disk_id: bytes, n: int, data: bytes) -> Checkpoint | str:
     if _checksum(disk_id, view[:body], view[body:]) != data[:SEAL_BYTES]:
         return "its checksum does not fit, or it belongs to another disk"
     if version != FORMAT_VERSION:
-        # The bytes are those that were written: no older file would be the better for it.
+        # The bytes verify: no older file would be better.
         raise FormatMismatch(
             f"{checkpoint_name(n)} has format {version}, and this version of Antiphon reads format "
             f"{FORMAT_VERSION}: nothing was changed; start the version that wrote it"
@@ -100,7 +98,7 @@ def decode(disk_id: bytes, n: int, data: bytes) -> Checkpoint | str:
 def find(
     disk: Disk, disk_id: bytes, names: list[str], passed_over: Mapping[int, str] | None = None
 ) -> FoundCheckpoints:
-    """The two newest that verify. Those in `passed_over` are not used, for the reason that is given."""
+    """The two newest that verify. Those in `passed_over` are not used, for the given reason."""
     valid: list[Checkpoint] = []
     earlier: list[CheckpointHead] = []
     unused: list[CheckpointHead] = []
@@ -124,7 +122,7 @@ def find(
 
 
 def _head(disk: Disk, disk_id: bytes, n: int) -> CheckpointHead | None:
-    """Of a file that the node does not begin with; None if not even its head can be used."""
+    """The head of a file that the node does not begin with; None if not even that can be used."""
     name = checkpoint_name(n)
     head = disk.read(name, SEAL_BYTES, _HEADER.size)
     if len(head) < _HEADER.size:
@@ -139,7 +137,7 @@ def _head(disk: Disk, disk_id: bytes, n: int) -> CheckpointHead | None:
 
 
 def load(disk: Disk, disk_id: bytes, n: int) -> Checkpoint:
-    """The checkpoint at n, if it is there and verifies; else `Damaged`."""
+    """The checkpoint at n; raises `Damaged` if it is missing or does not verify."""
     name = checkpoint_name(n)
     if name not in disk.list_files():
         raise Damaged(name, 0, "the file is missing")
@@ -150,7 +148,6 @@ def load(disk: Disk, disk_id: bytes, n: int) -> Checkpoint:
 
 
 def drop_before(disk: Disk, n: int) -> int:
-    """Remove the checkpoints below n, but never the two newest; returns how many."""
     old = [number for number in checkpoint_numbers(disk.list_files())[:-KEPT_ALWAYS] if number < n]
     for number in old:
         disk.remove(checkpoint_name(number))

@@ -1,7 +1,6 @@
-"""Slow work on files, cut out so that a worker thread can do it while the journal goes on.
+"""Chores: slow work on files, for a worker thread while the journal goes on.
 
-The journal hands out a `Chore`, which knows all it needs and shares nothing with the journal but the
-disk; the thread calls `run`; the journal takes the chore back with `chore_done`.
+A `Chore` shares nothing with the journal but the disk; `chore_done` takes it back.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Chore:
     no_space: NoSpace | None = None
 
     def run(self) -> None:
-        """Blocking. Whatever moment it is interrupted at, no live file is in doubt."""
+        """Blocking. An interruption at any moment leaves no live file in doubt."""
         for name in self.remove:
             self.disk.remove(name)
         if self.number is not None:
@@ -43,7 +42,7 @@ class Chore:
                 self.no_space = error
 
     def _prepare(self, number: int) -> None:
-        # A file gets a segment's name only when its header is durable; before that it is nobody's.
+        # A file gets a segment's name only when its header is durable.
         spare, name = spare_name(number), segment_name(number)
         if self.source is None:
             self.disk.create(spare, self.geometry.segment_bytes)

@@ -1,4 +1,4 @@
-"""What is written where, to the byte.
+"""The bytes of the journal.
 
 A segment file, preallocated and zero-filled once, written front to back, recycled under a new number:
 
@@ -7,11 +7,9 @@ A segment file, preallocated and zero-filled once, written front to back, recycl
             order region B    the same blocks again
             data region       records, padded to 8; every flush starts on a new page
 
-Two rules make a crash harmless. No page that was synced is ever written again, so a write that tears
-can only tear what nobody was told about. And every block and record carries the number of its segment,
-its own place, the run of the node that wrote it, and how far the journal was synced at that time: what
-is left over from an earlier life is never taken for live, and what was once durable is known to have
-been (`synced`), so that its loss is called damage and not an unfinished write.
+Two rules make a crash harmless. No synced page is ever written again, so a torn write can only tear
+unacknowledged bytes. And every block and record carries its segment and place, the run that wrote it, and how
+far the journal was synced then: leftovers are never taken for live, and lost durable bytes are damage.
 
 All integers are little-endian. Checksums are XXH3 with a seed made from the disk id.
 """
@@ -41,7 +39,7 @@ _REGIONS_START: Final = 2 * PAGE
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How large the segments of a new journal are. An existing one keeps the sizes it was made with."""
+    """The sizes of a new journal's segments. An existing journal keeps its sizes."""
 
     # A segment takes about 0.1 s to fill with zeros, and a node keeps a few in reserve.
     segment_bytes: int = 64 << 20
@@ -56,8 +54,6 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Where the regions of a segment begin and end."""
-
     segment_bytes: int
     order_blocks: int
 
@@ -73,16 +69,13 @@ class Geometry:
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest payload that fits an empty segment."""
         return self.segment_bytes - self.data_start - RECORD_HEADER_BYTES
 
     @property
     def order_bytes_max(self) -> int:
-        """The largest order record that fits an empty segment."""
         return self.order_blocks * BLOCK_CAPACITY - ORDER_LENGTH.size
 
     def copies(self, block: int) -> tuple[int, int]:
-        """The offsets of both copies of an order block."""
         return _REGIONS_START + block * PAGE, _REGIONS_START + (self.order_blocks + block) * PAGE
 
 
@@ -126,7 +119,7 @@ def checkpoint_numbers(names: list[str]) -> list[int]:
 
 
 def is_journal_file(name: str) -> bool:
-    """Does a file of the data directory belong to the journal, whole or unfinished?"""
+    """Whether a file of the data directory belongs to the journal, whole or unfinished."""
     name = name.removesuffix(UNFINISHED)
     patterns = (_SEGMENT_NAME, _SPARE_NAME, _CHECKPOINT_NAME)
     return name == SUPERBLOCK or any(pattern.fullmatch(name) for pattern in patterns)
@@ -141,13 +134,11 @@ def seed_of(disk_id: bytes) -> int:
 
 
 def seal_page(body: bytes, seed: int) -> bytes:
-    """A page that proves itself: a checksum, then the body padded with zeros."""
     padded = body.ljust(BODY_BYTES, b"\0")
     return xxh3_128_digest(padded, seed=seed) + padded
 
 
 def open_page(page: bytes | memoryview, seed: int) -> bytes | None:
-    """The body of a page if its checksum fits."""
     body = bytes(page[SEAL_BYTES:])
     return body if xxh3_128_digest(body, seed=seed) == page[:SEAL_BYTES] else None
 
@@ -174,7 +165,7 @@ CHAIN_START: Final = bytes(SEAL_BYTES)
 
 
 class JournalBlock(NamedTuple):
-    """One block of the order: a piece of a group, the group being what one flush wrote."""
+    """A block of the order, a piece of the group that one flush wrote."""
 
     checksum: bytes
     segment: int
@@ -182,11 +173,10 @@ class JournalBlock(NamedTuple):
     first: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
     run: int
-    # The checksum of the block before: what a later life writes has other successors.
+    # The checksum of the block before: blocks of a later life have other successors.
     previous: bytes
     # Proven durable when this was written.
     synced: Position
-    # Where the segment before this one ended.
     before: Position
     data_end: int
     flags: int
@@ -208,7 +198,6 @@ def encode_group(
     flags: int,
     highest: int,
 ) -> list[bytes]:
-    """The blocks of one flush, each chained to the one before."""
     count = blocks_for(len(payload))
     pages = []
     for piece in range(count):
@@ -240,7 +229,7 @@ def blocks_for(payload_bytes: int) -> int:
 
 
 def decode_block(page: bytes | memoryview, seed: int, segment: int, number: int) -> JournalBlock | None:
-    """The block if it is whole and was written to this very place."""
+    """None: the block is not whole, or was written to another place."""
     if page[SEAL_BYTES : SEAL_BYTES + 4] != _BLOCK_MAGIC:
         return None
     body = open_page(page, seed)
@@ -296,8 +285,6 @@ _DIGEST_HEAD = Struct("<HQQQI")
 
 
 class RecordHeader(NamedTuple):
-    """What precedes a payload."""
-
     segment: int
     offset: int
     # Where the record before this one ends; between the two there is nothing.
@@ -324,12 +311,11 @@ RECORD_ALIGNMENT: Final = 8
 
 
 def record_size(length: int) -> int:
-    """The bytes a record takes, padding to 8 included."""
     return (RECORD_HEADER_BYTES + length + 7) & ~7
 
 
 def payload_digest(mid: Mid, ts: int, count: int, payload: bytes | memoryview) -> bytes:
-    """XXH3-128 of an envelope, the same that the bus computes (`bus.messages.digest_of`)."""
+    """XXH3-128 of an envelope, equal to the bus's (`bus.messages.digest_of`)."""
     # Two hashes rather than one over a joined copy: the payload may be two megabytes.
     return xxh3_128_digest(_DIGEST_HEAD.pack(*mid, ts, count) + xxh3_128_digest(payload))
 
@@ -348,9 +334,9 @@ def encode_records(
     synced: Position,
     seed: int,
 ) -> int:
-    """Records one after the other, from `offset` of a segment on, as many as fit before `end`.
+    """Encode records one after the other, from `offset` of a segment on, as many as fit before `end`.
 
-    The first of them says that the record before it ends at `previous`. Returns where the last one ends.
+    The first of them says that the record before it ends at `previous`. Returns the end of the last one.
     """
     # One loop and no call for each: there is one record for every envelope.
     pack, small, unpack_identity = _RECORD.pack, _SMALL_BYTES, IDENTITY.unpack_from
@@ -379,7 +365,7 @@ def encode_records(
 def decode_record_header(
     region: bytes | memoryview, at: int, seed: int, segment: int, offset: int
 ) -> RecordHeader | None:
-    """The header at `region[at:]` if it is whole and was written to this very place."""
+    """None: the header at `region[at:]` is not whole, or was written to another place."""
     if region[at : at + 4] != _RECORD_MAGIC or at + RECORD_HEADER_BYTES > len(region):
         return None
     head = region[at : at + _RECORD.size]

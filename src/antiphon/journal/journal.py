@@ -1,23 +1,17 @@
 """Journal: records go in, a sync makes them durable, and a crash takes nothing that was synced.
 
-Where it sits
-    roles of the bus  ->  Append  ->  JOURNAL  ->  disk  ->  Synced  ->  roles of the bus
+JNL1  `append_*` gathers, `flush` writes; the records of a ticket are durable once its files are synced.
+JNL2  No page that was synced is written again while its segment is in use.
+JNL3  A record lies in one segment. Without a segment `NoSpace` is raised before anything changed. A segment
+      is not written to before all of the one before it is durable.
+JNL4  `read` returns the bytes that were appended or raises `Damaged`.
+JNL5  A segment is recycled only when its order is covered by the base, no payload in it is looked up or
+      referred to, and the superblock that no longer needs it is durable.
+JNL6  After a failed write nothing is accepted any more; a sync is never tried twice.
+JNL7  At rest there are two segments for the log, a spare, and those with live records: by `tidy`, and by two
+      checkpoints if `holds_space` says so.
 
-What it promises
-    J1  `append_*` gathers, `flush` writes, and what a ticket covers is durable once its files are synced.
-    J2  No page that was synced is written again while its segment is in use.
-    J3  A record lies in one segment. If no segment can be had, `NoSpace` is raised before anything changed.
-        Nothing is written to a segment before all of the one before it is durable.
-    J4  `read` returns the bytes that were appended or raises `Damaged`.
-    J5  A segment is recycled only when its order is covered by the base, no payload in it is looked up or
-        referred to, and the superblock that no longer needs it is durable.
-    J6  After a failed write nothing is accepted any more; a sync is never tried twice.
-    J7  At rest there are three segments, and those that hold what is live: two for the log, and a spare. It
-        comes to this by `tidy`, and by two checkpoints if `holds_space` says so.
-
-What it leaves to others
-    When to sync is the keeper's business (`bus/keeper.py`). Order records and states are bytes
-    whose meaning only their writers know. Reading back after a crash is in `recovery.py`.
+The keeper decides when to sync (`bus/keeper.py`). `recovery.py` reads back after a crash.
 """
 
 from __future__ import annotations
@@ -60,15 +54,15 @@ from antiphon.journal.recovery import Recovered, Scan
 from antiphon.journal.superblock import Superblock
 
 REST_SEGMENTS: Final = 3
-"""So many segments a journal at rest has, if nothing is live (J7)."""
+"""The segments of a journal at rest, if nothing is live (JNL7)."""
 
 REST_ROUNDS: Final = 3
-"""After so many calls of `tidy` without a new segment a journal is at rest."""
+"""A journal is at rest after so many calls of `tidy` without a new segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncTicket:
-    """Sync these files; then everything up to `upto_index` is durable and `Journal.synced` wants to know."""
+    """Files to sync; then everything up to `upto_index` is durable (`Journal.synced`)."""
 
     files: tuple[str, ...]
     upto_index: int
@@ -105,7 +99,7 @@ class Journal:
         self._before = scan.before
         self._chain = scan.chain
         self._synced = scan.end
-        # What the disk says was synced, and where the last record ends of which it should say so.
+        # The sync position on the disk, and the end of the last record that it should cover.
         self._claimed = scan.end
         self._records_end = scan.end
         self._parts: list[Part] = []
@@ -124,7 +118,6 @@ class Journal:
         self._pool: list[str] = list(scan.spares)
         self._ready: int | None = None
         self._chore_is_out = False
-        # Calls of `tidy` since a segment was begun.
         self._rounds = 0
         self._highest_number = scan.highest_number
         self._failure: str | None = None
@@ -146,7 +139,6 @@ class Journal:
 
     @staticmethod
     def format(disk: Disk, settings: Settings, disk_id: bytes, node_id: int, cluster: str) -> None:
-        """Make an empty journal in an empty directory."""
         assert not Journal.is_formatted(disk), "there is a journal here already"
         assert len(disk_id) == 16, "a disk id has 16 bytes"
         facts = Superblock(disk_id=disk_id, node_id=node_id, cluster=cluster, geometry=settings.geometry())
@@ -154,9 +146,9 @@ class Journal:
 
     @classmethod
     def open(cls, disk: Disk, settings: Settings, *, has_peers: bool = False) -> tuple[Journal, Recovered]:
-        """Read back what is there and begin the next run. Raises `Damaged` before changing anything.
+        """Recover and begin the next run. Raises `Damaged` before changing anything.
 
-        With `has_peers`, other nodes have the same data: what is damaged of it is passed over and told.
+        With `has_peers`, other nodes have the same data: damaged data are passed over and told.
         """
         scan = recovery.scan(disk, has_peers=has_peers)
         found = Recovered.of(scan)
@@ -164,8 +156,8 @@ class Journal:
         return cls(disk, settings, scan), found
 
     def close(self) -> None:
-        """Write and sync what is gathered and note that this was the end. Blocking."""
-        # What had to wait for a sync needs another round.
+        """Write and sync the gathered records and note that this was the end. Blocking."""
+        # A part that had to wait for a sync needs another round.
         while (ticket := self.flush()) is not None:
             self._disk.sync(ticket.files)
             self.synced(ticket)
@@ -184,8 +176,7 @@ class Journal:
         return location
 
     def append_envelopes(self, indexes: Sequence[int], rows: Sequence[Row]) -> int:
-        """Gather several, each under its index, with the work of one call. Says how many were gathered:
-        all of them, or those before the first for which there was no segment."""
+        """Gather envelopes, each under its index; returns for how many there was a segment."""
         locations: list[Location] = []
         try:
             self._put_records(indexes, 0, rows, locations)
@@ -199,8 +190,8 @@ class Journal:
     ) -> Location:
         """Gather a copy of a record of another node's journal.
 
-        Like one that was moved it is not found by its id, now or after a crash: only a checkpoint that
-        refers to it gives it a meaning. Until then `payloads` knows it by its index.
+        The copy is not found by its id, now or after a crash: only a checkpoint that refers to it gives it a
+        meaning. Until then `payloads` knows it by its index.
         """
         location = self.append_mended(index, mid, ts, count, digest, payload)
         self.payloads.add_copy(index, location)
@@ -209,13 +200,11 @@ class Journal:
     def append_mended(
         self, index: int, mid: Mid, ts: int, count: int, digest: bytes, payload: Buffer
     ) -> Location:
-        """Gather a record anew that lies here already and is damaged; whoever referred to the old place
-        refers to this one from now on. Like one that was moved, it is not found by its id."""
+        """Gather a damaged record anew; the copy is not found by its id, only by the new reference."""
         return self._put_record(index, RELOCATED, mid, ts, count, digest, payload)
 
     def append_order(self, index: int, record: bytes, highest: int = 0, *, pinned: bool = False) -> None:
-        """Gather an order record; it is kept while `highest` is above the base, or while it is the last
-        pinned one."""
+        """Gather an order record, kept while `highest` is above the base or it is the last pinned one."""
         self._check_usable()
         assert len(record) <= self.geometry.order_bytes_max, "an order record is larger than a segment"
         size = ORDER_LENGTH.size + len(record)
@@ -235,7 +224,6 @@ class Journal:
         self._count(index)
 
     def append_superblock(self, index: int, promised: int, epoch_claimed: int) -> None:
-        """Gather new facts for the superblock."""
         self._check_usable()
         self._wanted = replace(self._wanted, promised=promised, epoch_claimed=epoch_claimed)
         self._superblock_is_due = True
@@ -246,8 +234,8 @@ class Journal:
     def relocate(self, index: int, location: Location) -> Location:
         """Copy a record, verified, to the end of the journal, so that its old segment can go.
 
-        The copy is not found again by its id after a crash: the checkpoint in force then still knows the
-        old place, and `release` keeps that until the caller's references say otherwise.
+        The copy is not found by its id after a crash: the checkpoint in force then still knows the old place,
+        and `release` keeps that until the caller's references say otherwise.
         """
         header, payload = self._reader.verify(self._known(location))
         facts = (header.mid, header.ts, header.count, header.digest)
@@ -263,7 +251,7 @@ class Journal:
     def _put_records(
         self, indexes: Sequence[int], flags: int, rows: Sequence[Row], locations: list[Location]
     ) -> None:
-        """Where they come to lie is told as soon as they do: `NoSpace` may strike between two of them."""
+        """`locations` grows record by record: `NoSpace` may strike between two of them."""
         self._check_usable()
         assert max([len(row[4]) for row in rows]) <= self._record_bytes_max, "a payload larger than a segment"
         assert indexes[0] > self._last_index, f"{indexes[0]} was appended after record {self._last_index}"
@@ -307,7 +295,6 @@ class Journal:
     # --- parts and segments ---
 
     def _part(self) -> Part | None:
-        """Where the next record goes, None if there is no segment yet."""
         if self._parts:
             return self._parts[-1]
         if not self._end.segment:
@@ -322,7 +309,6 @@ class Journal:
         return part.first_block + blocks_for(order_bytes) <= self.geometry.order_blocks
 
     def _roll(self) -> Part:
-        """Go on in a new segment."""
         number = self._next_segment()
         before = self._parts[-1].end if self._parts else self._end
         start = self.geometry.data_start
@@ -338,7 +324,7 @@ class Journal:
 
     def _next_segment(self) -> int:
         if self._ready is None:
-            # Nobody was quick enough to prepare one: make it here and now.
+            # No segment was prepared in time.
             chore = self._make_chore(())
             chore.run()
             if chore.no_space is not None:
@@ -357,28 +343,25 @@ class Journal:
         return chore
 
     def needs_spare(self) -> bool:
-        """No segment is ready for the next roll-over, and nobody is making one."""
         return self._ready is None and not self._chore_is_out and self._failure is None
 
     @property
     def room(self) -> float:
-        """Which part of the present segment is still free: of its data or of its order, whichever is less."""
+        """The free share of the present segment, of its data or of its order, whichever is less."""
         geometry = self.geometry
         data = (geometry.segment_bytes - self._end.data) / (geometry.segment_bytes - geometry.data_start)
         return min(data, (geometry.order_blocks - self._end.blocks) / geometry.order_blocks)
 
     @property
     def has_spare(self) -> bool:
-        """Is a segment ready for the next roll-over?"""
         return self._ready is not None
 
     @property
     def can_recycle(self) -> bool:
-        """Is there a file that nobody needs any more?"""
         return bool(self._reclaimable or self._pool)
 
     def chore(self) -> Chore | None:
-        """Slow work for a worker thread: it calls `run`, then we want it back (`chore_done`)."""
+        """Slow work for a worker thread, which calls `run` and gives the chore back (`chore_done`)."""
         if self._chore_is_out or self._failure is not None:
             return None
         remove = []
@@ -386,8 +369,7 @@ class Journal:
         for number in self._reclaimable:
             name = segment_name(number)
             self._reader.forget(number)
-            # A reader that still holds a view must not see the file change: then its name goes, and the
-            # file with the last view.
+            # A reader that holds a view must not see the file change: the name goes, the file with the view.
             if self._disk.forget_view(name) and len(self._pool) < pool_max:
                 self._pool.append(name)
             else:
@@ -402,26 +384,26 @@ class Journal:
 
     @property
     def _pool_max(self) -> int:
-        # At rest the one that is ready to be written to is enough.
+        # At rest the segment that is ready is enough.
         return self._spares_max if self._rounds < REST_ROUNDS else 0
 
     def tidy(self) -> None:
-        """Call this about once a second: what a journal at rest does not need goes with the next chore."""
+        """Call this about once a second: unneeded files of a journal at rest go with the next chore."""
         self._rounds += 1
 
     def chore_done(self, chore: Chore) -> None:
-        """The worker is through with it; if there was no space, the next roll-over will try again."""
+        """Take back a chore; without space the next roll-over will try again."""
         self._chore_is_out = False
         if chore.number is None or chore.no_space is not None:
             return
         if self._ready is None and chore.number > max(self._tail, default=0):
             self._ready = chore.number
         else:
-            # We could not wait and went on with a later number.
+            # A roll-over could not wait and went on with a later number.
             self._pool.append(segment_name(chore.number))
 
     def prepare_spare(self) -> None:
-        """Do the chores here and now; for callers without a worker thread. Raises `NoSpace`."""
+        """Do the chores at once, without a worker thread. Raises `NoSpace`."""
         chore = self.chore()
         if chore is not None:
             chore.run()
@@ -433,14 +415,13 @@ class Journal:
 
     @property
     def has_gathered(self) -> bool:
-        """Something was appended that no flush has written yet."""
         return self._superblock_is_due or any(not part.is_empty for part in self._parts)
 
     def flush(self) -> SyncTicket | None:
-        """Write what was gathered. None if there was nothing that could be written now.
+        """Write the gathered records. None if there was nothing that could be written now.
 
-        Two things wait for a sync that is on its way: a superblock for the one before it, and a new
-        segment for the end of the old one (J3). So call `flush` again after every `synced`.
+        Two things wait for a sync that is on its way: a superblock for the one before it, and a new segment
+        for the end of the old one (JNL3). So call `flush` again after every `synced`.
         """
         self._check_usable()
         part = self._writable_part()
@@ -455,7 +436,7 @@ class Journal:
                 sequence = self._superblocks.write(replace(self._wanted, synced=self._synced))
                 files.append(SUPERBLOCK)
         except (NoSpace, StorageFailed) as error:
-            # Part of it may be on the disk; nobody knows which.
+            # An unknown part of it may be on the disk.
             self._failure = f"a write failed: {error.text}"
             raise StorageFailed(self._failure) from error
         if with_superblock:
@@ -466,7 +447,6 @@ class Journal:
         return SyncTicket(tuple(files), self._written_through(), self._end, sequence)
 
     def _writable_part(self) -> Part | None:
-        """The next part whose turn it is."""
         while self._parts and self._parts[0].is_empty and (len(self._parts) > 1):
             del self._parts[0]
         if not self._parts or self._parts[0].is_empty:
@@ -482,11 +462,10 @@ class Journal:
         return self._last_index if first is None else first - 1
 
     def mark(self) -> SyncTicket | None:
-        """Put on record how far the journal is synced, if the disk does not say so yet, and flush.
+        """Record how far the journal is synced, if the disk does not say so yet, and flush.
 
-        Whatever is written says how far the syncs before it went. When nothing more comes, nothing says
-        it of the last one, and damage to its data would look like an unfinished write. Call this when
-        the node is idle.
+        Every write says how far the syncs before it went. After the last write nothing does, and damage to
+        its data would look like an unfinished write. Call this when the node is idle.
         """
         self._check_usable()
         if self._claimed < self._records_end <= self._synced:
@@ -494,10 +473,9 @@ class Journal:
         return self.flush()
 
     def _write_part(self, part: Part) -> str:
-        """Data in one write, both copies of the order in one each."""
         name = segment_name(part.segment)
         if part.buffers:
-            # Whole pages: the kernel need not read what it is about to overwrite.
+            # Whole pages: the kernel need not read the bytes that it is about to overwrite.
             padding = page_after(part.data_at) - part.data_at
             if padding:
                 part.buffers.append(ZERO_PAGE[:padding])
@@ -527,7 +505,7 @@ class Journal:
         return name
 
     def synced(self, ticket: SyncTicket) -> None:
-        """The files of this ticket, and of all before it, were synced after the ticket was made."""
+        """Note that the files of this ticket, and of all before it, were synced after the ticket was made."""
         assert ticket.position >= self._synced, "syncs completed out of order"
         self._synced = ticket.position
         if ticket.superblock:
@@ -538,7 +516,6 @@ class Journal:
             del self._pinned[0]
 
     def failed(self, text: str) -> None:
-        """A sync failed: what the disk shows can no longer be trusted, and nothing more is accepted."""
         self._failure = text
 
     # --- reading ---
@@ -551,12 +528,10 @@ class Journal:
         return self._reader.read(self._known(location))
 
     def record(self, location: Location) -> Record:
-        """The record that lies there, written and verified; raises `Damaged`."""
         header, payload = self._reader.verify(self._known(location))
         return Record(header.mid, header.ts, header.count, header.digest, payload)
 
     def verify(self, location: Location) -> None:
-        """Compare the record that lies there with its checksums now; raises `Damaged`."""
         self._reader.verify(self._known(location))
 
     def _known(self, location: Location) -> Location:
@@ -568,19 +543,17 @@ class Journal:
 
     @property
     def end_position(self) -> Position:
-        """How far the journal is written."""
         return self._end
 
     @property
     def unsynced_bytes(self) -> int:
-        """About how many bytes of data were written and are not known to be durable."""
         if self._end.segment != self._synced.segment:
             return self.geometry.segment_bytes
         return self._end.data - self._synced.data
 
     @property
     def tail_start(self) -> int:
-        """The oldest segment that recovery will read; older ones are kept only for what refers to them."""
+        """The oldest segment that recovery will read; older ones are kept only for references."""
         return next(iter(self._tail), 0)
 
     @property
@@ -593,12 +566,12 @@ class Journal:
 
     @property
     def bytes_spare(self) -> int:
-        """Files that are there but hold nothing: ready, or waiting to be used again or removed."""
+        """The bytes of files without records: ready, or waiting to be used again or removed."""
         freed = len(self._doomed) + len(self._dying) + len(self._reclaimable)
         return (freed + len(self._pool) + (self._ready is not None)) * self.geometry.segment_bytes
 
     def release(self, base: int, referenced: Collection[int]) -> int:
-        """A checkpoint covers everything through `base`; free what nobody needs any more.
+        """Free segments: a checkpoint covers everything through `base`.
 
         `referenced` are the segments that the checkpoints on disk or the state in memory refer to. Call
         `payloads.forget_through(base)` before. Returns how many segments were freed; their files are used
@@ -625,10 +598,9 @@ class Journal:
         return len(freed)
 
     def holds_space(self, base: int, live: Collection[int]) -> bool:
-        """Would two checkpoints free segments, and are there more than a journal at rest has?
+        """Whether two checkpoints would free segments beyond those of a journal at rest.
 
-        `base` is where the log begins now. The base may stay below a checkpoint that lies on this disk: not
-        every one is said to be stable. `live` are the segments that hold what is live.
+        `base` is where the log begins, perhaps below an unstable checkpoint; `live` are the segments in use.
         """
         # An envelope may lie in an older segment than its number.
         first = next((number for number in self._tail if self._tail[number] > base), self._end.segment)
@@ -638,7 +610,7 @@ class Journal:
         return len(log) + len(dead) > REST_SEGMENTS - 1
 
     def sparse_segments(self, live_bytes: Mapping[int, int], threshold: float) -> list[int]:
-        """Segments that are kept for little: less than `threshold` of their data is live. Emptiest first.
+        """Segments with less than `threshold` of their data live, the emptiest first.
 
         `live_bytes` has the payload bytes that the caller refers to, by segment.
         """
@@ -654,7 +626,7 @@ class Journal:
         self._disk.write_whole(name, checkpoints.encode(self.disk_id, n, digest, state, sorted(segments)))
 
     def read_checkpoint(self, n: int) -> Checkpoint:
-        """The checkpoint at n as it lies there, verified; raises `Damaged`. Safe in a worker thread."""
+        """The checkpoint at n, verified; raises `Damaged`. Safe in a worker thread."""
         return checkpoints.load(self._disk, self.disk_id, n)
 
     def drop_checkpoints_before(self, n: int) -> int:

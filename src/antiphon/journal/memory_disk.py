@@ -1,8 +1,8 @@
-"""A disk in memory that can lose its power: what was not synced is kept, lost or torn as chance wills.
+"""A disk in memory that can lose its power: unsynced bytes are kept, lost or torn as chance wills.
 
-Chance is a parameter (`choose(n)` gives a number below n), so a seed or Hypothesis can decide. Every page
-remembers all versions written since it was last synced, because a real disk may have stored any of them.
-Directory operations take effect in order: after a crash some beginning of them has happened.
+Chance is a parameter (`choose(n)` gives a number below n). Every page remembers all versions since its last
+sync, because a real disk may have stored any of them. Directory operations take effect in order: after a
+crash a beginning of them has happened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Choose = Callable[[int], int]
 @dataclass(slots=True)
 class _File:
     now: bytearray
-    # Page number -> what it was when last synced, then every version since.
+    # Page number -> its bytes at the last sync, then every version since.
     versions: dict[int, list[bytes]] = field(default_factory=dict)
     # Versions of a page that were synced since they were first noted, so that a late sync is not early.
     dropped: dict[int, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class MemoryDisk:
     """A `Disk` for tests and for the simulator."""
 
     capacity: int | None = None
-    # After these many more syncs the disk fails once; None for never.
+    # The disk fails once after so many more syncs; None for never.
     syncs_until_failure: int | None = None
     writes: int = 0
     _files: dict[str, _File] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class MemoryDisk:
         return sum(len(file.now) for file in self._files.values())
 
     def begin_sync(self, names: Sequence[str]) -> Syncing:
-        """A sync that takes time: it covers what is written by now."""
+        """Begin a sync that takes time: it covers the writes so far."""
         if self.syncs_until_failure is not None:
             self.syncs_until_failure -= 1
             if self.syncs_until_failure < 0:
@@ -142,7 +142,7 @@ class MemoryDisk:
             for page in sorted(file.versions):
                 found = file.versions[page]
                 kept[page * PAGE : (page + 1) * PAGE] = _survivor(found, choose, tear)
-            # A new array: whoever still holds a view belongs to the life that is over.
+            # A new array: a view of the old one belongs to the life that is over.
             file.now = kept
             file.versions.clear()
             file.dropped.clear()
@@ -150,28 +150,23 @@ class MemoryDisk:
         self.syncs_until_failure = None
 
     def all_files(self) -> list[str]:
-        """Also those that were put aside."""
         return sorted(self._files)
 
     def contents(self) -> dict[str, bytes]:
-        """What all of them hold at the moment."""
         return {name: bytes(self._files[name].now) for name in self.all_files()}
 
     def unsynced_pages(self, name: str) -> list[int]:
-        """The pages of a file that a crash may lose or tear."""
         return sorted(self._files[name].versions)
 
     def flip(self, name: str, offset: int, mask: int = 0xFF) -> None:
-        """Rot: bits change on the durable medium and nobody is told."""
+        """Rot: change bits on the durable medium."""
         self._files[name].now[offset] ^= mask
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut a file short, or lengthen it, behind everybody's back."""
         file = self._files[name]
         file.now = bytearray(bytes(file.now[:size]).ljust(size, b"\0"))
 
     def copy(self) -> MemoryDisk:
-        """Another disk with the same files, all of it durable."""
         files = {name: _File(bytearray(file.now)) for name, file in self._files.items()}
         return MemoryDisk(capacity=self.capacity, _files=files)
 

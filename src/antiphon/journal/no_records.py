@@ -1,4 +1,4 @@
-"""NoRecords: what the journal is told where nobody refers to its records, as on a witness."""
+"""NoRecords: the `Referrer` of a witness, which refers to no records."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from antiphon.journal.ports import Location
 
 
 class NoRecords:
-    """A `Referrer` that needs none."""
+    """A `Referrer` that needs no record."""
 
     def live_bytes_by_segment(self) -> dict[int, int]:
-        """No segment is needed."""
         return {}
 
     def records_in(self, segment: int) -> list[Location]:
-        """No record is needed."""
         return []
 
     def relocated(self, old: Location, new: Location) -> None:
-        """Never told, as no record is needed."""
+        """Never called."""
 
     def damaged(self, place: Location, error: Damaged) -> None:
-        """Never told either."""
+        """Never called."""

@@ -1,12 +1,8 @@
-"""Opening: a journal that was read and not begun yet, so that nothing on its disk is changed so far.
+"""Opening: a journal that was read and not begun yet: nothing on its disk is changed.
 
-Where it sits
-    recovery  ->  OPENING  ->  journal, and whoever chooses the checkpoint to begin with
-
-What it promises
-    O1  Until `begin` the disk is as it was: who refuses to start leaves it as it was found.
-    O2  A checkpoint that is passed over stays where it is, with the segments it refers to: a later version of
-        the software may be able to read it. The checkpoints before it move up.
+OPN1  Until `begin` the disk is as it was, also if the node refuses to start.
+OPN2  A checkpoint that is passed over stays, with the segments it refers to: a later version of the software
+      may be able to read it. The checkpoints before it move up.
 """
 
 from __future__ import annotations
@@ -20,12 +16,10 @@ from antiphon.journal.recovery import Recovered
 
 
 class Opening:
-    """What a disk holds, before anything is written to it."""
-
     def __init__(self, disk: Disk, *, has_peers: bool = False) -> None:
-        """Read everything; raises `Damaged` if the superblock or the order is not what was written.
+        """Read everything; raises `Damaged` if the superblock or the order is not as written.
 
-        With `has_peers`, other nodes have the same data: what is damaged of it is passed over and told.
+        With `has_peers`, other nodes have the same data: damaged data are passed over and told.
         """
         self._disk = disk
         self._scan = recovery.scan(disk, has_peers=has_peers)
@@ -35,7 +29,7 @@ class Opening:
         self.found: Recovered = Recovered.of(self._scan)
 
     def pass_over(self, n: int, why: str) -> None:
-        """The checkpoint at n cannot be used: go on with those before it (O2)."""
+        """Go on with the checkpoints before n, which cannot be used (OPN2)."""
         self._passed_over[n] = why
         scan = self._scan
         scan.checkpoints = checkpoints.find(
@@ -44,11 +38,11 @@ class Opening:
         self.found = Recovered.of(scan)
 
     def verify(self, location: Location) -> None:
-        """Compare the record that lies there with its checksums; raises `Damaged`."""
+        """Compare a record with its checksums; raises `Damaged`."""
         self._scan.check_segment(location.segment)
         self._reader.verify(location)
 
     def begin(self, settings: Settings) -> Journal:
-        """Mend what was found to be mendable, and begin the next run."""
+        """Write the repairs, and begin the next run."""
         self._scan.settle(self._disk)
         return Journal(self._disk, settings, self._scan)

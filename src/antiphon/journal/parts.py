@@ -1,4 +1,4 @@
-"""A part: what is gathered for one segment until a flush writes it."""
+"""A part: the records gathered for one segment until a flush writes them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from antiphon.journal.ports import Buffer, Location, Position
 
 @dataclass(slots=True)
 class Part:
-    """What one flush writes into one segment."""
-
     segment: int
-    # Where the segment before this one ended.
+    # The end of the segment before this one.
     before: Position
     first_block: int
     # Where this flush's data begin, where the next record goes, where the last one ended.
     data_from: int
     data_at: int
     last_end: int
-    # What its records say was synced.
+    # The sync position in its records.
     synced: Position
-    # The first record gathered here.
     first_index: int | None = None
     pending: dict[Location, Buffer] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
@@ -33,7 +30,7 @@ class Part:
 
     @property
     def block_count(self) -> int:
-        # The first flush into a segment always writes a block: it tells where the segment before ended.
+        # The first flush into a segment always writes a block, which tells where the segment before ended.
         if self.order or self.first_block == 0:
             return blocks_for(self.order_bytes)
         return 0

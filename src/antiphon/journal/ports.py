@@ -1,7 +1,7 @@
-"""What the journal needs from the world: a directory of files that can be synced.
+"""The journal's port: a directory of files that can be synced.
 
-`runtime/disk.py` has the real one; `memory_disk.py` has one that can lose its power. Everything that
-decides about bytes is the journal's, so that both halls run the same decisions.
+`runtime/disk.py` has the real disk, `memory_disk.py` one that can lose its power. The journal makes all
+decisions about bytes, so both run the same.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from antiphon.ids import Mid
 
 Buffer = bytes | bytearray | memoryview
 Row = tuple[Mid, int, int, bytes, Buffer]
-"""An envelope that is to be written: its id, ts, count and digest, and its payload."""
+"""An envelope to write: its id, ts, count and digest, and its payload."""
 
 IDENTITY: Final = Struct("<Q")
 
 
 class Location(NamedTuple):
-    """Where a data record lies: its segment, the offset of its header, the length of its payload; and which
-    envelope lies there.
+    """The place of a data record (segment, offset of its header, length of its payload) and its envelope.
 
-    A place can be written again when its segment is used again, or when a crash has cut off what was not
-    durable. So a place alone does not name an envelope: what is read there is compared (`identity_of`).
+    A place can be written again when its segment is used again, or after a crash. So a place alone does not
+    name an envelope: every read compares the `identity`.
     """
 
     segment: int
@@ -35,13 +34,10 @@ class Location(NamedTuple):
 
 
 def identity_of(digest: bytes) -> int:
-    """The first 8 bytes of an envelope's digest, as a number."""
     return int(IDENTITY.unpack_from(digest)[0])
 
 
 class Record(NamedTuple):
-    """A data record as a whole: the envelope it holds."""
-
     mid: Mid
     ts: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -50,8 +46,7 @@ class Record(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far the journal reaches: all segments before this one, and in it so many order blocks and
-    the data up to this offset of the file."""
+    """A place in the journal: all segments before, and in this one so many blocks and data to an offset."""
 
     segment: int
     blocks: int
@@ -62,26 +57,26 @@ NOWHERE = Position(0, 0, 0)
 
 
 class Referrer(Protocol):
-    """Whoever refers to records of the journal: the message manager."""
+    """The message manager, which refers to records of the journal."""
 
     def live_bytes_by_segment(self) -> dict[int, int]:
-        """How much of each segment is needed."""
+        """The bytes of each segment that are needed."""
 
     def records_in(self, segment: int) -> Sequence[Location]:
         """The records of a segment that are needed."""
 
     def relocated(self, old: Location, new: Location) -> None:
-        """One of them was copied."""
+        """Note that a record was copied."""
 
     def damaged(self, place: Location, error: Damaged) -> None:
-        """One of them cannot be read. Raises the error if there is nobody to get it from."""
+        """Note that a record cannot be read; raises the error if there are no other replicas."""
 
 
 class Disk(Protocol):
     """One data directory. Names are plain file names, or `lost+found/` and a file name.
 
-    Calls raise `StorageFailed` when the disk fails and `NoSpace` when it is full. After a failed
-    write or sync nobody may rely on what the disk shows; the journal refuses to go on.
+    Calls raise `StorageFailed` when the disk fails and `NoSpace` when it is full. After a failed write or
+    sync the contents are unknown; the journal refuses to go on.
     """
 
     def list_files(self) -> list[str]:
@@ -100,8 +95,7 @@ class Disk(Protocol):
         """The whole file, read-only and without a copy; later writes are seen through it."""
 
     def forget_view(self, name: str) -> bool:
-        """Let go of the view. False if somebody still holds a piece of it, who would then see the
-        file change under his hands if it were written again."""
+        """Drop the view; False if a reader still holds a piece, which would change with the file."""
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write the buffers one after the other; durable only after a `sync` that began later."""

@@ -1,13 +1,8 @@
-"""Quarantine: the files of a journal that must not be used any more are put aside, and none is deleted.
+"""Quarantine: puts the files of a journal aside that must not be used any more, and deletes none.
 
-What it promises
-    Q1  Every file of the journal goes to `lost+found/`, under a name that no other quarantine uses, with a
-        note beside it that says why.
-    Q2  The superblock goes first. Whenever the power fails, the next start finds the whole journal, or half
-        of one, which is damage: it never takes what is left for a journal, or for an empty place.
-
-What it leaves to others
-    Whether the node can do without them is for whoever starts it to know.
+QUA1  Every file goes to `lost+found/`, under a name that no other quarantine uses, with a note that says why.
+QUA2  The superblock goes first. After a power cut the next start finds the whole journal, or half of one,
+      which is damage: it never takes the rest for a journal, or for an empty place.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from antiphon.journal.ports import Disk
 
 
 def put_aside(disk: Disk, mark: str, why: str) -> list[str]:
-    """Take the journal away; `mark` is a word that no other quarantine has. Returns where the files are."""
+    """Put the journal aside; `mark` is a word that no other quarantine has. Returns the new names."""
     names = [name for name in disk.list_files() if is_journal_file(name)]
     names.sort(key=lambda name: name != SUPERBLOCK)
     note = f"{LOST_AND_FOUND}/{mark}-why.txt"

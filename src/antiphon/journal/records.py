@@ -19,8 +19,6 @@ _REMEMBERED_MAX: Final = 64
 
 
 class RecordReader:
-    """Verified views into the segments of one disk."""
-
     __slots__ = ("_disk", "_seed", "_verified", "_views")
 
     def __init__(self, disk: Disk, seed: int) -> None:
@@ -30,7 +28,6 @@ class RecordReader:
         self._verified: dict[Location, memoryview] = {}
 
     def read(self, location: Location) -> memoryview:
-        """The payload at this location."""
         payload = self._verified.get(location)
         if payload is None:
             payload = self.verify(location)[1]
@@ -40,7 +37,7 @@ class RecordReader:
         return payload
 
     def verify(self, location: Location) -> tuple[RecordHeader, memoryview]:
-        """Header and payload, compared with their checksums just now."""
+        """Header and payload, compared with their checksums now."""
         segment, offset, length, identity = location
         view = self._views.get(segment)
         if view is None:
@@ -57,6 +54,5 @@ class RecordReader:
         return header, payload
 
     def forget(self, segment: int) -> None:
-        """Hold no piece of this segment any longer."""
         self._views.pop(segment, None)
         self._verified = {at: view for at, view in self._verified.items() if at.segment != segment}

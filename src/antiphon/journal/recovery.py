@@ -1,24 +1,16 @@
-"""Recovery: what the disk still holds, told apart from what it never quite held and what it lost.
+"""Recovery: reads the journal back, and tells durable records from unfinished writes and from damage.
 
-Where it sits
-    disk  ->  RECOVERY  ->  journal  ->  the roles of the bus
+JRC1  Synced records come back as they were, or `Damaged` names the file and the offset.
+JRC2  Of unsynced records a beginning comes back, of the order and of the data each; every one is whole.
+JRC3  The scan changes nothing: damage leaves the disk as it was.
+JRC4  A record that one run cut off is never seen by a later run.
+JRC5  Where other nodes have the same data (`has_peers`), a damaged data record is passed over and told
+      (`lost`). Damage to the order or to the superblock is an error all the same.
 
-What it promises
-    R1  What was synced comes back as it was, or `Damaged` names the file and the offset.
-    R2  Of what was not synced a beginning comes back, of the order and of the data each on its own;
-        every record of it is whole.
-    R3  While it looks it changes nothing. Damage found leaves the disk as it was.
-    R4  What one run cut off no later run ever sees again.
-    R5  Where other nodes have the same data (`has_peers`), a damaged data record is passed over and told
-        (`lost`), for others can be asked. Damage to the order or to the superblock is an error all the same.
-
-What it leaves to others
-    What the records mean. Damage in segments that only a checkpoint refers to is found when they are read.
-    Whether a node may begin with the checkpoints that verify is for who knows what is in them.
-
-How it knows what was synced: every block and record says how far the journal was durable when it was
-written, and so does the superblock. The farthest of these claims is the border. Before it, whatever does
-not verify is damage. Behind it, the first thing that does not verify is where the last write tore.
+Every block and record, and the superblock, says how far the journal was durable when it was written. The
+farthest of these claims is the border. Before it, a record that does not verify is damage; behind it, the
+first that does not verify is where the last write tore. Damage in segments that only a checkpoint refers to
+is found when they are read.
 """
 
 from __future__ import annotations
@@ -62,8 +54,6 @@ from antiphon.journal.superblock import Superblock, SuperblockFile
 
 
 class DataAt(NamedTuple):
-    """A data record found in the tail, its digest verified."""
-
     mid: Mid
     ts: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -73,7 +63,7 @@ class DataAt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Everything the caller needs to become again who it was.
+    """The contents of the journal, for the start of a node.
 
     `order` and `data` reach back at least to the base that was last released, in the order of writing.
     """
@@ -90,19 +80,16 @@ class Recovered:
     checkpoint: Checkpoint | None
     older_checkpoint: Checkpoint | None
     checkpoint_problems: list[str]
-    # For the operator: what was mended, and which unfinished writes were dropped.
+    # For the operator: repairs, and unfinished writes that were dropped.
     repairs: list[str]
     truncated: list[str]
-    # What is damaged and must come from another node.
+    # Damage that other nodes must repair.
     lost: list[str] = field(default_factory=list)
-    # Checkpoints before those two whose files are still there, the oldest first.
     earlier_checkpoints: tuple[CheckpointHead, ...] = ()
-    # Checkpoints whose files are there and cannot be used.
     unused_checkpoints: tuple[CheckpointHead, ...] = ()
 
     @classmethod
     def of(cls, scan: Scan) -> Recovered:
-        """What a scan has found, for the run that begins with it."""
         was = scan.superblocks.current
         return cls(
             disk_id=was.disk_id,
@@ -126,7 +113,7 @@ class Recovered:
 
     @property
     def checkpoint_segments(self) -> dict[int, frozenset[int]]:
-        """Of each checkpoint that is there, the segments it refers to."""
+        """The segments that each checkpoint on disk refers to."""
         rest = (*self.unused_checkpoints, *self.earlier_checkpoints)
         segments = {one.n: frozenset(one.segments) for one in rest}
         two = [one for one in (self.older_checkpoint, self.checkpoint) if one is not None]
@@ -135,13 +122,13 @@ class Recovered:
 
 @dataclass(slots=True)
 class Scan:
-    """What was found, and what must be written before anybody relies on it."""
+    """The findings of a scan, and the writes that must come before a node relies on them."""
 
     superblocks: SuperblockFile
     checkpoints: FoundCheckpoints
     order: list[bytes] = field(default_factory=list)
     data: list[DataAt] = field(default_factory=list)
-    # Segments of the tail in their order, with the highest number their order records mention.
+    # Segments of the tail in their order, with the highest number in their order records.
     tail: dict[int, int] = field(default_factory=dict)
     # Older segments; only checkpoints may refer to them.
     kept: list[int] = field(default_factory=list)
@@ -150,7 +137,6 @@ class Scan:
     spares: list[str] = field(default_factory=list)
     end: Position = NOWHERE
     chain: bytes = CHAIN_START
-    # Where the segment before the last one ended.
     before: Position = NOWHERE
     pinned_segment: int | None = None
     proven: Position = NOWHERE
@@ -161,21 +147,19 @@ class Scan:
     repairs: list[str] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    # Damage of segments that only checkpoints refer to.
     unsound: dict[int, Damaged] = field(default_factory=dict)
 
     def check_segment(self, number: int) -> None:
-        """Raise `Damaged` unless records can be read in this segment."""
         if number in self.unsound:
             raise self.unsound[number]
         if number not in self.tail and number not in self.kept:
             raise Damaged(segment_name(number), 0, "the file is missing")
 
     def settle(self, disk: Disk) -> None:
-        """Mend, make durable what was found, and begin the next run."""
+        """Repair, make the findings durable, and begin the next run."""
         for name, offset, page in self.rewrites:
             disk.write(name, offset, [page])
-        # What we read may have come from the page cache alone, after a crash of the process only.
+        # After a crash of the process alone the scan may have read from the page cache only.
         unsure = [segment_name(number) for number in self.tail if number >= self.proven.segment]
         mended = [name for name, _, _ in self.rewrites]
         disk.sync(list(dict.fromkeys([*unsure, *mended])))
@@ -195,10 +179,10 @@ class Scan:
         self._tidy(disk)
 
     def _tidy(self, disk: Disk) -> None:
-        """Now that the superblock does not ask for them, take their names from files that are not needed.
+        """Rename and remove files that the superblock no longer asks for.
 
-        A segment that was begun and given up must not be called a segment when the next one is begun:
-        both would say that they go on from the same place, and a later recovery could not tell which.
+        A segment that was begun and given up must not keep its name when the next one is begun: both would
+        say that they go on from the same place, and a later recovery could not tell which.
         """
         for number in self.given_up:
             disk.rename(segment_name(number), spare_name(number))
@@ -212,7 +196,6 @@ class Scan:
 
 
 def scan(disk: Disk, *, has_peers: bool = False) -> Scan:
-    """Read everything that must be known before the node may speak. Changes nothing."""
     names = disk.list_files()
     if SUPERBLOCK not in names:
         raise Damaged(SUPERBLOCK, 0, "the file is missing")
@@ -225,8 +208,6 @@ def scan(disk: Disk, *, has_peers: bool = False) -> Scan:
 
 
 class _Scanner:
-    """Walks the segments of one disk from the oldest needed to the last."""
-
     def __init__(self, disk: Disk, facts: Superblock, names: list[str], scan: Scan, has_peers: bool) -> None:
         self._disk = disk
         self._has_peers = has_peers
@@ -237,7 +218,7 @@ class _Scanner:
         self._numbers = segment_numbers(names)
         self._scan = scan
         self._chain: bytes | None = None
-        # What is wrong with a file, None if nothing is.
+        # The fault of each file, None if it is sound.
         self._faults: dict[int, Damaged | None] = {}
         self._links: dict[int, Position | None] = {}
 
@@ -264,7 +245,7 @@ class _Scanner:
         proven = _farther(self._facts.start, self._facts.synced)
         for number in reversed(self._numbers):
             if number < proven.segment or number < self._facts.tail_start:
-                # Nothing in an older segment can know more than that.
+                # No older segment can claim more.
                 break
             if self._is_sound(number):
                 for claim in self._claims_in(number):
@@ -283,7 +264,6 @@ class _Scanner:
         return claims
 
     def _valid_blocks(self, number: int) -> list[JournalBlock]:
-        """Every block of the segment that verifies by itself, whether it can be reached or not."""
         region = memoryview(self._disk.read(segment_name(number), 0, self._geometry.data_start))
         found = []
         for block in range(self._geometry.order_blocks):
@@ -296,7 +276,6 @@ class _Scanner:
     # --- segments ---
 
     def _is_sound(self, number: int) -> bool:
-        """Length and header are as they must be; remembered, as it is asked often."""
         return self._fault(number) is None
 
     def _fault(self, number: int) -> Damaged | None:
@@ -309,7 +288,7 @@ class _Scanner:
         return self._faults[number]
 
     def _check_file(self, number: int) -> list[int]:
-        """Refuse a file that is not the segment it is called; returns the header copies to mend."""
+        """Raise `Damaged` if a file is not the segment of its name; returns the header copies to mend."""
         name, wanted = segment_name(number), self._geometry.segment_bytes
         if name not in self._names:
             raise Damaged(name, 0, "the file is missing")
@@ -323,7 +302,7 @@ class _Scanner:
         return bad
 
     def _walk_segment(self, number: int) -> int | None:
-        """Take in one segment; returns the one that goes on from it, None if this is the last."""
+        """Take in one segment; returns its successor, None if this is the last."""
         scan, name = self._scan, segment_name(number)
         bad_headers = self._check_file(number)
         successor = self._successor(number)
@@ -343,12 +322,11 @@ class _Scanner:
         scan.end = Position(number, blocks, data)
         if end is None:
             return None
-        # Nothing is written to a segment before the one before it is durable, and it says so itself.
+        # A segment is not written to before its predecessor is durable, and says where that ends.
         assert scan.end == end, f"{name} ends at {scan.end}, and segment {successor} says at {end}"
         return successor
 
     def _successor(self, number: int) -> int | None:
-        """The segment that says it goes on from this one."""
         for candidate in self._numbers:
             if candidate > number and self._is_sound(candidate):
                 link = self._link(candidate)
@@ -357,7 +335,7 @@ class _Scanner:
         return None
 
     def _link(self, number: int) -> Position | None:
-        """Where the segment before this one ended, as this one's blocks tell; remembered."""
+        """The end of the segment before this one, as its blocks tell; remembered."""
         if number not in self._links:
             self._links[number] = self._find_link(number)
         return self._links[number]
@@ -374,13 +352,13 @@ class _Scanner:
         return None
 
     def _is_of_its_time(self, run: int, segment: int, at: int, start: int) -> bool:
-        """Behind the start of the last run only that run counts; before it, any earlier one."""
+        """Whether a run may have written here: behind the start of the last run only that run counts."""
         if (segment, at) >= (self._facts.start.segment, start):
             return run == self._facts.run
         return run <= self._facts.run
 
     def _missing(self, number: int) -> Damaged:
-        """The segment after `number` was synced and cannot be found: say which."""
+        """The damage for a synced successor of `number` that cannot be found."""
         later = [n for n in self._numbers if n > number]
         unsound = [n for n in later if not self._is_sound(n)]
         if unsound and unsound[0] <= max(self._scan.proven.segment, self._facts.last_segment):
@@ -455,7 +433,6 @@ class _Scanner:
         return None
 
     def _mend(self, number: int, region: memoryview, group: list[JournalBlock]) -> None:
-        """Plan to rewrite every copy of these blocks that differs from the one we took."""
         name = segment_name(number)
         for block in group:
             offsets = self._geometry.copies(block.number)
@@ -508,8 +485,8 @@ class _Scanner:
         """The record that follows the end of another: right there, or on the next page after a flush.
 
         Both can be there. 1. A flush writes records a and b; of the page they share all is stored, of the
-        rest of b nothing. 2. Recovery cuts b off. 3. The next run begins on the next page. So of two
-        headers that claim to follow a, the later run's is right.
+        rest of b nothing. 2. Recovery cuts b off. 3. The next run begins on the next page. So of two headers
+        that claim to follow a, the later run's is right.
         """
         start, found = self._geometry.data_start, None
         for offset in dict.fromkeys((at, page_after(at))):
@@ -525,10 +502,10 @@ class _Scanner:
         return found
 
     def _sound_after(self, number: int, region: memoryview, at: int, proven: int) -> int:
-        """Where to go on behind damage: before the next record that is whole, or where the proven part ends.
+        """Where to go on behind damage: before the next whole record, or where the proven part ends.
 
-        How long the damaged record was may be unknown, so every place where one can begin is looked at. One
-        that an earlier run had cut off may turn up, if it is whole: an envelope like any other.
+        The length of the damaged record may be unknown, so every place where a record can begin is looked at.
+        A whole record that an earlier run had cut off may turn up: an envelope like any other.
         """
         start = self._geometry.data_start
         for offset in range(at, proven, RECORD_ALIGNMENT):
@@ -545,7 +522,7 @@ class _Scanner:
     # --- what is left ---
 
     def _sort_the_rest(self) -> None:
-        """Files that are no part of the tail: referred to, ready for use again, or strays."""
+        """Sort the files outside the tail: referred to, ready for use again, or strays."""
         scan = self._scan
         tail_start = next(iter(scan.tail), None)
         for number in self._numbers:
@@ -568,21 +545,20 @@ class _Scanner:
                 self._put_aside(name)
 
     def _put_aside(self, name: str) -> None:
-        """Nobody needs it and it is not what it seems: an operator may look at it, we do not delete it."""
+        """Put a stray aside for an operator instead of deleting it."""
         new_name = f"{LOST_AND_FOUND}/{name}.{self._facts.run}"
         self._scan.strays.append((name, new_name))
         self._scan.repairs.append(f"{name}: not a sound segment and not needed; moved to {new_name}")
 
 
 def _farther(a: Position, b: Position) -> Position:
-    """Both claims taken together. Order and data of one segment may be known from different places."""
+    """The union of two claims: order and data of one segment may be known from different places."""
     if a.segment != b.segment:
         return max(a, b)
     return Position(a.segment, max(a.blocks, b.blocks), max(a.data, b.data))
 
 
 def _proven_part(number: int, proven: Position, end: Position | None) -> Position:
-    """How much of one segment is proven to have been synced."""
     if number == proven.segment:
         return proven
     if number < proven.segment and end is not None:
@@ -597,6 +573,6 @@ def _payload_verifies(region: memoryview, header: RecordHeader, start: int) -> b
 
 
 def _where_it_should_be(region: memoryview, at: int, start: int) -> int:
-    """Which of the two places of the next record to name; a flush fills its last page with zeros."""
+    """The likelier of the two places of the next record; a flush fills its last page with zeros."""
     here = region[at - start : at - start + RECORD_HEADER_BYTES]
     return at if any(here) else page_after(at)

@@ -1,10 +1,8 @@
-"""The few facts a node may never forget, in four copies of one page.
+"""The superblock: the few facts a node may never forget, in four copies of one page.
 
-The copies form two pairs. A new version goes into one pair while the other keeps the last version known
-to be durable; when the new one is durable too, it is copied into the other pair. So a write that tears
-costs at most one pair, and in quiet times all four copies agree. Of the valid copies the newest counts,
-even a single one: using a promise that was written but never confirmed is harmless, forgetting one is not.
-Fewer than two valid copies cannot come from a crash.
+The copies form two pairs. A new version goes into one pair, and into the other when it is durable there. So a
+torn write costs at most one pair. Of the valid copies the newest counts, even a single one: using an
+unconfirmed promise is harmless, forgetting one is not. A crash leaves at least two valid copies.
 """
 
 from __future__ import annotations
@@ -36,8 +34,6 @@ CLUSTER_BYTES_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superblock:
-    """One version of the facts."""
-
     disk_id: bytes
     node_id: int
     cluster: str
@@ -45,14 +41,14 @@ class Superblock:
     sequence: int = 1
     promised: int = 0
     epoch_claimed: int = 0
-    # Counts the times the journal was opened; everything written carries it.
+    # How often the journal was opened; everything written carries the number.
     run: int = 0
     clean: bool = False
-    # The oldest segment whose order is still needed; it and all its successors must be there.
+    # The oldest segment whose order is still needed; all its successors must be there.
     tail_start: int = 0
     # The newest segment known to be in use.
     last_segment: int = 0
-    # No new segment gets this number or a smaller one, so that no number ever means two contents.
+    # New segments get higher numbers, so that no number ever means two contents.
     highest_number: int = 0
     # Where this run began: all before it is durable, all behind it is this run's.
     start: Position = NOWHERE
@@ -85,7 +81,7 @@ class Superblock:
 
 
 def decode(page: bytes) -> Superblock | None:
-    """The facts if the page is whole and in our format."""
+    """None: the page is not whole, or of another format."""
     body = open_page(page, _SEED) if len(page) == PAGE else None
     if body is None or _MAGIC_AND_VERSION.unpack_from(body) != (_MAGIC, FORMAT_VERSION):
         return None
@@ -116,8 +112,6 @@ def create(disk: Disk, superblock: Superblock) -> None:
 
 @dataclass(slots=True)
 class SuperblockFile:
-    """The superblock on disk, and the one version that may be on its way there."""
-
     current: Superblock
     repairs: list[str]
     _disk: Disk
@@ -147,11 +141,11 @@ class SuperblockFile:
 
     @property
     def is_in_flight(self) -> bool:
-        """While true nothing may be written: the other pair is all that is sure."""
+        """While true nothing may be written: only the other pair is sure."""
         return self._in_flight != 0
 
     def write(self, changed: Superblock) -> int:
-        """Write the next version into the pair that can be spared; returns its sequence number."""
+        """Write the next version into the other pair; returns its sequence number."""
         assert not self.is_in_flight, "a superblock is on its way to the disk already"
         self.current = replace(changed, sequence=self.current.sequence + 1)
         self._put(1 - self._stable_pair)
@@ -159,18 +153,17 @@ class SuperblockFile:
         return self.current.sequence
 
     def synced(self, sequence: int) -> None:
-        """The version is durable: the other pair may have it too."""
         if sequence and sequence == self._in_flight:
             self._in_flight = 0
             self._stable_pair = 1 - self._stable_pair
             self._put(1 - self._stable_pair)
 
     def settle(self, changed: Superblock) -> None:
-        """Write a version into all copies, blocking, without ever having fewer than two good ones."""
+        """Write a version into all copies, blocking, with at least two good ones at any time."""
         assert not self.is_in_flight, "a superblock is on its way to the disk already"
         for copy in (2 * self._stable_pair, 2 * self._stable_pair + 1):
             if self._copies[copy] != self.current:
-                # Only the copy that is behind: the good one beside it is left alone.
+                # The good copy beside it is left alone.
                 self._disk.write(SUPERBLOCK, copy * PAGE, [self.current.encode()])
                 self._disk.sync([SUPERBLOCK])
         sequence = self.write(changed)
@@ -185,7 +178,7 @@ class SuperblockFile:
 
 
 def _refuse_other_format(pages: list[bytes]) -> None:
-    """Two pages with our name but another version are no accident."""
+    """Refuse two pages with the right magic and another version: that is no accident."""
     heads = [_MAGIC_AND_VERSION.unpack_from(page, SEAL_BYTES) for page in pages if len(page) == PAGE]
     versions = [version for magic, version in heads if magic == _MAGIC and version != FORMAT_VERSION]
     for version in versions:

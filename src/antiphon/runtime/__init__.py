@@ -1,1 +1,1 @@
-"""The real hall: the only folder that touches clock, chance, network and disk."""
+"""The real clock, chance, network and disk: no other folder touches them."""

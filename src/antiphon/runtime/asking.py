@@ -1,8 +1,7 @@
-"""Asking: the questions of a node to its members before it is one itself (`cluster/agreement.py`).
+"""Asking: the questions of a node to its members before it starts (`cluster/agreement.py`).
 
-A member that does not answer is asked again, for connections are made in these very moments; `Agreement` says
-how long that is worth the time. A member that asks meanwhile is answered. When the asking is over, the node
-takes the transport.
+A member that does not answer is asked again, for connections are made in these very moments. Questions of
+other members are answered meanwhile. Then the node takes the transport.
 """
 
 from __future__ import annotations
@@ -27,22 +26,18 @@ _CONFIG, _HISTORY = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One channel that a node takes part in, with the sockets of its own."""
+    """A channel of the node, with its transport."""
 
     group: GroupConfig
     run_id: bytes
     transport: Transport
-    # Who else takes part, with their names.
     others: Mapping[int, str]
 
     def header(self, node: int, disk_id: bytes = NO_DISK) -> Header:
-        """What stands in front of every message of ours."""
         return Header(self.group.group, self.group.config_id, node, self.run_id, disk_id)
 
 
 class _Asker:
-    """The questions and answers of a node that asks."""
-
     def __init__(self, agreement: Agreement, lines: Sequence[Line]) -> None:
         self.agreement = agreement
         self.changed = asyncio.Event()
@@ -58,7 +53,7 @@ class _Asker:
         }
 
     def is_there(self, node: int) -> bool:
-        """Has this member sent anything since the sockets were opened?"""
+        """Whether this member has sent anything since the sockets were opened."""
         for line in self._lines:
             counters = line.transport.counters().get(node)
             if counters is not None and counters.frames:
@@ -66,7 +61,7 @@ class _Asker:
         return False
 
     def ask(self) -> None:
-        """Ask everybody who has not answered, each by one way."""
+        """Ask every member that has not answered, on one of its lines."""
         left = set(self.agreement.awaited)
         for line in self._lines:
             port = self._ports[line.group.group]

@@ -1,17 +1,12 @@
 """BusPort: between one channel of a node and its transport.
 
-Where it sits
-    node  ->  Send, Multicast  ->  BUS PORT, outlet, codec  ->  transport  ->  codec, BUS PORT  ->  Received
+BPT1  A message to several nodes is encoded once; payloads are not copied on their way to the transport.
+BPT2  All frames of one wake-up reach the node in one call.
+BPT3  A frame that does not decode, that is of another channel, or whose header names another sender or run
+      than the transport found, is counted and has no other effect.
 
-What it promises
-    P1  A message to several is encoded once; payloads are not copied on their way to the transport.
-    P2  All frames of one wake-up reach the node in one call.
-    P3  A frame that is no message, that is of another channel, or whose header names another sender or
-        another run than the transport found it to be from, is counted and has no other effect.
-
-What it leaves to others
-    What leaves when, and on which lane, is the outlet's (`outlet.py`). Who the members are and whether a
-    frame is genuine is the transport's. Whether its sender may say what it says is judged by the roles.
+`outlet.py` decides when and on which lane a message leaves, the transport whether a frame is genuine, the
+roles whether its sender may say so.
 """
 
 from __future__ import annotations
@@ -38,8 +33,6 @@ CarryOut = Callable[[bus.Effect], None]
 
 
 class BusPort:
-    """The one way of a channel of a node to the other members."""
-
     def __init__(
         self,
         transport: Transport,
@@ -50,8 +43,7 @@ class BusPort:
         peers: Mapping[int, Peer] | None = None,
         is_spare: Callable[[int], bool] | None = None,
     ) -> None:
-        """From now on, what arrives is taken to the node by `take`; effects that are not for the network go
-        `otherwise`. For `peers` and `is_spare` see `Outlet`."""
+        """Arrived messages go to `take`, effects that are not for the network to `otherwise`."""
         self.refused = 0
         self._transport = transport
         self._header = header
@@ -66,10 +58,9 @@ class BusPort:
         transport.flushes_itself = False
 
     def carry_out(self, effect: bus.Effect) -> None:
-        """Do what a machine of the channel asked."""
         kind = type(effect)
         if kind is bus.Append:
-            # As many as there are envelopes.
+            # First, as there are as many as envelopes.
             self._otherwise(effect)
         elif kind is bus.Multicast:
             self._outlet.multicast(effect.message)  # type: ignore[union-attr]
@@ -83,7 +74,6 @@ class BusPort:
             self._otherwise(effect)
 
     def flush(self) -> None:
-        """The step is over: what it wanted sent leaves."""
         outlet = self._outlet
         self._send(outlet.flush(clock.now_ns()))
         self._transport.flush()

@@ -5,12 +5,10 @@
     nodes/NAME      the data directory of each node that has one
     first-start/NAME    the token with which a node formats its disk, until that is done
 
-What it promises
-    P1  A cluster is created whole or not at all: the file gets its name when everything else is there, and
-        a creation that was cut off is gone on with, under the same ids, by whoever comes next.
-    P2  A disk gets the id that is listed for it once: when the cluster is created here, or against the token
-        that `init` has written for the first start, which is gone before the disk is formatted. Who gave the
-        id to a new disk would give that one the votes of the old.
+CLD1  A cluster is created whole or not at all: the file gets its name when everything else is there, and a
+      creation that was cut off is finished by the next process, under the same ids.
+CLD2  A disk gets its listed id once: when the cluster is created here, or against the token of the first
+      start, which is removed before the disk is formatted. A second disk would have the votes of the first.
 """
 
 from __future__ import annotations
@@ -46,15 +44,13 @@ _FILE_MODE: Final = 0o600
 _PORT_MAX: Final = 65_535
 
 PORTS: Final = range(20_000, 32_000)
-"""Where free ports are looked for: below those that the kernel gives to whoever calls out, so that nobody
-has taken one by chance when its node comes back."""
+"""Below the ports that the kernel gives to outgoing connections, which might take a stopped node's port."""
 PORTS_VARIABLE: Final = "ANTIPHON_PORTS"
-"""Names other ports to choose from, `FIRST-LAST`: a cluster that is created while a node of another one is
-stopped could get that node's ports."""
+"""Other ports to choose from, `FIRST-LAST`: a new cluster could get the ports of another's stopped node."""
 
 
 def load_cluster(path: Path) -> ClusterSpec:
-    """The cluster that a file describes; `NodeError` unless it makes sense and its key is there."""
+    """The cluster that a file describes; raises `NodeError` if it makes no sense, or its key is missing."""
     try:
         with path.open("rb") as file:
             content = file.read(_FILE_BYTES_MAX + 1)
@@ -71,7 +67,7 @@ def load_cluster(path: Path) -> ClusterSpec:
 
 
 def check_local(path: Path, spec: ClusterSpec) -> None:
-    """`NodeError` unless all nodes can be started on this machine, with disks enough to begin."""
+    """Raise `NodeError` unless all nodes can be started on this machine, with enough disks to begin."""
     hosts = dict.fromkeys(node.host for node in spec.nodes)
     if len(hosts) > 1:
         raise NodeError(f"{path} has nodes on {' and '.join(hosts)}: start each there with antiphon node")
@@ -90,7 +86,6 @@ def check_local(path: Path, spec: ClusterSpec) -> None:
 def move_clients(
     path: Path, spec: ClusterSpec, client_port: int | None, address: str | None = None
 ) -> ClusterSpec:
-    """Have the client managers of a cluster that is stopped listen from this port on, or at this address."""
     ports = itertools.count(client_port or 0)
 
     def moved_to(host: str, port: int) -> tuple[str, int]:
@@ -109,34 +104,30 @@ def move_clients(
 
 
 def holds_cluster(folder: Path) -> bool:
-    """Is there a cluster, or the beginning of one?"""
     return (folder / CLUSTER_FILE).exists() or (folder / _UNFINISHED).exists()
 
 
 def key_path(config: Path, spec: ClusterSpec) -> Path:
-    """Where the key of the bus lies."""
     return config.parent / spec.key_file
 
 
 def data_path(config: Path, node: NodeSpec) -> Path:
-    """Where the data of a node lies."""
     return config.parent / node.data
 
 
 def is_new_disk(config: Path, node: NodeSpec) -> bool:
-    """Was nothing written to the disk of a node yet? It may be formatted."""
+    """Whether nothing was written to the disk of a node yet: it may be formatted."""
     folder = data_path(config, node)
     names = os.listdir(folder) if folder.is_dir() else []
     return not segment_numbers(names) and not checkpoint_numbers(names)
 
 
 def token_path(config: Path, node: NodeSpec) -> Path:
-    """Where the token lies with which a node formats its disk; it holds the listed id of that disk."""
+    """The file of the token with which a node formats its disk: the listed id of that disk."""
     return config.parent / FIRST_STARTS / node.name
 
 
 def has_token(config: Path, node: NodeSpec) -> bool:
-    """May this node still have its first start?"""
     try:
         return token_path(config, node).read_text(encoding="utf-8").strip() == node.disk_id.hex()
     except (OSError, UnicodeDecodeError):
@@ -144,7 +135,6 @@ def has_token(config: Path, node: NodeSpec) -> bool:
 
 
 def write_tokens(config: Path, spec: ClusterSpec) -> None:
-    """One for each node that keeps data, for its first start."""
     (config.parent / FIRST_STARTS).mkdir(mode=0o700, exist_ok=True)
     for node in spec.nodes:
         if node.has_disk:
@@ -158,7 +148,6 @@ def _consume_token(config: Path, node: NodeSpec) -> None:
 
 
 def journal_settings(spec: ClusterSpec) -> JournalSettings:
-    """How large the segments of its nodes are."""
     return JournalSettings(**spec.journal)
 
 
@@ -166,7 +155,7 @@ def journal_settings(spec: ClusterSpec) -> JournalSettings:
 
 
 def require_transport() -> None:
-    """`NodeError` if what nodes need to talk to each other is not installed."""
+    """Raise `NodeError` if the packages for the transport are not installed."""
     if importlib.util.find_spec("cryptography") is None:
         raise NodeError("several nodes need cryptography: pip install 'antiphon[cluster]'")
 
@@ -179,10 +168,7 @@ def create_cluster(
     bus: Mapping[str, int] | None = None,
     journal: Mapping[str, int] | None = None,
 ) -> ClusterSpec:
-    """Make a cluster of this size on this machine, with all of its disks, or finish making it (P1).
-
-    `bus` and `journal` are the settings of those tables of the file.
-    """
+    """Make a cluster of this size on this machine, with all of its disks, or finish making it (CLD1)."""
     unfinished = folder / _UNFINISHED
     if unfinished.exists():
         spec = read(unfinished.read_text(encoding="utf-8"), str(unfinished))
@@ -209,7 +195,7 @@ def create_cluster(
 
 
 def format_disk(disk: FileDisk, spec: ClusterSpec, node: NodeSpec) -> bool:
-    """Give a new disk the id that is listed for it (P2); False, and nothing done, if it is no new one."""
+    """Give a new disk its listed id (CLD2); False, and nothing done, if the disk is formatted."""
     if Journal.is_formatted(disk):
         return False
     Journal.format(disk, journal_settings(spec), node.disk_id, node.number, spec.name)
@@ -228,11 +214,10 @@ def prepare_disk(
     unsettled: Sequence[str],
     has_peers: bool,
 ) -> str:
-    """See to it that an empty disk gets the right id, or refuse it; returns what the operator should know.
+    """Give an empty disk its id, or refuse it; returns a text for the operator.
 
-    `has_history`: the channel is known to have ordered something, so the listed disk may have voted.
-    `unsettled`: who votes and has not said whether it is new. `has_peers`: others have what was on the disk.
-    If it gets no id here, it will be formatted as `fresh_id`.
+    `has_history`: the channel has ordered something, so the listed disk may have voted. `unsettled`: voters
+    that have not said whether they are new. `has_peers`: other nodes have the same data.
     """
     if Journal.is_formatted(disk):
         return f"{disk.path} was formatted before, and --format did nothing" if is_formatting else ""
@@ -295,7 +280,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def local_sources(next_port: Callable[[], int], client_port: int) -> Sources:
-    """Chance, and ports of this machine; client managers listen on `client_port` and those after it."""
+    """Random ids, and ports of this machine; client managers listen on `client_port` and those after it."""
     return Sources(
         draw_id=lambda: secrets.token_bytes(16),
         bus_port=lambda host: next_port(),
@@ -305,7 +290,7 @@ def local_sources(next_port: Callable[[], int], client_port: int) -> Sources:
 
 
 def remote_sources(host_of: Callable[[str], str], client_port: int, bus_port: int) -> Sources:
-    """Chance, and ports counted up on each machine, where nobody can look whether they are free."""
+    """Random ids, and ports counted up on each machine, without a look whether they are free."""
     given: dict[str, int] = {}
     listening: dict[str, int] = {}
     groups = itertools.count(bus_port)
@@ -321,7 +306,7 @@ def remote_sources(host_of: Callable[[str], str], client_port: int, bus_port: in
     return Sources(
         draw_id=lambda: secrets.token_bytes(16),
         bus_port=next_port,
-        # A multicast group is an address of its own, and so are its ports.
+        # A multicast group has an address of its own.
         multicast_port=lambda: next(groups),
         client_port=next_client_port,
         host_of=host_of,
@@ -330,7 +315,7 @@ def remote_sources(host_of: Callable[[str], str], client_port: int, bus_port: in
 
 @contextlib.contextmanager
 def free_ports() -> Iterator[Callable[[], int]]:
-    """Gives ports of the loopback that nobody uses; while this lasts, no other caller gets the same."""
+    """Free ports of the loopback, which no other caller gets while the context lasts."""
     ports = ports_to_choose_from()
     with contextlib.ExitStack() as stack:
         candidates = iter(random.SystemRandom().sample(ports, len(ports)))
@@ -345,7 +330,6 @@ def free_ports() -> Iterator[Callable[[], int]]:
 
 
 def ports_to_choose_from() -> range:
-    """The ports that new clusters choose from."""
     chosen = os.environ.get(PORTS_VARIABLE)
     if not chosen:
         return PORTS
@@ -371,7 +355,7 @@ def _is_free(stack: contextlib.ExitStack, port: int) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time runs a cluster in a folder; `DataDirectoryLocked` for the second."""
+    """Hold the lock of a cluster's folder; raises `DataDirectoryLocked` if another process has it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
     try:

@@ -1,19 +1,14 @@
-"""ClusterNode: one node of a cluster as a process: reads the cluster's file, composes what it is, and runs.
+"""ClusterNode: one node of a cluster as a process: reads the cluster's file, composes the node, and runs.
 
-Where it sits
-    antiphon node NAME  ->  CLUSTER NODE  ->  startup, bus ports, disk, client port
+CND1  A node whose file differs from that of a running node does not start (`cluster/agreement.py`).
+CND2  An empty data directory is a new disk. It gets its listed id only with the token of its first start, and
+      if every other voter has said that it is new, too; if one is not heard, the node does not start. Else
+      the disk gets a fresh id, learns from the others, and has no vote until they have listed it. If no other
+      node has the same data, the node does not start.
+CND3  A client manager lets clients in when it knows the primaries of its channels, or has waited long enough:
+      one channel that is away does not keep clients from the others.
 
-What it promises
-    P1  A node whose file differs from that of one that is at work does not start (`cluster/agreement.py`).
-    P2  An empty data directory is a new disk. It gets the id that the file lists only if that was asked for,
-        with the token of its first start, and every other voter has said that it is new, too; if one is not
-        heard, the node does not start. Else it gets an id of its own, learns from the others, and has no
-        vote until they have listed it. If nobody else has what was on it, the node does not start.
-    P3  A client manager lets clients in when it knows who serves its channels, or has waited long enough:
-        one channel that is away does not keep clients from the others.
-
-What it leaves to others
-    All decisions of a running node are its machines'. `embedded.py` is the process that has everything.
+`embedded.py` is the process that has every role.
 """
 
 from __future__ import annotations
@@ -89,8 +84,6 @@ LOOK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What the operator says."""
-
     name: str
     config: Path
     is_formatting: bool = False
@@ -100,8 +93,6 @@ class NodeSettings:
 
 @dataclass(slots=True)
 class _Life:
-    """What this process is, and what it has opened."""
-
     settings: NodeSettings
     spec: ClusterSpec
     node: NodeSpec
@@ -117,7 +108,7 @@ class _Life:
 
 def run_node(settings: NodeSettings, announce: Announce) -> int:
     """Run until a signal says stop; returns the exit code. `announce` gets the ready line as an object."""
-    # Several nodes may log to one place, so each says who it is.
+    # Several nodes may log to one place.
     words = f"%(asctime)s {settings.name} %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=words)
     spec = load_cluster(settings.config)
@@ -144,14 +135,13 @@ async def _run(
     if not life.stop.done():
         code = await (_keep(life, agreement) if node.has_disk else _serve_clients(life))
     if code == 0:
-        # Else nothing more is sent: what waits may be of a step that was not to be.
+        # After a failure nothing is sent: the waiting frames may be of the step that failed.
         for line in life.lines:
             await line.transport.close()
     return code
 
 
 async def _interface(node: NodeSpec) -> str:
-    """The address of the network card that multicasts use."""
     wanted = node.interface or node.host
     try:
         found = await asyncio.get_running_loop().getaddrinfo(wanted, None, family=socket.AF_INET)
@@ -162,7 +152,7 @@ async def _interface(node: NodeSpec) -> str:
 
 def _line(life: _Life, channel: str, keys: GroupKeys, interface: str) -> Line:
     spec, node = life.spec, life.node
-    # Each with a run id of its own: from it comes the key that numbers what is sent.
+    # A run id for each line: the key that numbers its frames comes from it.
     run_id = secrets.token_bytes(16)
     settings = TransportSettings(
         node=node.number,
@@ -184,7 +174,7 @@ def _line(life: _Life, channel: str, keys: GroupKeys, interface: str) -> Line:
 
 
 async def _agree(life: _Life) -> Agreement:
-    """Ask the others whether they have the same file (P1), and what they have ordered if that matters."""
+    """Ask the others for their files (CND1), and for their history if the disk is to be formatted."""
     agreed, node = life.agreed, life.node
     config = life.settings.config
     card = ConfigCard(
@@ -227,7 +217,7 @@ async def _keep(life: _Life, agreement: Agreement) -> int:
         )
         if note:
             log.warning("%s", note)
-        # In a thread: the others may ask us while we read.
+        # In a thread: the others may ask this node meanwhile.
         started = await asyncio.to_thread(_start, disk, life, group)
         for note in (*disk.notes, *started.notes):
             log.warning("%s", note)
@@ -290,13 +280,12 @@ async def _run_keeper(life: _Life, line: Line, disk: FileDisk, started: StartedN
 
 
 def _look_for_notices(life: _Life, node: Node) -> None:
-    """Several times a second: what an operator should read of the channels is logged."""
     names = {one.number: one.name for one in life.spec.nodes}
     notices = {channel: ChannelNotices(channel, life.node.number, names) for channel in node.channels}
 
     def look() -> None:
         if life.stop.done():
-            # Whoever stops is left by the others one by one, and that is no news.
+            # The others leave a node that stops one by one, and that is no news.
             return
         for channel, parts in node.channels.items():
             for is_warning, text in notices[channel].look(clock.now_ns(), parts):
@@ -307,8 +296,6 @@ def _look_for_notices(life: _Life, node: Node) -> None:
 
 
 class _NoClients:
-    """Where the effects for clients of a node go that has none."""
-
     def carry_out(self, effect: Any) -> None:
         raise AssertionError(f"{type(effect).__name__} on a node without clients")
 
@@ -365,7 +352,7 @@ def _no_disk(effect: bus.Effect) -> None:
 
 
 async def _wait_for_channels(life: _Life, runner: NodeRunner, node: Node) -> None:
-    """Until all are served, or for a while (P3)."""
+    """Wait until all channels are served, or for a while (CND3)."""
     await asyncio.wait(
         (life.stop, runner.failed, runner.serving),
         timeout=CHANNELS_SECONDS,
@@ -394,7 +381,7 @@ async def _until_stop(life: _Life, runner: NodeRunner) -> None:
 
 @contextlib.contextmanager
 def _until_failure(runner: NodeRunner, abandon: Callable[[], None]) -> Iterator[None]:
-    """Whatever goes wrong ends the node. What we raise is for the operator; the rest is a bug, and logged."""
+    """End the node on any error. Antiphon's own errors are for the operator; others are bugs, and logged."""
     try:
         yield
     except BaseException as error:

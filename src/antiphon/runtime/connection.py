@@ -1,4 +1,4 @@
-"""ClientConnection: one peer at the client port, its bytes and what it owes us."""
+"""ClientConnection: one connection at the client port: its bytes, and when it is read from."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from antiphon.wire.frames import decode_client_frame
 if TYPE_CHECKING:
     from antiphon.runtime.network import ClientPort
 
-# Why a peer is not read from. There may be several reasons at a time.
+# The reasons for which a connection is not read from; several can hold at a time.
 MANAGER_SAYS = 1
-"""It is ahead of what the channels can order."""
+"""The client manager asked for it: the peer is ahead of what the channels can order."""
 UNREAD = 2
-"""It does not read what we say: to listen on would be to have ever more to say."""
+"""The peer does not read: reading on would make ever more to write."""
 NEXT_ROUND = 4
-"""It has had its turn in this round of the event loop."""
+"""The peer has had its turn in this round of the event loop."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """One peer. What it sends becomes frames here; everything else is the port's."""
-
     def __init__(self, port: ClientPort) -> None:
         self._port = port
         self.conn = 0
@@ -33,28 +31,28 @@ class ClientConnection(asyncio.Protocol):
         self.buffer = FrameBuffer(HANDSHAKE_FRAME_BYTES_MAX)
         self.timer: asyncio.TimerHandle | None = None
         self.is_welcome = False
-        self.is_over = False  # nothing is taken from it any more, and nothing but Goodbye said to it
+        self.is_over = False  # nothing is read from the peer any more, and nothing but Goodbye is written
         self._holds = 0
-        # What it took of the round in which it was last heard, and whether there was more.
+        # The frames and bytes of the round in which the peer was last heard, and whether there were more.
         self._round = 0
         self._round_frames = 0
         self._round_bytes = 0
         self._is_behind = False
-        # What came and went in all, and at the last look at everybody.
+        # Totals, now and at the last look at all connections.
         self.received_bytes = 0
         self.received_frames = 0
         self.written_bytes = 0
         self.looked_bytes = 0
         self.looked_frames = 0
         self.looked_sent = 0
-        # For how many looks it has said nothing, got nowhere with a frame, read nothing.
+        # For how many looks the peer has said nothing, made no progress in a frame, read nothing.
         self.silent = 0
         self.crawling = 0
         self.stuck = 0
 
     @property
     def unread_bytes(self) -> int:
-        """What we wrote and the system has not taken: the peer does not read."""
+        """Bytes that were written and that the system has not taken: the peer does not read."""
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
     # -- what the transport tells ----------------------------------------------
@@ -70,7 +68,6 @@ class ClientConnection(asyncio.Protocol):
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        """Read frames, as many as one peer may have in a round; the buffer keeps the rest."""
         settings = self._port.settings
         if self._round != self._port.round:
             self._round, self._round_frames, self._round_bytes = self._port.round, 0, 0
@@ -112,13 +109,12 @@ class ClientConnection(asyncio.Protocol):
         return bool(self._holds & reasons)
 
     def hold(self, reason: int) -> None:
-        """Do not read, for this reason."""
         before, self._holds = self._holds, self._holds | reason
         if not before and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def release(self, reason: int) -> None:
-        """This reason is gone; if it was the last one, read again, what is here already first."""
+        """Remove a reason; after the last one read again, first the bytes in the buffer."""
         before, self._holds = self._holds, self._holds & ~reason
         if not before or self._holds or self.transport is None or self.transport.is_closing():
             return
@@ -127,11 +123,10 @@ class ClientConnection(asyncio.Protocol):
             self._take(b"")
 
     def listen_to_nothing(self) -> None:
-        """Read on, so that the peer gets rid of what it says; nobody hears it."""
+        """Read and drop, so that the peer can finish sending."""
         assert self.is_over, "a peer that is not over is listened to"
         self.release(self._holds)
 
     def forget(self) -> None:
-        """It is over: what came of a frame is of no use to anybody."""
         self.is_over = True
         self.buffer = FrameBuffer(HANDSHAKE_FRAME_BYTES_MAX)

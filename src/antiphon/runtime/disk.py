@@ -1,12 +1,8 @@
 """The disk: files in a data directory that belongs to one process, and the thread that syncs them.
 
-What it promises
-    D1  One process at a time works in a data directory.
-    D2  A file that was created or written whole is there whole after a power cut, or not at all.
-    D3  A failed sync is told once and never tried again: after it the page cache may show what the disk
-        does not have.
-
-What the bytes mean, and what is damage, is the journal's to decide (`journal/`).
+DSK1  One process at a time works in a data directory.
+DSK2  A file that was created or written whole is there whole after a power cut, or not at all.
+DSK3  A failed sync is told once and never retried: the page cache may then show more than the disk has.
 """
 
 from __future__ import annotations
@@ -41,13 +37,12 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 16 << 20
-"""Kept for checkpoints, without which no space would ever come back: a file that holds nothing and is made
-with the first segment. When there is no room for a checkpoint it goes; the next segment brings it back."""
+"""Kept for checkpoints, without which no space would ever come back: an empty file that is made with the
+first segment. When there is no room for a checkpoint it is removed; the next segment brings it back."""
 
 
 class FileDisk:
-    """A data directory as the journal's `Disk`. Safe to use from the loop and a worker thread at once,
-    as long as they work on different files."""
+    """A data directory as the journal's `Disk`; two threads may use different files at once."""
 
     def __init__(
         self,
@@ -58,9 +53,9 @@ class FileDisk:
         this_boot: str | None = None,
     ) -> None:
         self.path = Path(path)
-        # Why the files here must not be used (`startup.start`); only with `has_peers`, else it is an error.
+        # Why the files here must not be used (`startup.start`); an error unless `has_peers`.
         self.distrusted = ""
-        # For the operator: what was done while opening.
+        # Notes for the operator about the opening.
         self.notes: list[str] = []
         self._files: dict[str, int] = {}
         self._views: dict[str, tuple[mmap.mmap, memoryview]] = {}
@@ -81,7 +76,6 @@ class FileDisk:
             raise
 
     def close(self) -> None:
-        """Give up files, views and the lock. Views that somebody holds stay readable."""
         for name in list(self._views):
             self.forget_view(name)
         with self._guard:
@@ -108,12 +102,12 @@ class FileDisk:
         return descriptor
 
     def mark_poisoned(self, why: str) -> None:
-        """After a failed sync: leave word for whoever opens the directory during this boot."""
+        """Mark the directory after a failed sync, for every process that opens it during this boot."""
         for problem in self._poison.leave(why):
             log.error("%s", problem)
 
     def trust(self) -> None:
-        """What must not be used is put aside, and durably so: from now on the files here are new ones."""
+        """Trust the files here: the others have been put aside durably."""
         self.distrusted = ""
         self._poison.clear()
         self.sync_directory()
@@ -163,8 +157,8 @@ class FileDisk:
             )
 
         def fill(descriptor: int) -> None:
-            # First the blocks, so that a full disk says so at once; then the zeros, so that later
-            # writes change no metadata and a sync has only data to wait for.
+            # First the blocks, so that a full disk says so at once; then the zeros, so that later writes
+            # change no metadata and a sync has only data to wait for.
             os.posix_fallocate(descriptor, 0, size)
             _fill_with_zeros(descriptor, size)
 
@@ -182,11 +176,10 @@ class FileDisk:
             try:
                 self._make_whole(RESERVE, lambda descriptor: os.posix_fallocate(descriptor, 0, RESERVE_BYTES))
             except NoSpace:
-                # Somebody else was quicker. The next segment will bring it.
+                # Another process took the room. The next segment will bring the reserve.
                 return
 
     def _give_reserve(self) -> bool:
-        """Make room; False if there is no reserve."""
         with self._reserve_guard:
             if not self._has_reserve:
                 return False
@@ -195,7 +188,6 @@ class FileDisk:
             return True
 
     def free_bytes(self) -> int:
-        """How much room there is for us."""
         try:
             found = os.fstatvfs(self._directory)
         except OSError as error:
@@ -295,7 +287,7 @@ class FileDisk:
             raise _failure(old, error) from error
 
     def _sync_lost_and_found(self) -> None:
-        """A name that moves is durable when both directories are; `sync_directory` sees to the other."""
+        """A moved name is durable when both directories are; `sync_directory` syncs the other."""
         descriptor = os.open(self.path / LOST_AND_FOUND, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -314,7 +306,7 @@ class FileDisk:
             try:
                 os.fdatasync(self._file(name))
             except OSError as error:
-                # Even a full disk is a failed sync here: what was written may be gone already.
+                # Even a full disk is a failed sync here: written bytes may be gone already.
                 raise StorageFailed(f"{name} could not be synced: {error.strerror}") from error
 
     def sync_directory(self) -> None:
@@ -337,7 +329,6 @@ class FileDisk:
         return descriptor
 
     def _let_go(self, name: str) -> None:
-        """The name will mean another file, or none."""
         self.forget_view(name)
         with self._guard:
             descriptor = self._files.pop(name, None)
@@ -346,18 +337,15 @@ class FileDisk:
 
 
 class SyncEnd(NamedTuple):
-    """A sync has ended: the files of the ticket are durable, unless it failed."""
-
     ticket: SyncTicket
     took_ns: int
     failure: StorageFailed | None = None
 
 
 class SyncThread:
-    """Syncs files beside the loop; one sync serves everything that was requested before it began.
+    """Syncs files beside the loop; one sync serves all requests from before it began.
 
-    `done` is called in this thread, once and last with a failure. Carrying that over to the loop is the
-    caller's business.
+    `done` is called in this thread; a failure is the last call.
     """
 
     def __init__(self, disk: FileDisk, done: Callable[[SyncEnd], None]) -> None:
@@ -372,7 +360,6 @@ class SyncThread:
         self._requests.put(ticket)
 
     def sync_now(self, ticket: SyncTicket) -> SyncEnd:
-        """Sync the ticket's files here, while the caller waits."""
         before = time.monotonic_ns()
         failure = None
         try:
@@ -382,7 +369,7 @@ class SyncThread:
         return SyncEnd(ticket, time.monotonic_ns() - before, failure)
 
     def close(self) -> None:
-        """Sync what was requested, then end. After a failure there is nothing left to wait for."""
+        """Sync the requested files, then end. After a failure there is nothing to wait for."""
         self._requests.put(None)
         self._thread.join()
 
@@ -404,7 +391,7 @@ class SyncThread:
             try:
                 end = self.sync_now(ticket)
             except Exception as error:
-                # Whatever it is, nobody must wait for a thread that is gone.
+                # Any error is an end: the caller must not wait for a thread that is gone.
                 end = SyncEnd(ticket, 0, StorageFailed(f"what was written could not be synced: {error}"))
             self._done(end)
             if end.failure is not None:
@@ -412,8 +399,7 @@ class SyncThread:
 
 
 def _fill_with_zeros(descriptor: int, size: int) -> None:
-    """Past the page cache where the file system can do so: nobody will read them there, and the copy is most
-    of what a new segment costs."""
+    """Write past the page cache where possible: the copy is most of the cost of a new segment."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     done = 0
     try:

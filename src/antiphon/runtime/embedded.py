@@ -30,8 +30,6 @@ log = logging.getLogger("antiphon")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedSettings:
-    """What the operator may choose."""
-
     data: Path
     port: int
     host: str = "127.0.0.1"
@@ -48,7 +46,6 @@ def run_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]]
 
 
 async def serve_embedded(settings: EmbeddedSettings, announce: Callable[[dict[str, Any]], None]) -> int:
-    """Serve until a signal says stop, in a loop that runs already; returns the exit code."""
     disk = FileDisk(settings.data, accept_possible_loss=settings.accept_possible_loss)
     try:
         identity = Identity(
@@ -92,8 +89,7 @@ async def _serve(
         storage.abandon()
         if isinstance(error, AntiphonError) or not isinstance(error, Exception):
             raise
-        # Not one of ours: an assertion, a bug. The node ends rather than go on with a state it does not
-        # understand.
+        # A bug: the node ends rather than go on with a state that it does not understand.
         log.critical("the node stops: %s", error, exc_info=error)
         return 1
     runner.end()
@@ -102,7 +98,6 @@ async def _serve(
 
 
 def stop_signal() -> asyncio.Future[None]:
-    """Done when somebody wants this process to stop."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
 

@@ -1,20 +1,12 @@
 """Launcher: the nodes of a cluster as processes of this machine, started and stopped together.
 
-Where it sits
-    antiphon up  ->  LAUNCHER  ->  antiphon node NAME, once for each node
-
-What it promises
-    P1  The cluster is announced when every client manager serves clients, and every other node is ready or
-        has ended. If a client manager ends before that, or so many others that a channel can order nothing,
-        or if it takes too long, everything is stopped.
-    P2  A node that ends is reported with how it ended, and the others go on. It is started again only where
-        that was asked for, each time after a longer pause.
-    P3  No process is left behind: not by an orderly stop, which asks client managers first and then the
-        others, and kills who does not listen; and not when the launcher itself is killed, for the kernel
-        ends its children then (`die_with_parent`).
-
-What it leaves to others
-    What a node does. Its log goes where ours goes.
+LAU1  The cluster is announced when every client manager serves clients, and every other node is ready or has
+      ended. All nodes are stopped if a client manager ends before that, or so many others that a channel can
+      order nothing, or if it takes too long.
+LAU2  The end of a node is reported, and the others go on. With `is_restarting` the node is started again,
+      each time after a longer pause.
+LAU3  No process is left behind: an orderly stop asks client managers first and then the others, and kills
+      those that do not stop; and the kernel ends the children of a killed launcher (`die_with_parent`).
 """
 
 from __future__ import annotations
@@ -42,8 +34,6 @@ Announce = Callable[[list[dict[str, Any]]], None]
 
 READY_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 15.0
-"""How long a node may take to stop in order before it is killed."""
-
 PAUSE_SECONDS: Final = 0.25
 PAUSE_SECONDS_MAX: Final = 10.0
 LASTING_SECONDS: Final = 30.0
@@ -54,38 +44,34 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process as soon as the one that started it is no more."""
+    """Have the kernel end this process as soon as its parent has ended."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        # It went before we could ask.
+        # The parent ended before the call.
         os._exit(1)
 
 
 def node_command(config: Path, name: str, options: Sequence[str]) -> list[str]:
-    """How a node is started; `python -m`, since the script may not be on the path."""
+    """The command that starts a node; `python -m`, since the script may not be on the path."""
     program = [sys.executable, "-m", "antiphon.cli.main"]
     return [*program, "node", name, "--config", str(config), "--json", "--parent", str(os.getpid()), *options]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Child:
-    """A node, and the process that it is at the moment."""
-
     node: NodeSpec
     command: list[str]
     process: asyncio.subprocess.Process | None = None
     ready: dict[str, Any] | None = None
     ends: int = 0
     is_over: bool = True
-    """It was not started yet, or nobody will start it again."""
+    """Not started yet, or never to be started again."""
     pauses: int = 0
-    """How often it was started again without living for long."""
+    """Successive starts without a long life."""
 
 
 class Launcher:
-    """All nodes of one cluster."""
-
     def __init__(
         self,
         spec: ClusterSpec,
@@ -96,7 +82,6 @@ class Launcher:
         stop_s: float = STOP_SECONDS,
         pause_s: float = PAUSE_SECONDS,
     ) -> None:
-        """`commands` tells how each node is started, by its name."""
         self._spec = spec
         self._children = [_Child(node=node, command=commands[node.name]) for node in spec.nodes]
         self._is_restarting = is_restarting
@@ -109,10 +94,7 @@ class Launcher:
         self._killed: list[str] = []
 
     async def run(self, stop: asyncio.Future[None], announce: Announce) -> int:
-        """Run until it is time to stop or nobody is left; returns the exit code.
-
-        `announce` gets what each node says about itself, in the order of the cluster's file.
-        """
+        """Run until `stop` is done or no node is left; returns the exit code."""
         try:
             for child in self._children:
                 child.is_over = False
@@ -134,18 +116,18 @@ class Launcher:
             *child.command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            # Ctrl-C in a terminal goes to a whole group of processes, and we want to stop them in order.
+            # Ctrl-C in a terminal goes to a whole group of processes; the nodes are to stop in order.
             start_new_session=True,
         )
 
     async def _live(self, child: _Child) -> None:
-        """From one life of a node to the next, until there is none (P2)."""
+        """Start a node again and again (LAU2)."""
         try:
             while not self._stopping.is_set():
                 began_s = time.monotonic()
                 await self._start(child)
                 if self._stopping.is_set():
-                    # Nobody could ask it to stop before it was there.
+                    # The signal could not reach a process that did not exist yet.
                     _signal(child, signal.SIGTERM)
                 await self._attend(child)
                 if not self._is_restarting:
@@ -168,7 +150,6 @@ class Launcher:
                 await self._stopping.wait()
 
     async def _attend(self, child: _Child) -> None:
-        """Take the ready line, wait for the end, and report it."""
         process = child.process
         assert process is not None and process.stdout is not None
         while line := await process.stdout.readline():
@@ -201,7 +182,7 @@ class Launcher:
     # -- all of them -----------------------------------------------------------
 
     async def _is_up(self, stop: asyncio.Future[None]) -> bool:
-        """Wait until the cluster can be announced (P1); False if somebody wants it to stop first."""
+        """Wait until the cluster can be announced (LAU1); False if it is to stop first."""
         if await self._until(stop, self._has_begun, self._ready_s):
             if why := self._why_lost():
                 raise NodeError(why)
@@ -214,7 +195,7 @@ class Launcher:
         return [child for child in self._children if child.node.role is Role.CLIENT_MANAGER]
 
     def _why_lost(self) -> str:
-        """Why this cluster cannot begin any more; empty if it can."""
+        """The reason why this cluster cannot begin any more; empty if it can."""
         over = {child.node.number: child.node.name for child in self._children if child.is_over}
         for child in self._doors:
             if child.is_over:
@@ -237,7 +218,6 @@ class Launcher:
     async def _until(
         self, stop: asyncio.Future[None], is_reached: Callable[[], bool], seconds: float | None
     ) -> bool:
-        """Wait for something, or for the signal to stop; False when the time is over."""
         try:
             async with asyncio.timeout(seconds):
                 while not is_reached() and not stop.done():
@@ -252,12 +232,12 @@ class Launcher:
         return True
 
     async def _stop_all(self) -> None:
-        """Those who let clients in first, then those who keep what they said (P3)."""
+        """Stop the client managers first, then the others (LAU3)."""
         self._stopping.set()
         doors = self._doors
         await self._stop(doors)
         await self._stop([child for child in self._children if child not in doors])
-        # A life that failed for a reason of its own, such as no memory for one more process, is told.
+        # An error of a life, such as no memory for one more process, is raised here.
         await asyncio.gather(*self._lives)
 
     async def _stop(self, children: Sequence[_Child]) -> None:
@@ -285,7 +265,6 @@ def _signal(child: _Child, number: signal.Signals) -> None:
 
 
 def _ready_of(line: bytes) -> dict[str, Any] | None:
-    """What a node says when it is ready; whatever else it prints is passed over."""
     try:
         told = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What all peers together may take: many small ones must not add up to a large one."""
+"""Limits on all peers together: many small ones must not add up to a large one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import resource
 from collections.abc import Iterator
 
 DESCRIPTORS_RESERVED = 256
-"""What a node opens besides its clients' connections: the files of its journal above all. A node that
-could open none of those would have to stop."""
+"""For the files of the journal above all: a node that could not open those would have to stop."""
 
 
 def connections_possible(connections_max: int) -> int:
-    """How many connections the process has descriptors for; asks for more of them if it may."""
+    """The connections that the process has descriptors for; raises the soft limit if needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + DESCRIPTORS_RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -23,7 +22,7 @@ def connections_possible(connections_max: int) -> int:
 
 
 class Arrivals:
-    """Connections in the order in which they came; when there are too many, the first has to go."""
+    """Connections in the order of their arrival; when there are too many, the first has to go."""
 
     __slots__ = ("_conns", "_count_max")
 
@@ -35,7 +34,7 @@ class Arrivals:
         return len(self._conns)
 
     def enter(self, conn: int) -> int | None:
-        """Stand at the end; returns who has to go for that."""
+        """Add a connection at the end; returns the connection that has to go for that."""
         self._conns[conn] = None
         return next(iter(self._conns)) if len(self._conns) > self._count_max else None
 
@@ -44,8 +43,6 @@ class Arrivals:
 
 
 class KeptBytes:
-    """Bytes that are kept for connections, and how many that is for all of them."""
-
     __slots__ = ("_by_conn", "total")
 
     def __init__(self) -> None:
@@ -53,11 +50,11 @@ class KeptBytes:
         self._by_conn: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[int]:
-        """The connections for which anything is kept, the one that `began` longest ago first."""
+        """The connections for which bytes are kept, in the order in which they `began`."""
         return iter(list(self._by_conn))
 
     def note(self, conn: int, size: int, *, began: bool = False) -> None:
-        """So many bytes are kept for this one now; `began`: and they are others than before."""
+        """Set the bytes kept for a connection; `began`: they are others than before."""
         before = self._by_conn.get(conn, 0)
         if began or not size:
             self._by_conn.pop(conn, None)

@@ -1,4 +1,4 @@
-"""Which event loop a process runs."""
+"""The event loop of a process."""
 
 from __future__ import annotations
 

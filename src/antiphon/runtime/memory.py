@@ -1,4 +1,4 @@
-"""Memory: given back to the system when it was needed for a moment, and looked through seldom."""
+"""Memory: returned to the system after a checkpoint, and garbage collected seldom."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import gc
 
 
 def give_back() -> None:
-    """Let the C library return free memory, where it can.
+    """Let the C library return free memory, where it can: glibc keeps the megabytes of a checkpoint.
 
-    A checkpoint's bytes are many megabytes for a moment. glibc keeps such memory for the next one,
-    which would double what a backlog costs. Takes a millisecond or so; call it in a worker thread.
+    Takes a millisecond or so; call it in a worker thread.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -18,10 +17,10 @@ def give_back() -> None:
 
 
 def collect_seldom() -> None:
-    """Let the garbage collector look for cycles seldom, and never again at what is there by now.
+    """Let the garbage collector look for cycles seldom, and never again at the present objects.
 
-    What is made for an envelope is freed without it. At its default it would look through everything that
-    is on its way after every seven hundred objects: a sixth of the time of a busy member.
+    By default it would look through everything under way after every seven hundred objects: a sixth of the
+    time of a busy node. The objects of an envelope are freed without it.
     """
     gc.collect()
     gc.freeze()

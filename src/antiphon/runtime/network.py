@@ -1,23 +1,15 @@
 """Client port: the sockets of clients, as frames to the client manager and as its effects back.
 
-Where it sits
-    TCP  <->  CLIENT PORT  <->  client_manager
-
-What it promises
-    N1  Frames of all connections that arrive in one round of the event loop are handed over together,
-        those of one connection in their order, and of none more than its share.
-    N2  Bytes that are no frame end their own connection, with a Goodbye that says why; the node and
-        all other connections go on. An error of one socket is that connection's end, nothing more.
-    N3  A peer costs bounded memory before and after it has shown who it is: a frame's length is judged
-        before its bytes are kept, reading stops when the manager says so or when the peer does not
-        read itself, and what it does not read is kept up to a limit, then the peer is cut off.
-        All peers together cost bounded memory too: whoever takes the most goes first.
-    N4  A peer that does not finish its greeting, falls silent, does not read, or sends a frame at a
-        snail's pace is sent away. Many that do not greet push out each other, not those who do.
-    N5  Whoever is sent away stands in the log, with the reason; a flood of them does not fill it.
-
-What it leaves to others
-    What frames mean is the client manager's. Its effects come in by `carry_out`.
+PRT1  Frames of all connections that arrive in one round of the event loop are handed over together, those of
+      one connection in their order, and of none more than its share.
+PRT2  Bytes that are no frame, and errors of a socket, end their own connection, with a reason; the node and
+      all other connections go on.
+PRT3  A peer costs bounded memory, also before its greeting: a frame's length is checked before its bytes are
+      kept, reading stops when the manager says so or when the peer does not read, and a peer that leaves too
+      much unread is cut off. All peers together cost bounded memory, too.
+PRT4  A peer that does not finish its greeting, falls silent, does not read, or sends a frame too slowly is
+      sent away. Too many that do not greet push out each other, not those who do.
+PRT5  Every peer that is sent away is logged, with the reason, within a limit on lines.
 """
 
 from __future__ import annotations
@@ -54,7 +46,7 @@ log = logging.getLogger("antiphon.clients")
 
 PortEvent: TypeAlias = ConnectionOpened | FramesReceived | ConnectionLost | WriteBlocked | WriteUnblocked
 
-# Why a connection ended, when neither the peer nor the manager said so.
+# The reasons of the port itself for the end of a connection.
 TOO_MANY = "connection.limit"
 NO_GREETING = "connection.handshake"
 SILENT = "connection.silent"
@@ -74,8 +66,6 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortSettings:
-    """Limits of the client port."""
-
     connections_max: int = 10_000
     """Fewer, if the process may not open so many files."""
 
@@ -83,34 +73,34 @@ class PortSettings:
     """Connections that have not finished their greeting. One more, and the oldest of them has to go."""
 
     lingering_max: int = 500
-    """Connections that are closed and have not heard it yet. One more, and the oldest is cut off."""
+    """Closed connections that have not heard it yet. One more, and the oldest is cut off."""
 
     handshake_s: float = 10.0
     heartbeat_s: float = 10.0
-    """A peer that says nothing for so long is pinged; for three times as long, it is gone."""
+    """A peer that is silent for so long is pinged; for three times as long, it is gone."""
 
     progress_bytes_min: int = 1 * KIB
-    """Bytes a second of a frame that has begun; fewer, for half a minute or so, and the peer is sent away."""
+    """Bytes a second of a frame that has begun; a peer that is slower for half a minute is sent away."""
 
     partial_bytes_max: int = 256 * MIB
-    """Of frames that have begun, for all peers together. More, and the one that began first has to go."""
+    """Of unfinished frames, for all peers together. More, and the oldest of them has to go."""
 
     round_frames_max: int = 1_000
     round_bytes_max: int = 1 * MIB
-    """What is taken from one peer in a round of the event loop; then it is the others' turn."""
+    """Taken from one peer in a round of the event loop."""
 
     write_high_bytes: int = 1 * MIB
     write_low_bytes: int = 256 * KIB
-    """Between these marks the manager gives a peer no further credit, and we do not read from it."""
+    """Between these marks the manager gives a peer no further credit, and the port does not read from it."""
 
     write_bytes_max: int = 64 * MIB
-    """What a peer has credit for may arrive all at once, so this is far above the high mark."""
+    """All messages within a peer's credit may come at once, so this is far above the high mark."""
 
     unread_bytes_max: int = 512 * MIB
-    """What all peers together have not read. More, and whoever has left the most unread is cut off."""
+    """Unread by all peers together. More, and the peer that has left the most unread is cut off."""
 
     linger_s: float = 2.0
-    """How long a closed connection may take to hear our Goodbye."""
+    """How long a closed connection may take to hear the Goodbye."""
 
     def __post_init__(self) -> None:
         marks = (0, self.write_low_bytes, self.write_high_bytes, self.write_bytes_max, self.unread_bytes_max)
@@ -120,8 +110,8 @@ class PortSettings:
 class ClientPort:
     """A listening port, and the connections of its clients.
 
-    `take` gets the events of one round of the event loop; it steps the machine and hands the effects
-    that concern connections to `carry_out`.
+    `take` gets the events of one round of the event loop, steps the machine, and hands the effects for
+    connections to `carry_out`.
     """
 
     def __init__(self, take: Callable[[list[PortEvent]], None], settings: PortSettings | None = None) -> None:
@@ -156,7 +146,6 @@ class ClientPort:
     # -- the port --------------------------------------------------------------
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; port 0 picks a free one."""
         self._connections_max = connections_possible(self.settings.connections_max)
         try:
             self._server = await self._loop.create_server(
@@ -178,7 +167,6 @@ class ClientPort:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where the port listens."""
         sockets = self._server.sockets if self._server is not None else ()
         return [listening.getsockname()[:2] for listening in sockets]
 
@@ -187,7 +175,7 @@ class ClientPort:
         return len(self._connections)
 
     async def stop(self) -> None:
-        """Listen no more, say Goodbye to everybody, and wait until they have gone."""
+        """Stop listening, say Goodbye to every peer, and wait until all have gone."""
         self._is_stopping = True
         if self._server is not None:
             self._server.close()
@@ -202,7 +190,7 @@ class ClientPort:
     # -- what the manager wants ------------------------------------------------
 
     def carry_out(self, effect: Effect) -> None:
-        """Do this to a connection; if it is gone by now, nothing. Other effects are not for the port."""
+        """Carry out an effect, unless its connection is gone."""
         carry = self._carry[type(effect)]
         connection = self._connections.get(effect.conn)  # type: ignore[union-attr]
         if connection is None or connection.is_over:
@@ -261,7 +249,6 @@ class ClientPort:
             self.end(self._connections[slowest], NO_GREETING, "too many others wait to be greeted")
 
     def received(self, connection: ClientConnection, frames: list[Any]) -> None:
-        """These frames are whole; what is left in the connection's buffer is not, or waits."""
         if frames:
             connection.received_frames += len(frames)
             self._tell(FramesReceived(connection.conn, frames))
@@ -272,7 +259,6 @@ class ClientPort:
             )
 
     def wait_for_round(self, connection: ClientConnection) -> None:
-        """It has had its turn; it goes on when everybody else had theirs."""
         if not self._next_round:
             self._loop.call_soon(self._begin_round)
         self._next_round.append(connection)
@@ -298,7 +284,7 @@ class ClientPort:
             self._tell(ConnectionLost(connection.conn, text=str(error or "")))
 
     def end(self, connection: ClientConnection, code: str, text: str) -> None:
-        """Send a peer away for a reason of our own, and tell the manager."""
+        """Send a peer away for a reason of the port, and tell the manager."""
         if not connection.is_over:
             if code != STOPPING:
                 self._refusals.note(connection.peer, code, text)
@@ -332,18 +318,17 @@ class ClientPort:
             self._cut_slowest()
 
     def _cut_slowest(self) -> None:
-        """Too much is unread; but what was read since nobody has told us, so look first."""
+        """Cut off the peers with the most unread bytes, by fresh figures: reading causes no event."""
         for conn in self._unread:
             self._unread.note(conn, self._connections[conn].unread_bytes)
         while self._unread.total > self.settings.unread_bytes_max:
             self._cut_slow(self._connections[self._unread.largest])
 
     def _cut_slow(self, connection: ClientConnection) -> None:
-        # A Goodbye would stand behind all it does not read.
+        # A Goodbye would stand behind all that is unread.
         self._cut(connection, SLOW, f"the peer has left {connection.unread_bytes} bytes unread")
 
     def _cut(self, connection: ClientConnection, code: str, text: str) -> None:
-        """End a connection with which there is nothing more to be said."""
         if code:
             self._refusals.note(connection.peer, code, text)
         self._forget(connection)
@@ -352,7 +337,7 @@ class ClientPort:
         connection.transport.abort()
 
     def _turn_away(self, connection: ClientConnection) -> None:
-        """There is no room for it, not even for the moment a Goodbye takes."""
+        """Refuse a connection without lingering: there is no room for it."""
         code, text = TOO_MANY, "there are too many connections"
         if self._is_stopping:
             code, text = STOPPING, "the node is stopping"
@@ -364,11 +349,10 @@ class ClientPort:
         connection.transport.close()
 
     def _say_goodbye(self, connection: ClientConnection, code: str, text: str) -> None:
-        """Close our side, and give the peer a moment to hear why.
+        """Close this side, and give the peer a moment to hear why.
 
-        Closing at once while the peer still sends would make its kernel throw away what it has not
-        read yet, our Goodbye among it. So we only say that we are done, and go on reading to nobody
-        until the peer closes or the moment is over.
+        Closing at once while the peer still sends would make its kernel throw away the Goodbye. So only the
+        writing side is closed, and reading goes on until the peer closes or the moment is over.
         """
         transport = connection.transport
         assert transport is not None
@@ -391,11 +375,10 @@ class ClientPort:
         try:
             transport.write_eof()
         except OSError:
-            # It was gone before it could hear the Goodbye.
+            # The peer was gone before it could hear the Goodbye.
             transport.abort()
 
     def _forget(self, connection: ClientConnection) -> None:
-        """The connection is over, and nothing is kept for it."""
         connection.forget()
         self._cancel_timer(connection)
         self._greeting.leave(connection.conn)
@@ -420,7 +403,7 @@ class ClientPort:
         self._look_timer = self._loop.call_later(self.settings.heartbeat_s / 2, self._look_again)
 
     def look_at_everybody(self) -> None:
-        """Every half heartbeat: has each peer said anything, and does it get on with it (N4)?"""
+        """Every half heartbeat: check that each peer speaks, reads and makes progress (PRT4)."""
         for connection in list(self._connections.values()):
             if connection.is_welcome and not connection.is_over:
                 self._look_at_reading(connection)
@@ -428,7 +411,6 @@ class ClientPort:
                 self._look_at_speaking(connection)
 
     def _look_at_reading(self, connection: ClientConnection) -> None:
-        """Does it read what we say to it?"""
         unread = connection.unread_bytes
         self._unread.note(connection.conn, unread)
         sent = connection.written_bytes - unread
@@ -446,7 +428,7 @@ class ClientPort:
         connection.looked_bytes = connection.received_bytes
         connection.looked_frames = connection.received_frames
         if connection.is_held(MANAGER_SAYS | UNREAD):
-            # We do not listen; it may be shouting.
+            # Nothing is read from the peer, so its silence means nothing.
             connection.silent = connection.crawling = 0
             return
         connection.silent = 0 if progress else connection.silent + 1

@@ -1,16 +1,10 @@
-"""NodeRunner: lets one node live in an event loop, with a real disk, real sockets and a real clock.
+"""NodeRunner: drives one node in an event loop, with a real disk, real sockets and a real clock.
 
-Where it sits
-    client port, bus port, sync thread, timers  ->  NODE RUNNER  ->  node  ->  NODE RUNNER  ->  disk, ports
+RUN1  All events of a round of the event loop reach the node in one step, whose records are synced together.
+RUN2  A node that fails does nothing more: no byte is written or sent after an unexpected error. The process
+      ends, and all that was confirmed is on disk.
 
-What it promises
-    P1  Whatever happens in one round of the event loop reaches the node in one step; what that step
-        wants written is written at once and synced together.
-    P2  A node that fails does nothing more: no byte is written or sent after an error it does not
-        understand. The process ends, and what was confirmed is on disk.
-
-What it leaves to others
-    Every decision. `sim/node_runner.py` is its twin with an invented disk, network and clock.
+The runner decides nothing. `sim/node_runner.py` is its twin with an invented disk, network and clock.
 """
 
 from __future__ import annotations
@@ -28,29 +22,27 @@ from antiphon.runtime.storage import ChannelStorage
 
 
 class Machines(Protocol):
-    """What can be driven: a `Node`, or a `Station` of a process that has no clients."""
+    """A `Node`, or a `Station` of a process without clients."""
 
     @property
     def is_serving(self) -> bool:
-        """Has every channel begun?"""
+        """Whether every channel has begun."""
 
     def next_deadline_ns(self) -> int | None:
-        """When `step` must be called at the latest."""
+        """The time at which `step` must be called at the latest."""
 
     def step(self, now_ns: int, wall_ms: int, events: Iterable[Any]) -> list[Any]:
-        """Take what happened, return what must be done, in order."""
+        """Take events, return effects, in order."""
 
 
 class Port(Protocol):
-    """Whoever is told what is of no channel: the client port."""
+    """The client port, which takes the effects that are of no channel."""
 
     def carry_out(self, effect: Any) -> None:
-        """Do what a machine asked."""
+        """Carry out an effect."""
 
 
 class NodeRunner:
-    """Drives one node until it is stopped or fails."""
-
     def __init__(self, node: Machines) -> None:
         self.node = node
         self.serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -62,7 +54,6 @@ class NodeRunner:
         self._port: Port | None = None
         self._events: list[Any] = []
         self._is_scheduled = False
-        # A step is to be taken even if nothing has happened.
         self._is_due = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
@@ -83,8 +74,8 @@ class NodeRunner:
         port: Port,
         looks: Iterable[Callable[[], None]] = (),
     ) -> None:
-        """The same, where a channel has more than a disk; `flushes` are called at the end of each step, and
-        `looks` before one for the disk's or the clock's sake: what has arrived is taken with it."""
+        """`begin` for channels that have more than a disk. `flushes` follow each step, and `looks` come
+        before a step for the disk or the clock, so that arrived frames are taken with it."""
         self._carry_out_in = dict(carry_out)
         self._flushes = list(flushes)
         self._looks = list(looks)
@@ -93,7 +84,7 @@ class NodeRunner:
         self._schedule()
 
     def own_loop(self) -> None:
-        """The loop is this node's alone: an error in it that nobody caught ends the node as well (P2)."""
+        """Let every uncaught error of the loop end the node (RUN2)."""
         self._loop.set_exception_handler(self._on_loop_error)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -101,30 +92,27 @@ class NodeRunner:
         if isinstance(error, Exception) and not isinstance(error, OSError):
             self.fail(error)
         else:
-            # What happens to a socket is the end of a connection; and a warning is no error.
+            # A socket's error is the end of a connection; and a warning is no error.
             loop.default_exception_handler(context)
 
     def take(self, events: Iterable[Any]) -> None:
-        """Something happened at a port, which has gathered a whole round of the loop already."""
         self._events.extend(events)
         self._step()
 
     def tell(self, channel: str, event: bus.Event) -> None:
-        """Something happened to a channel's disk."""
         self._events.append(InChannel(channel, event))
         self._schedule()
 
     def fail(self, error: BaseException) -> None:
-        """Stop here and now (P2)."""
+        """Stop at once (RUN2)."""
         self._is_over = True
         for waiting in (self.failed, self.serving):
             if not waiting.done():
                 waiting.set_exception(error)
-                # Whoever waits sees it; if nobody does, it is not to be reported twice.
+                # Marked as retrieved: without a waiter asyncio would report the error once more.
                 waiting.exception()
 
     def end(self) -> None:
-        """Take no further step; what is written is synced by whoever closes the storages."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -136,7 +124,7 @@ class NodeRunner:
 
     def _on_scheduled(self) -> None:
         self._is_scheduled = False
-        # What was told may have been taken by a step in between, together with what had arrived.
+        # A step in between may have taken the events, together with arrived frames.
         if self._events or self._is_due:
             for look in self._looks:
                 look()
@@ -180,7 +168,7 @@ class NodeRunner:
 
     def _on_timer(self) -> None:
         self._timer = None
-        # One round later: what has arrived is heard before a time-out strikes, for it may be us who are late.
+        # One round later: arrived frames are heard before a time-out strikes, as this node may be late.
         self._loop.call_soon(self._strike)
 
     def _strike(self) -> None:

@@ -1,11 +1,9 @@
-"""Poison: word of a failed sync, for whoever opens the data directory during the same boot.
+"""Poison: the mark of a failed sync, for every process that opens the data directory during the same boot.
 
-What it promises
-    W1  The word is left at two places: in the data directory, where an operator sees it, and in a directory
-        of the machine that does not lie on that disk, for the disk that failed may not take it.
-    W2  A word counts during the boot in which it was left: the page cache does not outlive that.
-    W3  The word outside counts for this very directory, by its path and its inode, and only while files of a
-        journal are in it: a directory that was replaced or emptied has nothing to be distrusted.
+POI1  The mark is left in the data directory, for an operator, and outside: the failed disk may not take it.
+POI2  A mark counts during the boot in which it was left: the page cache does not outlive that.
+POI3  The mark outside counts for this very directory, by path and inode, and only while files of a journal
+      are in it: a directory that was replaced or emptied has nothing to be distrusted.
 
 Outside is `/run/antiphon` for root, `$XDG_RUNTIME_DIR/antiphon` for others, and a directory of the user's own
 among the temporary files for both; `ANTIPHON_RUN_DIR` names another one instead. Each is best effort.
@@ -29,12 +27,11 @@ _DIRECTORY_MODE: Final = 0o700
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is; the page cache does not outlive it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def outside() -> list[Path]:
-    """Directories for the word that are not the data directory."""
+    """Directories for the mark that are not the data directory."""
     chosen = os.environ.get("ANTIPHON_RUN_DIR")
     if chosen:
         return [Path(chosen)]
@@ -45,19 +42,17 @@ def outside() -> list[Path]:
 
 
 class Poison:
-    """The word about one data directory, read and written by the process that has its lock."""
-
     def __init__(self, path: Path, this_boot: str) -> None:
         self._path = path
         self._this_boot = this_boot
         found = path.stat()
-        # Which directory it is; a new one at the same path is another.
+        # A new directory at the same path is another.
         self._which = f"{found.st_dev}:{found.st_ino}"
         name = blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()
         self._outside = [directory / f"poisoned-{name}" for directory in outside()]
 
     def leave(self, why: str) -> list[str]:
-        """Leave the word wherever that works; returns what did not."""
+        """Leave the mark wherever possible; returns the problems."""
         problems = []
         text = f"{self._this_boot}\n{self._which}\n{why}\n"
         for place in (self._path / POISONED, *self._outside):
@@ -70,7 +65,7 @@ class Poison:
         return problems
 
     def find(self) -> str | None:
-        """Why the directory is not to be trusted in this boot. Empty: it was not in an earlier one."""
+        """Why the directory is not to be trusted in this boot; empty: in an earlier boot; None: no mark."""
         found = [words for words in self._words() if self._concerns_us(*words)]
         now = [why for _, boot, _, why in found if boot == self._this_boot]
         if now:
@@ -78,12 +73,11 @@ class Poison:
         return "" if found else None
 
     def clear(self) -> None:
-        """The files that are here now are to be trusted, or are new ones."""
         for place in (self._path / POISONED, *self._outside):
             try:
                 place.unlink(missing_ok=True)
             except OSError:
-                # Not ours, so it was not heard either.
+                # Another user's, so it did not count either.
                 continue
 
     def _words(self) -> Iterator[tuple[Path, str, str, str]]:
@@ -110,7 +104,7 @@ def _make_own(directory: Path) -> None:
 
 
 def _is_own(directory: Path) -> bool:
-    """Nobody else can have put a word there: among the temporary files anybody makes directories."""
+    """Whether no other user can have put a mark there."""
     found = directory.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 

@@ -1,7 +1,6 @@
-"""RefusalLog: who was sent away and why, one line each, and never more than a disk can take.
+"""RefusalLog: a line for each connection that was closed with a reason, and never too many lines.
 
-Whatever a peer may have put into a reason, a line stays a line: what cannot be printed is
-escaped, what is long is cut, and nothing of it is ever taken for a format.
+A reason may be the peer's text: unprintable characters are escaped, long texts cut, and none is a format.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class RefusalLog:
         self._suppressed = 0
 
     def note(self, peer: str, code: str, text: str) -> None:
-        """The connection of this peer was closed for this reason."""
         self.settle()
         if self._lines >= self._lines_max:
             self._suppressed += 1
@@ -42,7 +40,7 @@ class RefusalLog:
         )
 
     def settle(self) -> None:
-        """If the second is over, say how many lines were left out in it."""
+        """If the second is over, log how many lines were left out in it."""
         now = self._clock()
         if now < self._second_ends:
             return

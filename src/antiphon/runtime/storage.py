@@ -1,7 +1,7 @@
 """Storage: the threads and files of one channel's keeper (`bus/keeper.py`), which decides everything.
 
-An fsync error is final: the directory is marked, and the node is told to end. So is every other error in what
-the loop or a thread calls here: none is left to the loop, which would log it and go on.
+An fsync error is final: the directory is marked, and the node ends. So is every other error of a callback or
+a thread here: asyncio would only log it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ log = logging.getLogger("antiphon.storage")
 
 
 class ChannelStorage:
-    """The journal of one channel, driven from the event loop."""
-
     def __init__(
         self,
         disk: FileDisk,
@@ -46,7 +44,6 @@ class ChannelStorage:
         self._arm()
 
     def flush(self) -> None:
-        """Write what this round of the loop has gathered, and have it synced."""
         if self.keeper.is_asked:
             self._do(self.keeper.flush(clock.now_ns()))
 
@@ -87,7 +84,7 @@ class ChannelStorage:
         ended.add_done_callback(lambda future: self._guard(self._on_work, future, work))
 
     def _on_work(self, future: asyncio.Future[None], work: Work) -> None:
-        # A failed write is as final as a failed sync: what the thread raised is raised here.
+        # A failed write is as final as a failed sync: the thread's error is raised here.
         if future.cancelled():
             return
         future.result()
@@ -116,7 +113,6 @@ class ChannelStorage:
     # --- the end -----------------------------------------------------------------------------------
 
     def _guard(self, callback: Callable[..., object], *args: Any) -> None:
-        """Every callback that the loop is given runs in here."""
         if self.keeper.is_over:
             return
         try:
@@ -136,7 +132,7 @@ class ChannelStorage:
         try:
             if self._sync_failure is not None:
                 raise self._sync_failure
-            # What the sync thread finished last was told to a loop that takes no more steps.
+            # The last end of a sync was told to a loop that takes no more steps.
             self.keeper.close()
         except StorageFailed as error:
             self.keeper.fail(error.text)
@@ -144,7 +140,7 @@ class ChannelStorage:
             raise
 
     def abandon(self) -> None:
-        """The node failed: leave the disk as it is."""
+        """Leave the disk as it is: the node failed."""
         self._end("the node failed")
         self._workers.shutdown(wait=False, cancel_futures=True)
 
