@@ -1,14 +1,10 @@
 """FrameBuffer: whole frames out of a stream that arrives in pieces.
 
-A frame is `[u32 length][u8 type][payload]`; the length counts type and payload.
+A frame is `[u32 length][u8 type][payload]`; the length counts type and payload. A frame within one piece is a
+view of it; a frame that spans pieces is gathered once. So the work is linear in the bytes.
 
-Frames that lie whole within one piece come out as views of it, without a copy.
-A frame that spans pieces is gathered once, in a buffer that becomes its own. So
-the work is linear in the bytes, however they are cut.
-
-The length is judged as soon as its four bytes are there: a peer that announces
-too much is refused before anything of it is kept, and one that announces much
-and sends little costs what it has sent.
+The length is checked as soon as its four bytes are there: a frame that is too long is refused before any of
+it is kept, and a peer that announces much and sends little costs what it has sent.
 """
 
 from __future__ import annotations
@@ -20,10 +16,10 @@ from antiphon.errors import ProtocolError
 from antiphon.wire.primitives import Buffer
 
 HANDSHAKE_FRAME_BYTES_MAX = 64 * 1024
-"""The limit of a peer that has not yet shown who it is."""
+"""The limit before the greeting."""
 
 FRAME_BYTES_MAX = 2 * 1024 * 1024 + 64 * 1024
-"""The largest batch, 2 MiB - 64 KiB, with room for what stands around it."""
+"""The largest batch, 2 MiB - 64 KiB, with room around it."""
 
 _LENGTH = struct.Struct("<I")
 _LENGTH_SIZE = _LENGTH.size
@@ -35,11 +31,8 @@ class FrameBuffer:
         for kind, payload in buffer.feed(data):
             frame = decode_frame(kind, payload)
 
-    `limit` may be changed at any time and holds from the next frame on. After a
-    `ProtocolError` the stream has lost its rhythm: every later feed raises it again.
-
-    The bytes fed must not change afterwards, the payloads are views of them.
-    Whoever keeps a small payload for long should copy it.
+    `limit` holds from the next frame on. After a `ProtocolError` every later feed raises it again. Payloads
+    are views of the bytes fed, which must not change; copy a small payload that is kept for long.
     """
 
     __slots__ = ("_chunk", "_fault", "_offset", "_partial", "limit")
@@ -47,7 +40,7 @@ class FrameBuffer:
     def __init__(self, limit: int = HANDSHAKE_FRAME_BYTES_MAX) -> None:
         self.limit = limit
         self._chunk = memoryview(b"")
-        self._offset = 0  # what of the chunk has been walked over
+        self._offset = 0  # walked over so far
         self._partial = bytearray()  # the beginning of one frame, never a whole one
         self._fault: ProtocolError | None = None
 
@@ -57,7 +50,7 @@ class FrameBuffer:
         return len(self._partial) + len(self._chunk) - self._offset
 
     def feed(self, data: Buffer) -> Iterator[tuple[int, memoryview]]:
-        """Take bytes; the answer walks over (type, payload) of the frames that are now whole.
+        """Take bytes; returns (type, payload) of the frames that are now whole.
 
         A walk that is left early is taken up by the next feed.
         """
@@ -90,11 +83,11 @@ class FrameBuffer:
             yield chunk[start], chunk[start + 1 : stop]
         if offset < end:
             self._partial += chunk[offset:]
-        self._chunk = memoryview(b"")  # let go of it: the frames hold what they need
+        self._chunk = memoryview(b"")  # the frames hold what they need
         self._offset = 0
 
     def _complete_partial(self) -> bool:
-        """Move from the chunk what the partial frame lacks; say whether it is whole now."""
+        """Fill the partial frame from the chunk; whether it is whole now."""
         if not self._move_up_to(_LENGTH_SIZE):
             return False
         (length,) = _LENGTH.unpack_from(self._partial)

@@ -1,19 +1,17 @@
-"""Commands: what a client or the node asks the channel to do, in order.
+"""Commands: a header of 48 bytes and a payload, ordered by the bus and applied by the fold.
 
-A command is a header of 48 bytes and a payload. An envelope's payload is commands
-end to end; a command travels through the client manager, the bus, the journal and
+An envelope's payload is commands end to end; a command passes the client manager, the bus, the journal and
 the fold as the same bytes, and on that way only its header is read.
 
     kind u8, flags u8, reserved u16, length u32 (of the payload), count u32,
     generation u32, number u64, confirmed_through u64, session 16 bytes
 
-`count` is how many sequence numbers the command takes: the messages of a publish, or
-those that a commit makes visible, else 1. `number` counts within (session, channel): 1,
-2, 3 and so on, by as many as the command takes. What a client manager says for a session
-(it is opened, resumed, closed; its transaction is prepared, decided) has number 0, as has
-everything the node itself asks for, under session 0.
+`count` is how many numbers of the log the command takes: the messages of a publish, or those that a commit
+makes visible, else 1. `number` counts within (session, channel): 1, 2, 3 and so on, by as many as the command
+takes. Commands of a client manager for a session (open, resume, close, prepare, decide) have number 0, as
+have the node's own commands, under session 0.
 
-Outcomes stand here too: what became of a command, as the fold tells it.
+Outcomes are here, too: the results of commands, as the fold tells them.
 """
 
 from __future__ import annotations
@@ -77,18 +75,18 @@ class CommandKind(IntEnum):
 
 COMMAND_FLAGS_KNOWN = 0
 PUBLISH_FLAGS_KNOWN = 0
-"""No flags have a meaning yet. One that is not known is refused at the door: replicas of
-different age would otherwise disagree on what a command did."""
+"""No flags have a meaning yet. Admission refuses an unknown flag: replicas of different age would otherwise
+disagree on what a command did."""
 
 PUBLISH_COUNT_MAX = 65_536
 RANGES_MAX = 16_384
-"""Ranges in one command of a client: who has more to acknowledge or return says it in several."""
+"""Ranges in one command of a client; more take several commands."""
 NODE_SESSION = 0
 
 _HEADER = struct.Struct("<BBHIIIQQ16s")
 COMMAND_HEADER_SIZE = _HEADER.size
 NUMBER_AT = 16
-"""Where in a header the number stands, in 8 bytes."""
+"""The offset of the number in a header, in 8 bytes."""
 
 # The two fields that differ when a command is sent again.
 _GENERATION, _GENERATION_OFFSET = struct.Struct("<I"), 12
@@ -102,7 +100,7 @@ PUBLISH_BATCH_OFFSET = COMMAND_HEADER_SIZE + _PUBLISH_HEAD.size
 _PUBLISH = int(CommandKind.PUBLISH)
 _NUMBER_END = 1 << 64
 _KINDS = frozenset(int(kind) for kind in CommandKind)
-# Always of a session, never numbered: what its client manager says for it.
+# Commands of a client manager for a session.
 _UNNUMBERED = frozenset((1, 2, 3, 17, 18))
 _OF_THE_NODE = frozenset((9, 10, 13, 19, 20, 21))  # never of a session
 # How many numbers a command of this kind may take, if not exactly one.
@@ -127,7 +125,7 @@ class CommandHeader(NamedTuple):
 
 
 def iterate_commands(data: Buffer, offset: int = 0) -> Iterator[tuple[CommandHeader, memoryview, int]]:
-    """Walk over commands standing end to end, from an offset on: (header, payload, offset of the header)."""
+    """(header, payload, offset of the header) of commands that stand end to end, from an offset on."""
     view = memoryview(data)
     end = len(view)
     unpack_header, from_bytes, new = _HEADER.unpack_from, int.from_bytes, tuple.__new__
@@ -163,7 +161,7 @@ def read_command(data: Buffer) -> tuple[CommandHeader, memoryview]:
             who = int.from_bytes(session, "little")
             fields = (kind, flags, length, count, generation, number, confirmed, who)
             return tuple.__new__(CommandHeader, fields), view[COMMAND_HEADER_SIZE:]
-    # Something is wrong. Walking in slow steps tells what.
+    # A walk in slow steps finds the fault.
     for header, payload, _ in iterate_commands(data):
         if COMMAND_HEADER_SIZE + header.length != len(data):
             raise ProtocolError("more than one command where one belongs")
@@ -172,7 +170,7 @@ def read_command(data: Buffer) -> tuple[CommandHeader, memoryview]:
 
 
 def count_of(data: Buffer) -> int:
-    """How many sequence numbers the commands take together."""
+    """The numbers that the commands take together."""
     view = data if type(data) is bytes else memoryview(data)
     end = len(view)
     offset = total = 0
@@ -192,13 +190,13 @@ def count_of(data: Buffer) -> int:
             break
         total += count
     if offset != end:
-        # Something is wrong. Walking in slow steps tells what.
+        # A walk in slow steps finds the fault.
         total = sum(header.count for header, _, _ in iterate_commands(data))
     return total
 
 
 def _fault_of(kind: int, flags: int, count: int, number: int, is_of_node: bool) -> str | None:
-    """What is wrong with a header, in words; None when nothing is."""
+    """The fault of a header, in words; None if there is none."""
     if kind not in _KINDS:
         return f"kind {kind} is not known"
     if flags & ~COMMAND_FLAGS_KNOWN:
@@ -229,7 +227,6 @@ def encode_header(
     count: int = 1,
     flags: int = 0,
 ) -> bytes:
-    """The header of a command whose payload has `length` bytes."""
     fault = _fault_of(kind, flags, count, number, session == NODE_SESSION)
     if fault is not None:
         raise ValueError(f"command of kind {kind}: {fault}")
@@ -239,7 +236,7 @@ def encode_header(
 
 
 def renew_header(command: Buffer, generation: int, confirmed_through: int) -> bytes:
-    """The same bytes, beginning with a command's header, as they are sent in a later generation."""
+    """The bytes of a command as they are sent in a later generation."""
     renewed = bytearray(command)
     _GENERATION.pack_into(renewed, _GENERATION_OFFSET, generation)
     _CONFIRMED.pack_into(renewed, _CONFIRMED_OFFSET, confirmed_through)
@@ -281,10 +278,7 @@ def publish_buffers(
 
 
 class Publish(NamedTuple):
-    """Store the rows of a batch in a destination.
-
-    A tuple and not a dataclass like its neighbours: it is made for every publish that passes.
-    """
+    """Store the rows of a batch in a destination; a tuple, for there is one for every publish."""
 
     destination: int
     settings_version: int
@@ -322,8 +316,6 @@ RangesToEnd = Annotated[Ranges, Field(_write_ranges, _read_ranges)]
 
 
 class StartKind(IntEnum):
-    """Where a new subscription begins."""
-
     LATEST = 0
     EARLIEST = 1
     NUMBER = 2
@@ -354,8 +346,8 @@ class OpenSession(AnnotatedPayload):
 class ResumeSession(AnnotatedPayload):
     """Go on with the header's session under the header's generation, which voids all lower ones.
 
-    The channel `known` it in that generation or a higher one, as far as its client heard. Should it be known
-    in a lower one only, then it has ended since, and an opening that came late has made another one of it.
+    `known` is the generation under which the channel knew the session, as the client heard. If the channel
+    knows only a lower one, the session has ended since, and a late opening has made another one.
     """
 
     known: U32 = 0
@@ -363,12 +355,12 @@ class ResumeSession(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseSession(AnnotatedPayload):
-    """Forget the session: nothing of it will be sent again."""
+    """Forget the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge(AnnotatedPayload):
-    """Remove these sequence numbers from the queue, or from the subscription when it is not 0."""
+    """Remove these numbers from the queue, or from the subscription when it is not 0."""
 
     destination: U64
     subscription: U64
@@ -377,7 +369,7 @@ class Acknowledge(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return(AnnotatedPayload):
-    """Make these sequence numbers ready again; `counted` when it counts as a failed delivery."""
+    """Make these numbers ready again; `counted` if this counts as a failed delivery."""
 
     destination: U64
     subscription: U64
@@ -387,7 +379,7 @@ class Return(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateDestination(AnnotatedPayload):
-    """Make a destination. The settings are canonical JSON, understood by the message manager."""
+    """Make a destination; the settings are canonical JSON, understood by the message manager."""
 
     kind: U8
     name: Text
@@ -396,8 +388,6 @@ class CreateDestination(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteDestination(AnnotatedPayload):
-    """Remove a destination and all it holds."""
-
     destination: U64
 
 
@@ -405,8 +395,8 @@ class DeleteDestination(AnnotatedPayload):
 class ExpireSession(AnnotatedPayload):
     """Forget a session that has been away too long, unless it has been resumed since.
 
-    `pid` and `pe` are the client manager that had the session when its end was proposed, 0 if none had: a
-    client manager that was taken for dead and comes back resumes it in the same generation.
+    `pid` and `pe` are the client manager that had the session when its end was proposed, 0 for none: a client
+    manager that was taken for dead and comes back resumes the session in the same generation.
     """
 
     session: U128
@@ -418,7 +408,7 @@ class ExpireSession(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTime(AnnotatedPayload):
-    """Let the channel's clock move on to this time: the fold has no other."""
+    """Move the channel's log time."""
 
     time_ms: I64
     term: U64
@@ -426,11 +416,10 @@ class LogTime(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe(AnnotatedPayload):
-    """Begin a subscription to a topic; its id is the sequence number of this command.
+    """Begin a subscription to a topic; its id is the number of this command.
 
-    A durable one is known by its client id and name, and an existing one of that name is answered by
-    EXISTS with its id. One that is not durable has no name and ends with its session. `number` counts
-    for StartKind.NUMBER only; `shared` is reserved.
+    A durable subscription is known by its client id and name, and an existing one is answered by EXISTS with
+    its id. Any other ends with its session. `number` counts for StartKind.NUMBER only; `shared` is reserved.
     """
 
     destination: U64
@@ -444,16 +433,14 @@ class Subscribe(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsubscribe(AnnotatedPayload):
-    """End a subscription: what only it still needed may go."""
-
     subscription: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceDestination(AnnotatedPayload):
-    """A destination of this name is to live in this channel. Ordered in the system channel only.
+    """Place a destination of this name in this channel; ordered in the system channel only.
 
-    One that has its place already keeps it: EXISTS, and the text of the outcome is the channel.
+    A name that has a placement keeps it: EXISTS, and the text of the outcome is the channel.
     """
 
     name: Text
@@ -519,7 +506,6 @@ _KIND_OF: dict[type[Any], CommandKind] = {cls: CommandKind(kind) for kind, cls i
 
 
 def decode_payload(kind: int, data: Buffer) -> Payload:
-    """The payload of a command whose header has been read."""
     cls = _PAYLOADS.get(kind)
     if cls is None:
         raise ProtocolError(f"command kind {kind} is not known")
@@ -550,12 +536,11 @@ class OutcomeCode(IntEnum):
 
 
 class Outcome(NamedTuple):
-    """What became of the sequence numbers first .. first + count - 1.
+    """The result of the numbers first .. first + count - 1.
 
-    `original` is the sequence number of the original for a DUPLICATE, the first number
-    that was lost for ACK_LOST, the id of what is there already for EXISTS, and the number that must have been
-    heard of for OUTDATED; else 0. What is there already in another channel has no number here: then `text` is
-    that channel. FORGOTTEN was dealt with before, and nobody can tell any more whether it was done.
+    `original` is the first command's number for a DUPLICATE, the first lost number for ACK_LOST, the id of
+    the existing thing for EXISTS (or `text` is its channel), and the number that must have been heard of for
+    OUTDATED; else 0. FORGOTTEN: the command was applied or refused before, and it is unknown which.
     """
 
     first: int
@@ -566,7 +551,7 @@ class Outcome(NamedTuple):
 
 
 class ConfirmItem(NamedTuple):
-    """The same, told to a client in its session's numbers; `sequence` is where the first stands."""
+    """An outcome for a client in its session's numbers; `sequence` is the first one's place in the log."""
 
     number: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -584,7 +569,7 @@ _TEXT_BYTES_MIN = 4 + 2
 
 
 def write_outcomes(writer: Writer, rows: Sequence[Row]) -> None:
-    """All rows in fixed width, then the texts of the few that have one: [u32 row, text]."""
+    """Write all rows in fixed width, then the texts of the few that have one: [u32 row, text]."""
     writer.count(len(rows))
     writer.parts.extend([pack(_ROW, first, count, code, where) for first, count, code, where, _ in rows])
     texts = [(index, row.text) for index, row in enumerate(rows) if row.text]
@@ -595,7 +580,7 @@ def write_outcomes(writer: Writer, rows: Sequence[Row]) -> None:
 
 
 def read_outcomes(reader: Reader, make: Callable[..., Row]) -> tuple[Row, ...]:
-    """What `write_outcomes` wrote, each row made by `Outcome` or `ConfirmItem`."""
+    """The rows that `write_outcomes` wrote, each made by `Outcome` or `ConfirmItem`."""
     count = reader.count(_ROW.size)
     data = reader.raw(count * _ROW.size)
     if count and max(data[_ROW_CODE_OFFSET :: _ROW.size]) > _CODE_MAX:

@@ -1,4 +1,4 @@
-"""What a client and its client manager say to each other about consumers, besides what was delivered."""
+"""Frames about consumers, without the deliveries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from antiphon.wire.layout import U32, U64, U128, Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOpen:
-    """Ask for deliveries. Credit is absolute: totals since the consumer was opened. Answered by Done.
+    """Ask for deliveries; Done answers. Credit is absolute: totals since the consumer was opened.
 
-    A consumer of a topic names its subscription; one of a queue has 0 there.
+    A consumer of a topic names its subscription, which is 0 for a queue.
     """
 
     request: U32
@@ -26,7 +26,7 @@ class ConsumerOpen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerClose:
-    """End a consumer. What it was sent after delivery number `seen_through`, nobody has seen."""
+    """End a consumer, whose application saw no delivery behind number `seen_through`."""
 
     request: U32
     session: U128
@@ -36,10 +36,7 @@ class ConsumerClose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerCheck:
-    """Is what was delivered to a consumer still its own? Answered by Done once that is sure.
-
-    What it has lost, it has been told before.
-    """
+    """Ask whether a consumer still has its deliveries; Done answers once that is sure, after any loss."""
 
     request: U32
     session: U128
@@ -48,9 +45,9 @@ class ConsumerCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerDrain:
-    """Deliver what is there now, up to `messages` and `bytes` as of Credit. Answered by Done.
+    """Deliver the present messages, up to `messages` and `bytes` as in Credit. Done answers.
 
-    By then all of that has been delivered, and the rest of the credit is taken back.
+    By then all of them have been delivered, and the rest of the credit is taken back.
     """
 
     request: U32
@@ -72,7 +69,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGone:
-    """The consumer has ended without having asked to, and why."""
+    """The consumer has ended without the client's request, and why."""
 
     session: U128
     consumer: U32

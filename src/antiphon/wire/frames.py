@@ -1,16 +1,14 @@
-"""Frames: what a client and its client manager say to each other.
+"""Frames: the messages between a client and its client manager.
 
-On the wire a frame is `[u32 length][u8 type][payload]`, see buffer.py; its payload is
-the fields of its class in their order, see layout.py. A type that is not known,
-a frame that ends early or goes on too long: each is a `ProtocolError`, and the
-connection is over.
+On the wire a frame is `[u32 length][u8 type][payload]`, see buffer.py; its payload is the fields of its class
+in their order, see layout.py. Any other bytes are a `ProtocolError`, and the connection is over.
 
-The client opens with Hello. Its first six bytes, "ANTI" and the version, are the same
-in every version, and so is Goodbye: whoever meets a stranger's version can say so,
-and be understood. Nothing behind a wrong version is interpreted.
+The client opens with Hello. Its first six bytes, "ANTI" and the version, are the same in every version, and
+so is Goodbye: a peer of another version can say so, and be understood. Nothing behind a wrong version is
+interpreted.
 
-`request` is a number the client chooses; the answer repeats it. Failed answers any
-request. A session is a u128, a consumer a number the client chooses in its session.
+`request` is a number the client chooses; the answer repeats it. Failed answers any request. A session is a
+u128, a consumer a number the client chooses in its session.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ _ACK_MODE_MAX = max(AckMode)
 
 
 class DeliverPiece(NamedTuple):
-    """Rows with consecutive sequence numbers, all given out equally often before."""
+    """Rows with consecutive numbers and the same redelivery count."""
 
     first_sequence: int
     redelivery_count: int
@@ -135,8 +133,6 @@ SomeRanges = Annotated[Ranges, Field(_write_ranges, _read_ranges)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The client's first word."""
-
     version: Version = PROTOCOL_VERSION
     user: Text
     password: Text = field(repr=False)
@@ -147,8 +143,8 @@ class Hello:
 class Welcome:
     """The answer to Hello. From here on frames of up to `frame_limit` bytes may be sent.
 
-    What was delivered is the consumer's own for `sure_ms`, counted from the last delivery that came within
-    the time of the one before, or from the last ConsumerCheck that was answered. Then it is to ask.
+    Deliveries are the consumer's own for `sure_ms`, counted from the last delivery that came within the time
+    of the one before, or from the last answer to a ConsumerCheck. Then the client has to ask.
     """
 
     version: Version = PROTOCOL_VERSION
@@ -163,7 +159,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye:
-    """The last word of either side, and why."""
+    """The last frame of either side, and why."""
 
     code: Text
     text: Text
@@ -171,21 +167,19 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """Are you there? Either side may ask."""
+    """Either side may ask whether the other is there."""
 
     nonce: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
-    """Yes."""
-
     nonce: U64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The request was carried out, and there is nothing more to say."""
+    """The request was carried out."""
 
     request: U32
 
@@ -207,8 +201,8 @@ class SessionOpen:
     """Open a session, or resume one: session and generation are 0 for a new one.
 
     `channels` know the session that is resumed. It is opened when the first of them has resumed it; if
-    another one does not know it, SessionGone says so later. `known` has for each of them, in this order, a
-    generation under which it is said to know the session; it is empty for a client that cannot tell.
+    another one does not know it, SessionGone says so later. `known` has for each channel, in this order, a
+    generation under which it is said to know the session; empty for a client that cannot tell.
     """
 
     request: U32
@@ -221,8 +215,6 @@ class SessionOpen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpened:
-    """The session is attached to this connection under `generation`."""
-
     request: U32
     session: U128
     generation: U32
@@ -231,7 +223,7 @@ class SessionOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionClose:
-    """End a session in all its channels. Answered by Done."""
+    """End a session in all its channels. Done answers."""
 
     request: U32
     session: U128
@@ -239,7 +231,7 @@ class SessionClose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionGone:
-    """The session has left this connection without having asked to, and why."""
+    """The session has left this connection without the client's request, and why."""
 
     session: U128
     code: Text
@@ -248,10 +240,10 @@ class SessionGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationOpen:
-    """Find a destination by its name, and make it first if asked to.
+    """Find a destination by its name, and make it first with `create`.
 
-    With a `session`, the answer comes when the destination's channel knows the session: only then can
-    the client tell a session that has expired from one that the channel never heard of.
+    With a `session`, the answer comes when the destination's channel knows the session: only then can the
+    client tell an expired session from one that the channel never heard of.
     """
 
     request: U32
@@ -262,7 +254,7 @@ class DestinationOpen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationOpened:
-    """Where the destination lives: commands to it go to `channel`."""
+    """The place of a destination: commands to it go to `channel`."""
 
     request: U32
     destination: U64
@@ -272,9 +264,9 @@ class DestinationOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationCreate:
-    """Make a destination with these settings, a JSON object. Answered by DestinationOpened.
+    """Make a destination with these settings, a JSON object. DestinationOpened answers.
 
-    One that exists already is fine if it is set so, as far as anything was asked for.
+    An existing destination is fine if it has the given settings.
     """
 
     request: U32
@@ -293,7 +285,7 @@ class SubscriptionFind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionFound:
-    """Where the subscription lives: commands about it go to `channel`."""
+    """The place of a subscription: commands about it go to `channel`."""
 
     request: U32
     subscription: U64
@@ -314,7 +306,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirm:
-    """What became of commands, gathered over one wake-up."""
+    """The outcomes of commands, gathered over one wake-up."""
 
     session: U128
     channel: Text
@@ -323,7 +315,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowState:
-    """May more be published in the channel? Said when it changes, and to newcomers while it may not."""
+    """Whether publishing in the channel is blocked; sent at changes, and to new connections while it is."""
 
     channel: Text
     blocked: Bool
@@ -335,10 +327,10 @@ class FlowState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerResume:
-    """Attach a consumer of a resumed session again, on another connection. Answered by ConsumerResumed.
+    """Attach a consumer of a resumed session again, on another connection. ConsumerResumed answers.
 
-    Delivery numbers and credit count on from `delivered_messages` and `delivered_bytes`, which is what
-    the client got. Of that, `held` is not acknowledged, or not known to be: it is still its own.
+    Delivery numbers and credit count on from `delivered_messages` and `delivered_bytes`, which the client
+    got. Of these deliveries `held` are not acknowledged, or not known to be, and stay the consumer's own.
     """
 
     request: U32
@@ -356,7 +348,7 @@ class ConsumerResume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerResumed:
-    """The consumer is attached. Of what it held, `lost` is not its own any more: gone, or another's."""
+    """The consumer is attached. Of the held messages, `lost` are gone, or another's."""
 
     request: U32
     lost: SomeRanges
@@ -377,9 +369,9 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLost:
-    """Of what the consumer was sent, `lost` is not its own any more: gone, or another's.
+    """Of the consumer's deliveries, `lost` are gone, or another's.
 
-    The primary changed, or took the client manager for dead. What of it comes again is delivered anew.
+    The primary changed, or took the client manager for dead. Those that come again are delivered anew.
     """
 
     session: U128
@@ -433,7 +425,7 @@ Frame: TypeAlias = ClientFrame | ServerFrame
 
 _FROM_CLIENT, _FROM_SERVER = 1, 2
 
-# type: (class, who may say it). Numbers are never given to another frame; the gaps are for later ones.
+# type: (class, who may send it). Numbers are never given to another frame; the gaps are for later ones.
 _TYPES: dict[int, tuple[type[Any], int]] = {
     1: (Hello, _FROM_CLIENT),
     2: (Welcome, _FROM_SERVER),
@@ -484,7 +476,7 @@ CONFIRM = _CONFIRM
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The frame with its length in front, ready to be sent."""
+    """The frame with its length in front."""
     kind = _TYPE_OF[type(frame)]
     writer = Writer()
     _LAYOUTS[kind].write(writer, frame)
@@ -492,7 +484,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def decode_frame(kind: int, payload: Buffer) -> Frame:
-    """What `FrameBuffer` gave out, as a frame of either direction."""
+    """A frame of either direction, from the bytes of a `FrameBuffer`."""
     if kind == _COMMAND:
         return _decode_command(payload)
     if kind == _CONFIRM:
@@ -514,7 +506,7 @@ def _decode_command(payload: Buffer) -> Command:
         channel = str(view[_TEXT_LENGTH.size : start], "utf-8")
     except UnicodeDecodeError as error:
         raise ProtocolError(f"the name of a command's channel is not UTF-8: {error.reason}") from None
-    # Past the constructor: one that is frozen takes twice as long.
+    # Past the constructor: a frozen one takes twice as long.
     command = _new(Command)
     _set_channel(command, channel)
     _set_command(command, view[start:] if view.readonly else view[start:].toreadonly())
@@ -522,7 +514,7 @@ def _decode_command(payload: Buffer) -> Command:
 
 
 def _decode_confirm(payload: Buffer) -> Confirm:
-    """As its layout would; one that has a single item and no text, as most have, in a third of the time."""
+    """As its layout would; a lone item without a text, the usual case, in a third of the time."""
     lone = read_lone_confirm(payload)
     if lone is not None:
         session, channel, item = lone
@@ -531,26 +523,26 @@ def _decode_confirm(payload: Buffer) -> Confirm:
 
 
 def lone_confirm_head(session: int, channel: str) -> bytes:
-    """What all Confirm frames of a session and a channel begin with that have one item without a text."""
+    """The beginning of all Confirm frames of a session and a channel with one item and no text."""
     name = encode_text(channel)
     return pack(_HEAD, 1 + 16 + len(name) + LONE_ITEM.size, _CONFIRM) + encode_u128(session) + name
 
 
 def lone_confirm_tail(item: ConfirmItem) -> bytes:
-    """The rest of such a frame: head and tail are what `encode_frame` makes of a Confirm of the item."""
+    """The rest of such a frame: head and tail equal `encode_frame` of a Confirm of the item."""
     number, count, code, sequence, _ = item
     return LONE_ITEM.pack(1, number, count, code, sequence, 0)
 
 
 def decode_client_frame(kind: int, payload: Buffer) -> ClientFrame:
-    """A frame that a client may send; anything else breaks the protocol."""
+    """A frame that a client may send; any other breaks the protocol."""
     if kind in _TYPES and not _TYPES[kind][1] & _FROM_CLIENT:
         raise ProtocolError(f"{_TYPES[kind][0].__name__} is not for a client to say")
     return cast(ClientFrame, decode_frame(kind, payload))
 
 
 def decode_server_frame(kind: int, payload: Buffer) -> ServerFrame:
-    """A frame that a client manager may send; anything else breaks the protocol."""
+    """A frame that a client manager may send; any other breaks the protocol."""
     if kind in _TYPES and not _TYPES[kind][1] & _FROM_SERVER:
         raise ProtocolError(f"{_TYPES[kind][0].__name__} is not for a server to say")
     return cast(ServerFrame, decode_frame(kind, payload))
@@ -578,10 +570,9 @@ def deliver_buffers(
     channel: str,
     pieces: Iterable[tuple[int, int, Sequence[Buffer]]],
 ) -> list[Buffer]:
-    """A Deliver frame around batches that are not copied.
+    """A Deliver frame around batches that are not copied, equal to `encode_frame` of the same Deliver.
 
-    A piece is (first_sequence, redelivery_count, the buffers of its batch). Joined, the
-    result is `encode_frame` of the same Deliver.
+    A piece is (first_sequence, redelivery_count, the buffers of its batch).
     """
     head = b"".join(
         (

@@ -1,4 +1,4 @@
-"""Holds: the payloads of the commands by which somebody keeps messages of a channel from going."""
+"""The payloads of the commands of holds."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from antiphon.wire.primitives import Reader, Writer
 
 HOLD_NAME_BYTES_MAX: Final = 255
 HOLD_MS_MAX: Final = 366 * 86_400_000
-"""How long a hold may last after the last word of its holder."""
+"""How long a hold may last after its last renewal."""
 
 HELD_DESTINATIONS_MAX: Final = 16_384
-"""Destinations that one hold names: as many bytes as ranges may have."""
+"""Destinations of one hold: as many bytes as ranges may have."""
 
 DestinationIds = Annotated[tuple[int, ...], list_of(Field(Writer.u64, Reader.u64), 8)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold(AnnotatedPayload):
-    """Keep everything of these destinations from number `position` on, for whoever reads under this name.
+    """Keep everything of these destinations from number `position` on, under this name.
 
-    No destinations: all of the channel, also those that are still to come. Said again, the hold is renewed,
-    and its position moves on, never back. It ends when its holder has not been heard of for `limit_ms` of
-    log time. Who `consumes` a queue is the only one to get its messages, and what the position has passed
-    since the hold began is acknowledged. With `acks`, acknowledgements are kept as well.
+    No destinations: all of the channel, also later ones. Repeated, the command renews the hold, and moves its
+    position on, never back. The hold ends when it has not been renewed for `limit_ms` of log time. A hold
+    that `consumes` a queue locks its messages for the holder, and acknowledges those that the position
+    passes. With `acks`, acknowledgements are kept as well.
 
-    `heard` is the highest number of the channel that the holder had heard of. A word that was said before the
+    `heard` is the highest number of the channel that the holder had heard of. A command from before the
     present hold of this name began, or before the last hold of the channel ended, is OUTDATED.
     """
 
@@ -43,7 +43,7 @@ class Hold(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseHold(AnnotatedPayload):
-    """End a hold. One that is not there is fine; one that began behind number `heard` is not ended."""
+    """End a hold, if there is one and it did not begin behind number `heard`."""
 
     name: Text
     heard: U64 = 0

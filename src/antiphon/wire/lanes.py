@@ -1,4 +1,4 @@
-"""Lanes: the multicast groups of a cluster, so that a node receives what it needs."""
+"""Lanes: the multicast groups of a channel, so that a node receives only what it needs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 
 class Lane(IntEnum):
-    """What is sent to all nodes, by kind."""
+    """A kind of messages to all nodes."""
 
     DATA = 0
     """Envelopes, for the data servers."""
     CONTROL = 1
-    """The order and who is there, for everybody."""
+    """The order and the heartbeats, for all nodes."""
     DELIVERIES = 2
     """Messages that several client managers need at once."""
 

@@ -6,10 +6,8 @@
         name: Text
         create: Bool
 
-`Layout(DestinationOpen)` writes and reads the fields in the order in which they
-stand. To the type checker a `U32` is an int and a `Text` a str; the format is
-written down once, where the reader of the code looks for it. Reordering the
-fields of such a class changes the protocol.
+`Layout(DestinationOpen)` writes and reads the fields in their order. To the type checker a `U32` is an int
+and a `Text` a str. Reordering the fields of such a class changes the protocol.
 """
 
 from __future__ import annotations
@@ -73,8 +71,6 @@ def enum_of(kind: type[E]) -> Field[E]:
 
 
 def fixed(size: int) -> Field[bytes]:
-    """Bytes that are always so many."""
-
     def write(writer: Writer, value: bytes) -> None:
         if len(value) != size:
             raise ValueError(f"{len(value)} bytes where {size} belong")
@@ -121,7 +117,7 @@ Rest = Annotated[Buffer, Field(Writer.raw, Reader.rest)]
 
 
 class Layout(Generic[T]):
-    """Write and read `cls`, field by field; numbers that stand side by side at once."""
+    """Writes and reads `cls`, field by field; neighbouring numbers at once."""
 
     __slots__ = ("_make", "_reads", "_writes", "cls")
 
@@ -174,7 +170,7 @@ class Layout(Generic[T]):
 
 
 def _names_and_maker(cls: type[T]) -> tuple[list[str], Callable[[list[Any]], T]]:
-    """The names of the fields, and what makes a `cls` of their values."""
+    """The names of the fields, and the function that makes a `cls` of their values."""
     if issubclass(cls, tuple):
         return list(cls._fields), cls._make  # type: ignore[attr-defined]
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]

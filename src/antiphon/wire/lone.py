@@ -1,19 +1,11 @@
-"""Lone messages: a publish of one body of bytes, and the word that one thing is done: the way of those who
-send one message at a time.
+"""Lone messages: a publish of one body of bytes, and its confirmation, read and written in one go.
 
-Where it sits
-    client  <->  LONE  <->  client manager
+LON1  A publish read here is as `read_command`, `Publish.decode` and `Batch.decode` would read it, and sound
+      in every respect that they check; any other is None.
+LON2  The bytes written here equal those of `publish_buffers` for `Batch.of_bodies` of one body.
+LON3  A confirmation read here is as the layout of `Confirm` would read it; any other is None.
 
-What it promises
-    L1  What is read here is what `read_command`, `Publish.decode` and `Batch.decode` would read, and sound in
-        every respect that they look at; the batch is that of the command. Whatever else it may be is None.
-    L2  What is written here is, byte for byte, what `publish_buffers` makes of `Batch.of_bodies` of one body.
-    L3  A confirmation read here is what the layout of `Confirm` would read. Whatever else it may be is None.
-
-What it leaves to others
-    All other commands, and the words for what is wrong with one.
-
-The layout of such a command is always the same, so it is read and written in one go.
+The layout of such a command is always the same:
 
     command header 48, publish head 16, batch header 48, entry of the body column 8, two offsets 8,
     the body, and zeros up to a multiple of eight
@@ -48,15 +40,15 @@ _BODY: Final = int(ColumnId.BODY)
 _BYTES: Final = int(ValueType.BYTES)
 _new: Final = tuple.__new__
 
-# Of a confirmation: its session and the length of its channel's name, the name, and its only item: how many
-# there are, the numbers and how many, what became of them, their place, and how many texts there are.
+# A confirmation: its session and the length of its channel's name, the name, and its only item: how many
+# there are, the numbers and how many, the outcome, the place, and how many texts there are.
 _CONFIRM_HEAD: Final = struct.Struct("<16sH")
 LONE_ITEM: Final = struct.Struct("<IQIBQI")
 _OUTCOME_MAX: Final = int(max(OutcomeCode))
 
 
 def read_lone_publish(data: Buffer) -> tuple[CommandHeader, int] | None:
-    """Header and destination of a command that is a sound publish of one body, and nothing else (L1)."""
+    """Header and destination of a sound publish of one body (LON1)."""
     size = len(data)
     if size < _LONE.size:
         return None
@@ -112,7 +104,7 @@ def lone_publish_buffers(
     timestamp_ms: int,
     body: bytes,
 ) -> list[Buffer]:
-    """A whole publish command of one body of bytes, which is not copied (L2)."""
+    """A whole publish command of one body, which is not copied (LON2)."""
     size = len(body)
     padding = PADDING[size & 7]
     batch_length = _BATCH_HEAD_BYTES + size + len(padding)
@@ -131,7 +123,7 @@ def lone_publish_buffers(
 
 
 def read_lone_confirm(payload: Buffer) -> tuple[int, str, ConfirmItem] | None:
-    """Session, channel and item of a Confirm that has a single one without a text, as most have (L3)."""
+    """Session, channel and item of a Confirm with a single item and no text, as most are (LON3)."""
     start = len(payload) - LONE_ITEM.size
     if start < _CONFIRM_HEAD.size:
         return None

@@ -1,11 +1,10 @@
 """Numbers, texts and byte strings: read within bounds, written without joining.
 
-All integers are little-endian. A text is a u16 length and strict UTF-8, a byte
-string a u32 length and its bytes, a list a u32 count and its elements.
+All integers are little-endian. A text is a u16 length and strict UTF-8, a byte string a u32 length and its
+bytes, a list a u32 count and its elements.
 
-`Reader` raises `ProtocolError` for whatever the bytes may be, since they come
-from a peer. `Writer` raises `ValueError` for a value that has no place in the
-format, since the values come from us.
+`Reader` raises `ProtocolError`, since its bytes come from a peer. `Writer` raises `ValueError`, since its
+values come from this process.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ _I64 = struct.Struct("<q")
 
 
 class Reader:
-    """Walk once over bytes from outside; nothing is read beyond their end.
+    """Walks once over bytes from outside; nothing is read beyond their end.
 
-    Byte strings come out as read-only views into what was given: no copy is
-    made, and whoever keeps one keeps all the bytes around it alive.
+    Byte strings are read-only views, which keep all the bytes around them alive.
     """
 
     __slots__ = ("_end", "_offset", "_view")
@@ -74,7 +72,6 @@ class Reader:
         return value == 1
 
     def raw(self, size: int) -> memoryview:
-        """The next `size` bytes."""
         start = self._offset
         stop = start + size
         if stop > self._end:
@@ -90,7 +87,6 @@ class Reader:
         return self.raw(self._number(_U32))
 
     def rest(self) -> memoryview:
-        """Everything up to the end."""
         start = self._offset
         self._offset = self._end
         return self._view[start:]
@@ -105,7 +101,7 @@ class Reader:
     def count(self, element_bytes_min: int) -> int:
         """The count of a list whose elements take at least so many bytes each.
 
-        Checked against what is left, so that a count nobody can fulfil costs no memory.
+        Checked against the bytes that are left, so that a false count costs no memory.
         """
         count = self._number(_U32)
         if count * element_bytes_min > self._end - self._offset:
@@ -122,7 +118,7 @@ class Reader:
         return layout.unpack_from(self._view, start)
 
     def finish(self) -> None:
-        """Nothing may be left: bytes after the last field mean that the two sides disagree."""
+        """Raise if bytes are left: the two sides disagree."""
         if self._offset != self._end:
             raise ProtocolError(f"{self._end - self._offset} bytes after the end")
 
@@ -144,10 +140,9 @@ class Reader:
 
 
 class Writer:
-    """Gather the parts of what will be sent.
+    """Gathers the parts of a message.
 
-    `parts` can go to the network as they are; `join` makes one bytes of them,
-    and is the only copy.
+    `parts` can go to the network as they are; `join` makes one bytes of them, and is the only copy.
     """
 
     __slots__ = ("parts",)
@@ -202,7 +197,7 @@ class Writer:
 
 
 def pack(layout: struct.Struct, *values: int | bytes) -> bytes:
-    """Pack, with a `ValueError` for what does not fit."""
+    """Pack, with a `ValueError` for values that do not fit."""
     try:
         return layout.pack(*values)
     except struct.error as error:

@@ -1,7 +1,6 @@
-"""What a client and its client manager say to each other about ranges of stored messages.
+"""Frames about ranges of stored messages.
 
-Questions and answers about a range are JSON. A page of it is bytes that a replica makes, and that nobody on
-the way to the client looks into:
+Questions and answers are JSON. A page is bytes that a replica makes and the client reads:
 
     digest 16 bytes, over all that follows
     through u64, rows u64, then four counts u32: ends, losses, acknowledgements, pieces
@@ -38,18 +37,18 @@ _WANTED = struct.Struct("<QQ")
 ACK_BYTES: Final = _ACK.size
 LOSS_BYTES: Final = _LOSS.size
 PIECE_BYTES: Final = _PIECE.size
-"""What a piece takes beside its batch."""
+"""The bytes of a piece beside its batch."""
 
 
 class RangeWanted(NamedTuple):
-    """A destination to be read; what of it had been lost below number `since` is no loss."""
+    """A destination to read; losses below number `since` do not count."""
 
     destination: int
     since: int = 0
 
 
 class RangeLoss(NamedTuple):
-    """Of this destination, messages with numbers first … last have been trimmed, perhaps not all of them."""
+    """Some or all messages first … last of this destination have been trimmed."""
 
     destination: int
     first: int
@@ -57,7 +56,7 @@ class RangeLoss(NamedTuple):
 
 
 class RangeAck(NamedTuple):
-    """What command `number` acknowledged, and about when, by the channel's time; 0 if that is not known."""
+    """The acknowledgement of command `number`, and about its log time; 0 if that is not known."""
 
     number: int
     log_time_ms: int
@@ -69,7 +68,7 @@ class RangeAck(NamedTuple):
 class PagePiece(NamedTuple):
     """Messages of one destination with consecutive numbers; `batch` are the bytes of a batch.
 
-    How often they came back is told in a `live` read; `redelivery_count` is 0 in others.
+    `redelivery_count` is 0 except in a `live` read.
     """
 
     destination: int
@@ -80,10 +79,7 @@ class PagePiece(NamedTuple):
 
 
 class PageContents(NamedTuple):
-    """A page that has been read: everything through number `through` was looked at.
-
-    `ends` are the numbers behind which pages that follow might end.
-    """
+    """A page that has been read, through number `through`; the pages that follow might end before `ends`."""
 
     through: int
     rows: int
@@ -108,10 +104,9 @@ Wanted = Annotated[tuple[RangeWanted, ...], Field(_write_wanted, _read_wanted)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeAsk:
-    """A question about what a channel keeps, in JSON; without a channel, to the client manager itself.
+    """A question about the ranges of a channel, in JSON; without a channel, to the client manager itself.
 
-    Answered by RangeTold, from a state not before number `floor`. With `wait_ms` the answer may take so
-    long, unless there is news.
+    RangeTold answers, from a state not before number `floor`. With `wait_ms` the answer may wait for news.
     """
 
     request: U32
@@ -123,22 +118,19 @@ class RangeAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeTold:
-    """The answer, in JSON."""
-
     request: U32
     answer: Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeRead:
-    """Show what is stored of these destinations with numbers from `start` on and below `stop`.
+    """Read the messages of these destinations from number `start` on and below `stop`; RangePage answers.
 
-    `stop` and `goal` are 0 in an open read: it goes as far as the replica has applied the log. Answered by
-    RangePage, with as much as `page_bytes` hold. It also says where the next `ahead` pages
-    might end, from number `ahead_from` on (0: from its own end) and below `goal`, so that several can be
-    asked for at once. With `acks`, acknowledgements that are kept of these destinations are shown, too.
-    With `live`, what has been acknowledged in a queue, and is kept for a hold, is not shown. Browsing is an
-    open read with `live`, page after page until a page names no end of a next one.
+    `stop` and `goal` are 0 in an open read, which ends with the last number that the replica has applied. A
+    page has up to `page_bytes`, and says where the next `ahead` pages might end, from number `ahead_from` on
+    (0: from its own end) and below `goal`, so that several can be asked for at once. With `acks`, the page
+    has kept acknowledgements, too. A `live` read leaves out messages of a queue that are acknowledged and
+    kept for a hold. Browsing is an open live read, page after page until a page names no end of a next one.
     """
 
     request: U32
@@ -158,8 +150,6 @@ class RangeRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangePage:
-    """One page, see above."""
-
     request: U32
     page: Rest
 
@@ -172,7 +162,7 @@ def page_buffers(
     pieces: Sequence[tuple[int, int, int, int, Sequence[bytes | memoryview]]],
     acks: Sequence[RangeAck] = (),
 ) -> list[bytes | memoryview]:
-    """The bytes of a page in pieces; batches are not copied.
+    """The bytes of a page; batches are not copied.
 
     A piece is (destination, first, count, redelivery count, the buffers of its batch).
     """
@@ -194,7 +184,7 @@ def page_buffers(
 
 
 def decode_page(page: Buffer) -> PageContents:
-    """A page, once it is certain that it is what the replica made; else ProtocolError."""
+    """The contents of a page; raises ProtocolError if the digest or the number of rows is wrong."""
     reader = Reader(page)
     digest = reader.raw(DIGEST_BYTES)
     if xxh3_128(reader.ahead(reader.remaining)).digest() != digest:
@@ -217,5 +207,5 @@ def decode_page(page: Buffer) -> PageContents:
 
 
 def _rows(reader: Reader, layout: struct.Struct, count: int) -> list[tuple[int, ...]]:
-    # Reading within bounds is what keeps a count nobody can fulfil from costing memory.
+    # Reading within bounds keeps a false count from costing memory.
     return list(layout.iter_unpack(reader.raw(count * layout.size)))

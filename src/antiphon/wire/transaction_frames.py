@@ -1,4 +1,4 @@
-"""What a client and its client manager say to each other about transactions in several channels."""
+"""Frames about transactions in several channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.wire.transactions import Consumed, read_consumed, write_consumed
 
 
 class TransactionPart(NamedTuple):
-    """What a transaction has in one channel: see `PrepareTransaction`."""
+    """A part of a transaction: see `PrepareTransaction`."""
 
     channel: str
     batches: int
@@ -26,7 +26,7 @@ class TransactionFate(IntEnum):
     COMMITTED = 0
     ROLLED_BACK = 1
     COMMITTED_BEFORE = 2
-    """Of an application: this version was committed already, and what was staged now is dropped."""
+    """The application's version was committed before, and the parts staged now are dropped."""
 
 
 def _write_part(writer: Writer, part: TransactionPart) -> None:
@@ -60,9 +60,9 @@ FateField = Annotated[TransactionFate, Field(Writer.u8, _read_fate)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCommit:
-    """Commit a transaction that has parts in several channels, or staged ones.
+    """Commit a transaction that has parts in several channels, or staged ones; TransactionDecided answers.
 
-    Answered by TransactionDecided. That of an `application` has a `version`; the system channel decides it.
+    The transaction of an `application` has a `version`; the system channel decides it.
     """
 
     request: U32
@@ -75,9 +75,9 @@ class TransactionCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionAsk:
-    """What became of a commit that was under way when the connection was lost? `home` is its lowest channel.
+    """Ask for the decision on a commit that was under way when the connection was lost.
 
-    Answered by TransactionDecided. What was not decided before is rolled back.
+    TransactionDecided answers. `home` is the lowest channel. An undecided transaction is rolled back.
     """
 
     request: U32
@@ -88,7 +88,7 @@ class TransactionAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDecided:
-    """What became of it; `text` says why it was rolled back."""
+    """The decision; `text` says why the transaction was rolled back."""
 
     request: U32
     fate: FateField

@@ -1,7 +1,7 @@
-"""The commands of transactions, and of what is staged; docs/design/transactions.md tells how they work.
+"""The commands of transactions, and of staged parts; see docs/design/transactions.md.
 
 A transaction is named by its session and a number that its client counts: 1, 2, 3 and so on. In each channel
-it has a *part*: the batches that were stored for it, and the messages that it acknowledges.
+it has a *part*: the batches stored for it, and the messages that it acknowledges.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from antiphon.wire.payload import AnnotatedPayload
 from antiphon.wire.primitives import Buffer, Reader, Writer, encode_text, encode_u128, pack
 
 TRANSACTED_NUMBER: Final = 1 << 63
-"""Set in the numbers of messages that were sent in a transaction, or staged.
-
-Their command takes one number, whatever it holds; so their ids are counted apart, in each (session, channel).
+"""Set in the numbers of messages that were sent in a transaction, or staged: their command takes one number
+for all of them, so their ids are counted apart, in each (session, channel).
 """
 
 TRANSACTION_MESSAGES_MAX: Final = 131_072
-"""Messages that one session's transaction may bring to one channel."""
+"""Messages of a transaction in one channel."""
 
 STAGED_MESSAGES_MAX: Final = 16_777_216
-"""Messages that one commit of staged parts may bring to one channel. Its work is by the batch, not by the
-message; and what a Spark batch has must fit, for it cannot be cut in two."""
+"""Messages of staged parts that a commit may bring to one channel. The cost is by batches, not by messages;
+and a Spark batch must fit, for it cannot be cut in two."""
 
 TRANSACTION_BYTES_MAX: Final = 256 << 20
-"""Bytes of batches that one transaction may bring to one channel."""
+"""Bytes of a transaction's batches in one channel."""
 
 STAGED_BYTES_MAX: Final = 4 << 30
 """Bytes that one application may have staged in one channel."""
@@ -44,8 +43,7 @@ _STAGED_HEAD = struct.Struct("<16sIIIQIIH")
 class TransactedPublish(NamedTuple):
     """Store a batch that becomes visible when its transaction commits.
 
-    `index` says how many batches of the transaction went to this channel before: so a part that was rolled
-    back halfway never looks whole.
+    `index` counts the batches of the transaction in this channel: a part that lost some never looks whole.
     """
 
     transaction: int
@@ -72,8 +70,8 @@ class TransactedPublish(NamedTuple):
 class StagedPublish(NamedTuple):
     """Store a batch for an application that writes outside of sessions; see `CommitTransaction.staged`.
 
-    `part` is whatever number the writer made up. It is kept for `seconds` of log time. `index` counts the
-    batches of the part in this channel.
+    The writer makes up the number `part`, which is kept for `seconds` of log time. `index` counts the batches
+    of the part in this channel.
     """
 
     part: int
@@ -126,7 +124,7 @@ def read_consumed(reader: Reader) -> Consumed:
 
 
 class Participant(NamedTuple):
-    """A channel that has a part of a transaction, and how many messages it gets by it."""
+    """A channel with a part of a transaction, and the number of messages in that."""
 
     channel: str
     messages: int
@@ -150,8 +148,8 @@ Parts = Annotated[tuple[int, ...], list_of(Field(Writer.u128, Reader.u128), 16)]
 class CommitTransaction(AnnotatedPayload):
     """Commit a transaction all of which is in this channel: a command of the client, in one phase.
 
-    It takes as many numbers as it makes messages visible, one if none. TX_ROLLED_BACK unless all `batches`
-    with all `messages` are stored, and all that was consumed is there and nobody else's.
+    The commit takes as many numbers as it makes messages visible, one if none. TX_ROLLED_BACK unless all
+    `batches` with all `messages` are stored, and all consumed messages are there and not locked.
     """
 
     transaction: U64
@@ -162,7 +160,7 @@ class CommitTransaction(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollBackTransaction(AnnotatedPayload):
-    """Drop what is stored for an open transaction: a command of the client. What is not there is fine."""
+    """Drop the open part of a transaction, if there is one: a command of the client."""
 
     transaction: U64
 
@@ -171,7 +169,7 @@ class RollBackTransaction(AnnotatedPayload):
 class PrepareTransaction(AnnotatedPayload):
     """Promise to commit this channel's part, whatever happens, until channel `home` has decided.
 
-    Said by the client manager in the name of the session. TX_ROLLED_BACK if it cannot be promised.
+    The client manager sends this in the name of the session. TX_ROLLED_BACK: there is no promise.
     """
 
     transaction: U64
@@ -184,10 +182,10 @@ class PrepareTransaction(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecideTransaction(AnnotatedPayload):
-    """The decision, in the home channel: commit, if its own part can be. It takes effect there at once.
+    """Decide in the home channel: commit, if its own part can be, which takes effect there at once.
 
-    All `participants` are prepared. Whatever was decided first holds, and is told again. A commit of an
-    `application` has a `version`: if that one, or a later one, was committed before, this is a DUPLICATE.
+    All `participants` are prepared. The first decision holds, and is told again. A commit of an `application`
+    has a `version`: if that version, or a later one, was committed before, this is a DUPLICATE.
     """
 
     transaction: U64
@@ -202,7 +200,7 @@ class DecideTransaction(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTransaction(AnnotatedPayload):
-    """Carry out in a participant what the home channel has decided. It is done once; again, it does nothing.
+    """Carry out the home channel's decision in a participant; repeated, the command does nothing.
 
     A commit takes as many numbers as it makes messages visible, one if none.
     """
@@ -215,7 +213,7 @@ class FinishTransaction(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveTransaction(AnnotatedPayload):
-    """What has the home channel decided? Nothing yet: then it decides now, to roll back (TX_ROLLED_BACK)."""
+    """Ask for the home channel's decision; without one the home decides to roll back (TX_ROLLED_BACK)."""
 
     session: U128
     transaction: U64
@@ -223,7 +221,7 @@ class ResolveTransaction(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetTransaction(AnnotatedPayload):
-    """Every participant has carried out the home channel's decision to commit: nobody will ask again."""
+    """Forget a decision to commit: every participant has carried it out."""
 
     session: U128
     transaction: U64
@@ -231,6 +229,6 @@ class ForgetTransaction(AnnotatedPayload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropStaged(AnnotatedPayload):
-    """Drop parts that were staged: a command of the client. What is gone or committed is left alone."""
+    """Drop staged parts that are not committed: a command of the client."""
 
     parts: Parts
