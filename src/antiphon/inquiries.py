@@ -1,21 +1,16 @@
 """Inquiries: a client's question about the whole system, put to all of its nodes.
 
-Where it sits
-    client  ->  client manager  ->  INQUIRIES  <->  Query, Reply  <->  the standing of every node
+INQ1  Nodes are asked directly, nothing is ordered, and no answer is waited for longer than a second. Nodes
+      that gave no answer are named.
+INQ2  Of several replicas' answers the primary's counts; without one, that of the replica that is farthest. Of
+      two that take themselves for the primary, the one with the higher epoch is.
+INQ3  However many clients ask the same at once, the nodes are asked once.
+INQ4  An answer is bounded: destinations are listed page by page, channel after channel.
+INQ5  A channel serves if the node whose answer counts leads it, has a majority behind it and has applied its
+      own claim. A copy is a message manager that answers and is synchronized; a channel with fewer copies
+      than replicas is degraded. A channel without any answer is listed, too.
 
-What it promises
-    Q1  Whoever lives is heard: nodes are asked directly, nothing is ordered, and nobody's absence is
-        waited for longer than a second. Who gave no answer is named.
-    Q2  Of what several replicas know, the primary's word counts; without one, that of the replica that is
-        farthest. Of two that take themselves for the primary, the one with the higher epoch is.
-    Q3  However many clients ask the same at once, the nodes are asked once.
-    Q4  An answer is bounded: destinations are told page by page, channel after channel.
-    Q5  A channel serves if the node whose word counts leads it, has a majority behind it and has applied its
-        own claim. A copy is a message manager that answers and is synchronized; a channel with fewer copies
-        than replicas is degraded. A channel of which nobody answers is told, too.
-
-What it leaves to others
-    What a node says about itself is `standing`'s. A node that is alone needs no inquiry.
+`standing` answers for one node. A node that is alone needs no inquiry.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ DESTINATIONS: Final = "destinations"
 DIGESTS: Final = "digests"
 KEPT: Final = "kept"
 
-# What the answer of a node has at least. Digests are a list, to which nothing needs to belong.
+# The keys of a node's answer. Digests are a list without any.
 _KEYS: Final = {
     STATUS: {"cluster", "nodes", "channels", "destinations", "connections", "config_digest"},
     DESTINATIONS: {"channels", "rows", "through", "more"},
@@ -46,7 +41,7 @@ _KEYS: Final = {
 
 
 class Question(NamedTuple):
-    """What a client wants to know; of destinations, those of a channel with ids above `after`."""
+    """A client's question; of destinations, those of a channel with ids above `after`."""
 
     name: str
     channel: str = ""
@@ -54,14 +49,13 @@ class Question(NamedTuple):
 
     @property
     def to_nodes(self) -> str:
-        """What the nodes are asked for that."""
         if self.name != DESTINATIONS:
             return json.dumps({"question": self.name})
         return json.dumps({"question": KEPT, "channel": self.channel, "after": self.after})
 
 
 def read_question(text: str, channels: Iterable[str]) -> Question | None:
-    """A question that concerns more than one node; None if it is no such thing."""
+    """A question that concerns more than one node; None for any other."""
     try:
         asked = json.loads(text)
         name = asked["question"]
@@ -74,7 +68,7 @@ def read_question(text: str, channels: Iterable[str]) -> Question | None:
 
 
 class NodeRef(NamedTuple):
-    """A node of the cluster, as its configuration has it; one without a channel takes part in all."""
+    """A node in the configuration of the cluster; a node without a channel takes part in all."""
 
     name: str
     number: int
@@ -84,8 +78,6 @@ class NodeRef(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """The client that wants to know."""
-
     conn: int
     request: int
 
@@ -99,8 +91,6 @@ class Put(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The answer for a client, as JSON."""
-
     asker: Asker
     answer: str
 
@@ -109,8 +99,6 @@ Step = tuple[list[Put], list[Told]]
 
 
 class _Inquiry:
-    """One question, on its way to everybody it concerns."""
-
     __slots__ = ("answers", "askers", "attempts", "members", "number", "question")
 
     def __init__(self, number: int, question: Question, members: Sequence[NodeRef]) -> None:
@@ -127,7 +115,7 @@ class _Inquiry:
 
 
 class Inquiries:
-    """What one node asks the others. `is_silent` says whether a node has not been heard of for long."""
+    """The inquiries of one node. `is_silent` says whether a node has not been heard of for long."""
 
     def __init__(
         self,
@@ -144,11 +132,10 @@ class Inquiries:
         self._numbers = 0
 
     def concerns_all(self, text: str) -> Question | None:
-        """The question, if the others have something to say to it."""
         return read_question(text, self._channels) if len(self._members) > 1 else None
 
     def ask(self, now_ns: int, asker: Asker, question: Question, tell: Callable[[str], str | None]) -> Step:
-        """A client asks; `tell` is our own answer to what the others are asked."""
+        """Take a client's question; `tell` gives this node's own answer to it."""
         inquiry = self._by_question.get(question)
         if inquiry is not None:
             inquiry.askers.append(asker)
@@ -166,12 +153,12 @@ class Inquiries:
 
     def _put(self, inquiry: _Inquiry) -> list[Put]:
         ask = Query(inquiry.number, About.NODE, inquiry.question.to_nodes)
-        # One that takes part in all channels is asked over another one each time.
+        # A node that takes part in all channels is asked over another one each time.
         any_channel = self._channels[inquiry.attempts % len(self._channels)]
         return [Put(member.channel or any_channel, member.number, ask) for member in inquiry.silent]
 
     def answered(self, sender: int, message: Reply) -> list[Told]:
-        """A node has answered; what it could not answer does not count."""
+        """Take a node's answer; a malformed one does not count."""
         for _, inquiry in self._by_question.items():
             if inquiry.number == message.request and sender not in inquiry.answers:
                 answer = _read(message.answer, inquiry.question)
@@ -184,7 +171,7 @@ class Inquiries:
         return self._by_question.next_deadline_ns()
 
     def keep_time(self, now_ns: int) -> Step:
-        """Ask again who has not answered, and wait for nobody longer than that (Q1)."""
+        """Repeat the questions to silent nodes, and conclude those whose time is over (INQ1)."""
         puts: list[Put] = []
         told: list[Told] = []
         for _, inquiry, is_over in self._by_question.due(now_ns):
@@ -221,7 +208,7 @@ def _concerns(question: Question, member: NodeRef) -> bool:
 
 
 def _read(text: str, question: Question) -> Any:
-    """The answer of a node; None if that is not what such an answer looks like."""
+    """A node's answer; None if it is malformed."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
@@ -237,7 +224,7 @@ def _read(text: str, question: Question) -> Any:
 def merge_status(
     members: Sequence[NodeRef], answers: Mapping[int, dict[str, Any]], states: Mapping[int, str]
 ) -> dict[str, Any]:
-    """The state of the system from what its nodes say; `states` are those of the silent ones."""
+    """The status of the system from the answers of its nodes; `states` are those of the silent ones."""
     nodes: list[dict[str, Any]] = []
     for member in members:
         said = answers.get(member.number)
@@ -267,7 +254,7 @@ def merge_status(
 
 
 def _counted(channel: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """A channel with the copies that there are of it (Q5)."""
+    """The row of a channel with the number of its copies (INQ5)."""
     copies = sum(
         1
         for node in nodes
@@ -279,7 +266,6 @@ def _counted(channel: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> 
 
 
 def _silent_channel(name: str, members: Iterable[NodeRef]) -> dict[str, Any]:
-    """The row of a channel of which no message manager answers."""
     replicas = sum(1 for one in members if one.channel == name and one.role == MESSAGE_MANAGER)
     return {
         "name": name,
@@ -297,7 +283,7 @@ def _silent_channel(name: str, members: Iterable[NodeRef]) -> dict[str, Any]:
 
 
 def _voices(members: Sequence[NodeRef], answers: Mapping[int, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each channel, the answer that counts (Q2), by the channel's name."""
+    """The answer that counts of each channel (INQ2), by the channel's name."""
     best: dict[str, tuple[tuple[int, bool, int], dict[str, Any]]] = {}
     for member in members:
         said = answers.get(member.number)
@@ -315,7 +301,7 @@ def _voices(members: Sequence[NodeRef], answers: Mapping[int, dict[str, Any]]) -
 def row_without_order(
     name: str, role: str, channel: str | None, rank: int | None, state: str
 ) -> dict[str, Any]:
-    """The row of a node that has no part in an order, or does not say how far it has come."""
+    """The row of a node that has no part in an order, or does not answer."""
     return {
         "name": name,
         "role": role,
@@ -333,7 +319,7 @@ def row_without_order(
 
 
 def page_of(question: Question, kept: Mapping[str, Any] | None, channels: Iterable[str]) -> dict[str, Any]:
-    """A page of destinations, from the replica whose word counts, and where the next one begins (Q4)."""
+    """A page of destinations, from the replica whose answer counts, and where the next one begins (INQ4)."""
     following = None
     if kept is not None and kept["more"]:
         following = {"channel": question.channel, "after": kept["through"]}

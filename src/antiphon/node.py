@@ -5,19 +5,17 @@ Where it sits
 
     An embedded node has all of them. In a cluster a client manager's node has a producer and a listener for
     each channel; a message manager's has replica, producer and message manager of one; a witness's has a
-    replica alone. Whatever is said to a machine that is not here goes over the bus.
+    replica alone. Messages to machines of other nodes go over the bus.
 
 What it promises
-    P1  Machines of one node meet only through queues of events; none calls another.
-    P2  A step ends when every queue is empty: what can be done without the disk, the network or the
-        clock is done, and the effects come out in the order in which they arose.
-    P3  Everything durable leaves as `Append`, in index order per channel.
-    P4  What is said to a machine that this node does not have is not heard, and harms nobody.
-    P5  Of what a step brings, a client manager hears first what primaries say of themselves.
+    NOD1  Machines of one node meet only through queues of events; none calls another.
+    NOD2  A step ends when every queue is empty; its effects are in the order in which they arose.
+    NOD3  Everything durable leaves as `Append`, in index order per channel.
+    NOD4  A message to a machine that this node does not have is dropped.
+    NOD5  A client manager hears the heartbeats of a step before its deliveries.
 
 What it leaves to others
-    Files, sockets, clocks and threads are the driver's: `runtime` has real ones, `sim` invented ones.
-    Both run this class.
+    Files, sockets, clocks and threads: `runtime` has real ones, `sim` invented ones. Both run this class.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from antiphon.message_manager.effects import Effect as ManagerEffect
 from antiphon.message_manager.effects import Propose
 from antiphon.standing import Agreed, Standing
 
-# Sets, and asked for the very type: every message of the bus is held against them.
+# Sets of exact types: every message of the bus is looked up in them.
 _FOR_MESSAGE_MANAGER = heard_by(Machine.MESSAGE_MANAGER)
 _FOR_CLIENT_MANAGER = heard_by(Machine.CLIENT_MANAGER)
 _FOR_PRODUCER = heard_by(Machine.PRODUCER)
@@ -84,15 +82,13 @@ class Observer:
         """The entry is in the state."""
 
     def emitted(self, channel: str, effects: Sequence[ManagerEffect]) -> None:
-        """A message manager has emitted all effects that it had, for now."""
+        """A message manager has emitted its effects of a flush."""
 
     def installed(self, channel: str, n: int) -> None:
         """A message manager took over the state after number n from another node."""
 
 
 class Node:
-    """One node: a client manager, and the roles of every channel it takes part in."""
-
     def __init__(
         self,
         *,
@@ -119,18 +115,17 @@ class Node:
         self._effects: list[NodeEffect] = []
         self._now_ns = 0
         self._wall_ms = 0
-        # Since `next_deadline_ns` was asked no machine has done anything; before this, none of them is due.
+        # No machine is due before this, by the last `next_deadline_ns`; 0 if a step was taken since.
         self._due_ns = 0
         machines = [one for parts in self.channels.values() for one in parts.machines]
         self._machines = [*machines, *([client_manager] if client_manager else []), self._inquiries]
 
     @property
     def is_serving(self) -> bool:
-        """Is every channel served here, or followed by this node, or known to be served elsewhere?"""
+        """Whether every channel is served here, followed by this node, or known to be served elsewhere."""
         return all(parts.is_ready for parts in self.channels.values())
 
     def next_deadline_ns(self) -> int | None:
-        """When `step` must be called at the latest, with or without events."""
         deadline_ns: int | None = None
         for machine in self._machines:
             due_ns = machine.next_deadline_ns()
@@ -140,7 +135,6 @@ class Node:
         return deadline_ns
 
     def step(self, now_ns: int, wall_ms: int, events: Iterable[NodeEvent]) -> list[NodeEffect]:
-        """Take what happened, return what must be done, in order."""
         self._now_ns, self._wall_ms, self._effects = now_ns, wall_ms, []
         self.standing.forget()
         for event in events:
@@ -172,7 +166,6 @@ class Node:
             self._for_client_manager.append(event)
 
     def _route(self, parts: ChannelParts, received: bus.Received) -> None:
-        """Hand a message of the channel to whichever machines of this node listen to its kind."""
         sender, message, disk_id = received
         if self.loopback is not None and sender == self.node_id:
             message = self.loopback(message)
@@ -217,9 +210,7 @@ class Node:
             self._inquire(*self._inquiries.keep_time(now_ns))
 
     def _listen_first(self) -> None:
-        """What primaries say of themselves is heard before what they delivered: that may have lain in a
-        socket for long, and the heartbeats behind it tell.
-        """
+        """Hear the heartbeats of primaries before deliveries, which may have lain in a socket for long."""
         delivered = self._for_client_manager
         for parts in self._parts:
             if parts.for_listener:
@@ -269,7 +260,7 @@ class Node:
     def _run_listener(self, parts: ChannelParts) -> None:
         listener, config = parts.listener, parts.producer.config
         assert listener is not None, "a channel without a replica is listened to"
-        # What a node with a replica does not tell its listener is lost on it, and nothing else.
+        # Events for a replica, which is not here (NOD4).
         parts.for_replica.clear()
         if config is not listener.config:
             # Only the producer reads in the order that there is another configuration.
@@ -304,7 +295,7 @@ class Node:
                 self._effects.append(effect)
 
     def _perform_of_bus(self, parts: ChannelParts, effect: bus.Effect) -> None:
-        # First what there is for every envelope.
+        # First the effects that every envelope has.
         if type(effect) is bus.Append:
             self._effects.append(_new(InChannel, (parts.name, effect)))
             return
@@ -336,7 +327,7 @@ class Node:
             case bus.OpenState() | bus.MoveState() | bus.InstallState() | bus.DropState():
                 self._change_state(parts, effect)
             case bus.EnvelopeCommitted() | bus.EnvelopeConfirmed() | bus.EnvelopeUncertain():
-                # Negative tags are our own proposals: the fold acts on them, nobody waits for them.
+                # Negative tags are this node's own proposals, which no client waits for.
                 if effect.tag >= 0:
                     self._tell_client_manager(door.ChannelEvent(parts.name, effect))
             case bus.PrimaryChanged():
@@ -355,10 +346,7 @@ class Node:
                 self._effects.append(InChannel(parts.name, effect))
 
     def _look_at_claim(self, parts: ChannelParts, term: int) -> None:
-        """A claim of ours may be that of a former life: its term is over, whoever takes us for its primary.
-
-        In that term deliveries were numbered and consumers known, and nothing of it is left.
-        """
+        """Step down from a claim of a former life of this node, of whose term nothing is left."""
         if parts.replica is not None and parts.replica.epoch_led != term:
             parts.kept.step_down()
 
@@ -367,7 +355,7 @@ class Node:
         parts: ChannelParts,
         effect: bus.OpenState | bus.MoveState | bus.InstallState | bus.DropState,
     ) -> None:
-        """A state of another node is on its way to becoming that of our message manager."""
+        """Take the next step from another node's state to this message manager's own."""
         manager, replica = parts.kept, parts.replica
         assert replica is not None, "a state came without a replica"
         match effect:
@@ -400,7 +388,6 @@ class Node:
     # --- questions ---------------------------------------------------------------------------------
 
     def _answer(self, conn: int, request: int, text: str) -> None:
-        """A client's question: to this node, or to all of them."""
         question = self._inquiries.concerns_all(text)
         if question is not None:
             asker = Asker(conn, request)
@@ -423,7 +410,6 @@ class Node:
             self._tell_client_manager(door.Answered(asker.conn, asker.request, answer))
 
     def _is_silent(self, node: int) -> bool:
-        """Has nothing been heard of this node for long, over any channel?"""
         listeners = [parts.listener for parts in self.channels.values()]
         return all(
             one.is_silent(node, self._now_ns)

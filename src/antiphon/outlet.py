@@ -1,24 +1,22 @@
-"""Outlet: what a node sends to the other members of a channel leaves in few frames, and on which lane.
+"""Outlet: when, and on which lane, a node's messages to the other members of a channel leave.
 
 Where it sits
     node  ->  Send, Multicast  ->  OUTLET  ->  frames  ->  transport or simulated links
 
 What it promises
-    O1  The envelopes that a step sends to all leave in as few frames as hold them: half of what a small
-        envelope costs is being sent alone. What is submitted to every replica is sent once to all of them.
-    O2  Of a message that only some members wait for (`is_late`), the client managers hear at once. All others
-        hear the same, once and in the same order, before whatever else is sent to one of them or to all, and
-        no later than `LATE_NS`.
-    O3  Where only replicas listen to the envelopes' lane (there is no witness) late messages take that lane,
-        and what is submitted to all replicas takes the same datagram: no client manager is woken for it.
-    O4  A replica for which no other node waits leaves what arrives lying for `SPARE_NS`, and takes it
-        together, with one sync for all.
+    OTL1  The envelopes that a step sends to all leave in as few frames as hold them: half the cost of a small
+          envelope is its own frame. A `CommitSubmit` for every replica is sent once to all of them.
+    OTL2  Client managers hear a late message (`is_late`) at once. All other members hear it once and in
+          order, before any later message to them, and no later than `LATE_NS`.
+    OTL3  Where only replicas listen to the envelopes' lane (there is no witness) late messages take that
+          lane, together with `CommitSubmit`s for all replicas: no client manager is woken for them.
+    OTL4  A replica for which no other node waits leaves arrived frames for `SPARE_NS`, and takes them
+          together, with one sync for all.
 
 What it leaves to others
-    Encoding: every message is packed once, by a function that is handed in. A late message must be one that
-    the network might as well have delayed: that an entry is committed, or applied. A replica that hears it
-    later applies it later, and nobody waits for that; but every datagram by itself is a step of each replica,
-    just when the client's confirmation is on its way.
+    A function that is handed in encodes every message once. A late message must be one that the network might
+    as well have delayed, such as `Commit` and `Applied`: nobody waits for a replica to apply, but every
+    datagram by itself is a step of each replica, just when the client's confirmation is on its way.
 """
 
 from __future__ import annotations
@@ -38,18 +36,15 @@ _LATE: Final = frozenset([message for message, kind in KINDS.items() if kind.is_
 
 LATE_NS: Final = 5_000_000
 SPARE_NS: Final = 5_000_000
-"""If another replica fails and no node has noticed yet, this is what an envelope takes longer, twice."""
+"""If another replica fails and no node has noticed yet, an envelope takes twice this time longer."""
 LOOK_NS: Final = 100_000_000
-"""So often the outlet looks whether other nodes wait for this one."""
-
 _HEAD_BYTES: Final = 64
 
 
 class Outlet(Generic[Parcel]):
     """The way of one channel of a node to the other members.
 
-    `peers` are the members, this node among them, if this node keeps what it hears; a client manager has
-    nothing that may be late, and needs none.
+    `peers` are all members, this node among them, if it has a replica; others have no late messages.
     """
 
     def __init__(
@@ -65,14 +60,14 @@ class Outlet(Generic[Parcel]):
         self._last: said.BusMessage | None = None
         self._packed: Parcel
         self._out: list[tuple[int | Lane, Parcel]] = []
-        # Envelopes of this step, and what a frame with all of them takes.
+        # Envelopes of this step, and the size of a frame with all of them.
         self._room = whole_bytes - _HEAD_BYTES
         self._gathered: list[said.Data] = []
         self._gathered_bytes = 0
-        # What was submitted last in this step, and to whom.
+        # The last `CommitSubmit` of this step, and its receivers.
         self._submit: said.CommitSubmit | None = None
         self._submit_to: list[int] = []
-        # Members that hear late messages at once, and those that do not; what the latter have not heard.
+        # Members that hear late messages at once, and the others; and the messages these have not heard.
         others = {number: peer for number, peer in (peers or {}).items() if number != node}
         self._has_late = peers is not None
         self._at_once = [number for number, peer in others.items() if Lane.DELIVERIES in peer.lanes]
@@ -85,14 +80,12 @@ class Outlet(Generic[Parcel]):
         self._is_spare = is_spare
         self._look_at_ns = 0
         self.gather_ns = 0
-        """For so long what arrives may be left lying."""
+        """How long arrived frames may be left."""
 
     def next_deadline_ns(self) -> int | None:
-        """When `tick` must be called at the latest."""
         return self._late_at_ns
 
     def multicast(self, message: said.BusMessage) -> None:
-        """A message for every member that listens to its lane."""
         kind = type(message)
         if kind is said.Data:
             self._gather(message)  # type: ignore[arg-type]
@@ -105,7 +98,6 @@ class Outlet(Generic[Parcel]):
             self._out.append((lane, self._pack_once(message)))
 
     def send(self, to: int, message: said.BusMessage) -> None:
-        """A message for one member."""
         if self._has_late and self._has_lane and type(message) is said.CommitSubmit:
             if message is not self._submit:
                 self._send_submitted()
@@ -117,7 +109,7 @@ class Outlet(Generic[Parcel]):
         self._out.append((to, self._pack_once(message)))
 
     def settle(self) -> None:
-        """What was gathered is packed now."""
+        """Pack the gathered messages."""
         self._send_submitted()
         gathered = self._gathered
         if gathered:
@@ -126,7 +118,7 @@ class Outlet(Generic[Parcel]):
             self._gathered, self._gathered_bytes = [], 0
 
     def flush(self, now_ns: int) -> list[tuple[int | Lane, Parcel]]:
-        """The step is over: what leaves now, in order, and to whom."""
+        """End the step; returns the frames that leave, in order."""
         if self._gathered or self._submit is not None:
             self.settle()
         if not self._late:
@@ -140,7 +132,6 @@ class Outlet(Generic[Parcel]):
         return leaving
 
     def tick(self, now_ns: int) -> list[tuple[int | Lane, Parcel]]:
-        """Time has passed: what was late leaves."""
         if self._late_at_ns is None or now_ns < self._late_at_ns:
             return []
         self._late_at_ns = None
@@ -149,7 +140,7 @@ class Outlet(Generic[Parcel]):
         return leaving
 
     def _pack_once(self, message: said.BusMessage) -> Parcel:
-        # As a rule a message to several comes several times in a row.
+        # A message to several members usually comes several times in a row.
         if message is not self._last:
             self._last, self._packed = message, self._pack(message)
         return self._packed
@@ -162,7 +153,7 @@ class Outlet(Generic[Parcel]):
         self._gathered_bytes += size
 
     def _send_submitted(self) -> None:
-        """In one datagram if it is for all that listen there, as a rule."""
+        """Send the `CommitSubmit`: in one datagram if it is for all listeners of the lane, as usual."""
         submit = self._submit
         if submit is None:
             return
@@ -176,7 +167,7 @@ class Outlet(Generic[Parcel]):
 
     def _send_late(self, parcel: Parcel) -> None:
         if len(self._at_once) == 1:
-            # Together with what is sent to it alone.
+            # Together with other messages to that member alone.
             self._out.append((self._at_once[0], parcel))
         elif self._at_once:
             self._out.append((Lane.DELIVERIES, parcel))

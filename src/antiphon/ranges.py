@@ -1,14 +1,12 @@
 """Ranges: a set of integers, kept as sorted disjoint half-open ranges.
 
-The numbers that a queue holds, that a consumer has in flight and that were acknowledged are sets that come in
-long runs. Two parallel lists of starts and stops cost a few machine words per run, whatever its length, and
-`bisect` finds a place in them at C speed.
+The sets of numbers that a queue holds, that a consumer has in flight and that were acknowledged come in long
+runs. Two parallel lists of starts and stops cost a few machine words per run, and `bisect` is fast.
 
-    RNG1  Ranges are sorted, none is empty, and between two there is a gap. So equal sets have equal ranges,
-          and equal bytes when encoded.
-    RNG2  `count` is always the number of integers; asking costs nothing.
-    RNG3  An operation on two sets costs no more than a walk over both, however many holes a peer may have
-          made in them; where one has few holes, little more than a walk over that one.
+RNG1  Ranges are sorted, none is empty, and between two there is a gap. So equal sets have equal bytes.
+RNG2  `count` is always the number of integers; asking costs nothing.
+RNG3  An operation on two sets costs no more than a walk over both, however many holes a peer may have made in
+      them; where one has few holes, little more than a walk over that one.
 """
 
 from __future__ import annotations
@@ -35,8 +33,11 @@ class Ranges:
     `in` asks for an integer, `count` counts integers; iterating and `len` go by ranges. Methods that return a
     `Ranges` leave this one as it is.
 
-    >>> live = Ranges([(10, 20)]) >>> live.remove(12, 15) 3 >>> live, live.count (Ranges([(10, 12), (15,
-    20)]), 7)
+    >>> live = Ranges([(10, 20)])
+    >>> live.remove(12, 15)
+    3
+    >>> live, live.count
+    (Ranges([(10, 12), (15, 20)]), 7)
     """
 
     __slots__ = ("_count", "_starts", "_stops")
@@ -81,7 +82,7 @@ class Ranges:
         return at < len(self._starts) and self._starts[at] <= number
 
     def covers(self, start: int, stop: int) -> bool:
-        """Is every integer of `[start, stop)` here?"""
+        """Whether every integer of `[start, stop)` is here."""
         if start >= stop:
             return True
         at = bisect_right(self._stops, start)
@@ -115,7 +116,6 @@ class Ranges:
         return chain.from_iterable(map(range, self._starts, self._stops))
 
     def __len__(self) -> int:
-        """How many ranges there are; `count` counts the integers."""
         return len(self._starts)
 
     def __eq__(self, other: object) -> bool:
@@ -141,11 +141,10 @@ class Ranges:
             self._count += stop - start
             return stop - start
         if start == stops[-1]:
-            # The usual case: sequence numbers come in order, so append.
+            # The usual case: numbers come in order.
             stops[-1] = stop
             self._count += stop - start
             return stop - start
-        # Everything that overlaps or touches the new range is merged into it.
         left = bisect_left(stops, start)
         right = bisect_right(starts, stop)
         before = sum(stops[left:right]) - sum(starts[left:right])
@@ -255,7 +254,6 @@ class Ranges:
         return Ranges._of(both_starts, both_stops)
 
     def clip(self, start: int, stop: int) -> Ranges:
-        """The part that lies in `[start, stop)`."""
         left = bisect_right(self._stops, start)
         right = bisect_left(self._starts, stop)
         if start >= stop or left >= right:
@@ -283,7 +281,7 @@ class Ranges:
         return Ranges._of(starts, stops)
 
     def take_ranges(self, start: int, most: int) -> Ranges:
-        """The lowest `most` ranges, of which only what is not below `start` counts. They stay here too."""
+        """The lowest `most` ranges, without the part below `start`. They stay here too."""
         at = bisect_right(self._stops, start)
         starts, stops = self._starts[at : at + most], self._stops[at : at + most]
         if starts:

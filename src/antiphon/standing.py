@@ -1,7 +1,7 @@
 """Standing: a node's answers to questions about itself, in JSON.
 
-A question is a JSON object with a key `question`; anything else has no answer. However many clients and nodes
-ask the same in one step, the answer is made once. `inquiries` puts the answers of several nodes together.
+A question is a JSON object with a key `question`. Repeated in one step, its answer is made once. `inquiries`
+puts the answers of several nodes together.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class Agreed:
 
 
 class Standing:
-    """The standing of one node."""
-
     def __init__(
         self,
         node_id: int,
@@ -53,9 +51,9 @@ class Standing:
         self._agreed = agreed
         self._client_manager = client_manager
         self._channels = channels
-        # Has the cluster accepted this node, so that other nodes have to agree with it?
+        # Whether the cluster has accepted this node, so that other nodes have to agree with it.
         self.is_established = False
-        # Was nothing ever written to the disk when this node was started?
+        # Whether nothing was ever written to the disk when this node was started.
         self.is_new = False
         self._answers: dict[str, str] = {}
         self._tellers: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -67,7 +65,7 @@ class Standing:
         }
 
     def forget(self) -> None:
-        """A step begins: the answers of the last one may not be true any more."""
+        """Drop the answers of the last step, which may not be true any more."""
         self._answers.clear()
 
     def answer(self, asked: Query) -> Reply:
@@ -77,7 +75,7 @@ class Standing:
         return Reply(asked.request, asked.about, answer if len(answer) <= ANSWER_LENGTH_MAX else "")
 
     def tell(self, text: str) -> str | None:
-        """The answer to a question, or None if a node cannot answer it."""
+        """None: a node cannot answer this question."""
         answer = self._answers.get(text)
         if answer is None:
             try:
@@ -115,7 +113,7 @@ class Standing:
         return page_of(question, self._kept(json.loads(question.to_nodes)), self._channels)
 
     def _kept(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """A page of what is kept here of a channel, and how far this replica is, to compare."""
+        """A page of the destinations of a channel, and the standing of this replica, to compare."""
         parts, through = self._channels.get(str(asked.get("channel"))), asked.get("after")
         if parts is None or parts.manager is None or parts.replica is None or not isinstance(through, int):
             return None
@@ -185,6 +183,6 @@ class Standing:
             "degraded": replica.is_degraded,
             "checkpoint": replica.stable_checkpoint,
             "transactions": kept.get("transactions", {}),
-            # By how much log time is ahead of the clock of the primary's machine, when time was last marked.
+            # How far log time was ahead of the clock of the primary's machine at the last mark.
             "clock_difference_ms": kept.get("clock_difference_ms"),
         }

@@ -1,22 +1,20 @@
 """Start-up: from a disk to a node that is ready for its first step.
 
-    disk  ->  journal/recovery  ->  bus/recovery  ->  START-UP  ->  node
-
-    SUP1  An empty directory is formatted, with the disk id that was drawn; any other is read, and a refused
-          one is refused before anything was changed.
-    SUP2  The message manager begins with the state of the newest checkpoint that can be used: its file and
-          its digest verify, its state reads. The order behind it comes again through the bus, under a new
-          epoch. If another version of Antiphon wrote it, the node is refused.
-    SUP3  The payloads that the state refers to are verified before the node serves, up to a limit of time;
-          the rest when they are read.
-    SUP4  A node of a group that lists its disks can lose its own: if its order or its superblock is damaged
-          or a sync has failed, all files are put aside (`lost+found`), and the node begins anew under another
-          disk id. So it has no vote until the group has listed that disk: what the old disk promised and held
-          may have been counted. If only its checkpoints cannot be used, whatever the cause, the node keeps
-          its order and its vote, and gets a state from the others. A record that verifies and cannot be read
-          puts no disk aside: a fault of the software is the same on all nodes.
-    SUP5  For a damaged payload such a node only asks the others.
-    SUP6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
+SUP1  An empty directory is formatted, with the disk id that was drawn; any other is read, and if it is
+      refused, then before anything was changed.
+SUP2  The message manager begins with the state of the newest usable checkpoint: its file and its digest
+      verify, its state reads. The order behind it comes again through the bus, under a new epoch. A
+      checkpoint of another version of Antiphon is refused.
+SUP3  The payloads that the state refers to are verified before the node serves, up to a limit, the rest
+      later.
+SUP4  A node of a group that lists its disks can lose its own: if its order or its superblock is damaged or a
+      sync has failed, all files are put aside (`lost+found`), and the node begins anew under another disk id.
+      So it has no vote until the group has listed that disk: the old disk's promises and records may have
+      been counted. If only its checkpoints cannot be used, the node keeps its order and its vote, and gets a
+      state from the others. A record that verifies and cannot be read puts no disk aside: a fault of the
+      software is the same on all nodes.
+SUP5  For a damaged payload such a node only asks the others.
+SUP6  A node that only listens to channels has no disk: it begins with nothing, under ids of its own.
 
 Random numbers and the time come in as data (`Identity`): `runtime` draws them, `sim` invents them.
 """
@@ -70,8 +68,6 @@ VERIFIED_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The random ids and the time of this run of the node; drawn by the driver."""
-
     disk_id: bytes
     run_id: bytes
     start_s: int
@@ -79,20 +75,15 @@ class Identity:
     def ids(self, node_id: int, run: int) -> IdSource:
         """Ids that no other run of any node gives.
 
-        The journal's run number is durable and rises with every run, which a clock's seconds do not: two runs
-        may begin within one second, and a clock may be set back. So the run number stands where the start
-        time belongs; the time and two random bytes stand for the address, so that a copied data directory
-        does not give the same ids twice. Of the time 32 bits are enough, whatever the clock shows: two runs
-        that agree in them began 136 years apart, or by clocks that differ by as much, and still differ by the
-        run number or the random bytes.
+        The journal's run number stands where the start time belongs: it is durable and rises with every run,
+        while two runs may begin within one second, and a clock may be set back. The time and two random bytes
+        stand for the address, so that a copied data directory does not give the same ids twice.
         """
         return IdSource(node_id, self.start_s & U32_MAX, int.from_bytes(self.run_id[:2], "little"), run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSettings:
-    """The settings of the machines of a node."""
-
     name: str = "node-1"
     cluster: str = CLUSTER
     role: str = EMBEDDED_ROLE
@@ -105,7 +96,6 @@ class StartSettings:
     read_state: Callable[..., ChannelState] = ChannelState.restore
 
     def agreement(self) -> Agreed:
-        """A digest; two nodes whose digests differ have different settings."""
         if self.agreed is not None:
             return self.agreed
         essential = {"cluster": self.cluster, "group": self.group.digest.hex()}
@@ -122,25 +112,22 @@ class StartedNode:
     journal: Journal
     found: Recovered
     counter: JournalCounter
-    # The part of the node that refers to records of the journal.
     referrer: Referrer
-    # For the operator: what was repaired, cut off or passed over.
+    # For the operator: repairs, cut-off writes and passed-over checkpoints.
     notes: list[str]
-    # What was lost here, and must come from other nodes.
+    # Damage that other nodes must repair.
     alarms: list[str] = field(default_factory=list)
 
     def make_keeper(self, now_ns: int, settings: KeeperSettings | None = None) -> Keeper:
-        """What has the journal written, for the one storage of this life."""
+        """The keeper of the journal, for the one storage of this life."""
         return Keeper(self.journal, self.found, self.counter, self.referrer, now_ns, settings)
 
     @property
     def manager(self) -> MessageManager:
-        """The message manager of a node that has one."""
         return self.node.channels[self.channel].kept
 
     @property
     def replica(self) -> Replica:
-        """The replica of a node that has one, as all do that were started from a disk."""
         replica = self.node.channels[self.channel].replica
         assert replica is not None, "a node with a disk has a replica"
         return replica
@@ -173,7 +160,7 @@ def start(
 
 
 def can_do_without_disk(group: GroupConfig, node_id: int) -> bool:
-    """Do other nodes have everything that is here, and would they recognise a new disk as new?"""
+    """Whether other nodes have the same data, and would recognise a new disk as new."""
     return len(group.data_servers) > 1 and bool(group.disk_of(node_id))
 
 
@@ -194,13 +181,13 @@ class OpenedDisk:
 
     opening: Opening
     order: OrderReplay
-    # Do other nodes have the same messages, so that they can give what is missing here?
+    # Whether other nodes have the same messages.
     has_peers: bool
-    # What was put aside, in words.
+    # A text for the operator about files that were put aside.
     alarm: str = ""
 
     def choose(self, read: Callable[[CheckpointState], T]) -> T | None:
-        """The result of `read` for the newest checkpoint that can be used (SUP2)."""
+        """The result of `read` for the newest usable checkpoint (SUP2)."""
         return choose(self.opening, self.order.base, read, has_peers=self.has_peers)
 
 
@@ -308,7 +295,6 @@ def _start(
 
 
 def _client_manager(found: Recovered, identity: Identity, settings: StartSettings) -> ClientManager | None:
-    """The client manager of an embedded node, which keeps the messages itself."""
     if settings.client_manager is None:
         return None
     return ClientManager(
@@ -337,24 +323,22 @@ def _message_manager(journal: Journal, node_id: int, settings: StartSettings) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientManagerStart:
-    """The settings of a client manager's node."""
-
     node_id: int
     name: str
     cluster: str
     agreed: Agreed
     groups: tuple[GroupConfig, ...]
-    # The addresses of this and the other client managers, as `host:port`.
+    # The addresses of all client managers, as `host:port`.
     servers: tuple[str, ...]
-    # All nodes of the cluster: questions about it go to each of them.
+    # All nodes of the cluster, for questions about it.
     members: tuple[NodeRef, ...] = ()
     settings: ClientManagerSettings = field(default_factory=ClientManagerSettings)
-    # In hex: clients tell clusters apart by it, whatever their names are.
+    # In hex: clients tell clusters of the same name apart by it.
     cluster_id: str = ""
 
 
 def start_client_manager(identity: Identity, start: ClientManagerStart) -> Node:
-    """Compose the machines of a node that keeps nothing. Each channel has its own run of its producer.
+    """Compose the machines of a node without a disk. Each channel has its own run of its producer.
 
     Without a disk there is no run number: the random bytes of the run id stand in for it.
     """
@@ -402,10 +386,10 @@ def _read_state(
 
 
 def _verify(opened: OpenedDisk, state: ChannelState) -> list[tuple[Location, Damaged]]:
-    """Read what the state refers to, newest segment first (SUP3).
+    """Verify the records that the state refers to, newest segment first (SUP3).
 
-    The message manager gets damaged records from another replica. A lone node has no use for a checkpoint
-    that refers to one: the older checkpoint may know the record at another place.
+    The message manager gets damaged records from another replica. A lone node does not use a checkpoint that
+    refers to one: the older checkpoint may know the record at another place.
     """
     budget = VERIFIED_BYTES_MAX
     damage: list[tuple[Location, Damaged]] = []

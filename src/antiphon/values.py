@@ -7,14 +7,12 @@ On the wire a value is a tag byte and its content, little-endian:
     STR     u32 length, UTF-8   BYTES            u32 length, the bytes
     LIST    u32 count, values   MAP              u32 count, then key (as STR) and value
 
-Python's int travels as I64 and float as F64. `Int8`, `Int16`, `Int32` and `Float32` travel as narrower types;
-the value arrives as the same class, so the type is kept exactly. There is no pickle.
+Python's int travels as I64 and float as F64. `Int8`, `Int16`, `Int32` and `Float32` travel as narrower types,
+and arrive as the same class. There is no pickle.
 
-    VAL1  decode(encode(x)) == x, with the same types.
-    VAL2  Any other bytes raise ProtocolError, in time and memory linear in their number: a count is believed
-          only if so many values can still follow.
-    VAL3  `count_values` accepts exactly what can be decoded, without making it: checking a value costs a
-          small part of making it.
+VAL1  decode(encode(x)) == x, with the same types.
+VAL2  Any other bytes raise ProtocolError, in time and memory linear in their number.
+VAL3  `count_values` accepts exactly the bytes that can be decoded, at a small part of the cost.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from antiphon.errors import InvalidMessage, ProtocolError
 DEPTH_MAX: Final = 16
 
 VALUES_MAX: Final = 65_536
-"""The most values of one map or list, those of inner ones included. A value may be a single byte, and each is
+"""The most values of one map or list, with those of inner ones. A value may be a single byte, and each is
 checked when a message comes in: a million would hold up all other clients for half a second."""
 
 
@@ -169,7 +167,7 @@ class _Unfit(Exception):
 
 
 class _Parts(list[bytes]):
-    """The bytes so far, and how many values they are."""
+    """The bytes so far, and the number of their values."""
 
     values = 0
 
@@ -190,7 +188,7 @@ def encode_list(values: list[Value], what: str = "body") -> bytes:
 
 
 def encode_counted(values: dict[str, Value] | list[Value], what: str = "body") -> tuple[bytes, int]:
-    """A dict or list without the tag, and how many values are in it, those of inner ones included."""
+    """A dict or list without the tag, and the number of its values, with those of inner ones."""
     parts = _Parts()
     try:
         if isinstance(values, dict):
@@ -392,7 +390,7 @@ WIDTHS: Final = tuple(
 
 
 def count_values(data: bytes, at: int, stop: int, *, is_map: bool) -> int:
-    """How many values the map or list in `data[at:stop]` has; ProtocolError unless it is one (VAL3)."""
+    """The number of values of the map or list in `data[at:stop]`; raises ProtocolError (VAL3)."""
     try:
         count, end = _walk(data, at, stop, is_map)
     except (struct.error, IndexError):

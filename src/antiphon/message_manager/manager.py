@@ -4,15 +4,15 @@ Where it sits
     client manager  ->  bus  ->  MESSAGE MANAGER  ->  delivery  ->  client manager
 
 What it promises
-    M1  The state is a function of the log: no clock, no chance, no place on a disk enters it. A replica
-        that restores a checkpoint and applies the rest is equal to one that never stopped.
-    M2  `Applied` is announced by the primary, and lists every number behind `after` that did not do what
-        it asked. Whoever missed it asks, and any replica answers: outcomes are part of the state.
-    M3  Consumers, credit and clocks exist at the primary only and end with its term.
+    MMG1  The state is a function of the log: no clock, no chance, no place on a disk enters it. A replica
+          that restores a checkpoint and applies the rest is equal to one that never stopped.
+    MMG2  The primary announces `Applied`, with the outcome of every number behind `after` that was not done.
+          A client manager that missed it asks, and any replica answers: outcomes are part of the state.
+    MMG3  Consumers, credit and clocks exist at the primary only and end with its term.
 
 What it leaves to others
-    The bus hands over entries in order, once each, with payloads that are durable here. That a batch
-    decodes is seen to where it comes in; here only its header is read.
+    The bus hands over entries in order, once each, with payloads that are durable here. The client manager
+    has checked that a batch decodes; here only its header is read.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _NS_PER_MS: Final = 1_000_000
 _DATA: Final = int(EntryKind.DATA)
 
 _OF_BEFORE_MAX: Final = 256
-"""How many outcomes of before its claim a new primary tells unasked. The former one may have said them."""
+"""Outcomes from before its claim that a new primary announces; the former primary may have announced them."""
 
 
 class MessageManager:
-    """One replica of a channel. `apply` folds, `receive` hears client managers, `flush` speaks."""
+    """One replica of a channel. `apply` folds, `receive` takes messages, `flush` returns effects."""
 
     def __init__(
         self,
@@ -101,23 +101,21 @@ class MessageManager:
                 "session": lambda asked: self.find_session(int(asked["session"], 16)),
             }
         )
-        # Through which number we have said, in this term, what was applied.
+        # The number through which `Applied` was announced in this term.
         self._announced = 0
-        # What was said of that since the last flush.
         self._announcements: list[Effect] = []
-        # Who missed something of that, and behind which number.
+        # Client managers that missed announcements, and behind which number.
         self._asked: dict[int, int] = {}
         self._now_ns = 0
-        # Another node's state, on its way to becoming ours.
         self._opened: ChannelState | None = None
-        # What makes a state of bytes; the simulator has readers that fail.
+        # Reads a state from bytes; the simulator has readers that fail.
         self.read_state: Callable[[Buffer], ChannelState] = ChannelState.restore
-        # Who refers to the records of a segment that is being emptied.
+        # The references to the records of a segment that is being emptied.
         self._referrers: dict[Location, list[tuple[Store, int]]] = {}
         self._referrers_of = 0
 
     def reconfigure(self, replicas: tuple[int, ...]) -> None:
-        """These nodes keep the same state, we among them."""
+        """Set the nodes that have replicas, this node among them."""
         self._mender.peers = tuple([replica for replica in replicas if replica != self.node])
 
     @property
@@ -126,12 +124,11 @@ class MessageManager:
 
     @property
     def primary(self) -> Primary | None:
-        """Our own consumers and clocks, if we serve the channel in a term that we claimed in this life."""
+        """The consumers and clocks of this node, while it is the primary by a claim of this life."""
         return self._channel.primary
 
     @property
     def applied(self) -> int:
-        """Everything up to this number is in the state."""
         return self.state.applied
 
     @property
@@ -144,7 +141,7 @@ class MessageManager:
 
     @property
     def load(self) -> int:
-        """How much is kept here: a destination counts like a mebibyte of messages."""
+        """A measure of the state's size: a destination counts like a mebibyte of messages."""
         return sum(self.live_bytes_by_segment().values()) + (len(self.state.directory) << 20)
 
     # -- applying the log --------------------------------------------------------
@@ -157,9 +154,9 @@ class MessageManager:
         payload: memoryview | None,
         location: Location | None,
     ) -> None:
-        """Take the next entry of the log. What there is to say about it, `flush` says.
+        """Apply the next entry of the log; `flush` announces it.
 
-        An envelope comes without its payload if that is lost for good and was declared void.
+        `payload` is None if it is lost for good and was declared void.
         """
         channel = self._channel
         state = channel.state
@@ -187,11 +184,10 @@ class MessageManager:
         outcomes = state.outcomes
         is_said = channel.primary is None or outcomes.last < entry.first
         if not is_said and outcomes.must_be_said(self._announced):
-            # The table forgets while a step is taken, too: what is said at its end may be too late.
+            # Outcomes may be forgotten within a step, before the announcement at its end.
             self._announce()
 
     def _announce(self) -> None:
-        """What became of everything applied so far, for the next flush to say."""
         while self._announced < self.state.applied:
             applied = self._applied_after(self._announced)
             self._announced = applied.upto
@@ -203,18 +199,18 @@ class MessageManager:
             return
         state.term = entry.mid.pe
         state.primary = entry.mid.pid
-        # What nobody has promised ends with the term of the primary that took it.
+        # An open part ends with the term of the primary that took it.
         state.transactions.end_all_open()
         self._channel.primary = self._begin_term() if state.primary == self.node else None
 
     def step_down(self) -> None:
-        """We are not the primary, whatever the log says: we are not the life that claimed to be."""
+        """Stop being the primary: a former life of this node made the claim."""
         self._channel.primary = None
 
     def _begin_term(self) -> Primary:
         state, settings, now_ns = self.state, self.settings, self._now_ns
         if state.log_time_ms != self._log_clock.told_ms:
-            # Of a checkpoint that nothing has followed yet.
+            # The log time of a checkpoint that no entry has followed yet.
             self._log_clock.told(now_ns, state.log_time_ms)
         self._announced = state.outcomes.newest(_OF_BEFORE_MAX)
         self._announcements = []
@@ -244,22 +240,17 @@ class MessageManager:
         return Primary(term=state.term, delivery=delivery, proposals=proposals, doubts=doubts)
 
     def announced(self, now_ns: int, term: int) -> None:
-        """A heartbeat says that we serve in this term: from then on client managers can know it."""
         if self.primary is not None and self.primary.term == term:
             self.primary.delivery.announced(now_ns)
 
     # -- client managers ---------------------------------------------------------------
 
     def beaten(self, beat: int, answered: int) -> bool:
-        """How far the heartbeats of this reign are, and a quorum's answers; is there anything to say?"""
         primary = self._channel.primary
         return primary is not None and primary.delivery.beaten(beat, answered)
 
     def receive(self, now_ns: int, sender: int, message: BusMessage) -> None:
-        """A client manager's word to the primary; if we are not, it will say it again to who is.
-
-        Looking at messages is possible everywhere, and so is asking what became of one's own.
-        """
+        """Take a message; those for the primary are dropped elsewhere, and their senders repeat them."""
         self._now_ns = now_ns
         if isinstance(message, RangeRequest):
             self._range_reads.ask(now_ns, sender, message)
@@ -303,11 +294,11 @@ class MessageManager:
                 not_for(Machine.MESSAGE_MANAGER, message)
 
     def flush(self, now_ns: int, wall_ms: int) -> list[Effect]:
-        """Once per wake-up: what the primary has to say about everything since the last time."""
+        """Once per wake-up: the answers, and the primary's announcements and deliveries."""
         self._now_ns = now_ns
         primary, state = self._channel.primary, self._channel.state
         if self._mender.is_busy and self._mender.is_due(now_ns):
-            # Perhaps what is damaged is needed no longer: whoever waits tries again.
+            # The damaged record may be needed no longer: its readers try again.
             self._go_on()
         effects: list[Effect] = []
         if self._questions.is_busy:
@@ -333,7 +324,7 @@ class MessageManager:
         return [*effects, *self._mender.flush(now_ns, state)] if self._mender.is_busy else effects
 
     def _answer_asked(self) -> list[Effect]:
-        """One page each: whoever misses more asks again. Who asks too early is left to ask another."""
+        """A page of outcomes for each asker; one that is ahead of this replica has to ask another."""
         asked, self._asked = self._asked, {}
         return [
             Send(sender, self._applied_after(after))
@@ -347,7 +338,6 @@ class MessageManager:
         return Applied(state.term, upto, exceptions, after, state.outcomes.floor)
 
     def next_deadline_ns(self) -> int | None:
-        """When to flush even if nothing happens."""
         state, primary = self._channel.state, self._channel.primary
         earliest = self._mender.next_deadline_ns(self._now_ns) if self._mender.is_busy else None
         if self._questions.is_busy:
@@ -374,24 +364,23 @@ class MessageManager:
     def capture(self, n: int) -> tuple[bytes, bytes, tuple[int, ...]]:
         """The state after number n: its digest, its bytes, and the segments its messages lie in."""
         assert n == self.state.applied, f"a checkpoint at {n}, but {self.state.applied} is applied"
-        # Segments may be given up after this: hold on to none of them.
         self._reader.let_go()
         digest, data = self.state.capture()
         return digest, data, tuple(self.live_bytes_by_segment())
 
     def restore(self, data: bytes | memoryview) -> None:
-        """Begin with a checkpoint instead of an empty channel; raises what `ChannelState.restore` does."""
+        """Begin with a checkpoint instead of an empty channel; raises as `ChannelState.restore`."""
         self.begin(ChannelState.restore(data))
 
     def begin(self, state: ChannelState) -> None:
-        """Begin with this state instead of an empty channel. Who is primary, the log will say."""
+        """Begin with this state instead of an empty channel. The log will say which node is primary."""
         assert self.state.applied == 0, "a state is restored before anything is applied"
         self._channel.state = state
 
     def open_state(self, data: Buffer) -> tuple[bytes, tuple[Location, ...]]:
-        """Look at the state of another node: its digest, and where the records lie that it refers to.
+        """Read the state of another node and keep it aside; its digest, and the places of its records.
 
-        It is kept aside. An empty digest: it cannot be read.
+        An empty digest: the state cannot be read.
         """
         try:
             self._opened = self.read_state(data)
@@ -401,16 +390,16 @@ class MessageManager:
         return self._opened.digest(), self._opened.records()
 
     def move_state(self, moved: Mapping[Location, Location]) -> tuple[bytes, bytes, tuple[int, ...]]:
-        """The records of the opened state lie here now: what `capture` gives, but of that state."""
+        """Point the opened state to its records in this journal; returns as `capture`, of that state."""
         assert self._opened is not None, "no state is open"
         self._opened.move_records(moved)
         digest, data = self._opened.capture()
         return digest, data, tuple(self._opened.directory.use.by_segment())
 
     def install_state(self, now_ns: int, n: int, term_served: int = 0) -> None:
-        """The opened state is ours from now on. Consumers are gone, and clocks begin anew.
+        """Replace the state by the opened one. Consumers are gone, and clocks begin anew.
 
-        Our own claim may lie before n: then the node serves in the term of this state.
+        This node's claim may lie before n: then the node serves in the term of this state.
         """
         opened, self._opened = self._opened, None
         assert opened is not None and opened.applied == n, f"the state after {n} is not the one that is open"
@@ -424,17 +413,16 @@ class MessageManager:
         self._range_reads.mended()
 
     def drop_state(self) -> None:
-        """The opened state is not wanted any more."""
         self._opened = None
 
     def live_bytes_by_segment(self) -> dict[int, int]:
-        """Bytes of batches with a live message, by segment; those without any are not listed."""
+        """Bytes of batches with a live message, by segment."""
         return self.state.directory.use.by_segment()
 
     def records_in(self, segment: int) -> list[Location]:
-        """The records of a segment that must be kept, in the order in which they lie there.
+        """The records of a segment that must be kept, in their order.
 
-        Say `relocated` for each of them once it has been copied.
+        Call `relocated` for each of them once it has been copied.
         """
         self._referrers = {}
         self._referrers_of = self.state.transactions.uncommitted.generation
@@ -444,7 +432,7 @@ class MessageManager:
         return sorted(self._referrers)
 
     def relocated(self, old: Location, new: Location) -> None:
-        """A record was copied: from now on its messages are read at the new place."""
+        """Note that a record was copied: its messages are read at the new place."""
         # A batch that was committed since has become a destination's, and lies where it lay.
         is_current = self._referrers_of == self.state.transactions.uncommitted.generation
         if old not in self._referrers or not is_current:
@@ -461,13 +449,13 @@ class MessageManager:
             self.primary.delivery.mended()
 
     def damaged(self, place: Location, error: Damaged) -> None:
-        """A record cannot be read: another replica is asked for it, if it is needed and if there is one."""
+        """Note a record that cannot be read; the mender asks another replica."""
         self._mender.note(place, error)
 
     # -- questions -------------------------------------------------------------------------
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """Look up a destination by `queue:orders`, as client managers ask for it."""
+        """Look up a destination by `queue:orders`."""
         found = self.state.directory.named(name)
         if found is None:
             return None
@@ -491,21 +479,19 @@ class MessageManager:
         }
 
     def find_placement(self, name: str) -> dict[str, Any] | None:
-        """Look up in which channel a destination lives; only the system channel knows of them all."""
+        """Look up the channel of a destination; only the system channel knows them all."""
         channel = place_of(self._channel, name)
         return None if channel is None else {"channel": channel}
 
     def find_session(self, session: int) -> dict[str, Any] | None:
-        """What the channel knows of a session, for whoever wants to go on with it."""
         row = self.state.sessions.get(session)
         return None if row is None else {"generation": row.generation, "last": row.last}
 
     def destinations(self) -> list[dict[str, Any]]:
-        """One row for each destination."""
         return [row for _, row in self.destinations_after(0)]
 
     def destinations_after(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Those with higher ids, ascending. Consumers and what is in flight, only the primary knows."""
+        """A row for each destination with a higher id; only the primary knows consumers and deliveries."""
         delivery = self.primary.delivery if self.primary else None
         for destination in self.state.directory:
             if destination.id <= after:
@@ -527,7 +513,6 @@ class MessageManager:
             )
 
     def status(self) -> dict[str, Any]:
-        """The channel as this replica sees it."""
         state = self.state
         return {
             "channel": self.channel,
