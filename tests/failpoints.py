@@ -31,7 +31,7 @@ from antiphon.runtime.node_runner import NodeRunner
 log = logging.getLogger("antiphon.failpoints")
 
 STEPS: Final = {
-    "tx.prepare": "_prepare",
+    "tx.prepare": "prepare",
     "tx.decide": "_decide",
     "tx.finish": "_finish",
     "tx.forget": "_forget",

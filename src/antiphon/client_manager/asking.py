@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from antiphon.bus.messages import (
     About,
@@ -38,6 +38,11 @@ from antiphon.client_manager.effects import SendToPrimary, SendToReplica
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.retries import Retries
 
+if TYPE_CHECKING:
+    from antiphon.client_manager.destination_service import Search
+    from antiphon.client_manager.range_service import Wish
+    from antiphon.client_manager.subscription_finder import Hunt
+
 _NS_PER_MS = 1_000_000
 
 _REMEMBERED_NS = 10_000 * _NS_PER_MS
@@ -45,8 +50,18 @@ _REMEMBERED_NS = 10_000 * _NS_PER_MS
 
 Asked = RangeRequest | Query
 Said = RangeReply | Reply
-Then = Callable[[Any], None]
 Answer = dict[str, Any]
+
+
+class ClientQuestion(NamedTuple):
+    """A client's own question to a channel."""
+
+    conn: int
+    request: int
+
+
+Asker: TypeAlias = "Search | Hunt | Wish | ClientQuestion"
+"""Who wants an answer, and as far as the asker has come."""
 
 
 class Patience(NamedTuple):
@@ -60,21 +75,22 @@ class Patience(NamedTuple):
     primary_ms: int = 0
 
 
-class _Question:
-    """A question on its way, and how often replicas have been asked."""
+@dataclass(slots=True)
+class Question:
+    """A question on its way, who wants the answer, and how often replicas have been asked."""
 
-    __slots__ = ("attempts", "channel", "message", "patience", "then")
-
-    def __init__(self, channel: str, message: Asked, then: Then, patience: Patience, attempts: int) -> None:
-        self.channel = channel
-        self.message = message
-        self.then = then
-        self.patience = patience
-        self.attempts = attempts
+    channel: str
+    message: Asked
+    asker: Asker
+    patience: Patience
+    attempts: int
 
 
 class Asking:
-    """What one client manager has asked. `floors` are the highest numbers confirmed in each channel."""
+    """What one client manager has asked; `told` hands an answer, or None, to the asker.
+
+    `floors` are the highest numbers confirmed in each channel.
+    """
 
     __slots__ = (
         "_answering",
@@ -84,18 +100,25 @@ class Asking:
         "_outbox",
         "_passed_over",
         "_questions",
+        "_told",
     )
 
     def __init__(
-        self, settings: ClientManagerSettings, outbox: Outbox, floors: Mapping[str, int], first_number: int
+        self,
+        settings: ClientManagerSettings,
+        outbox: Outbox,
+        floors: Mapping[str, int],
+        first_number: int,
+        told: Callable[[Question, Said | None], None],
     ) -> None:
+        self._told = told
         self._outbox = outbox
         self._floors = floors
         self._lookups = Patience(
             settings.lookup_repeat_ms, settings.directory_wait_ms, settings.primary_wait_ms
         )
         self._numbers = count(first_number)
-        self._questions: Retries[int, _Question] = Retries()
+        self._questions: Retries[int, Question] = Retries()
         # The attempt that was answered last, in each channel: who gave no answer then is passed over (A1).
         self._answering: dict[str, int] = {}
         # Until when; None until this step ends.
@@ -105,10 +128,10 @@ class Asking:
         """A number for the next question."""
         return next(self._numbers)
 
-    def put(self, channel: str, message: Asked, then: Then, patience: Patience, longer_ms: int = 0) -> None:
-        """Ask; `then` is given the answer, or None. The first one may take `longer_ms` than usual."""
+    def put(self, channel: str, message: Asked, asker: Asker, patience: Patience, longer_ms: int = 0) -> None:
+        """Ask; the first answer may take `longer_ms` than usual."""
         attempts = 0 if patience.primary_ms else self._answering.get(channel, 0)
-        question = _Question(channel, message, then, patience, attempts)
+        question = Question(channel, message, asker, patience, attempts)
         self._questions.put(
             message.request,
             question,
@@ -118,19 +141,13 @@ class Asking:
         )
         self._send(question)
 
-    def look_up(
-        self, channel: str, question: Mapping[str, Any], then: Callable[[Answer | None], None]
-    ) -> None:
-        """Ask what the channel knows of a name or a session (A3); `then` is given what it says, or None."""
+    def look_up(self, channel: str, question: Mapping[str, Any], asker: Asker) -> None:
+        """Ask what the channel knows of a name or a session (A3)."""
         text, floor = json.dumps(question), self._floors[channel]
         query = Query(self.next_number(), About.NAMES, text, floor, anybody=False)
+        self.put(channel, query, asker, self._lookups)
 
-        def tell(reply: Reply | None) -> None:
-            then(None if reply is None else json.loads(reply.answer))
-
-        self.put(channel, query, tell, self._lookups)
-
-    def _send(self, question: _Question) -> None:
+    def _send(self, question: Question) -> None:
         patience = question.patience
         attempt = question.attempts - patience.primary_ms // patience.repeat_ms
         if attempt < 0:
@@ -152,7 +169,7 @@ class Asking:
             self._answering[channel] = question.attempts
             self._passed_over[channel] = None
         self._questions.forget(reply.request)
-        question.then(reply)
+        self._told(question, reply)
 
     def forget(self, number: int) -> None:
         """Nobody waits for the answer any more."""
@@ -176,7 +193,7 @@ class Asking:
                 del self._passed_over[channel], self._answering[channel]
         for _, question, is_over in self._questions.due(now_ns):
             if is_over:
-                question.then(None)
+                self._told(question, None)
             else:
                 question.attempts += 1
                 self._send(question)

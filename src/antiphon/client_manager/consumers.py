@@ -27,9 +27,6 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-
 from antiphon.bus.effects import PrimaryChanged, TimeMissed
 from antiphon.bus.messages import (
     SESSION_DETACHED,
@@ -42,8 +39,10 @@ from antiphon.bus.messages import (
     Taker,
     Unregister,
 )
+from antiphon.client_manager.awaited import Detachment, Registration
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.credits import CreditAccounts
+from antiphon.client_manager.ordering import DestinationGone, Ordering
 from antiphon.client_manager.requests import Requests
 from antiphon.client_manager.session import Consumer, ConsumerState, LaneState, Session, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
@@ -69,11 +68,11 @@ class Consumers:
 
     __slots__ = (
         "_by_channel",
+        "_destination_gone",
         "_ids",
         "_node",
+        "_ordering",
         "_outbox",
-        "_refused",
-        "_reopen",
         "_requests",
         "_settling",
         "_unsure",
@@ -89,19 +88,18 @@ class Consumers:
         ids: IdSource,
         outbox: Outbox,
         requests: Requests,
-        reopen: Callable[[SessionLane], None],
-        refused: Callable[[Consumer], None],
-        floors: Mapping[str, int],
+        ordering: Ordering,
+        destination_gone: DestinationGone,
     ) -> None:
-        """`reopen` makes a channel that lost sight of a session know it again; for `floors` see `credits`."""
         self._node = node
         self._ids = ids
         self._outbox = outbox
         self._requests = requests
-        self._reopen = reopen
-        self._refused = refused
+        self._ordering = ordering
+        self._destination_gone = destination_gone
         self._by_channel: dict[str, dict[int, Consumer]] = {channel: {} for channel in channels}
         self.streams = Streams(channels, settings, outbox, self._take, self._stream_begun, self._ask)
+        floors = ordering.confirmed_through
         self.credits = CreditAccounts(self._by_channel, settings, outbox, self.streams, floors)
         # Clients that asked whether what they have is still theirs, and wait (C6).
         self._unsure: dict[str, dict[Consumer, int]] = {channel: {} for channel in channels}
@@ -134,11 +132,11 @@ class Consumers:
 
     def _register_in_turn(self, consumer: Consumer) -> None:
         if consumer.session.is_resumed:
-            consumer.lane.after_confirmed(partial(self._register_waiting, consumer))
+            self._ordering.after_confirmed(consumer.lane, Registration(consumer))
         else:
             self._register(consumer)
 
-    def _register_waiting(self, consumer: Consumer) -> None:
+    def register_waiting(self, consumer: Consumer) -> None:
         """Perhaps it was closed meanwhile, or is registered."""
         is_known = self._by_channel[consumer.lane.channel].get(consumer.key) is consumer
         if is_known and consumer.state == ConsumerState.WAITING and consumer.lane.state == LaneState.OPEN:
@@ -205,7 +203,7 @@ class Consumers:
             self._forget(consumer)
         else:
             consumer.state = ConsumerState.CLOSING
-        consumer.lane.after_confirmed(partial(self._detach, consumer, seen_through, request, is_lost))
+        self._ordering.after_confirmed(consumer.lane, Detachment(consumer, seen_through, request, is_lost))
 
     def close_all(self, session: Session, *, is_lost: bool = False) -> None:
         """The client is gone or goes: it may have seen everything that was sent to it."""
@@ -213,7 +211,9 @@ class Consumers:
             if consumer.state != ConsumerState.CLOSING:
                 self.close(consumer, consumer.delivered_messages, is_lost=is_lost)
 
-    def _detach(self, consumer: Consumer, seen_through: int, request: int | None, is_lost: bool) -> None:
+    def detach(self, detachment: Detachment) -> None:
+        """The acknowledgements of a consumer that closes are confirmed."""
+        consumer, seen_through, request, is_lost = detachment
         if self._forget(consumer):
             # What it got before this registration comes before the primary's delivery number 1.
             seen = max(0, min(seen_through, consumer.delivered_messages) - consumer.base_messages)
@@ -369,11 +369,12 @@ class Consumers:
     def _on_refused(self, consumer: Consumer, message: Registered) -> None:
         if message.code != SESSION_DETACHED:
             self._end(consumer, message.code, message.text)
-            self._refused(consumer)
+            # Perhaps because the destination is gone; whoever asks for the name again gets a fresh answer.
+            self._destination_gone(consumer.lane.channel, consumer.destination)
         elif consumer.state != ConsumerState.CLOSING:
-            # The channel took us for dead, and has let go of our sessions.
+            # The channel took us for dead, and does not know whose the session is.
             consumer.state = ConsumerState.WAITING
-            self._reopen(consumer.lane)
+            self._ordering.claim_lane(consumer.lane)
 
     def _detach_stray(self, channel: str, key: int) -> None:
         """The primary attached a consumer that is here no more: an old word reached it late (C5)."""
@@ -556,5 +557,4 @@ class Consumers:
         return self._by_channel[channel].pop(consumer.key, None) is not None
 
     def _of_lane(self, lane: SessionLane) -> list[Consumer]:
-        assert lane.session is not None, "the node itself has no consumers"
-        return [consumer for consumer in lane.session.consumers.values() if consumer.lane is lane]
+        return [consumer for consumer in lane.of_session.consumers.values() if consumer.lane is lane]

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from functools import partial
 from typing import Final, NamedTuple
 
 from antiphon.bus.messages import InDoubt, Unfinished
@@ -37,13 +36,14 @@ from antiphon.client_manager.admission import (
     check_staged,
     check_transaction,
 )
+from antiphon.client_manager.awaited import HomeRollback, Inquiry, Preparation
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.ordering import Ordering
-from antiphon.client_manager.session import LaneState, Session, SessionLane
+from antiphon.client_manager.session import LaneState, Ordered, Session, SessionLane
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.errors import ProtocolError, SessionClosed
-from antiphon.wire.commands import Outcome, OutcomeCode
+from antiphon.wire.commands import CommandKind, Outcome, OutcomeCode
 from antiphon.wire.transaction_frames import (
     TransactionAsk,
     TransactionCommit,
@@ -89,7 +89,7 @@ class Stage(IntEnum):
     """It is decided, and carried out."""
 
 
-class _Waiter(NamedTuple):
+class CommitWaiter(NamedTuple):
     """A client that waits for an answer; and the session that bears the weight of its question, if any."""
 
     connection: Connection
@@ -97,7 +97,7 @@ class _Waiter(NamedTuple):
     session: Session | None = None
 
 
-class _Transaction:
+class Transaction:
     """A transaction under way: one that was begun here, or another one that somebody asks about."""
 
     __slots__ = (
@@ -125,7 +125,7 @@ class _Transaction:
         self.stage = stage
         self.fate = TransactionFate.ROLLED_BACK
         self.text = ""
-        self.waiters: list[_Waiter] = []
+        self.waiters: list[CommitWaiter] = []
         # Channels in whose order something of ours is, and from which we wait to hear.
         self.awaited: set[str] = set()
         # Was the home channel asked what it has decided, instead of being asked to decide?
@@ -156,21 +156,21 @@ class _Patience:
     def __init__(self, wait_ms: int) -> None:
         self._wait_ns = wait_ms * _NS_PER_MS
         # The earliest first.
-        self._due: dict[_Transaction, int] = {}
+        self._due: dict[Transaction, int] = {}
         # Of this step: the time is known at its end.
-        self._fresh: dict[_Transaction, None] = {}
+        self._fresh: dict[Transaction, None] = {}
 
-    def begin(self, transaction: _Transaction) -> None:
+    def begin(self, transaction: Transaction) -> None:
         self._fresh[transaction] = None
 
-    def end(self, transaction: _Transaction) -> None:
+    def end(self, transaction: Transaction) -> None:
         self._fresh.pop(transaction, None)
         self._due.pop(transaction, None)
 
     def next_deadline_ns(self) -> int | None:
         return next(iter(self._due.values()), None)
 
-    def over(self, now_ns: int) -> list[_Transaction]:
+    def over(self, now_ns: int) -> list[Transaction]:
         """Those whose time is over; it is not measured any more."""
         gone = []
         for transaction, due_ns in self._due.items():
@@ -203,7 +203,7 @@ class Coordination:
         self._sessions = sessions
         # What the node itself says is said outside of sessions.
         self._own = {channel: SessionLane(channel, None) for channel in channels}
-        self._under_way: dict[Key, _Transaction] = {}
+        self._under_way: dict[Key, Transaction] = {}
         # Sessions, in a generation, whose commit is not answered yet; and how many each has begun here that
         # are not over.
         self._busy: set[tuple[int, int]] = set()
@@ -223,11 +223,11 @@ class Coordination:
         self._check_commit(session, key, wish)
         home = self._system if wish.application else min(part.channel for part in wish.parts)
         others = {part.channel: part.messages for part in wish.parts if part.channel != home}
-        transaction = _Transaction(key, home, others, Stage.PREPARING)
+        transaction = Transaction(key, home, others, Stage.PREPARING)
         transaction.commit = wish
         transaction.session = session
         transaction.lanes = {channel: session.lane(channel) for channel in (home, *others)}
-        transaction.waiters.append(_Waiter(connection, wish.request))
+        transaction.waiters.append(CommitWaiter(connection, wish.request))
         transaction.weight = sum(map(_weight_of, wish.parts))
         for lane in transaction.lanes.values():
             if lane.state == LaneState.NEW:
@@ -241,7 +241,7 @@ class Coordination:
         # Nothing is prepared before the home channel knows the session. Else, if it was asked meanwhile what
         # it has decided, it could not keep in mind that it said no; and our word to decide, coming late
         # together with the session's opening, would be obeyed.
-        transaction.lanes[home].when_opened(partial(self._prepare, transaction))
+        self._ordering.when_opened(transaction.lanes[home], Preparation(transaction))
 
     def _check_commit(self, session: Session, key: Key, wish: TransactionCommit) -> None:
         check_transaction(wish.transaction)
@@ -292,9 +292,12 @@ class Coordination:
             # From then on nothing counts there that a former client manager of the session still says: the
             # answer would not be true for long if it did.
             self._ordering.open_lane(lane, may_create=True)
-        lane.when_opened(partial(self._ask, _Waiter(connection, wish.request, session), wish, lane))
+        waiter = CommitWaiter(connection, wish.request, session)
+        self._ordering.when_opened(lane, Inquiry(lane, waiter, wish))
 
-    def _ask(self, waiter: _Waiter, wish: TransactionAsk, lane: SessionLane) -> None:
+    def inquire(self, inquiry: Inquiry) -> None:
+        """The home channel has said whether it knows the session of a client that asks."""
+        lane, waiter, wish = inquiry
         key, home = Key(wish.session, wish.transaction), lane.channel
         transaction = self._under_way.get(key)
         if lane.state == LaneState.REFUSED:
@@ -305,18 +308,18 @@ class Coordination:
             self._refuse(waiter, ProtocolError.code, text)
             return
         if transaction is None:
-            transaction = self._under_way[key] = _Transaction(key, home, {}, Stage.DECIDING)
+            transaction = self._under_way[key] = Transaction(key, home, {}, Stage.DECIDING)
         transaction.waiters.append(waiter)
         if transaction.stage == Stage.FINISHING:
             self._answer(transaction)
         elif transaction.commit is None:
             self._resolve(transaction)
 
-    def _refuse(self, waiter: _Waiter, code: str, text: str) -> None:
+    def _refuse(self, waiter: CommitWaiter, code: str, text: str) -> None:
         self._relieve(waiter)
         self._outbox.refuse(waiter.connection, waiter.request, code, text)
 
-    def _relieve(self, waiter: _Waiter) -> None:
+    def _relieve(self, waiter: CommitWaiter) -> None:
         if waiter.session is not None:
             self._ordering.relieve(waiter.session, _WEIGHT)
 
@@ -329,7 +332,7 @@ class Coordination:
         key = Key(message.session, message.transaction)
         transaction = self._under_way.get(key)
         if transaction is None:
-            transaction = self._under_way[key] = _Transaction(key, message.home, {}, Stage.DECIDING)
+            transaction = self._under_way[key] = Transaction(key, message.home, {}, Stage.DECIDING)
         if transaction.home != message.home:
             # Somebody asks about it in a channel that knows nothing of it. It will be in doubt again.
             return
@@ -347,13 +350,29 @@ class Coordination:
         participants = dict(zip(message.channels, message.messages, strict=False))
         if any(name not in self._own for name in participants):
             return
-        transaction = self._under_way[key] = _Transaction(key, channel, participants, Stage.FINISHING)
+        transaction = self._under_way[key] = Transaction(key, channel, participants, Stage.FINISHING)
         transaction.fate = TransactionFate.COMMITTED
         self._finish(transaction)
 
+    # -- what the channels have done -------------------------------------------
+
+    def settled(self, transaction: Transaction, ordered: Ordered, outcomes: Sequence[Outcome]) -> None:
+        """A command for a transaction was applied, except for what `outcomes` says."""
+        channel = ordered.lane.channel
+        match ordered.kind:
+            case CommandKind.TX_PREPARE:
+                self._on_prepared(transaction, channel, outcomes)
+            case CommandKind.TX_DECIDE:
+                self._on_decided(transaction, outcomes)
+            case CommandKind.TX_RESOLVE:
+                self._on_resolved(transaction, outcomes)
+            case CommandKind.TX_FINISH:
+                self._on_finished(transaction, channel, outcomes)
+
     # -- preparing -------------------------------------------------------------
 
-    def _prepare(self, transaction: _Transaction) -> None:
+    def prepare(self, transaction: Transaction) -> None:
+        """The home channel has said whether it knows the session."""
         if transaction.stage != Stage.PREPARING:
             # It took too long to get here.
             return
@@ -375,10 +394,9 @@ class Coordination:
                 consumed=consumed,
                 staged=staged,
             )
-            heard = partial(self._on_prepared, transaction, channel)
-            self._ordering.order(transaction.lanes[channel], prepare, heard)
+            self._ordering.order(transaction.lanes[channel], prepare, transaction)
 
-    def _on_prepared(self, transaction: _Transaction, channel: str, outcomes: Sequence[Outcome]) -> None:
+    def _on_prepared(self, transaction: Transaction, channel: str, outcomes: Sequence[Outcome]) -> None:
         transaction.awaited.discard(channel)
         if transaction.stage != Stage.PREPARING:
             # It was given up meanwhile; what is prepared now must hear of it, too.
@@ -388,26 +406,29 @@ class Coordination:
         elif not transaction.awaited:
             self._all_are_ready(transaction)
 
-    def _all_are_ready(self, transaction: _Transaction) -> None:
+    def _all_are_ready(self, transaction: Transaction) -> None:
         self._preparing.end(transaction)
         transaction.stage = Stage.DECIDING
         self._decide(transaction)
 
-    def _give_up(self, transaction: _Transaction, text: str) -> None:
+    def _give_up(self, transaction: Transaction, text: str) -> None:
         """One channel cannot. No decision was ordered, so none can be to commit (T2)."""
         self._preparing.end(transaction)
         self._decided(transaction, TransactionFate.ROLLED_BACK, text)
         # Behind what the session has sent there: its part is not prepared, and lies open.
         home = transaction.home
         transaction.awaited.add(home)
-        finish = partial(self._finish_in, transaction, (home,))
         unheard = transaction.awaited - {home}
         self._finish_in(transaction, [each for each in transaction.participants if each not in unheard])
-        transaction.lanes[home].after_confirmed(finish)
+        self._ordering.after_confirmed(transaction.lanes[home], HomeRollback(transaction))
+
+    def roll_back_home(self, transaction: Transaction) -> None:
+        """What the session has sent to the home channel of a transaction that was given up is confirmed."""
+        self._finish_in(transaction, (transaction.home,))
 
     # -- deciding --------------------------------------------------------------
 
-    def _decide(self, transaction: _Transaction) -> None:
+    def _decide(self, transaction: Transaction) -> None:
         if transaction.stage != Stage.DECIDING:
             # It was held up here, and is rolled back.
             return
@@ -424,10 +445,10 @@ class Coordination:
             application=commit.application,
             version=commit.version,
         )
-        lane, heard = transaction.lanes[transaction.home], partial(self._on_decided, transaction)
-        self._ordering.order(lane, decide, heard, max(1, messages))
+        lane = transaction.lanes[transaction.home]
+        self._ordering.order(lane, decide, transaction, max(1, messages))
 
-    def _on_decided(self, transaction: _Transaction, outcomes: Sequence[Outcome]) -> None:
+    def _on_decided(self, transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
         if transaction.stage != Stage.DECIDING:
             return
         code, text = (outcomes[0].code, outcomes[0].text) if outcomes else (int(OutcomeCode.APPLIED), "")
@@ -442,15 +463,15 @@ class Coordination:
         else:
             self._carry_out(transaction, TransactionFate.ROLLED_BACK, text)
 
-    def _resolve(self, transaction: _Transaction) -> None:
+    def _resolve(self, transaction: Transaction) -> None:
         """Ask the home channel what it has decided: once (T5)."""
         if transaction.has_asked:
             return
         transaction.has_asked = True
         resolve = ResolveTransaction(session=transaction.key.session, transaction=transaction.key.transaction)
-        self._ordering.order(self._own[transaction.home], resolve, partial(self._on_resolved, transaction))
+        self._ordering.order(self._own[transaction.home], resolve, transaction)
 
-    def _on_resolved(self, transaction: _Transaction, outcomes: Sequence[Outcome]) -> None:
+    def _on_resolved(self, transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
         transaction.has_asked = False
         if transaction.stage != Stage.DECIDING:
             return
@@ -465,7 +486,7 @@ class Coordination:
             # Who is in doubt asks again.
             self._over(transaction)
 
-    def _decided(self, transaction: _Transaction, fate: TransactionFate, text: str) -> None:
+    def _decided(self, transaction: Transaction, fate: TransactionFate, text: str) -> None:
         transaction.stage = Stage.FINISHING
         transaction.fate = fate
         transaction.text = text
@@ -482,17 +503,17 @@ class Coordination:
 
     # -- finishing -------------------------------------------------------------
 
-    def _carry_out(self, transaction: _Transaction, fate: TransactionFate, text: str) -> None:
+    def _carry_out(self, transaction: Transaction, fate: TransactionFate, text: str) -> None:
         self._decided(transaction, fate, text)
         self._finish(transaction)
 
-    def _finish(self, transaction: _Transaction) -> None:
+    def _finish(self, transaction: Transaction) -> None:
         if transaction.participants:
             self._finish_in(transaction, transaction.participants)
         else:
             self._finished(transaction)
 
-    def _finish_in(self, transaction: _Transaction, channels: Iterable[str]) -> None:
+    def _finish_in(self, transaction: Transaction, channels: Iterable[str]) -> None:
         """Have it carried out in these channels."""
         commits = transaction.fate == TransactionFate.COMMITTED
         session, number = transaction.key
@@ -502,31 +523,30 @@ class Coordination:
             finish = FinishTransaction(
                 session=session, transaction=number, commits=commits, messages=messages
             )
-            heard = partial(self._on_finished, transaction, channel)
-            self._ordering.order(self._own[channel], finish, heard, max(1, messages) if commits else 1)
+            self._ordering.order(self._own[channel], finish, transaction, max(1, messages) if commits else 1)
 
-    def _on_finished(self, transaction: _Transaction, channel: str, outcomes: Sequence[Outcome]) -> None:
+    def _on_finished(self, transaction: Transaction, channel: str, outcomes: Sequence[Outcome]) -> None:
         transaction.awaited.discard(channel)
         if outcomes and outcomes[0].code not in _AS_ASKED:
             transaction.is_complete = False
         if not transaction.awaited:
             self._finished(transaction)
 
-    def _finished(self, transaction: _Transaction) -> None:
+    def _finished(self, transaction: Transaction) -> None:
         self._answer(transaction)
         if transaction.fate == TransactionFate.COMMITTED and transaction.is_complete:
             self._forget(transaction)
         else:
             self._over(transaction)
 
-    def _forget(self, transaction: _Transaction) -> None:
+    def _forget(self, transaction: Transaction) -> None:
         """Everybody has carried it out: the home channel need not remember its decision."""
         session, number = transaction.key
         forget = ForgetTransaction(session=session, transaction=number)
-        self._ordering.order(self._own[transaction.home], forget, lambda outcomes: None)
+        self._ordering.order(self._own[transaction.home], forget)
         self._over(transaction)
 
-    def _over(self, transaction: _Transaction) -> None:
+    def _over(self, transaction: Transaction) -> None:
         del self._under_way[transaction.key]
         session = transaction.session
         if session is not None:
@@ -535,7 +555,7 @@ class Coordination:
             if not self._unfinished[session.id]:
                 del self._unfinished[session.id]
 
-    def _answer(self, transaction: _Transaction) -> None:
+    def _answer(self, transaction: Transaction) -> None:
         """Tell whoever waits what was decided (T4)."""
         self._finishing.end(transaction)
         if transaction.session is not None:

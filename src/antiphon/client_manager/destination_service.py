@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from antiphon.bus.messages import Advertised
 from antiphon.client_manager.asking import Answer, Asking
@@ -76,14 +75,16 @@ class Waiter(NamedTuple):
     session: int = 0
 
 
-class _Search:
+class Search:
     """A destination that somebody waits for, on its way to being found or made."""
 
-    __slots__ = ("channel", "creation", "is_certain", "ordered_in", "waiters")
+    __slots__ = ("asked", "channel", "creation", "is_certain", "ordered_in", "waiters")
 
     def __init__(self, creation: Creation, waiter: Waiter) -> None:
         self.creation = creation
         self.waiters = [waiter]
+        # Which question was asked last: after the place of the name, or after the destination itself.
+        self.asked: Literal["placement", "destination"] = "placement"
         # Where it lives, or is about to.
         self.channel = ""
         # Did the system channel say so, or do we only remember it (D3)?
@@ -117,10 +118,10 @@ class DestinationService:
         self._by_name: dict[str, Destination] = {}
         self._names: dict[tuple[str, int], str] = {}
         self._placed: dict[str, str] = {}
-        self._searches: dict[Creation, _Search] = {}
+        self._searches: dict[Creation, Search] = {}
         # When those who wait for a command that is in the order are told that it takes too long.
         self._deadlines: dict[Creation, int] = {}
-        self._untimed: list[_Search] = []
+        self._untimed: list[Search] = []
 
     # -- what clients ask for --------------------------------------------------
 
@@ -144,7 +145,7 @@ class DestinationService:
     def _search(self, creation: Creation, waiter: Waiter) -> None:
         search = self._searches.get(creation)
         if search is None:
-            search = self._searches[creation] = _Search(creation, waiter)
+            search = self._searches[creation] = Search(creation, waiter)
             self._locate(search)
             return
         search.waiters.append(waiter)
@@ -153,7 +154,7 @@ class DestinationService:
 
     # -- where it lives --------------------------------------------------------
 
-    def _locate(self, search: _Search) -> None:
+    def _locate(self, search: Search) -> None:
         if len(self._channels) == 1:
             search.is_certain = True
             self._enter(search, self._system)
@@ -164,12 +165,22 @@ class DestinationService:
         else:
             self._ask_placement(search)
 
-    def _ask_placement(self, search: _Search) -> None:
+    def _ask_placement(self, search: Search) -> None:
         search.is_certain = True
-        question = {"question": "placement", "name": search.creation.name}
-        self._asking.look_up(self._system, question, partial(self._on_placement, search))
+        self._ask(search, self._system, "placement")
 
-    def _on_placement(self, search: _Search, answer: Answer | None) -> None:
+    def _ask(self, search: Search, channel: str, question: Literal["placement", "destination"]) -> None:
+        search.asked = question
+        self._asking.look_up(channel, {"question": question, "name": search.creation.name}, search)
+
+    def told(self, search: Search, answer: Answer | None) -> None:
+        """A channel has answered, or has not in time."""
+        if search.asked == "placement":
+            self._on_placement(search, answer)
+        else:
+            self._on_looked_up(search, answer)
+
+    def _on_placement(self, search: Search, answer: Answer | None) -> None:
         creation = search.creation
         if answer is None:
             self._fail(search, DestinationUnavailable.code, _silent(self._system, creation.name))
@@ -182,7 +193,7 @@ class DestinationService:
             place = PlaceDestination(name=creation.name, channel=search.channel)
             self._order(search, self._system, place)
 
-    def _on_placed(self, search: _Search, outcomes: Sequence[Outcome]) -> None:
+    def _on_placed(self, search: Search, outcomes: Sequence[Outcome]) -> None:
         if not outcomes:
             self.loads.placed(search.channel)
             self.remember_place(search.creation.name, search.channel)
@@ -194,7 +205,7 @@ class DestinationService:
 
     # -- the destination itself ------------------------------------------------
 
-    def _enter(self, search: _Search, channel: str) -> None:
+    def _enter(self, search: Search, channel: str) -> None:
         """The destination lives in this channel, if anywhere."""
         creation = search.creation
         search.channel = channel
@@ -204,12 +215,11 @@ class DestinationService:
             else:
                 self._ask_placement(search)
         elif creation.is_met_by_any:
-            question = {"question": "destination", "name": creation.name}
-            self._asking.look_up(channel, question, partial(self._on_looked_up, search))
+            self._ask(search, channel, "destination")
         else:
             self._make(search)
 
-    def _on_looked_up(self, search: _Search, answer: Answer | None) -> None:
+    def _on_looked_up(self, search: Search, answer: Answer | None) -> None:
         name = search.creation.name
         if answer is None:
             self._fail(search, DestinationUnavailable.code, _silent(search.channel, name))
@@ -225,7 +235,7 @@ class DestinationService:
         else:
             self._make(search)
 
-    def _make(self, search: _Search) -> None:
+    def _make(self, search: Search) -> None:
         if not search.waiters:
             # It took so long that everybody was told no.
             del self._searches[search.creation]
@@ -236,7 +246,7 @@ class DestinationService:
         create = CreateDestination(kind=KIND_CODES[kind], name=name, settings=settings or DEFAULTS)
         self._order(search, search.channel, create)
 
-    def _on_created(self, search: _Search, sequence: int, outcomes: Sequence[Outcome]) -> None:
+    def _on_created(self, search: Search, sequence: int, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
             id = outcomes[0].original if outcomes else sequence
             self._place_is(search)
@@ -250,7 +260,7 @@ class DestinationService:
 
     # -- ordering --------------------------------------------------------------
 
-    def _order(self, search: _Search, channel: str, payload: Payload) -> None:
+    def _order(self, search: Search, channel: str, payload: Payload) -> None:
         search.ordered_in = channel
         self._untimed.append(search)
         self._ordering.order(self._lanes[channel], payload, detail=search.creation)
@@ -283,7 +293,7 @@ class DestinationService:
 
     # -- answers ---------------------------------------------------------------
 
-    def _finish(self, search: _Search, found: Destination) -> None:
+    def _finish(self, search: Search, found: Destination) -> None:
         del self._searches[search.creation]
         name = search.creation.name
         self._by_name[name] = found
@@ -291,11 +301,11 @@ class DestinationService:
         for waiter in search.waiters:
             self._found(waiter, found)
 
-    def _fail(self, search: _Search, code: str, text: str) -> None:
+    def _fail(self, search: Search, code: str, text: str) -> None:
         del self._searches[search.creation]
         self._refuse(search, code, text)
 
-    def _refuse(self, search: _Search, code: str, text: str) -> None:
+    def _refuse(self, search: Search, code: str, text: str) -> None:
         waiters, search.waiters = search.waiters, []
         for waiter in waiters:
             self._outbox.refuse(waiter.connection, waiter.request, code, text)
@@ -313,7 +323,7 @@ class DestinationService:
         if len(self._placed) > self._placed_max:
             del self._placed[next(iter(self._placed))]
 
-    def _place_is(self, search: _Search) -> None:
+    def _place_is(self, search: Search) -> None:
         if len(self._channels) > 1:
             self.remember_place(search.creation.name, search.channel)
 
@@ -361,6 +371,6 @@ def _silent(channel: str, name: str) -> str:
     return f"channel {channel} does not answer at the moment, so whether there is a {name} is not known"
 
 
-def _no_quorum(search: _Search) -> str:
+def _no_quorum(search: Search) -> str:
     why = orders_nothing(search.ordered_in)
     return f"{search.creation.name} could not be made in time: {why}. What exists can still be used"

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from antiphon.bus.effects import (
     EnvelopeCommitted,
@@ -50,11 +49,24 @@ from antiphon.bus.messages import (
     Unfinished,
     Unregistered,
 )
-from antiphon.client_manager.asking import Answer, Asking
+from antiphon.client_manager.asking import Answer, Asking, ClientQuestion, Question, Said
+from antiphon.client_manager.awaited import (
+    Awaited,
+    Detachment,
+    HomeRollback,
+    Inquiry,
+    KnownAnswer,
+    LaneClosed,
+    LaneClosing,
+    LaneDetached,
+    Preparation,
+    Registration,
+    SessionOpening,
+)
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
-from antiphon.client_manager.coordination import Coordination
-from antiphon.client_manager.destination_service import Destination, DestinationService, Waiter
+from antiphon.client_manager.coordination import Coordination, Transaction
+from antiphon.client_manager.destination_service import Destination, DestinationService, Search, Waiter
 from antiphon.client_manager.effects import (
     AdmitConnection,
     Answered,
@@ -72,12 +84,12 @@ from antiphon.client_manager.effects import (
 )
 from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
-from antiphon.client_manager.range_service import RangeService
+from antiphon.client_manager.range_service import RangeService, Wish
 from antiphon.client_manager.requests import Requests
-from antiphon.client_manager.session import Consumer, ConsumerState, Creation, LaneState, Ordered, SessionLane
+from antiphon.client_manager.session import ConsumerState, Creation, LaneState, Ordered, SessionLane
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
-from antiphon.client_manager.subscription_finder import FoundSubscription, SubscriptionFinder
+from antiphon.client_manager.subscription_finder import Hunt, SubscriptionFinder
 from antiphon.errors import ProtocolError, RemoteError, SessionClosed
 from antiphon.ids import IdSource
 from antiphon.wire import frames
@@ -129,7 +141,11 @@ class ClientManager:
         self._outbox = Outbox()
         self._connections: dict[int, Connection] = {}
         self._requests = Requests(settings, self._outbox)
-        self._ordering = Ordering(channels, settings, self._outbox, self._on_own_settled, self._retire)
+        self._ordering = Ordering(
+            channels, settings, self._outbox, self._on_own_settled, self._retire, self._go_on
+        )
+        floors = self._ordering.confirmed_through
+        self._asking = Asking(settings, self._outbox, floors, ids.first_number, self._on_told)
         self._consumers = Consumers(
             node_id,
             list(channels),
@@ -137,12 +153,9 @@ class ClientManager:
             ids,
             self._outbox,
             self._requests,
-            self._on_session_detached,
-            self._on_consumer_refused,
-            self._ordering.confirmed_through,
+            self._ordering,
+            self._retire,
         )
-        floors = self._ordering.confirmed_through
-        self._asking = Asking(settings, self._outbox, floors, ids.first_number)
         self._flow = Flow(self._outbox)
         self._ranges = RangeService(channels, settings, self._outbox, floors, self._asking, cluster_id)
         self._destinations = DestinationService(
@@ -422,8 +435,8 @@ class ClientManager:
         if of_channel is None:
             self._outbox.do(AskNode(connection.conn, ask.request, ask.question))
         else:
-            tell = partial(self._on_channel_told, connection.conn, ask.request)
-            self._asking.look_up(of_channel["channel"], of_channel, tell)
+            asker = ClientQuestion(connection.conn, ask.request)
+            self._asking.look_up(of_channel["channel"], of_channel, asker)
 
     def _question_to_channel(self, text: str) -> dict[str, str] | None:
         """What a channel knows of a session, no node knows but its replicas. Who adopts one asks for it."""
@@ -435,13 +448,26 @@ class ClientManager:
         is_known = question["question"] == "session" and question["channel"] in self._channels
         return question if is_known else None
 
-    def _on_channel_told(self, conn: int, request: int, answer: Answer | None) -> None:
-        if answer is None:
-            self._on_answered(
-                Answered(conn, request, "the channel does not answer at the moment", UNAVAILABLE)
-            )
-        else:
-            self._on_answered(Answered(conn, request, json.dumps(answer)))
+    def _on_told(self, question: Question, reply: Said | None) -> None:
+        """A question to a channel is answered, or is given up: its asker goes on."""
+        asker = question.asker
+        if isinstance(asker, Wish):
+            self._ranges.told(asker, question.message.request, reply)
+            return
+        assert not isinstance(reply, RangeReply), "a page is no answer to a question after a name"
+        answer = None if reply is None else json.loads(reply.answer)
+        match asker:
+            case Search():
+                self._destinations.told(asker, answer)
+            case Hunt():
+                self._tell_subscription(asker, question.channel, answer)
+            case ClientQuestion(conn, request) if answer is None:
+                text = "the channel does not answer at the moment"
+                self._on_answered(Answered(conn, request, text, UNAVAILABLE))
+            case ClientQuestion(conn, request):
+                self._on_answered(Answered(conn, request, json.dumps(answer)))
+            case _:
+                assert_never(asker)
 
     def _on_answered(self, event: Answered) -> None:
         connection = self._connections.get(event.conn)
@@ -483,31 +509,25 @@ class ClientManager:
         if connection.is_over:
             return
         self._flow.welcome(connection, channel)
-        tell = partial(self._outbox.answer, connection, request, answer)
         if not session:
-            tell()
+            self._outbox.answer(connection, request, answer)
             return
         try:
-            self._sessions.when_known(connection, session, channel, request, tell)
+            self._sessions.when_known(waiter, channel, answer)
         except Refusal as refusal:
             self._outbox.refuse(connection, request, refusal.code, refusal.text)
 
     def _on_subscription_find(self, connection: Connection, wish: frames.SubscriptionFind) -> None:
         session = self._sessions.of(connection, wish.session)
         waiter = Waiter(connection, wish.request, wish.session)
-        self._subscriptions.find(session, wish.name, partial(self._tell_subscription, waiter))
+        self._subscriptions.find(session.client_id, wish.name, waiter)
 
-    def _tell_subscription(self, waiter: Waiter, found: FoundSubscription | Refusal) -> None:
+    def _tell_subscription(self, hunt: Hunt, channel: str, answer: Answer | None) -> None:
+        found, waiter = self._subscriptions.told(hunt, channel, answer), hunt.waiter
         if isinstance(found, Refusal):
             self._outbox.refuse(waiter.connection, waiter.request, found.code, found.text)
-            return
-        answer = frames.SubscriptionFound(
-            request=waiter.request,
-            subscription=found.id,
-            destination=found.destination,
-            channel=found.channel,
-        )
-        self._answer_within(waiter, found.channel, answer)
+        elif found is not None:
+            self._answer_within(waiter, channel, found)
 
     def _check_channel(self, channel: str) -> None:
         if channel not in self._channels:
@@ -582,16 +602,8 @@ class ClientManager:
         # What clients sent before they heard of it may still go on, as long as there is room for that.
         self._ordering.set_blocked(channel, event.is_tight)
 
-    def _on_consumer_refused(self, consumer: Consumer) -> None:
-        # Perhaps because the destination is gone; whoever asks for the name again gets a fresh answer.
-        self._retire(consumer.lane.channel, consumer.destination)
-
     def _retire(self, channel: str, destination: int) -> None:
         self._destinations.retire(channel, destination)
-
-    def _on_session_detached(self, lane: SessionLane) -> None:
-        """The channel took this client manager for dead, and does not know whose the session is."""
-        self._ordering.claim_lane(lane)
 
     # -- what the channels say -------------------------------------------------
 
@@ -617,16 +629,44 @@ class ClientManager:
                 "the channel knows a session that was made up just now: an id was given twice"
             )
             self._on_lane_opened(lane, outcomes)
-        elif callable(ordered.detail):
-            ordered.detail(outcomes)
+        elif isinstance(ordered.detail, Transaction):
+            self._coordination.settled(ordered.detail, ordered, outcomes)
 
     def _on_lane_opened(self, lane: SessionLane, outcomes: Sequence[Outcome]) -> None:
         if not outcomes or outcomes[0].code == OutcomeCode.DUPLICATE:
-            lane.opened(LaneState.OPEN)
+            for awaited in lane.opened(LaneState.OPEN):
+                self._go_on(awaited)
             self._consumers.session_known(lane)
         else:
             # Its commands have outcomes of their own, which say the same.
             is_stale = outcomes[0].code == OutcomeCode.STALE
             text = outcomes[0].text or (RESUMED_ELSEWHERE if is_stale else EXPIRED)
-            lane.opened(LaneState.REFUSED, text)
+            for awaited in lane.opened(LaneState.REFUSED, text):
+                self._go_on(awaited)
             self._consumers.session_refused(lane, SessionClosed.code, text)
+
+    def _go_on(self, awaited: Awaited) -> None:
+        """A channel has come as far as was awaited."""
+        match awaited:
+            case Registration(consumer):
+                self._consumers.register_waiting(consumer)
+            case Detachment():
+                self._consumers.detach(awaited)
+            case LaneClosing(lane, request):
+                self._sessions.close_lane(lane, request)
+            case LaneClosed(lane, request):
+                self._sessions.closed_lane(lane, request)
+            case LaneDetached(lane):
+                self._sessions.detach_lane(lane)
+            case SessionOpening(session):
+                self._sessions.tell_opened(session)
+            case KnownAnswer(lane, waiter, answer):
+                self._sessions.tell_known(lane, waiter, answer)
+            case Preparation(transaction):
+                self._coordination.prepare(transaction)
+            case Inquiry():
+                self._coordination.inquire(awaited)
+            case HomeRollback(transaction):
+                self._coordination.roll_back_home(transaction)
+            case _:
+                assert_never(awaited)

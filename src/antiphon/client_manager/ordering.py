@@ -19,14 +19,15 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from antiphon.bus.effects import EnvelopeCommitted, EnvelopeConfirmed, EnvelopeUncertain
 from antiphon.client_manager.admission import PUBLICATIONS, check_command
+from antiphon.client_manager.awaited import Awaited
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.effects import PauseReading, ResumeReading
 from antiphon.client_manager.envelopes import Gatherer, items_of, outcomes_by_command
-from antiphon.client_manager.session import Creation, LaneState, Ordered, Session, SessionLane, Then
+from antiphon.client_manager.session import Creation, LaneState, Ordered, Session, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
@@ -43,6 +44,9 @@ from antiphon.wire.commands import (
 )
 from antiphon.wire.frames import Command
 from antiphon.wire.primitives import Buffer
+
+if TYPE_CHECKING:
+    from antiphon.client_manager.coordination import Transaction
 
 _RETURN = int(CommandKind.RETURN)
 _TX_COMMIT = int(CommandKind.TX_COMMIT)
@@ -70,11 +74,13 @@ class Ordering:
         outbox: Outbox,
         own_settled: OwnSettled,
         destination_gone: DestinationGone,
+        go_on: Callable[[Awaited], None],
     ) -> None:
         self._settings = settings
         self._outbox = outbox
         self._own_settled = own_settled
         self._destination_gone = destination_gone
+        self._go_on = go_on
         self._gatherers = {channel: Gatherer(channel, settings) for channel in channels}
         # The highest number confirmed in each channel.
         self.confirmed_through = dict.fromkeys(channels, 0)
@@ -134,8 +140,7 @@ class Ordering:
         One that is resumed must be known there, unless its client has never sent anything to the channel
         and so `may_create` it.
         """
-        session = lane.session
-        assert session is not None, "the node's own lane is always open"
+        session = lane.of_session
         lane.state = LaneState.OPENING
         if session.is_resumed and not may_create:
             self.order(lane, ResumeSession(known=session.known.get(lane.channel, 0)))
@@ -148,11 +153,14 @@ class Ordering:
             lane.state = LaneState.OPENING
             # It is known there already, by our own doing.
             lane.is_repeated = True
-            assert lane.session is not None, "the node's own lane is nobody's"
-            self.order(lane, ResumeSession(known=lane.session.generation))
+            self.order(lane, ResumeSession(known=lane.of_session.generation))
 
     def order(
-        self, lane: SessionLane, payload: Payload, detail: Creation | Then | None = None, count: int = 1
+        self,
+        lane: SessionLane,
+        payload: Payload,
+        detail: Creation | Transaction | None = None,
+        count: int = 1,
     ) -> None:
         """Order a command of our own: of the node, or about a session. It has no number."""
         kind = kind_of(payload)
@@ -163,6 +171,16 @@ class Ordering:
             command = encode_command(kind, session.id, session.generation, 0, 0, payload.encode(), count)
         ordered = Ordered(lane, int(kind), 0, count, len(command), detail=detail)
         self._gatherers[lane.channel].put(ordered, command)
+
+    def when_opened(self, lane: SessionLane, awaited: Awaited) -> None:
+        """Go on once the channel has said whether it knows the session: perhaps at once."""
+        if lane.has_answered(awaited):
+            self._go_on(awaited)
+
+    def after_confirmed(self, lane: SessionLane, awaited: Awaited) -> None:
+        """Go on once everything received for the lane so far is confirmed: perhaps at once."""
+        if lane.has_confirmed(awaited):
+            self._go_on(awaited)
 
     # -- on the way back -------------------------------------------------------
 
@@ -223,7 +241,8 @@ class Ordering:
         if has_reached_barrier:
             self.has_stirred = True
             self._send_confirm(lane)
-            lane.pass_barriers()
+            for awaited in lane.pass_barriers():
+                self._go_on(awaited)
 
     def _release(self, ordered: Ordered, session: Session, outcomes: Sequence[Outcome]) -> None:
         """A command that brings no messages is confirmed: what it acknowledged is held by nobody here."""

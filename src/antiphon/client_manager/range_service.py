@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
@@ -147,7 +146,7 @@ class RangeService:
         number = self._asking.next_number()
         line.asks_on_the_way.add(number)
         query = Query(number, About.RANGES, ask.question, wish.floor, wait_ms)
-        self._asking.put(ask.channel, query, partial(self._on_told, wish, number), self._patience, wait_ms)
+        self._asking.put(ask.channel, query, wish, self._patience, wait_ms)
 
     def _put_read(self, line: _Line, wish: Wish) -> None:
         read = wish.frame
@@ -169,43 +168,28 @@ class RangeService:
             tuple([wanted.since for wanted in read.destinations]),
             read.live,
         )
-        self._asking.put(read.channel, request, partial(self._on_page, wish, number), self._patience)
+        self._asking.put(read.channel, request, wish, self._patience)
 
     # -- answers ---------------------------------------------------------------
 
-    def _on_page(self, wish: Wish, number: int, reply: RangeReply | None) -> None:
-        """A replica gives a page, or says why not."""
+    def told(self, wish: Wish, number: int, reply: RangeReply | Reply | None) -> None:
+        """A replica gives a page, answers a question, or says why not; or none has in time (G2)."""
         self._strike(wish, number)
         connection, request = wish.connection, wish.frame.request
-        if reply is None or reply.code:
-            self._refuse(wish, reply)
-        else:
+        if reply is None:
+            text = f"no replica of channel {wish.frame.channel} answers at the moment"
+            self._outbox.refuse(connection, request, RangeUnavailable.code, text)
+        elif reply.code:
+            self._outbox.refuse(connection, request, reply.code, reply.text)
+        elif isinstance(reply, RangeReply):
             connection.requests.discard(request)
             self._outbox.send_buffers(connection, frames.range_page_buffers(request, reply.page))
-        self.go_on(connection)
-
-    def _on_told(self, wish: Wish, number: int, reply: Reply | None) -> None:
-        """A replica has answered a question."""
-        self._strike(wish, number)
-        connection, request = wish.connection, wish.frame.request
-        if reply is None or reply.code:
-            self._refuse(wish, reply)
         elif len(reply.answer) > self._settings.answer_length_max:
             text = f"the answer of {len(reply.answer)} characters is too long"
             self._outbox.refuse(connection, request, LIMIT, text)
         else:
             self._outbox.answer(connection, request, frames.RangeTold(request=request, answer=reply.answer))
         self.go_on(connection)
-
-    def _refuse(self, wish: Wish, reply: RangeReply | Reply | None) -> None:
-        """Say what a replica said, or that none answered (G2)."""
-        code, text = (
-            RangeUnavailable.code,
-            f"no replica of channel {wish.frame.channel} answers at the moment",
-        )
-        if reply is not None:
-            code, text = reply.code, reply.text
-        self._outbox.refuse(wish.connection, wish.frame.request, code, text)
 
     def _strike(self, wish: Wish, number: int) -> None:
         line = self._lines[wish.connection.conn]

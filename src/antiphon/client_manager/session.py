@@ -13,19 +13,21 @@ What it promises
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
+from antiphon.wire.commands import ConfirmItem, OutcomeCode
 from antiphon.wire.frames import Confirm, encode_frame, lone_confirm_head, lone_confirm_tail
 from antiphon.wire.primitives import Buffer
 from antiphon.wire.transactions import Consumed
 
 if TYPE_CHECKING:
+    from antiphon.client_manager.awaited import Awaited
     from antiphon.client_manager.connection import Connection
+    from antiphon.client_manager.coordination import Transaction
 
 _APPLIED = int(OutcomeCode.APPLIED)
 # Past the constructor of a tuple with names: there is one for every command.
@@ -62,10 +64,6 @@ class Creation(NamedTuple):
         return self.settings in (None, AS_IT_IS)
 
 
-Then = Callable[[Sequence[Outcome]], None]
-"""What to do once a command of our own was applied, except for what the outcomes say."""
-
-
 class Ordered(NamedTuple):
     """All that is kept of a command until it is confirmed; its bytes are gone with the envelope."""
 
@@ -76,7 +74,7 @@ class Ordered(NamedTuple):
     size: int
     destination: int = 0
     subscription: int = 0
-    detail: Ranges | tuple[Consumed, ...] | Creation | Then | None = None
+    detail: Ranges | tuple[Consumed, ...] | Creation | Transaction | None = None
 
 
 class SessionLane:
@@ -117,23 +115,28 @@ class SessionLane:
         self._confirm_head = b""
         self._received = 0
         self._confirmed = 0
-        self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
-        self._openers: list[Callable[[], None]] = []
+        self._barriers: deque[tuple[int, Awaited]] = deque()
+        self._openers: list[Awaited] = []
 
-    def when_opened(self, action: Callable[[], None]) -> None:
-        """Do this once the channel has said whether it knows the session: perhaps at once."""
+    @property
+    def of_session(self) -> Session:
+        """The session of a lane that is not the node's own."""
+        assert self.session is not None, "the node itself has no session"
+        return self.session
+
+    def has_answered(self, awaited: Awaited) -> bool:
+        """Has the channel said whether it knows the session? If not, `opened` gives what is awaited."""
         if self.state in (LaneState.OPEN, LaneState.REFUSED):
-            action()
-        else:
-            self._openers.append(action)
+            return True
+        self._openers.append(awaited)
+        return False
 
-    def opened(self, state: LaneState, refusal: str = "") -> None:
-        """The channel has said whether it knows the session."""
+    def opened(self, state: LaneState, refusal: str = "") -> list[Awaited]:
+        """The channel has said whether it knows the session; what is awaited since."""
         self.state = state
         self.refusal = refusal
         openers, self._openers = self._openers, []
-        for action in openers:
-            action()
+        return openers
 
     def take_numbers(self, number: int, count: int) -> None:
         """The next command takes these numbers; one that was left out or said twice is a breach."""
@@ -154,16 +157,17 @@ class SessionLane:
         barriers = self._barriers
         return bool(barriers) and barriers[0][0] <= confirmed
 
-    def after_confirmed(self, action: Callable[[], None]) -> None:
-        """Do this once everything received so far is confirmed: perhaps at once (S2)."""
+    def has_confirmed(self, awaited: Awaited) -> bool:
+        """Is everything received so far confirmed? If not, a barrier stands behind it (S2)."""
         if self._confirmed == self._received:
-            action()
-        else:
-            self._barriers.append((self._received, action))
+            return True
+        self._barriers.append((self._received, awaited))
+        return False
 
-    def pass_barriers(self) -> None:
+    def pass_barriers(self) -> Iterator[Awaited]:
+        """What is awaited at the barriers that are reached, while it is carried out."""
         while self._barriers and self._barriers[0][0] <= self._confirmed:
-            self._barriers.popleft()[1]()
+            yield self._barriers.popleft()[1]
 
     def tell(self, number: int, count: int, code: int, sequence: int, text: str = "") -> None:
         """Note what to confirm; a success that continues the one before is put together with it."""

@@ -19,12 +19,17 @@ What it leaves to others
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from antiphon.bus.messages import SessionDetached
+from antiphon.client_manager.awaited import (
+    KnownAnswer,
+    LaneClosed,
+    LaneClosing,
+    LaneDetached,
+    SessionOpening,
+)
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
+from antiphon.client_manager.destination_service import Waiter
 from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.requests import Requests
@@ -33,7 +38,15 @@ from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.errors import AccessDenied, ProtocolError, SessionClosed
 from antiphon.ids import IdSource
 from antiphon.wire.commands import CloseSession
-from antiphon.wire.frames import SessionClose, SessionGone, SessionOpen, SessionOpened
+from antiphon.wire.frames import (
+    DestinationOpened,
+    ServerFrame,
+    SessionClose,
+    SessionGone,
+    SessionOpen,
+    SessionOpened,
+    SubscriptionFound,
+)
 
 STALE = "session.stale"
 
@@ -116,9 +129,9 @@ class SessionService:
             self._flow.welcome(connection, channel)
             # At once, though there may be nothing to send: until then it is taken for lost.
             self._ordering.open_lane(session.lane(channel))
-        self._tell_opened(session)
+        self.tell_opened(session)
         for lane in list(session.lanes.values()):
-            lane.when_opened(partial(self._tell_opened, session))
+            self._ordering.when_opened(lane, SessionOpening(session))
 
     def _take_over(self, connection: Connection, wish: SessionOpen) -> None:
         """The client comes back, perhaps before we noticed that it was gone."""
@@ -141,7 +154,7 @@ class SessionService:
                 self._outbox.send(former.connection, gone)
             self._remove(former)
 
-    def _tell_opened(self, session: Session) -> None:
+    def tell_opened(self, session: Session) -> None:
         """A channel that is to resume the session has, or has not (S1)."""
         connection, request = session.connection, session.opening
         if connection is None:
@@ -174,21 +187,19 @@ class SessionService:
         )
         self._outbox.answer(connection, request, opened)
 
-    def when_known(
-        self, connection: Connection, session_id: int, channel: str, request: int, answer: Callable[[], None]
-    ) -> None:
+    def when_known(self, waiter: Waiter, channel: str, answer: DestinationOpened | SubscriptionFound) -> None:
         """Answer a request once the channel knows the session (S2)."""
-        lane = self.of(connection, session_id).lane(channel)
+        lane = self.of(waiter.connection, waiter.session).lane(channel)
         if lane.state == LaneState.NEW:
             self._ordering.open_lane(lane, may_create=True)
+        self._ordering.when_opened(lane, KnownAnswer(lane, waiter, answer))
 
-        def tell() -> None:
-            if lane.state == LaneState.OPEN:
-                answer()
-            else:
-                self._outbox.refuse(connection, request, SessionClosed.code, lane.refusal)
-
-        lane.when_opened(tell)
+    def tell_known(self, lane: SessionLane, waiter: Waiter, answer: ServerFrame) -> None:
+        """The channel has said whether it knows the session."""
+        if lane.state == LaneState.OPEN:
+            self._outbox.answer(waiter.connection, waiter.request, answer)
+        else:
+            self._outbox.refuse(waiter.connection, waiter.request, SessionClosed.code, lane.refusal)
 
     # -- going -----------------------------------------------------------------
 
@@ -198,17 +209,20 @@ class SessionService:
         del connection.sessions[session.id]
         session.is_closing = True
         self._consumers.close_all(session)
-        if session.lanes:
-            self._finish_lanes(session, partial(self._close_lane, session, wish.request))
-        else:
+        if not session.lanes:
             self._closed(session, wish.request)
+        for lane in list(session.lanes.values()):
+            self._ordering.after_confirmed(lane, LaneClosing(lane, wish.request))
 
-    def _close_lane(self, session: Session, request: int, lane: SessionLane) -> None:
+    def close_lane(self, lane: SessionLane, request: int) -> None:
+        """Everything received for a lane is confirmed: the channel may forget the session."""
         if lane.state == LaneState.OPEN:
             self._ordering.order(lane, CloseSession())
-        lane.after_confirmed(partial(self._closed_lane, session, request, lane))
+        self._ordering.after_confirmed(lane, LaneClosed(lane, request))
 
-    def _closed_lane(self, session: Session, request: int, lane: SessionLane) -> None:
+    def closed_lane(self, lane: SessionLane, request: int) -> None:
+        """The channel has forgotten the session."""
+        session = lane.of_session
         del session.lanes[lane.channel]
         if not session.lanes:
             self._closed(session, request)
@@ -232,11 +246,14 @@ class SessionService:
         """The client of a session is gone; one that `is_lost` may come back, here or elsewhere (S4)."""
         session.connection = None
         self._consumers.close_all(session, is_lost=is_lost)
-        self._finish_lanes(session, partial(self._detach_lane, session))
+        for lane in list(session.lanes.values()):
+            self._ordering.after_confirmed(lane, LaneDetached(lane))
         if not session.lanes:
             self._forget(session)
 
-    def _detach_lane(self, session: Session, lane: SessionLane) -> None:
+    def detach_lane(self, lane: SessionLane) -> None:
+        """Everything received for a lane is confirmed: the primary may count the session as away."""
+        session = lane.of_session
         now = self._sessions.get(session.id)
         # One that a higher generation resumes in this channel is not away.
         is_taken_over = now is not None and now is not session and lane.channel in now.lanes
@@ -245,11 +262,6 @@ class SessionService:
         del session.lanes[lane.channel]
         if not session.lanes:
             self._forget(session)
-
-    def _finish_lanes(self, session: Session, finish: Callable[[SessionLane], None]) -> None:
-        """Do this with each lane, once everything received for it is confirmed."""
-        for lane in list(session.lanes.values()):
-            lane.after_confirmed(partial(finish, lane))
 
     def _forget(self, session: Session) -> None:
         if self._sessions.get(session.id) is session:

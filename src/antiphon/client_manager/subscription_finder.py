@@ -6,47 +6,29 @@ there is none is said only when every channel has said so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from antiphon.client_manager.asking import Answer, Asking
 from antiphon.client_manager.connection import Refusal
-from antiphon.client_manager.session import Session
+from antiphon.client_manager.destination_service import Waiter
 from antiphon.errors import SubscriptionInUse
+from antiphon.wire.frames import SubscriptionFound
 
 NO_SUBSCRIPTION = "subscription.unknown"
 UNAVAILABLE = "subscription.unavailable"
 
 
-class FoundSubscription(NamedTuple):
-    """Where a durable subscription lives."""
+@dataclass(slots=True)
+class Hunt:
+    """One question to all channels, for one waiter."""
 
-    id: int
-    destination: int
-    channel: str
-
-
-Then = Callable[[FoundSubscription | Refusal], None]
-
-
-class _Hunt:
-    """One question to all channels."""
-
-    __slots__ = ("name", "session", "silent", "then", "unheard")
-
-    def __init__(self, session: Session, name: str, channels: Sequence[str], then: Then) -> None:
-        self.session = session
-        self.name = name
-        self.then: Then | None = then
-        self.unheard = set(channels)
-        # Those that gave no answer in time.
-        self.silent: list[str] = []
-
-    def end(self, result: FoundSubscription | Refusal) -> None:
-        assert self.then is not None, "a question was answered twice"
-        then, self.then = self.then, None
-        then(result)
+    waiter: Waiter
+    name: str
+    unheard: set[str]
+    silent: list[str] = field(default_factory=list)
+    """The channels that gave no answer in time."""
+    is_over: bool = False
 
 
 class SubscriptionFinder:
@@ -58,37 +40,42 @@ class SubscriptionFinder:
         self._channels = tuple(channels)
         self._asking = asking
 
-    def find(self, session: Session, name: str, then: Then) -> None:
-        """A durable subscription of the session's client id that nobody else consumes; or why not."""
-        hunt = _Hunt(session, name, self._channels, then)
-        question = {"question": "subscription", "client_id": session.client_id, "name": name}
+    def find(self, client_id: str, name: str, waiter: Waiter) -> None:
+        """Find a durable subscription of a client id that no other session consumes."""
+        hunt = Hunt(waiter, name, set(self._channels))
+        question = {"question": "subscription", "client_id": client_id, "name": name}
         for channel in self._channels:
-            self._asking.look_up(channel, question, partial(self._on_answer, hunt, channel))
+            self._asking.look_up(channel, question, hunt)
 
-    def _on_answer(self, hunt: _Hunt, channel: str, answer: Answer | None) -> None:
-        if hunt.then is None:
-            return
+    def told(self, hunt: Hunt, channel: str, answer: Answer | None) -> SubscriptionFound | Refusal | None:
+        """A channel has answered, or has not in time; what is found, or why nothing, if that is known now."""
+        if hunt.is_over:
+            return None
         hunt.unheard.remove(channel)
         if answer is None:
             hunt.silent.append(channel)
         elif "subscription" in answer:
-            hunt.end(_judge(hunt, answer, channel))
-            return
+            hunt.is_over = True
+            return _judge(hunt, answer, channel)
         if hunt.unheard:
-            return
+            return None
         shown = f"{hunt.name[:80]!r}"
         if hunt.silent:
             who = f"channel {hunt.silent[0]} does not answer at the moment"
-            hunt.end(Refusal(UNAVAILABLE, f"{who}, so subscription {shown} is not found"))
-        else:
-            hunt.end(Refusal(NO_SUBSCRIPTION, f"there is no durable subscription {shown}"))
+            return Refusal(UNAVAILABLE, f"{who}, so subscription {shown} is not found")
+        return Refusal(NO_SUBSCRIPTION, f"there is no durable subscription {shown}")
 
 
-def _judge(hunt: _Hunt, answer: Answer, channel: str) -> FoundSubscription | Refusal:
+def _judge(hunt: Hunt, answer: Answer, channel: str) -> SubscriptionFound | Refusal:
     if answer["sessions"] is None:
         text = f"channel {channel} has no primary at the moment, which would know who consumes it"
         return Refusal(UNAVAILABLE, text)
-    if any(other != hunt.session.id for other in answer["sessions"]):
+    if any(other != hunt.waiter.session for other in answer["sessions"]):
         text = f"another session has a consumer of subscription {hunt.name[:80]!r}"
         return Refusal(SubscriptionInUse.code, text)
-    return FoundSubscription(answer["subscription"], answer["destination"], channel)
+    return SubscriptionFound(
+        request=hunt.waiter.request,
+        subscription=answer["subscription"],
+        destination=answer["destination"],
+        channel=channel,
+    )
