@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from antiphon.client.core.consumer import ConsumerCore
@@ -45,7 +44,7 @@ from antiphon.client.core.events import (
 )
 from antiphon.client.core.pace import USUAL, Pace
 from antiphon.client.core.publication import Deadlines, Publication
-from antiphon.client.core.requests import Request, RequestFrame, RequestTable, question_about
+from antiphon.client.core.requests import ANSWERS, Request, RequestFrame, RequestTable, question_about
 from antiphon.client.core.session import SessionCore
 from antiphon.errors import (
     AntiphonError,
@@ -57,7 +56,6 @@ from antiphon.errors import (
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
 from antiphon.wire.frames import (
     AckMode,
-    Answer,
     Ask,
     ClientFrame,
     Confirm,
@@ -81,9 +79,7 @@ from antiphon.wire.frames import (
     Ping,
     Pong,
     RangeAsk,
-    RangePage,
     RangeRead,
-    RangeTold,
     ServerFrame,
     SessionClose,
     SessionGone,
@@ -93,7 +89,6 @@ from antiphon.wire.frames import (
     SubscriptionFound,
     TransactionAsk,
     TransactionCommit,
-    TransactionDecided,
     Welcome,
     encode_frame,
 )
@@ -123,12 +118,13 @@ class ClientCore:
         self._hello = Hello(user=user, password=password, client_id=client_id)
         self._output: list[Buffer] = []
         self._requests = RequestTable()
+        self._next_number = self._requests.next_number
         self._closed: deque[int] = deque(maxlen=CLOSED_REMEMBERED)
         self._deadlines = Deadlines()
         self._beat_ns = NEVER_NS
         self._silent_beats = 0
-        self.sureness = Sureness(self._ask)
-        self.asking = CreditOnDemand(self._ask)
+        self.sureness = Sureness(self._ask, self._next_number)
+        self.asking = CreditOnDemand(self._ask, self._next_number)
         self.greet()
 
     @property
@@ -176,15 +172,14 @@ class ClientCore:
         # Counted up with each attempt, whether or not it was heard of.
         session.generation += 1
         self._ask(
-            lambda number: SessionOpen(
-                request=number,
+            SessionOpen(
+                request=self._next_number(),
                 session=session.session,
                 generation=session.generation,
                 ack_mode=session.ack_mode,
                 channels=tuple(session.channels),
                 known=tuple(session.channels.values()),
             ),
-            SessionOpened,
             is_own=True,
         )
 
@@ -202,24 +197,17 @@ class ClientCore:
 
     def _attach_again(self, session: SessionCore, consumer: ConsumerCore, waiting: list[Request]) -> None:
         """With what it holds. Somebody may still wait for it to be opened at all."""
-
-        def make(number: int) -> RequestFrame:
-            return consumer.resumption(number, session.session)
-
         for request in waiting:
             if request.consumer == consumer.consumer:
-                request.frame, request.answer = make(request.frame.request), ConsumerResumed
+                request.frame = consumer.resumption(request.frame.request, session.session)
                 self._send(request.frame)
                 return
-        self._ask(make, ConsumerResumed, session.session, is_own=True)
+        self._ask(consumer.resumption(self._next_number(), session.session), is_own=True)
 
     # -- requests --------------------------------------------------------------
 
     def open_session(self, ack_mode: AckMode) -> int:
-        return self._ask(
-            lambda number: SessionOpen(request=number, session=0, generation=0, ack_mode=ack_mode),
-            SessionOpened,
-        )
+        return self._ask(SessionOpen(request=self._next_number(), session=0, generation=0, ack_mode=ack_mode))
 
     def adopt_session(self, session: int, generation: int, channel: str = "", known: int = 0) -> int:
         """Go on with a session that another process began, or we on a connection that is over.
@@ -227,15 +215,14 @@ class ClientCore:
         Without a channel, only to ask what became of it. The channel has `known` it under that generation.
         """
         return self._ask(
-            lambda number: SessionOpen(
-                request=number,
+            SessionOpen(
+                request=self._next_number(),
                 session=session,
                 generation=generation,
                 ack_mode=AckMode.AUTO,
                 channels=(channel,) if channel else (),
                 known=(known,) if channel else (),
-            ),
-            SessionOpened,
+            )
         )
 
     def forget_adopted(self, session: int) -> None:
@@ -245,37 +232,27 @@ class ClientCore:
             self._forget_session(known)
 
     def close_session(self, session: int) -> int:
-        return self._ask(lambda number: SessionClose(request=number, session=session), Done, session)
+        return self._ask(SessionClose(request=self._next_number(), session=session))
 
     def open_destination(self, name: str, *, create: bool, session: int = 0) -> int:
         """Where a destination is; to send commands there, the session that will."""
         return self._ask(
-            lambda number: DestinationOpen(request=number, name=name, create=create, session=session),
-            DestinationOpened,
-            session,
+            DestinationOpen(request=self._next_number(), name=name, create=create, session=session)
         )
 
     def create_destination(self, name: str, settings: str) -> int:
-        return self._ask(
-            lambda number: DestinationCreate(request=number, name=name, settings=settings),
-            DestinationOpened,
-        )
+        return self._ask(DestinationCreate(request=self._next_number(), name=name, settings=settings))
 
     def find_subscription(self, session: SessionCore, name: str) -> int:
-        return self._ask(
-            lambda number: SubscriptionFind(request=number, session=session.session, name=name),
-            SubscriptionFound,
-            session.session,
-        )
+        return self._ask(SubscriptionFind(request=self._next_number(), session=session.session, name=name))
 
     def ask_range(self, channel: str, question: dict[str, Any], floor: int, wait_ms: int) -> int:
         """A question about what a channel keeps; without a channel, about all of them."""
         text = json.dumps(question, separators=(",", ":"))
         return self._ask(
-            lambda number: RangeAsk(
-                request=number, channel=channel, floor=floor, wait_ms=wait_ms, question=text
-            ),
-            RangeTold,
+            RangeAsk(
+                request=self._next_number(), channel=channel, floor=floor, wait_ms=wait_ms, question=text
+            )
         )
 
     def read_range(
@@ -295,8 +272,8 @@ class ClientCore:
         """A page of a range; `span` is where it begins and has to end, and where all of them end."""
         start, stop, goal = span
         return self._ask(
-            lambda number: RangeRead(
-                request=number,
+            RangeRead(
+                request=self._next_number(),
                 channel=channel,
                 start=start,
                 stop=stop,
@@ -309,8 +286,7 @@ class ClientCore:
                 acks=acks,
                 live=live,
                 destinations=destinations,
-            ),
-            RangePage,
+            )
         )
 
     def browse(self, opened: DestinationOpened, start: int, page_bytes: int) -> int:
@@ -334,8 +310,8 @@ class ClientCore:
     def open_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
         """Ask for deliveries. They may come before the answer does."""
         return self._ask(
-            lambda number: ConsumerOpen(
-                request=number,
+            ConsumerOpen(
+                request=self._next_number(),
                 session=session.session,
                 consumer=consumer.consumer,
                 channel=consumer.channel,
@@ -343,23 +319,19 @@ class ClientCore:
                 subscription=consumer.subscription,
                 credit_messages=consumer.granted[0],
                 credit_bytes=consumer.granted[1],
-            ),
-            Done,
-            session.session,
+            )
         )
 
     def close_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
         """End the deliveries. What was buffered and not taken, the server gives to others."""
         consumer.is_closing = True
         return self._ask(
-            lambda number: ConsumerClose(
-                request=number,
+            ConsumerClose(
+                request=self._next_number(),
                 session=session.session,
                 consumer=consumer.consumer,
                 seen_through=consumer.taken_through,
-            ),
-            Done,
-            session.session,
+            )
         )
 
     def commit_transaction(
@@ -374,49 +346,36 @@ class ClientCore:
         everything of these parts has left on it: on another one, it is only asked what became of it."""
         assert session.is_open, "a commit was to be asked for without a connection"
         return self._ask(
-            lambda number: TransactionCommit(
-                request=number,
+            TransactionCommit(
+                request=self._next_number(),
                 session=session.session,
                 transaction=transaction,
                 parts=parts,
                 application=application,
                 version=version,
-            ),
-            TransactionDecided,
-            session.session,
+            )
         )
 
     def ask_transaction(self, session: int, transaction: int, home: str) -> int:
         """What became of a commit? One that was not decided is rolled back by this."""
         return self._ask(
-            lambda number: TransactionAsk(
-                request=number, session=session, transaction=transaction, home=home
-            ),
-            TransactionDecided,
-            session,
+            TransactionAsk(request=self._next_number(), session=session, transaction=transaction, home=home)
         )
 
     def ask(self, question: dict[str, Any]) -> int:
-        return self._ask(lambda number: Ask(request=number, question=json.dumps(question)), Answer)
+        return self._ask(Ask(request=self._next_number(), question=json.dumps(question)))
 
     def abandon_request(self, request: int) -> None:
         """Nobody waits for the answer any more. When it comes it is undone, as far as that is possible."""
         self._requests.abandon(request)
 
-    def _ask(
-        self,
-        make: Callable[[int], RequestFrame],
-        answer: type[Any],
-        session: int = 0,
-        *,
-        is_own: bool = False,
-    ) -> int:
+    def _ask(self, frame: RequestFrame, *, is_own: bool = False) -> int:
         """Ask now, or as soon as there is a socket and the session is on it."""
-        request = self._requests.add(make, answer, session, is_own=is_own)
-        asker = self.sessions.get(session)
+        request = self._requests.add(frame, is_own=is_own)
+        asker = self.sessions.get(request.session)
         if self.welcome is not None and (asker is None or asker.is_open):
-            self._send(request.frame)
-        return request.frame.request
+            self._send(frame)
+        return frame.request
 
     # -- frames ----------------------------------------------------------------
 
@@ -487,7 +446,7 @@ class ClientCore:
         request = self._requests.take(frame.request)
         if request is None:
             return []
-        if not isinstance(frame, request.answer):
+        if not isinstance(frame, ANSWERS[type(request.frame)]):
             raise ProtocolError(f"request {frame.request} was answered by {type(frame).__name__}")
         session = self.sessions.get(request.session)
         if isinstance(request.frame, ConsumerCheck):

@@ -24,21 +24,19 @@ What it leaves to others
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from antiphon.client.core.consumer import ConsumerCore
 from antiphon.client.core.events import Arrived, CreditReturned, Event
 from antiphon.client.core.session import SessionCore
-from antiphon.wire.frames import AckMode, ConsumerCheck, ConsumerDrain, Done
+from antiphon.wire.frames import AckMode, ConsumerCheck, ConsumerDrain
 
 
 class CreditOnDemand:
-    """Asks for the consumers of one client; `ask` is the core's way to make a request of its own."""
+    """Asks for the consumers of one client; `request` is the core's way to make a request of its own."""
 
-    __slots__ = ("_request",)
-
-    def __init__(self, request: Callable[..., Any]) -> None:
+    def __init__(self, request: Callable[..., int], next_number: Callable[[], int]) -> None:
         self._request = request
+        self._next_number = next_number
 
     def ask(self, session: SessionCore, consumer: ConsumerCore, asker: object, count: int) -> None:
         """Somebody waits for so many messages; a consumer that has a prefetch has credit for them (A1)."""
@@ -59,15 +57,15 @@ class CreditOnDemand:
         if consumer.is_draining or consumer.is_closing or not session.is_open:
             return
         consumer.is_draining = True
-        of_session, number, (messages, size) = session.session, consumer.consumer, consumer.granted
-        self._request(
-            lambda request: ConsumerDrain(
-                request=request, session=of_session, consumer=number, messages=messages, bytes=size
-            ),
-            Done,
-            of_session,
-            is_own=True,
+        messages, size = consumer.granted
+        drain = ConsumerDrain(
+            request=self._next_number(),
+            session=session.session,
+            consumer=consumer.consumer,
+            messages=messages,
+            bytes=size,
         )
+        self._request(drain, is_own=True)
 
     def leave(self, session: SessionCore, consumer: ConsumerCore, asker: object) -> None:
         """The asker has got what it waited for, or waits no more (A4)."""
@@ -93,12 +91,11 @@ class CreditOnDemand:
 
 
 class Sureness:
-    """Asks for the consumers of one client; `ask` is the core's way to make a request of its own."""
+    """Asks for the consumers of one client; `request` is the core's way to make a request of its own."""
 
-    __slots__ = ("_ask", "sure_ns")
-
-    def __init__(self, ask: Callable[..., Any]) -> None:
-        self._ask = ask
+    def __init__(self, request: Callable[..., int], next_number: Callable[[], int]) -> None:
+        self._request = request
+        self._next_number = next_number
         # How long a word of the server holds; 0: for ever.
         self.sure_ns = 0
 
@@ -109,12 +106,8 @@ class Sureness:
         if consumer.asked_ns is None and session.is_open and not consumer.is_closing:
             consumer.asked_ns = now_ns
             number, of_session = consumer.consumer, session.session
-            self._ask(
-                lambda request: ConsumerCheck(request=request, session=of_session, consumer=number),
-                Done,
-                of_session,
-                is_own=True,
-            )
+            check = ConsumerCheck(request=self._next_number(), session=of_session, consumer=number)
+            self._request(check, is_own=True)
         return False
 
     def checked(self, now_ns: int, session: SessionCore | None, number: int) -> list[Event]:

@@ -6,27 +6,35 @@ A request that somebody waits for is asked again on another connection, under th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Final, TypeAlias
 
 from antiphon.errors import ProtocolError
 from antiphon.wire.frames import (
+    Answer,
     Ask,
     ConsumerCheck,
     ConsumerClose,
     ConsumerDrain,
     ConsumerOpen,
     ConsumerResume,
+    ConsumerResumed,
     DestinationCreate,
     DestinationOpen,
+    DestinationOpened,
+    Done,
     RangeAsk,
+    RangePage,
     RangeRead,
+    RangeTold,
     SessionClose,
     SessionOpen,
+    SessionOpened,
     SubscriptionFind,
+    SubscriptionFound,
     TransactionAsk,
     TransactionCommit,
+    TransactionDecided,
 )
 
 REQUEST_MAX = 0xFFFF_FFFF
@@ -49,6 +57,24 @@ RequestFrame: TypeAlias = (
     | Ask
 )
 
+ANSWERS: Final[dict[type[RequestFrame], type]] = {
+    SessionOpen: SessionOpened,
+    SessionClose: Done,
+    DestinationOpen: DestinationOpened,
+    DestinationCreate: DestinationOpened,
+    SubscriptionFind: SubscriptionFound,
+    ConsumerOpen: Done,
+    ConsumerResume: ConsumerResumed,
+    ConsumerClose: Done,
+    ConsumerCheck: Done,
+    ConsumerDrain: Done,
+    TransactionCommit: TransactionDecided,
+    TransactionAsk: TransactionDecided,
+    RangeAsk: RangeTold,
+    RangeRead: RangePage,
+    Ask: Answer,
+}
+"""What each request is answered by, unless it fails."""
 
 VOID_REMEMBERED = 1_024
 """Requests that ended last with their session: the server may still answer them."""
@@ -56,13 +82,19 @@ VOID_REMEMBERED = 1_024
 
 @dataclass(slots=True)
 class Request:
-    """One question, what kind of answer it expects, and who waits for it."""
+    """One question, and who waits for its answer."""
 
     frame: RequestFrame
-    answer: type[Any]
-    session: int = 0  # it is asked only while this session is on the connection; 0: at any time
     is_own: bool = False  # the core asks, and on another connection would ask something else
     is_abandoned: bool = False  # whoever asked does not wait any more
+
+    @property
+    def session(self) -> int:
+        """The session that must be on the connection when this is asked; 0: at any time."""
+        match self.frame:
+            case SessionOpen() | DestinationCreate() | RangeAsk() | RangeRead() | Ask():
+                return 0
+        return self.frame.session
 
     @property
     def consumer(self) -> int:
@@ -83,19 +115,14 @@ class RequestTable:
         self._void: deque[int] = deque(maxlen=VOID_REMEMBERED)
         self._last = 0
 
-    def add(
-        self,
-        make: Callable[[int], RequestFrame],
-        answer: type[Any],
-        session: int = 0,
-        *,
-        is_own: bool = False,
-    ) -> Request:
-        """A new request; `make` is given its number."""
-        number = self._last % REQUEST_MAX + 1
-        assert number not in self._waiting, "four thousand million requests wait for their answer"
-        self._last = number
-        request = self._waiting[number] = Request(make(number), answer, session, is_own)
+    def next_number(self) -> int:
+        """The number of the next request."""
+        self._last = self._last % REQUEST_MAX + 1
+        assert self._last not in self._waiting, "four thousand million requests wait for their answer"
+        return self._last
+
+    def add(self, frame: RequestFrame, *, is_own: bool = False) -> Request:
+        request = self._waiting[frame.request] = Request(frame, is_own)
         return request
 
     def take(self, number: int) -> Request | None:
