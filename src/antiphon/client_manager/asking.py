@@ -92,17 +92,6 @@ class Asking:
     `floors` are the highest numbers confirmed in each channel.
     """
 
-    __slots__ = (
-        "_answering",
-        "_floors",
-        "_lookups",
-        "_numbers",
-        "_outbox",
-        "_passed_over",
-        "_questions",
-        "_told",
-    )
-
     def __init__(
         self,
         settings: ClientManagerSettings,

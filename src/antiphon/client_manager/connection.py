@@ -9,6 +9,7 @@ until it is answered, and its number may not be used again before that.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from antiphon.client_manager.effects import Effect, SendFrames
 from antiphon.client_manager.session import Consumer, Session
@@ -28,48 +29,29 @@ class Refusal(Exception):
         self.text = text
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Connection:
     """What a client manager knows of one peer."""
 
-    __slots__ = (
-        "channels",
-        "client_id",
-        "conn",
-        "consumer_count",
-        "credits_held",
-        "is_blocked",
-        "is_over",
-        "is_welcome",
-        "left",
-        "outbox",
-        "peer",
-        "questions",
-        "requests",
-        "sessions",
-        "unconfirmed_bytes",
-        "user",
-    )
-
-    def __init__(self, conn: int, peer: str) -> None:
-        self.conn = conn
-        self.peer = peer
-        self.user = ""
-        self.client_id = ""
-        self.is_welcome = False
-        self.is_over = False
-        self.is_blocked = False
-        self.unconfirmed_bytes = 0
-        self.consumer_count = 0
-        self.questions = 0
-        self.sessions: dict[int, Session] = {}
-        # Sessions that left it without its doing, which it may not have heard of yet.
-        self.left: deque[int] = deque(maxlen=LEFT_REMEMBERED)
-        # The channels it has to do with.
-        self.channels: dict[str, None] = {}
-        self.requests: set[int] = set()
-        # Credit that waits until the peer reads again: consumer, messages, bytes.
-        self.credits_held: dict[int, tuple[Consumer, int, int]] = {}
-        self.outbox: list[Buffer] = []
+    conn: int
+    peer: str
+    user: str = ""
+    client_id: str = ""
+    is_welcome: bool = False
+    is_over: bool = False
+    is_blocked: bool = False
+    unconfirmed_bytes: int = 0
+    consumer_count: int = 0
+    questions: int = 0
+    sessions: dict[int, Session] = field(default_factory=dict)
+    left: deque[int] = field(default_factory=lambda: deque(maxlen=LEFT_REMEMBERED))
+    """Sessions that left it without its doing, which it may not have heard of yet."""
+    channels: dict[str, None] = field(default_factory=dict)
+    """The channels it has to do with."""
+    requests: set[int] = field(default_factory=set)
+    credits_held: dict[int, tuple[Consumer, int, int]] = field(default_factory=dict)
+    """Credit that waits until the peer reads again: consumer, messages, bytes."""
+    outbox: list[Buffer] = field(default_factory=list)
 
     def check_turn(self, frame: ClientFrame) -> None:
         """Is this the peer's turn to say such a thing?"""
@@ -87,8 +69,6 @@ class Connection:
 
 class Outbox:
     """What one step has to say, in order: effects, and one `SendFrames` for each peer."""
-
-    __slots__ = ("_effects", "_spoken_to")
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []

@@ -66,20 +66,6 @@ _LOST_RANGES_MAX = 65_536
 class Consumers:
     """The consumers of all clients of one client manager."""
 
-    __slots__ = (
-        "_by_channel",
-        "_destination_gone",
-        "_ids",
-        "_node",
-        "_ordering",
-        "_outbox",
-        "_requests",
-        "_settling",
-        "_unsure",
-        "credits",
-        "streams",
-    )
-
     def __init__(
         self,
         node: int,

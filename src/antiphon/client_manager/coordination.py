@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -97,47 +98,30 @@ class CommitWaiter(NamedTuple):
     session: Session | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Transaction:
     """A transaction under way: one that was begun here, or another one that somebody asks about."""
 
-    __slots__ = (
-        "awaited",
-        "commit",
-        "fate",
-        "has_asked",
-        "home",
-        "is_complete",
-        "key",
-        "lanes",
-        "participants",
-        "session",
-        "stage",
-        "text",
-        "waiters",
-        "weight",
-    )
-
-    def __init__(self, key: Key, home: str, participants: dict[str, int], stage: Stage) -> None:
-        self.key = key
-        self.home = home
-        # With the messages that they get by it.
-        self.participants = participants
-        self.stage = stage
-        self.fate = TransactionFate.ROLLED_BACK
-        self.text = ""
-        self.waiters: list[CommitWaiter] = []
-        # Channels in whose order something of ours is, and from which we wait to hear.
-        self.awaited: set[str] = set()
-        # Was the home channel asked what it has decided, instead of being asked to decide?
-        self.has_asked = False
-        # Have all participants carried it out, and are all of them known?
-        self.is_complete = True
-        # Of one that was begun here: what its client said, and the lanes as they were then. A session that
-        # is detached meanwhile forgets them.
-        self.commit: TransactionCommit | None = None
-        self.session: Session | None = None
-        self.lanes: dict[str, SessionLane] = {}
-        self.weight = 0
+    key: Key
+    home: str
+    participants: dict[str, int]
+    """With the messages that they get by it."""
+    stage: Stage
+    fate: TransactionFate = TransactionFate.ROLLED_BACK
+    text: str = ""
+    waiters: list[CommitWaiter] = field(default_factory=list)
+    awaited: set[str] = field(default_factory=set)
+    """Channels in whose order something of ours is, and from which we wait to hear."""
+    has_asked: bool = False
+    """Was the home channel asked what it has decided, instead of being asked to decide?"""
+    is_complete: bool = True
+    """Have all participants carried it out, and are all of them known?"""
+    # Of one that was begun here: what its client said, and the lanes as they were then. A session that is
+    # detached meanwhile forgets them.
+    commit: TransactionCommit | None = None
+    session: Session | None = None
+    lanes: dict[str, SessionLane] = field(default_factory=dict)
+    weight: int = 0
 
     def part(self, channel: str) -> TransactionPart:
         """What it has in a channel; in the home channel of an application perhaps nothing."""

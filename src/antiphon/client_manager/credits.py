@@ -117,11 +117,6 @@ class _Account:
 class CreditAccounts:
     """The credit of all consumers of one client manager."""
 
-    __slots__ = (
-        *("_accounts", "_apart_ns", "_check_ns", "_consumers", "_floors", "_interval_ns", "_outbox"),
-        "_streams",
-    )
-
     def __init__(
         self,
         consumers: Mapping[str, Sized],

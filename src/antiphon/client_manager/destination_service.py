@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from antiphon.bus.messages import Advertised
@@ -75,22 +76,20 @@ class Waiter(NamedTuple):
     session: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Search:
     """A destination that somebody waits for, on its way to being found or made."""
 
-    __slots__ = ("asked", "channel", "creation", "is_certain", "ordered_in", "waiters")
-
-    def __init__(self, creation: Creation, waiter: Waiter) -> None:
-        self.creation = creation
-        self.waiters = [waiter]
-        # Which question was asked last: after the place of the name, or after the destination itself.
-        self.asked: Literal["placement", "destination"] = "placement"
-        # Where it lives, or is about to.
-        self.channel = ""
-        # Did the system channel say so, or do we only remember it (D3)?
-        self.is_certain = False
-        # The channel in whose order a command of ours is, which cannot be taken back.
-        self.ordered_in = ""
+    creation: Creation
+    waiters: list[Waiter]
+    asked: Literal["placement", "destination"] = "placement"
+    """Which question was asked last: after the place of the name, or after the destination itself."""
+    channel: str = ""
+    """Where it lives, or is about to."""
+    is_certain: bool = False
+    """Did the system channel say so, or do we only remember it (D3)?"""
+    ordered_in: str = ""
+    """The channel in whose order a command of ours is, which cannot be taken back."""
 
 
 class DestinationService:
@@ -145,7 +144,7 @@ class DestinationService:
     def _search(self, creation: Creation, waiter: Waiter) -> None:
         search = self._searches.get(creation)
         if search is None:
-            search = self._searches[creation] = Search(creation, waiter)
+            search = self._searches[creation] = Search(creation, [waiter])
             self._locate(search)
             return
         search.waiters.append(waiter)

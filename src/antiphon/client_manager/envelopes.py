@@ -41,22 +41,6 @@ _DUPLICATE = int(OutcomeCode.DUPLICATE)
 class Gatherer:
     """What waits for a channel, and what was submitted to it."""
 
-    __slots__ = (
-        "_commands",
-        "_held",
-        "_is_blocked",
-        "_next_tag",
-        "_settings",
-        "_turns",
-        "_unconfirmed",
-        "_under_way",
-        "_waiting",
-        "_weights",
-        "channel",
-        "submitted_bytes",
-        "waiting_bytes",
-    )
-
     def __init__(self, channel: str, settings: ClientManagerSettings) -> None:
         self.channel = channel
         self.waiting_bytes = 0

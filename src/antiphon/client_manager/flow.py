@@ -19,8 +19,6 @@ from antiphon.wire.frames import FlowState
 class Flow:
     """What the clients of one client manager are told of the state of its channels."""
 
-    __slots__ = ("_full", "_outbox", "_unserved")
-
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         # Why a channel takes nothing, by channel.

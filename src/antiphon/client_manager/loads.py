@@ -11,8 +11,6 @@ DESTINATION_LOAD = 1 << 20
 class Loads:
     """The loads of all channels. One that has said nothing counts as empty only if none has said anything."""
 
-    __slots__ = ("_loads",)
-
     def __init__(self, channels: Iterable[str]) -> None:
         self._loads: dict[str, int | None] = dict.fromkeys(sorted(channels))
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
@@ -38,16 +39,14 @@ class Wish(NamedTuple):
     floor: int
 
 
+@dataclass(slots=True)
 class _Line:
     """What one connection waits for: in line, and on the way by the numbers asked under."""
 
-    __slots__ = ("asks", "asks_on_the_way", "pages", "pages_on_the_way")
-
-    def __init__(self) -> None:
-        self.pages: deque[Wish] = deque()
-        self.asks: deque[Wish] = deque()
-        self.pages_on_the_way: set[int] = set()
-        self.asks_on_the_way: set[int] = set()
+    pages: deque[Wish] = field(default_factory=deque)
+    asks: deque[Wish] = field(default_factory=deque)
+    pages_on_the_way: set[int] = field(default_factory=set)
+    asks_on_the_way: set[int] = field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
@@ -56,17 +55,6 @@ class _Line:
 
 class RangeService:
     """Who reads ranges. `floors` are the highest numbers confirmed in each channel."""
-
-    __slots__ = (
-        "_asking",
-        "_channels",
-        "_cluster_id",
-        "_floors",
-        "_lines",
-        "_outbox",
-        "_patience",
-        "_settings",
-    )
 
     def __init__(
         self,

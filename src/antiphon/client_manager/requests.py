@@ -50,8 +50,6 @@ Asked = Register | Unregister | SessionDetached
 class Requests:
     """Everything that one client manager waits to have answered by its channels."""
 
-    __slots__ = ("_asked", "_detached", "_interval_ns", "_outbox", "_reviewed_ns")
-
     def __init__(self, settings: ClientManagerSettings, outbox: Outbox) -> None:
         self._interval_ns = settings.request_interval_ms * _NS_PER_MS
         self._reviewed_ns = settings.detached_review_ms * _NS_PER_MS

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _APPLIED = int(OutcomeCode.APPLIED)
 # Past the constructor of a tuple with names: there is one for every command.
 _new: Final = tuple.__new__
-_NONE_KNOWN: Final[dict[str, int]] = {}
 
 
 class LaneState(IntEnum):
@@ -77,46 +77,32 @@ class Ordered(NamedTuple):
     detail: Ranges | tuple[Consumed, ...] | Creation | Transaction | None = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SessionLane:
     """The commands of one session for one channel; of the node itself when there is no session."""
 
-    __slots__ = (
-        "_barriers",
-        "_confirm_head",
-        "_confirmed",
-        "_openers",
-        "_received",
-        "channel",
-        "is_in_turn",
-        "is_repeated",
-        "items",
-        "next_number",
-        "published_bytes",
-        "refusal",
-        "session",
-        "state",
-        "waiting",
-    )
+    channel: str
+    session: Session | None
+    state: LaneState = LaneState.NEW
+    refusal: str = ""
+    next_number: int = 1
+    waiting: deque[tuple[Ordered, Buffer]] = field(default_factory=deque)
+    is_in_turn: bool = False
+    is_repeated: bool = False
+    """Was something of it ordered twice by the bus? The channel may know the session from the first time."""
+    published_bytes: int = 0
+    items: list[ConfirmItem] = field(default_factory=list)
+    _confirm_head: bytes = b""
+    """What every Confirm begins with that tells of one thing."""
+    _received: int = 0
+    _confirmed: int = 0
+    _barriers: deque[tuple[int, Awaited]] = field(default_factory=deque)
+    _openers: list[Awaited] = field(default_factory=list)
 
-    def __init__(self, channel: str, session: Session | None) -> None:
-        self.channel = channel
-        self.session = session
-        self.state = LaneState.NEW
-        self.refusal = ""
-        # A resumed session goes on where its client says; the fold knows where that must be.
-        self.next_number = 0 if session is not None and session.is_resumed else 1
-        self.waiting: deque[tuple[Ordered, Buffer]] = deque()
-        self.is_in_turn = False
-        # Something of it was ordered twice by the bus: the channel may know the session from the first time.
-        self.is_repeated = False
-        self.published_bytes = 0
-        self.items: list[ConfirmItem] = []
-        # What every Confirm begins with that tells of one thing.
-        self._confirm_head = b""
-        self._received = 0
-        self._confirmed = 0
-        self._barriers: deque[tuple[int, Awaited]] = deque()
-        self._openers: list[Awaited] = []
+    def __post_init__(self) -> None:
+        if self.session is not None and self.session.is_resumed:
+            # A resumed session goes on where its client says; the fold knows where that must be.
+            self.next_number = 0
 
     @property
     def of_session(self) -> Session:
@@ -203,6 +189,7 @@ class ConsumerState(IntEnum):
     """No more deliveries are passed on; acknowledgements are still on their way."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
     """One consumer of a client, as it is known to the primary under `key`.
 
@@ -210,63 +197,35 @@ class Consumer:
     consumer's beginning. `base_*` is the difference: what the client had got before.
     """
 
-    __slots__ = (
-        "awaits_answer",
-        "base_bytes",
-        "base_messages",
-        "credit_bytes",
-        "credit_messages",
-        "delivered_bytes",
-        "delivered_messages",
-        "destination",
-        "drain_messages",
-        "drain_request",
-        "has_given_back",
-        "held",
-        "is_resumed",
-        "key",
-        "lane",
-        "number",
-        "request",
-        "resumes",
-        "said_credit",
-        "session",
-        "state",
-        "stream",
-        "subscription",
-    )
-
-    def __init__(
-        self, key: int, number: int, session: Session, lane: SessionLane, destination: int, subscription: int
-    ) -> None:
-        self.key = key
-        self.number = number
-        self.session = session
-        self.lane = lane
-        self.destination = destination
-        self.subscription = subscription
-        self.state = ConsumerState.WAITING
-        self.is_resumed = False
-        # Has the primary not answered its last registration yet?
-        self.awaits_answer = False
-        # Is it to take over what the primary still has of it under another key?
-        self.resumes = False
-        # In which stream it was attached, and the credit that its registration named.
-        self.stream = 0
-        self.said_credit = (0, 0)
-        self.request: int | None = None
-        self.credit_messages = 0
-        self.credit_bytes = 0
-        self.delivered_messages = 0
-        self.delivered_bytes = 0
-        self.base_messages = 0
-        self.base_bytes = 0
-        # Which request wants it drained, and how far the client's credit went when it asked.
-        self.drain_request: int | None = None
-        self.drain_messages = 0
-        self.held = Ranges()
-        # Has it given back anything? What comes again then may come once more, when that is ordered.
-        self.has_given_back = False
+    key: int
+    number: int
+    session: Session
+    lane: SessionLane
+    destination: int
+    subscription: int
+    state: ConsumerState = ConsumerState.WAITING
+    is_resumed: bool = False
+    awaits_answer: bool = False
+    """Has the primary not answered its last registration yet?"""
+    resumes: bool = False
+    """Is it to take over what the primary still has of it under another key?"""
+    stream: int = 0
+    """In which stream it was attached."""
+    said_credit: tuple[int, int] = (0, 0)
+    """The credit that its registration named."""
+    request: int | None = None
+    credit_messages: int = 0
+    credit_bytes: int = 0
+    delivered_messages: int = 0
+    delivered_bytes: int = 0
+    base_messages: int = 0
+    base_bytes: int = 0
+    drain_request: int | None = None
+    drain_messages: int = 0
+    """How far the client's credit went when it asked for a drain."""
+    held: Ranges = field(default_factory=Ranges)
+    has_given_back: bool = False
+    """Has it given back anything? What comes again then may come once more, when that is ordered."""
 
     @property
     def credit_left(self) -> tuple[int, int]:
@@ -282,48 +241,25 @@ class Consumer:
         return self.drain_request is not None and self.credit_messages >= self.drain_messages
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
     """What a client manager knows of one session."""
 
-    __slots__ = (
-        "client_id",
-        "connection",
-        "consumers",
-        "generation",
-        "id",
-        "is_closing",
-        "is_resumed",
-        "known",
-        "lanes",
-        "opening",
-        "unconfirmed_bytes",
-        "user",
-    )
-
-    def __init__(
-        self,
-        session_id: int,
-        generation: int,
-        connection: Connection,
-        *,
-        is_resumed: bool,
-        known: Mapping[str, int] = _NONE_KNOWN,
-    ) -> None:
-        self.id = session_id
-        self.generation = generation
-        # Under which generation each channel has known it, says its client.
-        self.known = known
-        self.user = connection.user
-        self.client_id = connection.client_id
-        self.is_resumed = is_resumed
-        self.is_closing = False
-        # The request that opens it, until it is answered.
-        self.opening: int | None = None
-        # None once the client is gone: nobody is left to be told anything.
-        self.connection: Connection | None = connection
-        self.unconfirmed_bytes = 0
-        self.lanes: dict[str, SessionLane] = {}
-        self.consumers: dict[int, Consumer] = {}
+    id: int
+    generation: int
+    connection: Connection | None
+    """None once the client is gone: nobody is left to be told anything."""
+    user: str
+    client_id: str
+    is_resumed: bool
+    known: Mapping[str, int]
+    """Under which generation each channel has known it, says its client."""
+    is_closing: bool = False
+    opening: int | None = None
+    """The request that opens it, until it is answered."""
+    unconfirmed_bytes: int = 0
+    lanes: dict[str, SessionLane] = field(default_factory=dict)
+    consumers: dict[int, Consumer] = field(default_factory=dict)
 
     def lane(self, channel: str) -> SessionLane:
         lane = self.lanes.get(channel)

@@ -54,18 +54,6 @@ STALE = "session.stale"
 class SessionService:
     """The sessions of all clients of one client manager."""
 
-    __slots__ = (
-        "_channels",
-        "_consumers",
-        "_flow",
-        "_ids",
-        "_ordering",
-        "_outbox",
-        "_requests",
-        "_sessions",
-        "_settings",
-    )
-
     def __init__(
         self,
         channels: list[str],
@@ -120,11 +108,13 @@ class SessionService:
             session_id,
             wish.generation or 1,
             connection,
+            connection.user,
+            connection.client_id,
             is_resumed=bool(wish.session),
             known=dict(zip(wish.channels, wish.known, strict=False)),
+            opening=wish.request,
         )
         self._sessions[session_id] = connection.sessions[session_id] = session
-        session.opening = wish.request
         for channel in dict.fromkeys(wish.channels):
             self._flow.welcome(connection, channel)
             # At once, though there may be nothing to send: until then it is taken for lost.

@@ -116,11 +116,6 @@ class Streams:
     now on counts.
     """
 
-    __slots__ = (
-        *("_acknowledge_bytes", "_acknowledge_ns", "_begun", "_delay_ns", "_early_bytes_max", "_inflows"),
-        *("_doubted", "_interval_ns", "_now_ns", "_outbox", "_sure_ns", "_take"),
-    )
-
     def __init__(
         self,
         channels: list[str],

@@ -34,8 +34,6 @@ class Hunt:
 class SubscriptionFinder:
     """Finds the subscriptions that clients want to end."""
 
-    __slots__ = ("_asking", "_channels")
-
     def __init__(self, channels: Sequence[str], asking: Asking) -> None:
         self._channels = tuple(channels)
         self._asking = asking
