@@ -4,6 +4,7 @@ effects              what happens to a client manager, and what it asks for
 settings             its limits and windows
 connection           who speaks, what a peer may say when, and what is said to it
 session              a client's ordered stream of commands, and its consumers
+awaited              what is done once a channel has come far enough, as data
 destination_service  names of destinations to ids
 admission            is this a command that a client may have ordered?
 envelopes            the commands of all sessions gathered, fairly, into envelopes

@@ -76,7 +76,7 @@ class Patience(NamedTuple):
 
 
 @dataclass(slots=True)
-class Question:
+class ChannelQuestion:
     """A question on its way, who wants the answer, and how often replicas have been asked."""
 
     channel: str
@@ -98,7 +98,7 @@ class Asking:
         outbox: Outbox,
         floors: Mapping[str, int],
         first_number: int,
-        told: Callable[[Question, Said | None], None],
+        told: Callable[[ChannelQuestion, Said | None], None],
     ) -> None:
         self._told = told
         self._outbox = outbox
@@ -107,7 +107,7 @@ class Asking:
             settings.lookup_repeat_ms, settings.directory_wait_ms, settings.primary_wait_ms
         )
         self._numbers = count(first_number)
-        self._questions: Retries[int, Question] = Retries()
+        self._questions: Retries[int, ChannelQuestion] = Retries()
         # The attempt that was answered last, in each channel: who gave no answer then is passed over (A1).
         self._answering: dict[str, int] = {}
         # Until when; None until this step ends.
@@ -120,7 +120,7 @@ class Asking:
     def put(self, channel: str, message: Asked, asker: Asker, patience: Patience, longer_ms: int = 0) -> None:
         """Ask; the first answer may take `longer_ms` than usual."""
         attempts = 0 if patience.primary_ms else self._answering.get(channel, 0)
-        question = Question(channel, message, asker, patience, attempts)
+        question = ChannelQuestion(channel, message, asker, patience, attempts)
         self._questions.put(
             message.request,
             question,
@@ -136,7 +136,7 @@ class Asking:
         query = Query(self.next_number(), About.NAMES, text, floor, anybody=False)
         self.put(channel, query, asker, self._lookups)
 
-    def _send(self, question: Question) -> None:
+    def _send(self, question: ChannelQuestion) -> None:
         patience = question.patience
         attempt = question.attempts - patience.primary_ms // patience.repeat_ms
         if attempt < 0:

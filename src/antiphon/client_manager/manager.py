@@ -24,32 +24,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, assert_never
 
-from antiphon.bus.effects import (
-    EnvelopeCommitted,
-    EnvelopeConfirmed,
-    EnvelopeUncertain,
-    LoadChanged,
-    PrimaryChanged,
-    Received,
-    ServiceChanged,
-    SpaceChanged,
-    TimeMissed,
-)
-from antiphon.bus.messages import (
-    Advertised,
-    ConsumerEnded,
-    Deliver,
-    DeliverHead,
-    Drained,
-    InDoubt,
-    RangeReply,
-    Registered,
-    Reply,
-    SessionDetachedHeard,
-    Unfinished,
-    Unregistered,
-)
-from antiphon.client_manager.asking import Answer, Asking, ClientQuestion, Question, Said
+from antiphon.bus import effects as bus
+from antiphon.bus import messages as m
+from antiphon.client_manager.asking import Answer, Asking, ChannelQuestion, ClientQuestion, Said
 from antiphon.client_manager.awaited import (
     Awaited,
     Detachment,
@@ -100,7 +77,7 @@ __all__ = ["ClientManager", "ClientManagerSettings"]
 UNAVAILABLE = "channel.unavailable"
 EXPIRED = "the channel does not know the session; it was away for too long and has expired"
 _LOOKS = 2
-_OF_ORDERING = frozenset((EnvelopeCommitted, EnvelopeConfirmed))
+_OF_ORDERING = frozenset((bus.EnvelopeCommitted, bus.EnvelopeConfirmed))
 """What may be no business of those who keep time; whether it is, `Ordering` says."""
 
 RESUMED_ELSEWHERE = "the session has been resumed elsewhere"
@@ -208,26 +185,26 @@ class ClientManager:
 
     def _channel_handlers(self) -> dict[type[Any], Callable[[str, Any], None]]:
         return {
-            EnvelopeConfirmed: self._ordering.confirmed,
-            EnvelopeCommitted: self._ordering.committed,
-            EnvelopeUncertain: self._ordering.uncertain,
-            Deliver: self._consumers.deliver,
-            DeliverHead: self._consumers.head,
-            Registered: self._consumers.registered,
-            Unregistered: self._requests.unregistered,
-            SessionDetachedHeard: self._requests.detached_heard,
-            ConsumerEnded: self._consumers.ended,
-            Drained: self._consumers.drained,
-            PrimaryChanged: self._on_primary_changed,
-            TimeMissed: self._consumers.time_missed,
-            ServiceChanged: self._on_service_changed,
-            SpaceChanged: self._on_space_changed,
-            LoadChanged: self._on_load_changed,
-            RangeReply: self._asking.answered,
-            Reply: self._asking.answered,
-            Advertised: self._destinations.advertised,
-            InDoubt: self._coordination.in_doubt,
-            Unfinished: self._coordination.unfinished,
+            bus.EnvelopeConfirmed: self._ordering.confirmed,
+            bus.EnvelopeCommitted: self._ordering.committed,
+            bus.EnvelopeUncertain: self._ordering.uncertain,
+            m.Deliver: self._consumers.deliver,
+            m.DeliverHead: self._consumers.head,
+            m.Registered: self._consumers.registered,
+            m.Unregistered: self._requests.unregistered,
+            m.SessionDetachedHeard: self._requests.detached_heard,
+            m.ConsumerEnded: self._consumers.ended,
+            m.Drained: self._consumers.drained,
+            bus.PrimaryChanged: self._on_primary_changed,
+            bus.TimeMissed: self._consumers.time_missed,
+            bus.ServiceChanged: self._on_service_changed,
+            bus.SpaceChanged: self._on_space_changed,
+            bus.LoadChanged: self._on_load_changed,
+            m.RangeReply: self._asking.answered,
+            m.Reply: self._asking.answered,
+            m.Advertised: self._destinations.advertised,
+            m.InDoubt: self._coordination.in_doubt,
+            m.Unfinished: self._coordination.unfinished,
         }
 
     def _frame_handlers(self) -> dict[type[Any], Callable[[Connection, Any], None]]:
@@ -448,13 +425,13 @@ class ClientManager:
         is_known = question["question"] == "session" and question["channel"] in self._channels
         return question if is_known else None
 
-    def _on_told(self, question: Question, reply: Said | None) -> None:
+    def _on_told(self, question: ChannelQuestion, reply: Said | None) -> None:
         """A question to a channel is answered, or is given up: its asker goes on."""
         asker = question.asker
         if isinstance(asker, Wish):
             self._ranges.told(asker, question.message.request, reply)
             return
-        assert not isinstance(reply, RangeReply), "a page is no answer to a question after a name"
+        assert not isinstance(reply, m.RangeReply), "a page is no answer to a question after a name"
         answer = None if reply is None else json.loads(reply.answer)
         match asker:
             case Search():
@@ -587,17 +564,17 @@ class ClientManager:
         if consumer is not None:
             self._consumers.credit(consumer, credit.messages, credit.bytes)
 
-    def _on_primary_changed(self, channel: str, event: PrimaryChanged) -> None:
+    def _on_primary_changed(self, channel: str, event: bus.PrimaryChanged) -> None:
         self._consumers.primary_changed(channel, event)
         self._asking.primary_changed(channel)
 
-    def _on_load_changed(self, channel: str, event: LoadChanged) -> None:
+    def _on_load_changed(self, channel: str, event: bus.LoadChanged) -> None:
         self._destinations.loads.changed(channel, event.load)
 
-    def _on_service_changed(self, channel: str, event: ServiceChanged) -> None:
+    def _on_service_changed(self, channel: str, event: bus.ServiceChanged) -> None:
         self._flow.served(channel, event, self._connections.values())
 
-    def _on_space_changed(self, channel: str, event: SpaceChanged) -> None:
+    def _on_space_changed(self, channel: str, event: bus.SpaceChanged) -> None:
         self._flow.space_changed(channel, event, self._connections.values())
         # What clients sent before they heard of it may still go on, as long as there is room for that.
         self._ordering.set_blocked(channel, event.is_tight)
@@ -609,7 +586,7 @@ class ClientManager:
 
     def _on_channel_event(self, event: ChannelEvent) -> None:
         what = event.event
-        if isinstance(what, Received):
+        if isinstance(what, bus.Received):
             self._on_channel[type(what.message)](event.channel, what.message)
         else:
             self._on_channel[type(what)](event.channel, what)

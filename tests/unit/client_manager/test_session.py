@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus.messages import SessionDetached, Unregister
+from antiphon.client_manager.awaited import LaneClosing, LaneDetached, SessionOpening
 from antiphon.client_manager.effects import SubmitEnvelope
+from antiphon.client_manager.session import LaneState, Ordered, SessionLane
 from antiphon.errors import AccessDenied, SessionClosed
 from antiphon.wire import frames
 from antiphon.wire.commands import (
@@ -39,6 +41,28 @@ def test_a_new_session_is_opened_without_asking_the_channel() -> None:
     (opened,) = stage.heard_of(frames.SessionOpened)
     assert (opened.request, opened.generation, opened.window_bytes) == (7, 1, 12345)
     assert not stage.of_kind(SubmitEnvelope, effects)
+
+
+def test_what_a_lane_waits_for_is_data_and_comes_in_its_order() -> None:
+    lane = SessionLane(CHANNEL, None)
+    assert lane.has_confirmed(LaneDetached(lane)), "nothing was received, so nothing is waited for"
+    lane.put(Ordered(lane, PUBLISH, 1, 1, 10), b"")
+    assert not lane.has_confirmed(LaneClosing(lane, 7))
+    lane.put(Ordered(lane, PUBLISH, 2, 1, 10), b"")
+    assert not lane.has_confirmed(LaneDetached(lane))
+    assert lane.settle() and list(lane.pass_barriers()) == [LaneClosing(lane, 7)]
+    assert lane.settle() and list(lane.pass_barriers()) == [LaneDetached(lane)]
+
+
+def test_what_waits_for_the_channel_is_given_once_the_channel_has_answered() -> None:
+    stage = Stage()
+    stage.connect()
+    known = stage.manager._connections[1].sessions[stage.open_session()]
+    lane = known.lane(CHANNEL)
+    assert not lane.has_answered(SessionOpening(known))
+    assert lane.opened(LaneState.OPEN) == [SessionOpening(known)]
+    assert lane.has_answered(SessionOpening(known))
+    assert lane.opened(LaneState.OPEN) == []
 
 
 def test_every_session_has_its_own_id() -> None:

@@ -53,45 +53,9 @@ from antiphon.errors import (
     SessionClosed,
     error_from_code,
 )
+from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
-from antiphon.wire.frames import (
-    AckMode,
-    Ask,
-    ClientFrame,
-    Confirm,
-    ConsumerCheck,
-    ConsumerClose,
-    ConsumerDrain,
-    ConsumerGone,
-    ConsumerLost,
-    ConsumerOpen,
-    ConsumerResume,
-    ConsumerResumed,
-    Deliver,
-    DestinationCreate,
-    DestinationOpen,
-    DestinationOpened,
-    Done,
-    Failed,
-    FlowState,
-    Goodbye,
-    Hello,
-    Ping,
-    Pong,
-    RangeAsk,
-    RangeRead,
-    ServerFrame,
-    SessionClose,
-    SessionGone,
-    SessionOpen,
-    SessionOpened,
-    SubscriptionFind,
-    SubscriptionFound,
-    TransactionAsk,
-    TransactionCommit,
-    Welcome,
-    encode_frame,
-)
+from antiphon.wire.frames import AckMode, encode_frame
 from antiphon.wire.lone import read_lone_confirm
 from antiphon.wire.primitives import Buffer
 from antiphon.wire.range_frames import RangeWanted
@@ -111,11 +75,11 @@ class ClientCore:
         self, *, user: str = "", password: str = "", client_id: str = "", pace: Pace = USUAL
     ) -> None:
         self._pace = pace
-        self.welcome: Welcome | None = None
+        self.welcome: frames.Welcome | None = None
         self.client_id = client_id
         self.sessions: dict[int, SessionCore] = {}
         self.wake_ns = NEVER_NS
-        self._hello = Hello(user=user, password=password, client_id=client_id)
+        self._hello = frames.Hello(user=user, password=password, client_id=client_id)
         self._output: list[Buffer] = []
         self._requests = RequestTable()
         self._next_number = self._requests.next_number
@@ -138,7 +102,7 @@ class ClientCore:
         self._output.clear()  # the list itself is shared by all outboxes
         return output
 
-    def _send(self, frame: ClientFrame) -> None:
+    def _send(self, frame: frames.ClientFrame) -> None:
         self._output.append(encode_frame(frame))
 
     # -- one socket after the other --------------------------------------------
@@ -163,16 +127,16 @@ class ClientCore:
 
     def _undo(self, session: SessionCore, request: Request) -> None:
         """Nobody waits for this, and with the socket it is undone already."""
-        if isinstance(request.frame, SessionClose):
+        if isinstance(request.frame, frames.SessionClose):
             self._forget_session(session)
-        elif isinstance(request.frame, ConsumerOpen | ConsumerResume):
+        elif isinstance(request.frame, frames.ConsumerOpen | frames.ConsumerResume):
             session.forget_consumer(request.consumer)
 
     def _resume_session(self, session: SessionCore) -> None:
         # Counted up with each attempt, whether or not it was heard of.
         session.generation += 1
         self._ask(
-            SessionOpen(
+            frames.SessionOpen(
                 request=self._next_number(),
                 session=session.session,
                 generation=session.generation,
@@ -183,16 +147,16 @@ class ClientCore:
             is_own=True,
         )
 
-    def _on_resumed(self, session: SessionCore, opened: SessionOpened) -> None:
+    def _on_resumed(self, session: SessionCore, opened: frames.SessionOpened) -> None:
         waiting = self._requests.of_session(session.session)
         session.resume(opened)
         for consumer in session.consumers.values():
             if not consumer.is_closing:
                 self._attach_again(session, consumer, waiting)
         for request in waiting:
-            if isinstance(request.frame, TransactionCommit):
+            if isinstance(request.frame, frames.TransactionCommit):
                 request.frame = question_about(request.frame)
-            if not isinstance(request.frame, ConsumerResume):
+            if not isinstance(request.frame, frames.ConsumerResume):
                 self._send(request.frame)
 
     def _attach_again(self, session: SessionCore, consumer: ConsumerCore, waiting: list[Request]) -> None:
@@ -207,7 +171,9 @@ class ClientCore:
     # -- requests --------------------------------------------------------------
 
     def open_session(self, ack_mode: AckMode) -> int:
-        return self._ask(SessionOpen(request=self._next_number(), session=0, generation=0, ack_mode=ack_mode))
+        return self._ask(
+            frames.SessionOpen(request=self._next_number(), session=0, generation=0, ack_mode=ack_mode)
+        )
 
     def adopt_session(self, session: int, generation: int, channel: str = "", known: int = 0) -> int:
         """Go on with a session that another process began, or we on a connection that is over.
@@ -215,7 +181,7 @@ class ClientCore:
         Without a channel, only to ask what became of it. The channel has `known` it under that generation.
         """
         return self._ask(
-            SessionOpen(
+            frames.SessionOpen(
                 request=self._next_number(),
                 session=session,
                 generation=generation,
@@ -232,25 +198,27 @@ class ClientCore:
             self._forget_session(known)
 
     def close_session(self, session: int) -> int:
-        return self._ask(SessionClose(request=self._next_number(), session=session))
+        return self._ask(frames.SessionClose(request=self._next_number(), session=session))
 
     def open_destination(self, name: str, *, create: bool, session: int = 0) -> int:
         """Where a destination is; to send commands there, the session that will."""
         return self._ask(
-            DestinationOpen(request=self._next_number(), name=name, create=create, session=session)
+            frames.DestinationOpen(request=self._next_number(), name=name, create=create, session=session)
         )
 
     def create_destination(self, name: str, settings: str) -> int:
-        return self._ask(DestinationCreate(request=self._next_number(), name=name, settings=settings))
+        return self._ask(frames.DestinationCreate(request=self._next_number(), name=name, settings=settings))
 
     def find_subscription(self, session: SessionCore, name: str) -> int:
-        return self._ask(SubscriptionFind(request=self._next_number(), session=session.session, name=name))
+        return self._ask(
+            frames.SubscriptionFind(request=self._next_number(), session=session.session, name=name)
+        )
 
     def ask_range(self, channel: str, question: dict[str, Any], floor: int, wait_ms: int) -> int:
         """A question about what a channel keeps; without a channel, about all of them."""
         text = json.dumps(question, separators=(",", ":"))
         return self._ask(
-            RangeAsk(
+            frames.RangeAsk(
                 request=self._next_number(), channel=channel, floor=floor, wait_ms=wait_ms, question=text
             )
         )
@@ -272,7 +240,7 @@ class ClientCore:
         """A page of a range; `span` is where it begins and has to end, and where all of them end."""
         start, stop, goal = span
         return self._ask(
-            RangeRead(
+            frames.RangeRead(
                 request=self._next_number(),
                 channel=channel,
                 start=start,
@@ -289,7 +257,7 @@ class ClientCore:
             )
         )
 
-    def browse(self, opened: DestinationOpened, start: int, page_bytes: int) -> int:
+    def browse(self, opened: frames.DestinationOpened, start: int, page_bytes: int) -> int:
         """A page of what a queue holds, or a topic keeps, from number `start` on.
 
         The next page begins behind the last number of this one, as long as this one names an end of it.
@@ -310,7 +278,7 @@ class ClientCore:
     def open_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
         """Ask for deliveries. They may come before the answer does."""
         return self._ask(
-            ConsumerOpen(
+            frames.ConsumerOpen(
                 request=self._next_number(),
                 session=session.session,
                 consumer=consumer.consumer,
@@ -326,7 +294,7 @@ class ClientCore:
         """End the deliveries. What was buffered and not taken, the server gives to others."""
         consumer.is_closing = True
         return self._ask(
-            ConsumerClose(
+            frames.ConsumerClose(
                 request=self._next_number(),
                 session=session.session,
                 consumer=consumer.consumer,
@@ -346,7 +314,7 @@ class ClientCore:
         everything of these parts has left on it: on another one, it is only asked what became of it."""
         assert session.is_open, "a commit was to be asked for without a connection"
         return self._ask(
-            TransactionCommit(
+            frames.TransactionCommit(
                 request=self._next_number(),
                 session=session.session,
                 transaction=transaction,
@@ -359,11 +327,13 @@ class ClientCore:
     def ask_transaction(self, session: int, transaction: int, home: str) -> int:
         """What became of a commit? One that was not decided is rolled back by this."""
         return self._ask(
-            TransactionAsk(request=self._next_number(), session=session, transaction=transaction, home=home)
+            frames.TransactionAsk(
+                request=self._next_number(), session=session, transaction=transaction, home=home
+            )
         )
 
     def ask(self, question: dict[str, Any]) -> int:
-        return self._ask(Ask(request=self._next_number(), question=json.dumps(question)))
+        return self._ask(frames.Ask(request=self._next_number(), question=json.dumps(question)))
 
     def abandon_request(self, request: int) -> None:
         """Nobody waits for the answer any more. When it comes it is undone, as far as that is possible."""
@@ -379,35 +349,35 @@ class ClientCore:
 
     # -- frames ----------------------------------------------------------------
 
-    def receive(self, now_ns: int, frame: ServerFrame) -> list[Event]:
+    def receive(self, now_ns: int, frame: frames.ServerFrame) -> list[Event]:
         """Take one frame of the server; return what it means, in order."""
         self._silent_beats = 0
-        if self.welcome is None and not isinstance(frame, Welcome | Goodbye):
+        if self.welcome is None and not isinstance(frame, frames.Welcome | frames.Goodbye):
             raise ProtocolError(f"the server's first word was {type(frame).__name__}, not Welcome")
         match frame:
-            case Deliver():
+            case frames.Deliver():
                 return self._on_deliver(now_ns, frame)
-            case Confirm():
+            case frames.Confirm():
                 session = self._session(frame.session)
                 return [] if session is None else list(session.confirm(frame.channel, frame.items))
-            case Failed():
+            case frames.Failed():
                 return self._on_failed(frame)
-            case ConsumerLost():
+            case frames.ConsumerLost():
                 self._on_consumer_lost(frame)
-            case ConsumerGone():
+            case frames.ConsumerGone():
                 return self._on_consumer_gone(frame)
-            case SessionGone():
+            case frames.SessionGone():
                 return self._on_session_gone(frame)
-            case FlowState():
+            case frames.FlowState():
                 for session in self.sessions.values():
                     session.set_blocked(frame.channel, frame.blocked, frame.reason)
-            case Ping():
-                self._send(Pong(nonce=frame.nonce))
-            case Pong():
+            case frames.Ping():
+                self._send(frames.Pong(nonce=frame.nonce))
+            case frames.Pong():
                 pass
-            case Welcome():
+            case frames.Welcome():
                 return self._on_welcome(now_ns, frame)
-            case Goodbye():
+            case frames.Goodbye():
                 return [parting(frame)]
             case _:
                 return self._on_answer(now_ns, frame)
@@ -427,7 +397,7 @@ class ClientCore:
             self._silent_beats = 0
         return publication
 
-    def _on_welcome(self, now_ns: int, frame: Welcome) -> list[Event]:
+    def _on_welcome(self, now_ns: int, frame: frames.Welcome) -> list[Event]:
         if self.welcome is not None:
             raise ProtocolError("the server said Welcome twice")
         self.welcome = frame
@@ -449,33 +419,33 @@ class ClientCore:
         if not isinstance(frame, ANSWERS[type(request.frame)]):
             raise ProtocolError(f"request {frame.request} was answered by {type(frame).__name__}")
         session = self.sessions.get(request.session)
-        if isinstance(request.frame, ConsumerCheck):
+        if isinstance(request.frame, frames.ConsumerCheck):
             return self.sureness.checked(now_ns, session, request.frame.consumer)
-        if isinstance(request.frame, ConsumerDrain):
+        if isinstance(request.frame, frames.ConsumerDrain):
             return self.asking.answered(session, request.frame.consumer)
         reply = frame
         match frame:
-            case SessionOpened():
+            case frames.SessionOpened():
                 self._on_session_opened(frame, request)
-            case ConsumerResumed() if session is not None:
+            case frames.ConsumerResumed() if session is not None:
                 consumer = session.consumers[request.consumer]
                 session.drop(consumer, frame.lost)
-                reply = Done(request=frame.request)
+                reply = frames.Done(request=frame.request)
                 self._note_done(session, request)
                 if request.is_own:
                     return self.sureness.told(session, consumer)
-            case Done() if session is not None:
+            case frames.Done() if session is not None:
                 self._note_done(session, request)
-            case DestinationOpened() | SubscriptionFound() if session is not None:
+            case frames.DestinationOpened() | frames.SubscriptionFound() if session is not None:
                 session.note_known(frame.channel)
         if request.is_abandoned or request.is_own:
             return []
         return [RequestAnswered(request=frame.request, reply=reply)]
 
-    def _on_session_opened(self, frame: SessionOpened, request: Request) -> None:
+    def _on_session_opened(self, frame: frames.SessionOpened, request: Request) -> None:
         known = self.sessions.get(frame.session)
         asked = request.frame
-        assert isinstance(asked, SessionOpen), "only SessionOpen expects SessionOpened"
+        assert isinstance(asked, frames.SessionOpen), "only SessionOpen expects SessionOpened"
         if asked.session and (frame.session, frame.generation) != (asked.session, asked.generation):
             raise ProtocolError(f"session {asked.session:032x} was to be resumed, another one was")
         if request.is_own:
@@ -495,41 +465,41 @@ class ClientCore:
 
     def _note_done(self, session: SessionCore, request: Request) -> None:
         match request.frame:
-            case ConsumerClose(consumer=number):
+            case frames.ConsumerClose(consumer=number):
                 # What the application still holds of it may yet be acknowledged.
                 if not session.consumers[number].held:
                     session.forget_consumer(number)
-            case ConsumerOpen(consumer=number) | ConsumerResume(consumer=number):
+            case frames.ConsumerOpen(consumer=number) | frames.ConsumerResume(consumer=number):
                 if request.is_abandoned:
                     self.abandon_request(self.close_consumer(session, session.consumers[number]))
-            case SessionClose():
+            case frames.SessionClose():
                 self._forget_session(session)
 
     def _forget_session(self, session: SessionCore) -> None:
         del self.sessions[session.session]
         self._closed.append(session.session)
 
-    def _on_failed(self, frame: Failed) -> list[Event]:
+    def _on_failed(self, frame: frames.Failed) -> list[Event]:
         request = self._requests.take(frame.request)
         if request is None:
             return []
         error = error_from_code(frame.code, frame.text)
         asked = request.frame
-        if isinstance(asked, ConsumerCheck):
+        if isinstance(asked, frames.ConsumerCheck):
             return []
-        if isinstance(asked, ConsumerDrain):
+        if isinstance(asked, frames.ConsumerDrain):
             return self.asking.answered(self.sessions.get(request.session), asked.consumer)
-        if isinstance(asked, SessionOpen) and request.is_own:
+        if isinstance(asked, frames.SessionOpen) and request.is_own:
             session = self.sessions.get(asked.session)
             return [] if session is None else self._end_session(session, SessionClosed(error.text))
         session = self.sessions.get(request.session)
-        if session is not None and isinstance(asked, ConsumerOpen | ConsumerResume):
+        if session is not None and isinstance(asked, frames.ConsumerOpen | frames.ConsumerResume):
             if request.is_own:
                 return self._end_consumer(session, asked.consumer, error)
             session.forget_consumer(asked.consumer)
         return [] if request.is_abandoned else [Refused(request=frame.request, error=error)]
 
-    def _on_deliver(self, now_ns: int, frame: Deliver) -> list[Event]:
+    def _on_deliver(self, now_ns: int, frame: frames.Deliver) -> list[Event]:
         session = self._session(frame.session)
         if session is None:
             return []
@@ -541,13 +511,13 @@ class ClientCore:
         self.asking.look(session, consumer)
         return [Arrived(session=frame.session, consumer=frame.consumer)]
 
-    def _on_consumer_lost(self, frame: ConsumerLost) -> None:
+    def _on_consumer_lost(self, frame: frames.ConsumerLost) -> None:
         session = self._session(frame.session)
         consumer = None if session is None else self._consumer(session, frame.consumer)
         if session is not None and consumer is not None:
             session.drop(consumer, frame.lost)
 
-    def _on_consumer_gone(self, frame: ConsumerGone) -> list[Event]:
+    def _on_consumer_gone(self, frame: frames.ConsumerGone) -> list[Event]:
         session = self._session(frame.session)
         if session is None or self._consumer(session, frame.consumer) is None:
             return []
@@ -560,7 +530,7 @@ class ClientCore:
         consumer.is_closing = True
         return [ConsumerStopped(session=session.session, consumer=number, error=error)]
 
-    def _on_session_gone(self, frame: SessionGone) -> list[Event]:
+    def _on_session_gone(self, frame: frames.SessionGone) -> list[Event]:
         session = self._session(frame.session)
         return [] if session is None else self._end_session(session, SessionClosed(frame.text))
 
@@ -576,8 +546,8 @@ class ClientCore:
             number = request.frame.request
             if request.is_own or request.is_abandoned:
                 continue
-            if isinstance(request.frame, SessionClose) and not tags:
-                events.append(RequestAnswered(request=number, reply=Done(request=number)))
+            if isinstance(request.frame, frames.SessionClose) and not tags:
+                events.append(RequestAnswered(request=number, reply=frames.Done(request=number)))
             else:
                 events.append(Refused(request=number, error=error))
         events.append(SessionEnded(session=session.session, error=error, tags=tags))
@@ -641,7 +611,7 @@ class ClientCore:
             error = NotConnected(f"the server has been silent for {silent_ms} ms")
             events.append(Ended(error=error, is_silent=True))
         else:
-            self._send(Ping(nonce=self._silent_beats))
+            self._send(frames.Ping(nonce=self._silent_beats))
 
     # -- the end ---------------------------------------------------------------
 

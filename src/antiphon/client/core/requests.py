@@ -10,69 +10,44 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from antiphon.errors import ProtocolError
-from antiphon.wire.frames import (
-    Answer,
-    Ask,
-    ConsumerCheck,
-    ConsumerClose,
-    ConsumerDrain,
-    ConsumerOpen,
-    ConsumerResume,
-    ConsumerResumed,
-    DestinationCreate,
-    DestinationOpen,
-    DestinationOpened,
-    Done,
-    RangeAsk,
-    RangePage,
-    RangeRead,
-    RangeTold,
-    SessionClose,
-    SessionOpen,
-    SessionOpened,
-    SubscriptionFind,
-    SubscriptionFound,
-    TransactionAsk,
-    TransactionCommit,
-    TransactionDecided,
-)
+from antiphon.wire import frames
 
 REQUEST_MAX = 0xFFFF_FFFF
 
 RequestFrame: TypeAlias = (
-    SessionOpen
-    | SessionClose
-    | DestinationOpen
-    | DestinationCreate
-    | SubscriptionFind
-    | ConsumerOpen
-    | ConsumerResume
-    | ConsumerClose
-    | ConsumerCheck
-    | ConsumerDrain
-    | TransactionCommit
-    | TransactionAsk
-    | RangeAsk
-    | RangeRead
-    | Ask
+    frames.SessionOpen
+    | frames.SessionClose
+    | frames.DestinationOpen
+    | frames.DestinationCreate
+    | frames.SubscriptionFind
+    | frames.ConsumerOpen
+    | frames.ConsumerResume
+    | frames.ConsumerClose
+    | frames.ConsumerCheck
+    | frames.ConsumerDrain
+    | frames.TransactionCommit
+    | frames.TransactionAsk
+    | frames.RangeAsk
+    | frames.RangeRead
+    | frames.Ask
 )
 
 ANSWERS: Final[dict[type[RequestFrame], type]] = {
-    SessionOpen: SessionOpened,
-    SessionClose: Done,
-    DestinationOpen: DestinationOpened,
-    DestinationCreate: DestinationOpened,
-    SubscriptionFind: SubscriptionFound,
-    ConsumerOpen: Done,
-    ConsumerResume: ConsumerResumed,
-    ConsumerClose: Done,
-    ConsumerCheck: Done,
-    ConsumerDrain: Done,
-    TransactionCommit: TransactionDecided,
-    TransactionAsk: TransactionDecided,
-    RangeAsk: RangeTold,
-    RangeRead: RangePage,
-    Ask: Answer,
+    frames.SessionOpen: frames.SessionOpened,
+    frames.SessionClose: frames.Done,
+    frames.DestinationOpen: frames.DestinationOpened,
+    frames.DestinationCreate: frames.DestinationOpened,
+    frames.SubscriptionFind: frames.SubscriptionFound,
+    frames.ConsumerOpen: frames.Done,
+    frames.ConsumerResume: frames.ConsumerResumed,
+    frames.ConsumerClose: frames.Done,
+    frames.ConsumerCheck: frames.Done,
+    frames.ConsumerDrain: frames.Done,
+    frames.TransactionCommit: frames.TransactionDecided,
+    frames.TransactionAsk: frames.TransactionDecided,
+    frames.RangeAsk: frames.RangeTold,
+    frames.RangeRead: frames.RangePage,
+    frames.Ask: frames.Answer,
 }
 """What each request is answered by, unless it fails."""
 
@@ -92,7 +67,13 @@ class Request:
     def session(self) -> int:
         """The session that must be on the connection when this is asked; 0: at any time."""
         match self.frame:
-            case SessionOpen() | DestinationCreate() | RangeAsk() | RangeRead() | Ask():
+            case (
+                frames.SessionOpen()
+                | frames.DestinationCreate()
+                | frames.RangeAsk()
+                | frames.RangeRead()
+                | frames.Ask()
+            ):
                 return 0
         return self.frame.session
 
@@ -100,7 +81,7 @@ class Request:
     def consumer(self) -> int:
         """The consumer it is about, if it is about one."""
         match self.frame:
-            case ConsumerOpen() | ConsumerResume() | ConsumerClose():
+            case frames.ConsumerOpen() | frames.ConsumerResume() | frames.ConsumerClose():
                 return self.frame.consumer
         return 0
 
@@ -162,9 +143,9 @@ class RequestTable:
         self._waiting.clear()
 
 
-def question_about(commit: TransactionCommit) -> TransactionAsk:
+def question_about(commit: frames.TransactionCommit) -> frames.TransactionAsk:
     """What became of it? An application's is decided in the system channel, whose name we do not know."""
     home = "" if commit.application else min(part.channel for part in commit.parts)
-    return TransactionAsk(
+    return frames.TransactionAsk(
         request=commit.request, session=commit.session, transaction=commit.transaction, home=home
     )
