@@ -33,7 +33,7 @@ def acknowledge_before_fsync(patch: MonkeyPatch) -> None:
 
     def answered_at_once(self: Any, index: int, to: int, reply: Any, out: Any) -> None:
         reply_after(self, index, to, reply, out)
-        while self._held:
+        while self.held:
             self._release(out)
 
     patch.setattr(DataServer, "_on_data", reported_at_once)
@@ -47,7 +47,7 @@ def release_by_earlier_sync(patch: MonkeyPatch) -> None:
 
     def any_sync_releases(self: Any, index: int, out: Any) -> None:
         order_synced(self, index, out)
-        while self._held:
+        while self.held:
             self._release(out)
 
     patch.setattr(DataServer, "_on_synced", lambda self, index: data_synced(self, _EVERYTHING))

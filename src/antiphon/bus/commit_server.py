@@ -201,7 +201,8 @@ class CommitServer:
         self._checkpoint_server = checkpoint_server
         self.status = ServerStatus.OK
         self._durable_last = self.log.last
-        self._held: deque[tuple[int, Send | BaseMoved]] = deque()
+        # Replies and base moves that wait for the disk, by index.
+        self.held: deque[tuple[int, Send | BaseMoved]] = deque()
         self._promise_index = self._synced = self._written = 0
         # Would checkpoints free segments of this node's journal?
         self._holds_space = False
@@ -235,11 +236,6 @@ class CommitServer:
         """Has our log a base, and this node no stable checkpoint from there on for another node?"""
         server = self._checkpoint_server
         return server is not None and self.log.base > (0 if server.stable is None else server.stable.n)
-
-    @property
-    def is_writing(self) -> bool:
-        """Does a reply or a record wait for the disk?"""
-        return bool(self._held)
 
     def is_recorded(self, synced: int) -> bool:
         """Do our records tell a later run, from this index on, which configuration is in force?"""
@@ -284,7 +280,7 @@ class CommitServer:
             self.status = status
         if status is ServerStatus.DAMAGED:
             # The held replies describe a log that is gone, or would let others delete what may be needed.
-            self._held.clear()
+            self.held.clear()
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
         out: list[RoleEffect] = []
@@ -548,7 +544,7 @@ class CommitServer:
         differing = [entry for entry in pages.entries if entry.first > keep_through]
         log.extend(differing)
         # Replies held for an earlier sequencer describe a log that is gone.
-        self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
+        self.held = deque(item for item in self.held if isinstance(item[1], BaseMoved))
         # The last record says epoch, cut and new entries at once. The record is also the promise: recovery
         # takes the epoch of the log as promised.
         self.log_epoch, self._log_config = epoch, self._config.config_id
@@ -585,7 +581,7 @@ class CommitServer:
             self._pages = None
             self.log_epoch, self._log_config = 0, LEARNED
             self._durable_last = self._committed_told = self._base_unsaid = 0
-            self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
+            self.held = deque(item for item in self.held if isinstance(item[1], BaseMoved))
             body = encode_order(EpochStarted(self._recorded_epoch, keep_through, new, LEARNED))
         log.extend(new)
         self._append(OrderRecord(body, log.last), out)
@@ -627,16 +623,16 @@ class CommitServer:
 
     def _reply_after(self, index: int, to: int, reply: m.BusMessage, out: list[RoleEffect]) -> None:
         """Hold a reply until the record with this index is durable (COM1)."""
-        self._held.append((index, Send(to, reply)))
+        self.held.append((index, Send(to, reply)))
 
     def _on_synced(self, index: int, out: list[RoleEffect]) -> None:
         self._synced = max(self._synced, index)
-        held = self._held
+        held = self.held
         while held and held[0][0] <= index:
             self._release(out)
 
     def _release(self, out: list[RoleEffect]) -> None:
-        _, what = self._held.popleft()
+        _, what = self.held.popleft()
         if isinstance(what, BaseMoved):
             self._move_base(what, out)
             return
@@ -686,7 +682,7 @@ class CommitServer:
     def _record_base(self, base: int, ledger: bytes, digest: bytes, out: list[RoleEffect]) -> int:
         moved = BaseMoved(base, self._recorded_epoch, ledger, digest, self._log_config)
         index = self._append(OrderRecord(encode_order(moved), base, pinned=True), out)
-        self._held.append((index, moved))
+        self.held.append((index, moved))
         return index
 
     def _move_base(self, move: BaseMoved, out: list[RoleEffect]) -> None:
@@ -757,7 +753,7 @@ class CommitServer:
             # The log ended before n, or was another order from somewhere below n on, or was written under
             # another configuration. The object stays: other machines of this node refer to it.
             log.reset(n)
-            self._held = deque(item for item in self._held if isinstance(item[1], BaseMoved))
+            self.held = deque(item for item in self.held if isinstance(item[1], BaseMoved))
         self.base_ledger = ledger
         self.committed_upto = max(self.committed_upto, n)
         self._pages = None

@@ -143,7 +143,8 @@ class DataServer:
         self._held: dict[Mid, _HeldEnvelope] = {}
         # Committed, but never arrived here, or arrived and cannot be read; in the order of their numbers.
         self._wanted: dict[Mid, Entry] = {}
-        self._writing: deque[tuple[int, _HeldEnvelope]] = deque()
+        # Arrived, and not durable yet.
+        self.writing: deque[tuple[int, _HeldEnvelope]] = deque()
         self._unsettled = 0
         self._weights: dict[int, int] = {}
         self._cached_bytes = 0
@@ -171,10 +172,6 @@ class DataServer:
     def unsettled(self) -> int:
         """How many envelopes here have no committed number yet."""
         return self._unsettled
-
-    @property
-    def is_writing(self) -> bool:
-        return bool(self._writing)
 
     @property
     def wanted(self) -> Mapping[Mid, Entry]:
@@ -231,7 +228,7 @@ class DataServer:
 
     def _on_data(self, datas: Sequence[m.Data], out: list[RoleEffect], *, is_first_hand: bool) -> None:
         # The loop runs once for each envelope, so look up before it what can be.
-        config, counter, writing = self._config, self._counter, self._writing
+        config, counter, writing = self._config, self._counter, self.writing
         quota, lifetime, cached_max = config.producer_quota_bytes, config.lifetime, config.cached_bytes_max
         bytes_max = config.envelope_bytes_max
         held_by_mid, rows, weights, upto = self._held, self._ledger.rows, self._weights, self._known.upto
@@ -320,7 +317,7 @@ class DataServer:
     # -- durability and reports --------------------------------------------------------------------
 
     def _on_synced(self, index: int) -> None:
-        writing = self._writing
+        writing = self.writing
         while writing:
             written, held = writing[0]
             if written > index:
@@ -335,7 +332,7 @@ class DataServer:
             # A new sequencer knows of no report to its predecessor (DAT2).
             self._epoch = epoch
             self._is_new_epoch = True
-            for _, held in self._writing:
+            for _, held in self.writing:
                 held.reported_at = 0
 
     def _on_submit(self, sender: int, submit: m.CommitSubmit) -> None:

@@ -199,7 +199,8 @@ class Keeper:
         self._settings = settings or KeeperSettings()
         self._now_ns = now_ns
         self._out: list[KeeperEffect] = []
-        self._is_asked = True
+        # Was anything asked for since the last flush?
+        self.is_asked = True
         self.is_over = False
         # Records that are appended when the step is over, for a run of envelopes takes one call.
         self._gathered: list[bus.Append] = []
@@ -231,21 +232,19 @@ class Keeper:
         """Is the disk full, so that records wait here?"""
         return bool(self._waiting_for_space)
 
-    @property
-    def is_asked(self) -> bool:
-        """Was anything asked for since the last flush?"""
-        return self._is_asked
-
     def next_deadline_ns(self) -> int:
         """When `tick` must be called at the latest."""
-        others = (self._idle_at_ns, self._slow_flush_at_ns, self._retry_at_ns)
-        return min([self._pulse_at_ns, *[at for at in others if at is not None]])
+        earliest = self._pulse_at_ns
+        for at in (self._idle_at_ns, self._slow_flush_at_ns, self._retry_at_ns):
+            if at is not None and at < earliest:
+                earliest = at
+        return earliest
 
     # --- events ------------------------------------------------------------------------------------
 
     def take(self, effect: bus.Effect) -> None:
         """A machine of the channel asks something of the disk; it begins with the next `flush`."""
-        self._is_asked = True
+        self.is_asked = True
         if type(effect) is bus.Append:
             self._gathered.append(effect)
             return
@@ -272,7 +271,7 @@ class Keeper:
     def flush(self, now_ns: int) -> list[KeeperEffect]:
         """The step of the node is over: write what it gathered, and have it synced."""
         self._now_ns = now_ns
-        if self._is_asked:
+        if self.is_asked:
             self._flush()
         return self._effects()
 
@@ -445,7 +444,7 @@ class Keeper:
     # --- flushing and syncing ----------------------------------------------------------------------
 
     def _flush(self) -> None:
-        self._is_asked = False
+        self.is_asked = False
         if self._gathered:
             self._append_gathered()
         if self._base_to_release is not None:
@@ -544,7 +543,7 @@ class Keeper:
     def _release_again(self) -> None:
         if self._base and self._base_to_release is None:
             self._base_to_release = self._base
-            self._is_asked = True
+            self.is_asked = True
 
     def _release(self, base: int) -> None:
         journal = self._journal

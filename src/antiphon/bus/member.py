@@ -78,7 +78,8 @@ class Member:
         self.applied = known.upto
         self.term = ledger.term
         self.primary = ledger.primary
-        self._waiting: deque[Entry] = deque()
+        # Committed entries that are not applied: the payload of the first is not durable here yet.
+        self.waiting: deque[Entry] = deque()
         # First numbers of waiting entries whose payload is lost for good.
         self._void: dict[int, bool] = {}
         self._marks: dict[int, bytes] = {}
@@ -88,11 +89,6 @@ class Member:
         self._asked: tuple[Mid, ...] = ()
         # A node that knows of a later configuration than we do; 0 for none.
         self._informed = 0
-
-    @property
-    def is_waiting(self) -> bool:
-        """Is an entry committed whose payload is not durable here yet?"""
-        return bool(self._waiting)
 
     def reconfigure(self, config: GroupConfig, checkpoint_server: CheckpointServer | None) -> None:
         """The channel has another configuration. A witness that is to keep state has to begin anew."""
@@ -144,15 +140,15 @@ class Member:
         # After the entries of this step are folded: the answer says how far the order is known here.
         out += [Send(sender, self._producer_state(pid)) for sender, pid in asked]
         applied_before = self.applied
-        if self._waiting:
+        if self.waiting:
             self._deliver(out)
-        if learned and (notable or self._waiting):
+        if learned and (notable or self.waiting):
             # As a rule every entry was applied at once, and no role has to be told.
-            left = tuple(self._waiting)[-len(learned) :]
+            left = tuple(self.waiting)[-len(learned) :]
             out.append(Learned(left, notable, marks))
         if self.known.has_gap or self._for_order.at is not None:
             self._fetch_order(now_ns, bool(learned), is_answer, out)
-        if self._waiting or self._for_payloads.at is not None:
+        if self.waiting or self._for_payloads.at is not None:
             self._fetch_payloads(now_ns, self.applied > applied_before, out)
         return out
 
@@ -172,7 +168,7 @@ class Member:
 
     def _learn(self, entries: list[Entry]) -> tuple[tuple[Entry, ...], tuple[tuple[int, bytes], ...]]:
         """Fold newly known entries; returns those that are not DATA, and the ledger after each mark."""
-        self._waiting.extend(entries)
+        self.waiting.extend(entries)
         notable = tuple([entry for entry in entries if entry.kind is not EntryKind.DATA])
         if not notable:
             self.ledger.fold(entries)
@@ -198,8 +194,8 @@ class Member:
             learned = [entry for entry in learned if entry.first > n]
             if self.known.upto < n:
                 learned = self.known.skip(n)
-        while self._waiting and self._waiting[0].first <= n:
-            self._waiting.popleft()
+        while self.waiting and self.waiting[0].first <= n:
+            self.waiting.popleft()
         self._marks = {at: mark for at, mark in self._marks.items() if at > n}
         self._void = {first: True for first in self._void if first > n}
         self.applied = n
@@ -211,7 +207,7 @@ class Member:
     # -- delivery ----------------------------------------------------------------------------------
 
     def _deliver(self, out: list[RoleEffect]) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         take, data = self._data_server.take, EntryKind.DATA
         while waiting:
             entry = waiting[0]

@@ -48,6 +48,7 @@ from antiphon.bus.messages import NO_DIGEST, Entries, Entry, EntryKind, NackReas
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.ids import Mid
 
+NO_BEATS: Final = (0, 0)
 _NO_RUN: Final = bytes(16)
 # A commit server that answered none of so many heartbeats is not healthy.
 _BEATS_HEALTHY: Final = 3
@@ -192,6 +193,8 @@ class Reign:
         self._nonce = 0
         self._unanswered: dict[int, int] = {}
         self._answered: dict[int, int] = {}
+        # The last heartbeat, and the last that a quorum has answered: that quorum follows no later sequencer.
+        self.beats = NO_BEATS
         self._checkpoints: dict[int, dict[int, bytes]] = {}
         self._own_entries: deque[Entry] = deque()
         self._own_stables_unsent = 0
@@ -480,6 +483,7 @@ class Reign:
         if now_ns - oldest >= config.check_ms * MS:
             return False
         self._nonce += 1
+        self.beats = (self._nonce, self.beats[1])
         self._unanswered[self._nonce] = now_ns
         self._beat_at = now_ns + config.heartbeat_ms * MS
         beat = m.Heartbeat(
@@ -505,19 +509,13 @@ class Reign:
             self._replace_disk(now_ns)
         return True
 
-    @property
-    def beats(self) -> tuple[int, int]:
-        """The last heartbeat, and the last that a quorum has answered: that quorum follows no later
-        sequencer.
-        """
-        answered = sorted(self._answered.values(), reverse=True)
-        quantity = self._config.commit_quantity
-        return self._nonce, answered[quantity - 1] if len(answered) >= quantity else 0
-
     def on_heartbeat_ack(self, server: int, nonce: int) -> None:
         """A commit server has promised no later epoch."""
         self._answered[server] = max(self._answered.get(server, 0), nonce)
-        _, reached = self.beats
+        answered = sorted(self._answered.values(), reverse=True)
+        quantity = self._config.commit_quantity
+        reached = answered[quantity - 1] if len(answered) >= quantity else 0
+        self.beats = (self._nonce, reached)
         for old in [sent for sent in self._unanswered if sent <= reached]:
             del self._unanswered[old]
 

@@ -78,10 +78,13 @@ from antiphon.bus.messages import EntryKind, ServerStatus
 from antiphon.bus.ports import JournalCounter, Payloads
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.recovery import RecoveredReplica
+from antiphon.bus.reign import NO_BEATS
 from antiphon.bus.schema import KINDS, Machine, heard_by
 from antiphon.bus.sequencer import Sequencer, State
 
 _FOR_PRODUCER: Final = heard_by(Machine.PRODUCER)
+# Past the constructor of a tuple with names: there are some for every envelope.
+_new: Final = tuple.__new__
 _VOTES: Final = frozenset([message for message, kind in KINDS.items() if kind.is_vote])
 
 
@@ -143,6 +146,10 @@ class Replica:
         self.load = 0
         self._synced = 0
         self._epoch_told = 0
+        # The last heartbeat of the reign, and the last one that a quorum has answered.
+        self.beats = NO_BEATS
+        # The checkpoint server's `needed_n` at the end of the last step.
+        self._needed_n = 0
         # The first step is due at once.
         self._deadline: int | None = 0
         chance = Chance.of(b"replica", config.group.encode(), run_id)
@@ -216,7 +223,8 @@ class Replica:
         # A lone node has no other to give a checkpoint to or to take one from.
         holds = (_Seat(self._holder),) if folds and not is_alone else ()
         self._join_seats: _Seats = (_Seat(self._joiner),) if not is_alone else ()
-        others = (_Seat(self._presence),) if self._presence is not None else ()
+        self._presence_seat = _Seat(self._presence) if self._presence is not None else None
+        others = (self._presence_seat,) if self._presence_seat is not None else ()
         # In the order in which a message meets them, so that one round takes it as far as it can go. The
         # member comes first: a data server that has heard of a commit has nothing to report again.
         self._seats = (
@@ -247,11 +255,6 @@ class Replica:
         self._lay_routes(folds, holds, others)
         # A role without a seat is never stepped: its events would pile up.
         self._stores, self._join_seats = self._taken((self._data_seat,)), self._taken(self._join_seats)
-        # The roles that are stepped for every envelope, and the others.
-        self._busy_seats = self._taken(
-            (self._member_seat, self._data_seat, self._sequencer_seat, self._commit_seat)
-        )
-        self._other_seats = tuple([seat for seat in self._seats if seat not in self._busy_seats])
 
     def _taken(self, seats: _Seats) -> _Seats:
         return tuple([seat for seat in seats if seat in self._seats])
@@ -407,12 +410,6 @@ class Replica:
         return reign.epoch if reign is not None else 0
 
     @property
-    def beats(self) -> tuple[int, int]:
-        """The last heartbeat of the reign, and the last one that a quorum has answered."""
-        reign = self._sequencer.reign
-        return reign.beats if reign is not None else (0, 0)
-
-    @property
     def presence(self) -> PresenceKeeper | None:
         """The other nodes as far as they were heard; None on a node that is alone."""
         return self._presence
@@ -472,7 +469,6 @@ class Replica:
 
     def step(self, now_ns: int, events: list[Event]) -> list[Effect]:
         out: list[Effect] = []
-        seats = self._seats
         presence, heard = self._presence, 0
         for event in events:
             if presence is not None and type(event) is Received and event.sender != heard:
@@ -481,9 +477,8 @@ class Replica:
                 presence.hear(now_ns, heard)
             self._take(event)
         if self._deadline is not None and now_ns >= self._deadline:
-            for seat in seats:
-                deadline = seat.role.next_deadline_ns()
-                if not seat.inbox and (deadline is None or deadline <= now_ns):
+            for seat in self._seats:
+                if not seat.inbox and (seat.deadline is None or seat.deadline <= now_ns):
                     self._run(seat, now_ns, out)
         self._settle(now_ns, out)
         while self._next_config is not None:
@@ -491,23 +486,22 @@ class Replica:
             for seat in self._seats:
                 self._run(seat, now_ns, out)
             self._settle(now_ns, out)
-        if self._presence is not None:
-            self._tell_standing(self._presence)
-        self._deadline = self._earliest()
-        return out
-
-    def _earliest(self) -> int | None:
-        """The first deadline of all roles. Only roles that another may have changed are asked again."""
+        reign = self._sequencer.reign
+        self.beats = reign.beats if reign is not None else NO_BEATS
+        if self._presence_seat is not None:
+            self._tell_standing(self._presence_seat)
+        if self._checkpoint_server.needed_n or self._needed_n:
+            # Only then the deadline of the joiner depends on the other roles.
+            self._needed_n = self._checkpoint_server.needed_n
+            for seat in self._join_seats:
+                seat.deadline = seat.role.next_deadline_ns()
         earliest: int | None = None
-        for seat in self._busy_seats:
+        for seat in self._seats:
             deadline = seat.deadline
             if deadline is not None and (earliest is None or deadline < earliest):
                 earliest = deadline
-        for seat in self._other_seats:
-            deadline = seat.role.next_deadline_ns()
-            if deadline is not None and (earliest is None or deadline < earliest):
-                earliest = deadline
-        return earliest
+        self._deadline = earliest
+        return out
 
     def _settle(self, now_ns: int, out: list[Effect]) -> None:
         """Step the roles until none has an event left (REP1)."""
@@ -520,28 +514,30 @@ class Replica:
                     is_quiet = False
                     self._run(seat, now_ns, out)
 
-    def _tell_standing(self, presence: PresenceKeeper) -> None:
-        member = self._member
-        presence.role = self._role
+    def _tell_standing(self, seat: _Seat) -> None:
+        presence, member, sequencer = self._presence, self._member, self._sequencer
+        assert presence is not None, "a node that is alone told its standing"
+        before = presence.role, presence.is_synchronized
+        if sequencer.reign is not None and member.term == sequencer.reign.epoch:
+            presence.role = "primary"
+        else:
+            presence.role = "replica" if self.node in self.config.data_servers else "witness"
         presence.applied = member.applied
         presence.load = self.load
         behind = member.known.told_upto - member.applied
+        is_joining = self._joiner.phase is not Phase.IDLE
         if self._lacks_state:
             presence.is_synchronized = False
         elif self._checkpoint_server.needed_n:
             # The next run would begin without anything that is applied now.
             presence.is_synchronized = False
-        elif not behind and self._sequencer.is_led and not self._joiner.is_busy:
+        elif not behind and sequencer.is_led and not is_joining:
             presence.is_synchronized = True
-        elif behind > self.config.window_entries or self._joiner.is_busy:
+        elif behind > self.config.window_entries or is_joining:
             # Not at the first missing number: under load some entry is always on its way.
             presence.is_synchronized = False
-
-    @property
-    def _role(self) -> str:
-        if self.is_serving:
-            return "primary"
-        return "replica" if self.node in self.config.data_servers else "witness"
+        if before != (presence.role, presence.is_synchronized):
+            seat.deadline = presence.next_deadline_ns()
 
     def _take(self, event: RoleEvent) -> None:
         kind = type(event)
@@ -558,7 +554,7 @@ class Replica:
                 seats += self._seldom[m.Commit]
             elif (
                 type(message) is m.CommitSubmit
-                and (self._data_server.is_writing or self._data_seat.inbox)
+                and (self._data_server.writing or self._data_seat.inbox)
                 and event.sender != self.node  # type: ignore[union-attr]
             ):
                 # The data server need not report an envelope that has its number by now.
@@ -591,13 +587,14 @@ class Replica:
     def _take_synced(self, synced: RoleEvent) -> None:
         """Step only the roles that wait for the disk: as a rule two of three do not."""
         self._synced = synced.index  # type: ignore[assignment, union-attr]
-        if self._stores and (self._data_server.is_writing or self._data_seat.inbox):
+        if self._stores and (self._data_server.writing or self._data_seat.inbox):
             self._data_seat.inbox.append(synced)
-        if self._commit_server.is_writing or self._commit_seat.inbox:
+        if self._commit_server.held or self._commit_seat.inbox:
             self._commit_seat.inbox.append(synced)
-        if self._sequencer.is_claiming and self._sequencer_seat in self._seats:
+        candidacy = self._sequencer.candidacy
+        if candidacy is not None and not candidacy.has_claimed and self._sequencer_seat in self._seats:
             self._sequencer_seat.inbox.append(synced)
-        if self._joiner.is_writing:
+        if self._joiner.phase is not Phase.IDLE and self._joiner.is_writing:
             for seat in self._join_seats:
                 seat.inbox.append(synced)
 
@@ -629,7 +626,7 @@ class Replica:
                 out.append(effect)
         seat.deadline = role.next_deadline_ns()
         if seat is self._data_seat:
-            if self._member.is_waiting and not self._member_seat.inbox:
+            if self._member.waiting and not self._member_seat.inbox:
                 # A payload may have become durable for which the member waits.
                 self._run(self._member_seat, now_ns, out)
         elif seat is self._member_seat:
@@ -660,4 +657,4 @@ class Replica:
     def _hear(self, message: m.BusMessage) -> None:
         if self.loopback is not None:
             message = self.loopback(message)
-        self._take(Received(self.node, message, self._disk_id))
+        self._take(_new(Received, (self.node, message, self._disk_id)))

@@ -103,7 +103,7 @@ class Sequencer:
         self._led_at = 0
         # Was any sequencer heard in this run, or is this node one?
         self.is_led = False
-        self._candidacy: Candidacy | None = None
+        self.candidacy: Candidacy | None = None
         # None unless this node leads.
         self.reign: Reign | None = None
         self._space = SpaceState.AMPLE
@@ -112,14 +112,9 @@ class Sequencer:
     def state(self) -> State:
         if self.reign is not None:
             return State.LEADING
-        if self._candidacy is not None:
-            return State.STARTING if self._candidacy.is_starting else State.SEALING
+        if self.candidacy is not None:
+            return State.STARTING if self.candidacy.is_starting else State.SEALING
         return State.FOLLOWER if self._pre_until is None else State.PRE
-
-    @property
-    def is_claiming(self) -> bool:
-        """Does a claim of this node wait for the disk?"""
-        return self._candidacy is not None and not self._candidacy.has_claimed
 
     def reconfigure(self, config: GroupConfig) -> None:
         """The channel has another configuration: a reign or candidacy of the former one is over."""
@@ -129,15 +124,15 @@ class Sequencer:
         self._is_alone = config.commit_servers == (self._node,)
         self._is_retired = False
         self.reign = None
-        self._candidacy = None
+        self.candidacy = None
         self._pre_until = None
         self._suspect_at = None
 
     def next_deadline_ns(self) -> int | None:
         if self.reign is not None:
             return self.reign.next_deadline_ns()
-        if self._candidacy is not None:
-            return self._candidacy.next_deadline_ns()
+        if self.candidacy is not None:
+            return self.candidacy.next_deadline_ns()
         return self._pre_until if self._pre_until is not None else self._suspect_at
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
@@ -148,7 +143,7 @@ class Sequencer:
             stands_now = self._is_alone or self._stands_next
             self._suspect_at = now_ns if stands_now else self._next_suspicion(now_ns)
             self._led_at = now_ns
-        if (self.reign or self._candidacy) and self._commit_server.status is not ServerStatus.OK:
+        if (self.reign or self.candidacy) and self._commit_server.status is not ServerStatus.OK:
             # Another node leads better than one whose disk cannot be written.
             self._follow(now_ns)
         for event in events:
@@ -156,11 +151,11 @@ class Sequencer:
                 self._on_received(now_ns, event.sender, event.message, out)
             elif (
                 type(event) is Synced
-                and self._candidacy is not None
-                and event.index >= self._candidacy.claim_index
-                and not self._candidacy.has_claimed
+                and self.candidacy is not None
+                and event.index >= self.candidacy.claim_index
+                and not self.candidacy.has_claimed
             ):
-                self._candidacy.on_claim_durable(now_ns, out)
+                self.candidacy.on_claim_durable(now_ns, out)
             elif type(event) is SpaceChanged:
                 self._note_space(now_ns, event)
             elif type(event) is ConfigProposed and self.reign is not None:
@@ -215,7 +210,7 @@ class Sequencer:
 
     def _on_change(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
         """Receive the messages of a change of sequencer."""
-        candidacy = self._candidacy
+        candidacy = self.candidacy
         match message:
             case m.PreSealOk(counter):
                 if self._pre_until is not None and counter == self._pre_counter:
@@ -251,15 +246,15 @@ class Sequencer:
             return False
         if self.reign is not None:
             return epoch == self.reign.epoch
-        return self._candidacy is not None and epoch == self._candidacy.epoch
+        return self.candidacy is not None and epoch == self.candidacy.epoch
 
     def _on_acknowledge(self, now_ns: int, server: int, epoch: int, last: int, out: list[RoleEffect]) -> None:
         if self.reign is not None:
             if epoch == self.reign.epoch:
                 self.reign.on_acknowledge(now_ns, server, last, out)
-        elif self._candidacy is not None and epoch == self._candidacy.epoch:
-            self._candidacy.on_acknowledge(server, last)
-            if self._candidacy.is_won:
+        elif self.candidacy is not None and epoch == self.candidacy.epoch:
+            self.candidacy.on_acknowledge(server, last)
+            if self.candidacy.is_won:
                 self._lead(now_ns, out)
 
     # -- following ---------------------------------------------------------------------------------
@@ -279,13 +274,13 @@ class Sequencer:
         if epoch <= self.epoch_seen:
             return
         self.epoch_seen = epoch
-        current = self.reign or self._candidacy
+        current = self.reign or self.candidacy
         if current is not None and epoch > current.epoch:
             self._follow(now_ns)
 
     def _follow(self, now_ns: int) -> None:
         self.reign = None
-        self._candidacy = None
+        self.candidacy = None
         self._pre_until = None
         if self._may_stand:
             self._suspect_at = self._next_suspicion(now_ns)
@@ -317,14 +312,14 @@ class Sequencer:
         if self.reign is not None:
             if now_ns >= self.reign.next_deadline_ns():
                 self._beat(now_ns, out)
-        elif self._candidacy is not None:
-            waited_ns = now_ns - self._candidacy.started_at
+        elif self.candidacy is not None:
+            waited_ns = now_ns - self.candidacy.started_at
             if not self._is_alone and waited_ns > config.suspicion_ms * MS * self._patience:
                 # Another candidate may succeed. A slow disk gets more time with every attempt.
                 self._patience = min(self._patience * 2, _PATIENCE_MAX)
                 self._follow(now_ns)
-            elif now_ns >= self._candidacy.next_deadline_ns():
-                self._candidacy.resend(now_ns, out)
+            elif now_ns >= self.candidacy.next_deadline_ns():
+                self.candidacy.resend(now_ns, out)
         elif self._suspect_at is not None and now_ns >= self._suspect_at:
             is_fit = self._commit_server.status is ServerStatus.OK
             if not is_fit or self._had_better_not(now_ns):
@@ -376,18 +371,16 @@ class Sequencer:
         append = epochs.claim(epoch)
         out.append(append)
         self.epoch_seen = epoch
-        self._candidacy = Candidacy(
-            self._config, self._node, epoch, append.index, self._commit_server, now_ns
-        )
+        self.candidacy = Candidacy(self._config, self._node, epoch, append.index, self._commit_server, now_ns)
 
     # -- leading -----------------------------------------------------------------------------------
 
     def _lead(self, now_ns: int, out: list[RoleEffect]) -> None:
-        candidacy = self._candidacy
+        candidacy = self.candidacy
         assert candidacy is not None and candidacy.log is not None and candidacy.ledger is not None, (
             "nothing was adopted"
         )
-        self._candidacy = None
+        self.candidacy = None
         self._patience = 1
         self.is_led = True
         self.reign = Reign(

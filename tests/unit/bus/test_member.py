@@ -233,7 +233,7 @@ def test_a_payload_that_is_being_written_is_not_asked_for() -> None:
     pew = Pew()
     pew.store(ONE, durable=False)
     pew.commit(OPENED, entry_of(ONE, 2))
-    assert pew.member.is_waiting
+    assert pew.member.waiting
     assert pew.member.next_deadline_ns() is None, "the disk will answer, nobody else need"
 
 
@@ -308,7 +308,7 @@ def test_a_witness_learns_the_order_and_applies_nothing() -> None:
     mark = own(5, EntryKind.CHECKPOINT_MARK)
     effects = pew.commit(own(1, EntryKind.PRIMARY_CLAIM), opened_at(2), data_at(3, 2), mark)
     assert applied(effects) == []
-    assert not pew.member.is_waiting, "payloads never come here: it must not wait for them"
+    assert not pew.member.waiting, "payloads never come here: it must not wait for them"
     assert (pew.member.known.upto, pew.member.applied) == (5, 5)
     assert PrimaryChanged(EPOCH, 1) in effects
     (learned,) = (effect for effect in effects if isinstance(effect, Learned))
@@ -390,7 +390,7 @@ def test_an_installed_state_is_where_the_member_goes_on() -> None:
     installed = Installed(4, ledger_through(OPENED, entry_of(ONE, 2), claim))
     assert PrimaryChanged(EPOCH, 1) in pew.member.step(0, [installed])
     pew.data_server.step(0, [installed])
-    assert (pew.member.applied, pew.member.known.upto, pew.member.is_waiting) == (4, 4, False)
+    assert (pew.member.applied, pew.member.known.upto, len(pew.member.waiting)) == (4, 4, 0)
     assert not pew.data_server.wanted
     pew.store(TWO)
     assert applied(pew.commit(entry_of(TWO, 5))) == [5]
