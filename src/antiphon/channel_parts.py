@@ -32,15 +32,22 @@ class ChannelParts:
     is_alone: bool = field(init=False)
     # Room on the disk is low: nothing more is published for now.
     is_blocked: bool = False
+    # The deadline of each machine after its last step; None if it has none, or is not here.
+    replica_at: int | None = field(init=False, default=None)
+    producer_at: int | None = field(init=False, default=None)
+    manager_at: int | None = field(init=False, default=None)
+    listener_at: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         assert (self.replica is None) != (self.listener is None), "a channel is kept, or listened to"
         self.is_alone = len(self.producer.config.nodes) == 1
-
-    @property
-    def machines(self) -> tuple[Replica | BusProducer | MessageManager | Listener, ...]:
-        machines = (self.replica, self.producer, self.manager, self.listener)
-        return tuple([one for one in machines if one is not None])
+        self.producer_at = self.producer.next_deadline_ns()
+        if self.replica is not None:
+            self.replica_at = self.replica.next_deadline_ns()
+        if self.manager is not None:
+            self.manager_at = self.manager.next_deadline_ns()
+        if self.listener is not None:
+            self.listener_at = self.listener.next_deadline_ns()
 
     @property
     def primary(self) -> int:

@@ -42,8 +42,6 @@ _FOR_PRODUCER = heard_by(Machine.PRODUCER)
 _FOR_LISTENER = heard_by(Machine.LISTENER)
 _OF_PRODUCER = frozenset(OF_PRODUCER)
 
-NEVER_NS = 1 << 62
-
 # Past the constructor of a tuple with names: there are some for every message.
 _new: Final = tuple.__new__
 
@@ -115,10 +113,11 @@ class Node:
         self._effects: list[NodeEffect] = []
         self._now_ns = 0
         self._wall_ms = 0
-        # No machine is due before this, by the last `next_deadline_ns`; 0 if a step was taken since.
-        self._due_ns = 0
-        machines = [one for parts in self.channels.values() for one in parts.machines]
-        self._machines = [*machines, *([client_manager] if client_manager else []), self._inquiries]
+        # A machine is asked for its deadline when it has done something, and not before.
+        self._client_manager_at = client_manager.next_deadline_ns() if client_manager is not None else None
+        self._inquiries_at: int | None = None
+        self._listened = tuple([parts for parts in self._parts if parts.listener is not None])
+        self._due_ns = self._earliest()
 
     @property
     def is_serving(self) -> bool:
@@ -126,36 +125,43 @@ class Node:
         return all(parts.is_ready for parts in self.channels.values())
 
     def next_deadline_ns(self) -> int | None:
-        deadline_ns: int | None = None
-        for machine in self._machines:
-            due_ns = machine.next_deadline_ns()
-            if due_ns is not None and (deadline_ns is None or due_ns < deadline_ns):
-                deadline_ns = due_ns
-        self._due_ns = NEVER_NS if deadline_ns is None else deadline_ns
-        return deadline_ns
+        return self._due_ns
 
     def step(self, now_ns: int, wall_ms: int, events: Iterable[NodeEvent]) -> list[NodeEffect]:
         self._now_ns, self._wall_ms, self._effects = now_ns, wall_ms, []
-        self.standing.forget()
+        if self.standing.answers:
+            # They may not be true any more.
+            self.standing.answers.clear()
         for event in events:
             if type(event) is InChannel:
                 channel, what = event
-                self._take(self.channels[channel], what)
+                if type(what) is bus.Received:
+                    self._route(self.channels[channel], what)
+                else:
+                    self._take(self.channels[channel], what)
             else:
                 self._tell_client_manager(event)  # type: ignore[arg-type]
-        if now_ns >= self._due_ns:
+        if self._due_ns is not None and now_ns >= self._due_ns:
             self._wake_sleepers(now_ns)
-        self._due_ns = 0
-        self._listen_first()
+        if self._listened:
+            self._listen_first()
         self._settle()
+        self._due_ns = self._earliest()
         return self._effects
+
+    def _earliest(self) -> int | None:
+        earliest = self._client_manager_at
+        if self._inquiries_at is not None and (earliest is None or self._inquiries_at < earliest):
+            earliest = self._inquiries_at
+        for parts in self._parts:
+            for at in (parts.replica_at, parts.producer_at, parts.manager_at, parts.listener_at):
+                if at is not None and (earliest is None or at < earliest):
+                    earliest = at
+        return earliest
 
     # --- events in ---------------------------------------------------------------------------------
 
     def _take(self, parts: ChannelParts, event: bus.Event) -> None:
-        if type(event) is bus.Received:
-            self._route(parts, event)
-            return
         parts.for_replica.append(event)
         if type(event) is bus.SpaceChanged:
             parts.is_blocked = event.is_low
@@ -173,13 +179,14 @@ class Node:
         kind = type(message)
         if kind in _FOR_MESSAGE_MANAGER:
             if type(message) is said.Query and message.about is said.About.NODE:
-                self._send(parts, bus.Send(sender, self.standing.answer(message)))
+                self._perform_of_bus(parts, bus.Send(sender, self.standing.answer(message)))
             elif parts.manager is not None:
                 parts.manager.receive(self._now_ns, sender, message)
                 parts.manager_heard = True
         elif kind in _FOR_CLIENT_MANAGER:
             if type(message) is said.Reply and message.about is said.About.NODE:
                 self._tell_askers(self._inquiries.answered(sender, message))
+                self._inquiries_at = self._inquiries.next_deadline_ns()
             else:
                 self._tell_client_manager(door.ChannelEvent(parts.name, message))
         else:
@@ -193,26 +200,26 @@ class Node:
                 parts.for_replica.append(received)
 
     def _wake_sleepers(self, now_ns: int) -> None:
-        for parts in self.channels.values():
-            if parts.replica is not None and _is_due(parts.replica.next_deadline_ns(), now_ns):
-                if parts.manager is not None:
+        for parts in self._parts:
+            if parts.replica_at is not None and parts.replica_at <= now_ns:
+                if parts.manager is not None and parts.replica is not None:
                     parts.replica.load = parts.manager.load
                 parts.for_replica.append(bus.Ticked())
-            if _is_due(parts.producer.next_deadline_ns(), now_ns):
+            if parts.producer_at is not None and parts.producer_at <= now_ns:
                 parts.for_producer.append(bus.Ticked())
-            if parts.listener is not None and _is_due(parts.listener.next_deadline_ns(), now_ns):
+            if parts.listener_at is not None and parts.listener_at <= now_ns:
                 parts.for_listener.append(bus.Ticked())
-            if parts.manager is not None and _is_due(parts.manager.next_deadline_ns(), now_ns):
+            if parts.manager_at is not None and parts.manager_at <= now_ns:
                 parts.manager_heard = True
-        if self.client_manager is not None and _is_due(self.client_manager.next_deadline_ns(), now_ns):
+        if self._client_manager_at is not None and self._client_manager_at <= now_ns:
             self._for_client_manager.append(door.TimePassed())
-        if _is_due(self._inquiries.next_deadline_ns(), now_ns):
+        if self._inquiries_at is not None and self._inquiries_at <= now_ns:
             self._inquire(*self._inquiries.keep_time(now_ns))
 
     def _listen_first(self) -> None:
         """Hear the heartbeats of primaries before deliveries, which may have lain in a socket for long."""
         delivered = self._for_client_manager
-        for parts in self._parts:
+        for parts in self._listened:
             if parts.for_listener:
                 self._for_client_manager = []
                 self._run_listener(parts)
@@ -225,7 +232,9 @@ class Node:
         while True:
             if self.client_manager is not None and self._for_client_manager:
                 events, self._for_client_manager = self._for_client_manager, []
-                for effect in self.client_manager.step(self._now_ns, events):
+                effects = self.client_manager.step(self._now_ns, events)
+                self._client_manager_at = self.client_manager.next_deadline_ns()
+                for effect in effects:
                     self._perform_of_client_manager(effect)
             is_quiet = not self._for_client_manager
             for parts in self._parts:
@@ -238,20 +247,26 @@ class Node:
     def _run_channel(self, parts: ChannelParts) -> None:
         if parts.for_producer:
             events, parts.for_producer = parts.for_producer, []
-            for effect in parts.producer.step(self._now_ns, events):
+            effects = parts.producer.step(self._now_ns, events)
+            parts.producer_at = parts.producer.next_deadline_ns()
+            for effect in effects:
                 self._perform_of_bus(parts, effect)
         if parts.replica is None:
             self._run_listener(parts)
         elif parts.for_replica:
             events, parts.for_replica = parts.for_replica, []
-            for effect in parts.replica.step(self._now_ns, events):
+            effects = parts.replica.step(self._now_ns, events)
+            parts.replica_at = parts.replica.next_deadline_ns()
+            for effect in effects:
                 self._perform_of_bus(parts, effect)
-            if parts.manager is not None and parts.manager.beaten(*parts.replica.beats):
+            beats = parts.replica.beats
+            if beats[0] and parts.manager is not None and parts.manager.beaten(*beats):
                 parts.manager_heard = True
         if parts.manager_heard:
             parts.manager_heard = False
             assert parts.manager is not None, "nobody heard anything"
             changes = parts.manager.flush(self._now_ns, self._wall_ms)
+            parts.manager_at = parts.manager.next_deadline_ns()
             if self.observer is not None:
                 self.observer.emitted(parts.name, changes)
             for change in changes:
@@ -265,11 +280,14 @@ class Node:
         if config is not listener.config:
             # Only the producer reads in the order that there is another configuration.
             listener.reconfigure(config)
+            parts.listener_at = listener.next_deadline_ns()
             self._effects.append(InChannel(parts.name, bus.Reconfigured(config)))
         if not parts.for_listener:
             return
         events, parts.for_listener = parts.for_listener, []
-        for news in listener.step(self._now_ns, events):
+        told = listener.step(self._now_ns, events)
+        parts.listener_at = listener.next_deadline_ns()
+        for news in told:
             if isinstance(news, bus.Multicast):
                 self._effects.append(InChannel(parts.name, news))
             else:
@@ -284,11 +302,11 @@ class Node:
             case door.SendToPrimary(channel=channel, message=message):
                 parts = self.channels[channel]
                 if parts.primary:
-                    self._send(parts, bus.Send(parts.primary, message))
+                    self._perform_of_bus(parts, bus.Send(parts.primary, message))
             case door.SendToReplica(channel=channel, message=message, attempt=attempt):
                 parts = self.channels[channel]
                 if reader := parts.reader(self.node_id, attempt):
-                    self._send(parts, bus.Send(reader, message))
+                    self._perform_of_bus(parts, bus.Send(reader, message))
             case door.AskNode(conn=conn, request=request, text=text):
                 self._answer(conn, request, text)
             case _:
@@ -312,12 +330,16 @@ class Node:
                 self._look_at_claim(parts, entry.mid.pe)
             return
         if type(effect) is bus.Send:
-            self._send(parts, effect)
+            if effect.to == self.node_id:
+                self._route(parts, _new(bus.Received, (self.node_id, effect.message, b"")))
+            else:
+                self._effects.append(_new(InChannel, (parts.name, effect)))
             return
         match effect:
             case bus.Multicast(message=message):
                 if type(message) is said.Heartbeat and message.serving and parts.manager is not None:
                     parts.manager.announced(self._now_ns, message.epoch)
+                    parts.manager_at = parts.manager.next_deadline_ns()
                 self._route(parts, _new(bus.Received, (self.node_id, message, b"")))
                 if not parts.is_alone:
                     self._effects.append(_new(InChannel, (parts.name, effect)))
@@ -379,12 +401,6 @@ class Node:
         else:
             self._perform_of_bus(parts, effect)
 
-    def _send(self, parts: ChannelParts, send: bus.Send) -> None:
-        if send.to == self.node_id:
-            self._route(parts, _new(bus.Received, (self.node_id, send.message, b"")))
-        else:
-            self._effects.append(_new(InChannel, (parts.name, send)))
-
     # --- questions ---------------------------------------------------------------------------------
 
     def _answer(self, conn: int, request: int, text: str) -> None:
@@ -402,7 +418,8 @@ class Node:
 
     def _inquire(self, puts: list[Put], told: list[Told]) -> None:
         for channel, to, question in puts:
-            self._send(self.channels[channel], bus.Send(to, question))
+            self._perform_of_bus(self.channels[channel], bus.Send(to, question))
+        self._inquiries_at = self._inquiries.next_deadline_ns()
         self._tell_askers(told)
 
     def _tell_askers(self, told: list[Told]) -> None:
@@ -416,7 +433,3 @@ class Node:
             for one in listeners
             if one is not None and node in one.config.nodes
         )
-
-
-def _is_due(deadline_ns: int | None, now_ns: int) -> bool:
-    return deadline_ns is not None and deadline_ns <= now_ns

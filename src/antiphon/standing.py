@@ -55,7 +55,7 @@ class Standing:
         self.is_established = False
         # Whether nothing was ever written to the disk when this node was started.
         self.is_new = False
-        self._answers: dict[str, str] = {}
+        self.answers: dict[str, str] = {}
         self._tellers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "status": lambda asked: self.status(),
             "destinations": self._destinations,
@@ -63,10 +63,6 @@ class Standing:
             "config": lambda asked: self._config(),
             "digests": lambda asked: self.digests(),
         }
-
-    def forget(self) -> None:
-        """Drop the answers of the last step, which may not be true any more."""
-        self._answers.clear()
 
     def answer(self, asked: Query) -> Reply:
         """The answer to another node's question; empty if there is none."""
@@ -76,7 +72,7 @@ class Standing:
 
     def tell(self, text: str) -> str | None:
         """None: a node cannot answer this question."""
-        answer = self._answers.get(text)
+        answer = self.answers.get(text)
         if answer is None:
             try:
                 asked = json.loads(text)
@@ -86,7 +82,7 @@ class Standing:
             told = tell(asked)
             if told is None:
                 return None
-            answer = self._answers[text] = json.dumps(told)
+            answer = self.answers[text] = json.dumps(told)
         return answer
 
     def status(self) -> dict[str, Any]:
