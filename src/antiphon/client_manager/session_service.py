@@ -245,9 +245,11 @@ class SessionService:
         """Everything received for a lane is confirmed: the primary may count the session as away."""
         session = lane.of_session
         now = self._sessions.get(session.id)
-        # One that a higher generation resumes in this channel is not away.
-        is_taken_over = now is not None and now is not session and lane.channel in now.lanes
-        if lane.state == LaneState.OPEN and not is_taken_over:
+        later = now.lanes.get(lane.channel) if now is not None and now is not session else None
+        # A session that a higher generation resumes in this channel is not away; but it may be refused.
+        if later is not None and not later.has_answered(LaneDetached(lane)):
+            return
+        if lane.state == LaneState.OPEN and (later is None or later.state == LaneState.REFUSED):
             self._requests.detach(lane.channel, SessionDetached(session.id, session.generation))
         del session.lanes[lane.channel]
         if not session.lanes:

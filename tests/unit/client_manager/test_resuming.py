@@ -221,6 +221,26 @@ def test_a_client_that_is_lost_while_it_comes_back_leaves_nothing_behind() -> No
     assert stage.to_primary(SessionDetached) == [SessionDetached(SESSION, 2)]
 
 
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_a_session_that_opens_late_is_away_unless_its_next_generation_is_resumed(is_resumed: bool) -> None:
+    stage = Stage()
+    stage.connect(1)
+    session = stage.open_session(1)
+    stage.say(1, publish(session, 1))
+    stage.lose(1)
+    # The client was elsewhere meanwhile, where the session ended, and comes back.
+    stage.connect(2)
+    stage.say(2, resume(session=session, generation=3, known=(2,)))
+    stage.confirm()
+    assert not stage.to_primary(SessionDetached)
+
+    unknown = Outcome(0, 1, OutcomeCode.SESSION_UNKNOWN, 0, "")
+    stage.confirm(*() if is_resumed else (unknown,))
+
+    # Of the session that was opened too late nobody else knows: without this it would never expire.
+    assert stage.to_primary(SessionDetached) == ([] if is_resumed else [SessionDetached(session, 1)])
+
+
 def test_the_connection_that_had_a_session_is_told_and_keeps_its_others() -> None:
     stage = Stage()
     stage.connect(1)
