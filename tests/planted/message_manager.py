@@ -16,7 +16,7 @@ from antiphon.message_manager.delivery.dispatcher import Dispatcher
 from antiphon.message_manager.delivery.doubts import Doubts
 from antiphon.message_manager.delivery.log_clock import LogClock
 from antiphon.message_manager.delivery.proposals import node_command
-from antiphon.message_manager.fold import sessions, turns
+from antiphon.message_manager.fold import sessions, transactions, turns
 from antiphon.message_manager.fold.fold import RULES
 from antiphon.message_manager.fold.turns import ACK_LOST, Channel, Turn, Verdict
 from antiphon.message_manager.manager import MessageManager
@@ -227,6 +227,24 @@ def decision_ends_with_session(patch: MonkeyPatch) -> None:
     patch.setattr(sessions, "_end_session", end_decisions)
 
 
+def committed_not_offered(patch: MonkeyPatch) -> None:
+    """The messages of a part that is committed are not offered to the subscriptions of their topic."""
+    carry_out, published = transactions._carry_out, Delivery.published
+
+    def carry_out_quietly(channel: Channel, *arguments: Any) -> None:
+        topics = [one.id for one in channel.state.directory.topics]
+
+        def offer(self: Delivery, destination: int, start: int, stop: int) -> None:
+            if destination not in topics:
+                published(self, destination, start, stop)
+
+        with MonkeyPatch.context() as quiet:
+            quiet.setattr(Delivery, "published", offer)
+            carry_out(channel, *arguments)
+
+    patch.setattr(transactions, "_carry_out", carry_out_quietly)
+
+
 def hold_begun_anew(patch: MonkeyPatch) -> None:
     """A HOLD that is said again begins anew: what was kept for its holder until then goes."""
     hold = Holds.hold
@@ -260,6 +278,7 @@ BUGS = (
     participant_decides_alone,
     open_survives_fence,
     decision_ends_with_session,
+    committed_not_offered,
     hold_begun_anew,
     outdated_hold_taken,
 )

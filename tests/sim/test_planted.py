@@ -105,6 +105,7 @@ HUNTS = [
     ),
     Hunt("transactions", "open-survives-fence", "open-parts", 24, ("was fenced",)),
     Hunt("transactions", "decision-ends-with-session", "ended-sessions", 18, ("let go of its decision",)),
+    Hunt("transactions", "committed-not-offered", "topics", 6, ("I17 liveness: in", "needs")),
     Hunt("holds", "hold-begun-anew", "", 10, ("I20",)),
     Hunt("holds", "outdated-hold-taken", "", 14, ("I20",)),
     Hunt("holds", "restore-forgets-locks", "", 14, ("I11 restore",)),

@@ -7,8 +7,10 @@
     no dirty read    what is delivered or shown has been committed, under that number and with that content
     closed ranges    a range of numbers that was shown never gains a message
     once             a version of an application is committed once, and versions go up
+    log order        the consumers of a subscription are shown messages for the first time by their numbers
     conservation     money is neither made nor lost: what was paid in, and what versions brought, is what was
-                     taken out when all accounts are empty
+                     taken out when all accounts are empty; a message to a topic counts once for each
+                     subscription that there was
 
 The bank knows what clients wished (they tell it, before they tell their client manager) and what the orders
 of all channels made of it (each channel's `ChannelLedger` tells it, once for each entry).
@@ -87,10 +89,13 @@ class Bank(Checker):
         # What clients were told to have taken for good.
         self.finality = Finality(world)
         self._shown_through: dict[tuple[str, int], int] = {}
+        # By channel and subscription: the highest number that was shown as delivered for the first time.
+        self._taken_first: dict[tuple[str, int], int] = {}
         self._done: dict[str, int] = {}
         self._paid_in = 0
         self._withdrawn = 0
         self._delivered = 0
+        self._topic_messages = 0
 
     @property
     def figures(self) -> dict[str, int]:
@@ -104,6 +109,7 @@ class Bank(Checker):
             "delivered": self._delivered,
             "versions": sum(self._done.values()),
             "withdrawn": self._withdrawn,
+            "to topics": self._topic_messages,
         }
 
     # What clients wish.
@@ -168,8 +174,15 @@ class Bank(Checker):
         if known.body != body:
             self.fail(f"{number} of {channel} is {known.body[:20]!r}, and is shown as {body[:20]!r}")
 
-    def on_taken(self, channel: str, session: int, consumer: int, number: int, count: int) -> None:
+    def on_taken(
+        self, channel: str, session: int, consumer: int, subscription: int, number: int, count: int
+    ) -> None:
         """A consumer was given a message that says how often it was delivered before."""
+        at = (channel, subscription)
+        if subscription and not count:
+            if number <= self._taken_first.get(at, 0):
+                self.fail(f"{number} is shown behind {self._taken_first[at]} to subscription {at}")
+            self._taken_first[at] = number
         if (of_channel := self.redeliveries.get(channel)) is not None:
             of_channel.shown(session, consumer, number, count)
 
@@ -189,6 +202,12 @@ class Bank(Checker):
         self._paid_in += money.amount
         self._show(channel, sequence, money)
         return money
+
+    def copied(self, money: Money, copies: int) -> None:
+        """A message came to a topic, and so to this many subscriptions: each of them has the money."""
+        self.world.probe(f"bank.copies.{min(copies, 2)}")
+        self._topic_messages += 1
+        self._paid_in += money.amount * (copies - 1)
 
     def _show(self, channel: str, number: int, money: Money) -> None:
         at = (channel, number)

@@ -1,21 +1,24 @@
-"""A channel does with its queues what the commands in its order say, and nothing else.
+"""A channel does with its queues and subscriptions what the commands in its order say, and nothing else.
 
-After each entry the first replica that folds it is looked at: which messages came to its queues, which went,
-and which outcome each command has. What came must be what a publish or a commit in this entry brought, all of
-it; what went must be named by an acknowledgement or a commit in it, all of it. The other replicas must then
-hold as many messages. A primary gives out nothing that it knows to be locked or gone. What a commit means for
-other channels is the `Bank`'s business.
+After each entry the first replica that folds it is looked at: which messages came to its queues and
+subscriptions, which went, and which outcome each command has. A message that came must be brought by a
+publish or a commit in this entry, and a message to a topic comes to every subscription that was begun before,
+by the order; a message that went must be named by an acknowledgement or a commit in it. The other replicas
+must then hold as many messages. A primary gives out nothing that it knows to be locked or gone. What a commit
+means for other channels is the `Bank`'s business.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from antiphon.bus.entries import FenceDetail, OpenDetail
-from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind
+from antiphon.bus.messages import BusMessage, Deliver, Entry, EntryKind, Register
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.message_manager.state.destinations.topic import Topic
-from antiphon.sim.checkers.bank import Bank, Key
+from antiphon.ranges import Ranges
+from antiphon.sim.checkers.bank import Bank, Key, Money
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
@@ -27,6 +30,7 @@ from antiphon.wire.commands import (
     Payload,
     Publish,
     ResumeSession,
+    Subscribe,
     decode_payload,
     iterate_commands,
 )
@@ -44,6 +48,9 @@ from antiphon.wire.transactions import (
 Said = tuple[CommandHeader, Payload, int]
 """A command with the number it has in the order."""
 
+Place = tuple[int, int]
+"""A message where it is kept: the id of its queue, subscription or topic, and its number."""
+
 
 class Promised(NamedTuple):
     """A part that was prepared and not finished yet."""
@@ -56,7 +63,7 @@ class ChannelLedger(Checker):
     """Follows one channel."""
 
     promise = "transactions"
-    hears = (Deliver,)
+    hears = (Deliver, Register)
 
     def __init__(self, world: World, channel: str, bank: Bank) -> None:
         super().__init__(world)
@@ -67,10 +74,15 @@ class ChannelLedger(Checker):
         self._live: dict[int, set[int]] = {}
         self._books: dict[int, tuple[tuple[int, int], ...]] = {}
         self._promised: dict[Key, Promised] = {}
-        # Numbers that are locked, or gone, and by which number of the order.
-        self._locked: dict[int, int] = {}
-        self._gone: dict[int, int] = {}
+        self._topics: set[int] = set()
+        # By topic: its subscriptions, as the order says.
+        self._subscriptions: dict[int, list[int]] = {}
+        # Messages that are locked, or gone, and by which number of the order.
+        self._locked: dict[Place, int] = {}
+        self._gone: dict[Place, int] = {}
         self._applied: dict[int, int] = {}
+        # The queue or subscription of each consumer, by the key that its client manager gave.
+        self._takes_from: dict[tuple[int, int], int] = {}
         # Places in the streams to client managers that something was said in.
         self._told: set[tuple[int, int, int, int]] = set()
         # Nodes that began with a checkpoint, and have applied nothing since.
@@ -81,9 +93,9 @@ class ChannelLedger(Checker):
         self._unfinished: set[Key] = set()
         # Sessions that had something open after the entry before.
         self._had_open: set[int] = set()
-        # Of the entry that is being judged: what came, what went, by number; and the exceptions.
-        self._came: dict[int, int] = {}
-        self._went: dict[int, int] = {}
+        # Of the entry that is being judged: what came, what went; and the exceptions.
+        self._came: set[Place] = set()
+        self._went: set[Place] = set()
         self._codes: dict[int, int] = {}
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
@@ -98,7 +110,7 @@ class ChannelLedger(Checker):
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
         self._applied[node] = entry.last
         self._note_contents(node, entry, state)
-        books = tuple(sorted((one.id, one.live.count) for one in state.directory))
+        books = tuple(sorted((id, held.count) for id, held in _held(state)))
         if entry.last > self._folded:
             self._folded = entry.last
             self._books[entry.last] = books
@@ -135,22 +147,26 @@ class ChannelLedger(Checker):
                 self.world.probe(f"ledger.{when}.{what}")
 
     def on_sent(self, node: int, message: BusMessage) -> None:
+        if isinstance(message, Register):
+            self._takes_from[node, message.consumer] = message.subscription or message.destination
         if not isinstance(message, Deliver):
             return
+        takers = [(target.node, taker.consumer) for target in message.targets for taker in target.takers]
         places = {(message.term, one.node, one.stream, one.number) for one in message.targets}
         is_fresh = not places <= self._told
         self._told |= places
-        for piece in message.pieces:
-            for number in range(piece.first_sequence, piece.first_sequence + piece.count):
-                self._check_given_out(node, number, is_fresh)
+        for source in {self._takes_from[taker] for taker in takers}:
+            for piece in message.pieces:
+                for number in range(piece.first_sequence, piece.first_sequence + piece.count):
+                    self._check_given_out(node, (source, number), is_fresh)
 
-    def _check_given_out(self, node: int, number: int, is_fresh: bool) -> None:
+    def _check_given_out(self, node: int, place: Place, is_fresh: bool) -> None:
         """What was given out before it was locked is still its holder's, and may be said again."""
         applied = self._applied[node]
-        if is_fresh and self._locked.get(number, applied + 1) <= applied:
-            self.fail(f"{number} of {self._channel} is given out while a transaction has it locked")
-        if self._gone.get(number, applied + 1) <= applied:
-            self.fail(f"{number} of {self._channel} is given out after it was consumed")
+        if is_fresh and self._locked.get(place, applied + 1) <= applied:
+            self.fail(f"{place} of {self._channel} is given out while a transaction has it locked")
+        if self._gone.get(place, applied + 1) <= applied:
+            self.fail(f"{place} of {self._channel} is given out after it was consumed")
 
     def _judge(self, entry: Entry, state: ChannelState) -> None:
         self._look(state)
@@ -196,12 +212,15 @@ class ChannelLedger(Checker):
                 self.fail(f"after {entry.last} {self._channel} has let go of its decision about {key}")
 
     def _look(self, state: ChannelState) -> None:
-        live = {one.id: set(one.live.numbers()) for one in state.directory if not isinstance(one, Topic)}
-        self._came, self._went = {}, {}
-        for queue, numbers in live.items():
-            before = self._live.get(queue, set())
-            self._came.update(dict.fromkeys(sorted(numbers - before), queue))
-            self._went.update(dict.fromkeys(sorted(before - numbers), queue))
+        live = {id: set(held.numbers()) for id, held in _held(state)}
+        self._topics = {one.id for one in state.directory.topics}
+        self._came, self._went = set(), set()
+        for id, numbers in live.items():
+            before = self._live.get(id, set())
+            self._came |= {(id, number) for number in numbers - before}
+            if id not in self._topics:
+                # A topic lets go of what is too old for it, and no subscription needs.
+                self._went |= {(id, number) for number in before - numbers}
         self._live = live
 
     def _is_applied(self, sequence: int) -> bool:
@@ -217,11 +236,16 @@ class ChannelLedger(Checker):
                     self._owners[header.session] = owner
             case Publish():
                 for row in range(header.count):
-                    if self._came.pop(sequence + row, None) is not None:
-                        self._bank.deposit(self._channel, header.session, header.number + row, sequence + row)
+                    if (payload.destination, sequence + row) in self._came:
+                        number = header.number + row
+                        money = self._bank.deposit(self._channel, header.session, number, sequence + row)
+                        self._arrive(sequence + row, money)
+            case Subscribe():
+                if self._is_applied(sequence):
+                    self._subscriptions.setdefault(payload.destination, []).append(sequence)
             case Acknowledge(ranges=ranges):
-                for number in ranges.numbers():
-                    self._went.pop(number, None)
+                source = payload.subscription or payload.destination
+                self._went -= {(source, number) for number in ranges.numbers()}
             case Hold(consumes=True):
                 self._collect(payload)
             case CommitTransaction():
@@ -245,19 +269,18 @@ class ChannelLedger(Checker):
 
     def _collect(self, hold: Hold) -> None:
         """Who has a queue alone has consumed what is below its position, but for what is locked."""
-        passed = [number for number, queue in self._went.items() if queue in hold.destinations]
-        for number in passed:
-            if number in self._locked:
-                self.fail(f"{number} of {self._channel} was consumed under a hold, and a transaction has it")
-            if number < hold.position:
-                del self._went[number]
-                self._bank.collected(self._channel, number)
+        for place in sorted(one for one in self._went if one[0] in hold.destinations):
+            if place in self._locked:
+                self.fail(f"{place} of {self._channel} was consumed under a hold, and a transaction has it")
+            if place[1] < hold.position:
+                self._went.remove(place)
+                self._bank.collected(self._channel, place[1])
 
     def _prepare(self, key: Key, wish: PrepareTransaction, sequence: int) -> None:
         if key not in self._promised:
             self.world.probe("ledger.prepared")
             self._promised[key] = Promised(wish.messages, wish.consumed)
-            self._locked.update(dict.fromkeys(_numbers(wish.consumed), sequence))
+            self._locked.update(dict.fromkeys(_places(wish.consumed), sequence))
             self._bank.promised(key, self._channel)
 
     def _decide(self, key: Key, wish: DecideTransaction, sequence: int) -> None:
@@ -286,8 +309,8 @@ class ChannelLedger(Checker):
 
     def _finish(self, key: Key, wish: FinishTransaction, sequence: int) -> None:
         promised = self._promised.pop(key, None)
-        for number in _numbers(promised.consumed) if promised is not None else ():
-            self._locked.pop(number, None)
+        for place in _places(promised.consumed) if promised is not None else ():
+            self._locked.pop(place, None)
         if promised is None:
             self.world.probe("ledger.finished_before")
         elif wish.commits:
@@ -299,14 +322,38 @@ class ChannelLedger(Checker):
         """All of this part happens now."""
         money = self._bank.committed(key, self._channel, sequence, part.messages, is_home)
         for row, one in enumerate(money):
-            if self._came.pop(sequence + row, None) != one.destination:
-                self.fail(f"{sequence + row} of {self._channel} was committed, and is not in its queue")
+            self._arrive(sequence + row, one)
+        for place in _places(part.consumed):
+            if place not in self._went:
+                self.fail(f"{place} of {self._channel} was consumed by {key}, and did not go")
+            self._went.remove(place)
         for consumed in part.consumed:
-            for number in consumed.numbers.numbers():
-                if self._went.pop(number, None) != consumed.destination:
-                    self.fail(f"{number} of {self._channel} was consumed by {key}, and did not go")
+            self.world.probe("ledger.consumed_of_subscription", int(consumed.subscription > 0))
+
+    def _arrive(self, number: int, money: Money) -> None:
+        """A message is stored: in its queue, or in every subscription that its topic has by now."""
+        topic = money.destination
+        places = {(one, number) for one in self._subscriptions.get(topic, ())}
+        if topic in self._topics:
+            self._bank.copied(money, len(places))
+            # Nobody may need the message, and the topic not keep it for its own sake.
+            self._came.discard((topic, number))
+        else:
+            places.add((topic, number))
+        if places - self._came:
+            self.fail(f"{number} of {self._channel} was stored, and is not in {sorted(places - self._came)}")
+        self._came -= places
 
 
-def _numbers(consumed: tuple[Consumed, ...]) -> list[int]:
-    """All numbers of a channel that are consumed; no two of its messages have the same."""
-    return [number for one in consumed for number in one.numbers.numbers()]
+def _held(state: ChannelState) -> Iterator[tuple[int, Ranges]]:
+    """What is in each queue, topic and subscription, by its id."""
+    for one in state.directory:
+        yield one.id, one.live
+        for subscription in one.subscriptions.values() if isinstance(one, Topic) else ():
+            yield subscription.id, subscription.needs(one.live)
+
+
+def _places(consumed: tuple[Consumed, ...]) -> list[Place]:
+    """Where everything lies that is consumed."""
+    sources = [(one.subscription or one.destination, one.numbers) for one in consumed]
+    return [(source, number) for source, numbers in sources for number in numbers.numbers()]

@@ -9,7 +9,7 @@ decided once. A collector has an account alone for a while and consumes it by re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphon.batch import Batch
 from antiphon.errors import SessionClosed
@@ -57,21 +57,18 @@ class TellerHabits:
 
 @dataclass(slots=True)
 class Branch:
-    """Where tellers work: each account is made in its channel by whoever comes first."""
+    """Where tellers work: each account is made in its channel by the client that comes first."""
 
     hall: ClientHall
     habits: ClientHabits
     manners: TellerHabits
     bank: Bank
-    # Name and channel of each account.
-    accounts: Sequence[tuple[str, str]]
+    # Queues and topics, as a client knows them that has found none yet.
+    accounts: Sequence[Account]
 
     def own_accounts(self) -> list[Account]:
-        """All accounts, as a client knows them that has found none yet."""
-        return [
-            Account(f"queue:{name}", f'{{"channel": "{channel}"}}', channel)
-            for name, channel in self.accounts
-        ]
+        """All accounts, for one client."""
+        return [replace(one) for one in self.accounts]
 
 
 class Coins:

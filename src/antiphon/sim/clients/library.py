@@ -28,7 +28,7 @@ from antiphon.client.core.events import (
 )
 from antiphon.client.core.events import ConsumerStopped as ConsumerClosed
 from antiphon.client.core.publication import Publication
-from antiphon.client.core.session import SessionCore
+from antiphon.client.core.session import QUEUE, SessionCore
 from antiphon.message import Message
 from antiphon.sim.checkers.watch import Begun, PortConsumer
 from antiphon.sim.clients.process import ClientHabits, ClientHall, ClientProcess
@@ -256,14 +256,18 @@ class LibraryClient(ClientProcess):
     # Consumers.
 
     def open_consumer(
-        self, name: str, opened: DestinationOpened, then: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        opened: DestinationOpened,
+        then: Callable[[], None] = lambda: None,
+        subscription: int = QUEUE,
     ) -> ConsumerCore:
         """Open a consumer, with a prefetch or without; a refusal makes the client come again."""
         core, session = self.live
         prefetch = self.chance.randint(1, self.habits.credit_messages)
         if self.is_without_prefetch():
             prefetch = 0
-        consumer = session.new_consumer(name, opened, prefetch_messages=prefetch)
+        consumer = session.new_consumer(name, opened, subscription=subscription, prefetch_messages=prefetch)
         request = core.open_consumer(session, consumer)
         self.when_answered(request, lambda reply: self.reopen() if isinstance(reply, Exception) else then())
         return consumer

@@ -195,6 +195,11 @@ class Account:
     destination: int = 0
     settings_version: int = 0
 
+    @property
+    def is_topic(self) -> bool:
+        """Is the destination a topic, and no queue?"""
+        return self.name.startswith("topic:")
+
     def wish(self, request: int) -> DestinationOpen | DestinationCreate:
         """How the destination is asked for."""
         if self.settings:

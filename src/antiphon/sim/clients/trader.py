@@ -1,6 +1,7 @@
 """Trader: takes money from accounts and puts it into others, in transactions, by the core of the library.
 
-A trader has consumers at some accounts. A transfer takes a few messages that have arrived, sends as much
+A trader has consumers at some accounts; at an account that is a topic, by a durable subscription of the
+trader's own. A transfer takes a few messages that have arrived, sends as much
 money in others to accounts of any channel, and then commits; or it rolls back on purpose, or its process
 dies. What is all in one channel is committed there, what is in several by the client manager. When the bank
 closes, a trader takes money out and puts it nowhere.
@@ -23,7 +24,9 @@ from functools import partial
 from antiphon.batch import Batch
 from antiphon.client.core.client import NEVER_NS
 from antiphon.client.core.consumer import ConsumerCore
+from antiphon.client.core.outcomes import subscription_error
 from antiphon.client.core.publication import HEAD_BYTES, Departure, Publication
+from antiphon.client.core.session import QUEUE
 from antiphon.client.core.transaction import RowNumbers, TakenMessages, TransactedPart, TransactionCore
 from antiphon.errors import LocalError, TransactionRolledBack
 from antiphon.sim.checkers.bank import Key, Money, amount_of
@@ -31,7 +34,7 @@ from antiphon.sim.clients.bank import Branch, Coins
 from antiphon.sim.clients.library import AlwaysAwaited, LibraryClient
 from antiphon.sim.clients.rude import AGAIN_NS
 from antiphon.sim.world import MILLISECOND_NS
-from antiphon.wire.commands import ConfirmItem, OutcomeCode
+from antiphon.wire.commands import ConfirmItem, OutcomeCode, StartKind, Subscribe
 from antiphon.wire.frames import AckMode, DestinationOpened, RangePage, TransactionDecided
 from antiphon.wire.range_frames import decode_page
 from antiphon.wire.transaction_frames import TransactionFate
@@ -99,6 +102,8 @@ class Trader(LibraryClient):
         # At which accounts it consumes; and its consumers there, but for those that are being closed.
         self._at = counters
         self._consumers: dict[int, ConsumerCore] = {}
+        # At which topics the session knows its subscription.
+        self._subscriptions: dict[int, int] = {}
         self._opening: set[int] = set()
         self._closing: set[int] = set()
         self._rows = RowNumbers()
@@ -142,6 +147,7 @@ class Trader(LibraryClient):
         self._places = []
         self._is_looking = False
         self._consumers.clear()
+        self._subscriptions.clear()
         self._opening.clear()
         self._closing.clear()
         self._rows = RowNumbers()
@@ -183,7 +189,7 @@ class Trader(LibraryClient):
     def _look_at(self, data: bytes) -> None:
         """The bank is told what leaves by whoever lets it leave."""
 
-    # Accounts: each is made in its channel, and then opened for the session.
+    # Accounts: each is made in its channel, opened for the session and, if it is a topic, subscribed to.
 
     def on_session(self) -> None:
         self._find_accounts()
@@ -209,16 +215,44 @@ class Trader(LibraryClient):
         self.when_answered(request, self._on_opened)
 
     def _on_opened(self, reply: object) -> None:
-        if isinstance(reply, DestinationOpened):
-            self._places.append(reply)
-            self._find_accounts()
-        else:
+        if not isinstance(reply, DestinationOpened):
             self.later(AGAIN_NS, self._find_accounts)
+            return
+        at = len(self._places)
+        self._places.append(reply)
+        if at in self._at and self._accounts[at].is_topic:
+            self._subscribe(at)
+        else:
+            self._find_accounts()
+
+    def _subscribe(self, at: int) -> None:
+        """Begin the subscription of this trader, or find the one that a former session began."""
+        place = self._places[at]
+        wish = Subscribe(
+            destination=place.destination,
+            durable=True,
+            shared=False,
+            name=f"{self.name}.{at}",
+            client_id="",
+            start=StartKind.LATEST,
+            number=0,
+        )
+        self.live[1].outbox(place.channel).order(wish, partial(self._on_subscribed, at))
+
+    def _on_subscribed(self, at: int, outcomes: list[ConfirmItem]) -> None:
+        (outcome,) = outcomes
+        if subscription_error(outcome) is not None:
+            self.reopen()
+            return
+        self._probe("subscribed" if outcome.code == OutcomeCode.APPLIED else "found_its_subscription")
+        self._subscriptions[at] = outcome.sequence
+        self._find_accounts()
 
     def _attach(self, at: int) -> None:
         self._opening.add(at)
         opened = partial(self._opening.discard, at)
-        self._consumers[at] = self.open_consumer(self._accounts[at].name, self._places[at], opened)
+        name, subscription = self._accounts[at].name, self._subscriptions.get(at, QUEUE)
+        self._consumers[at] = self.open_consumer(name, self._places[at], opened, subscription)
 
     def _look(self) -> None:
         """Ask for everything that a queue holds."""
@@ -277,7 +311,7 @@ class Trader(LibraryClient):
         for message in self.taken(consumer, spans):
             body, at = bytes(message.body_bytes), (consumer.channel, session.session, consumer.consumer)
             self.bank.on_delivered(consumer.channel, message.sequence, body)
-            self.bank.on_taken(*at, message.sequence, message.delivery_count - 1)
+            self.bank.on_taken(*at, consumer.subscription, message.sequence, message.delivery_count - 1)
             total += amount_of(body)
         return total
 

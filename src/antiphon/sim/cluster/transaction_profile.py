@@ -78,6 +78,7 @@ def draw(chance: random.Random, name: str = "") -> TransactionProfile:
     profile.clients.credit_messages = chance.choice((1, 5, 20))
     _draw_tellers(chance, profile.tellers)
     if name:
+        profile.topics = 0
         PROFILES[name](chance, profile)
         profile.is_made = True
     return profile
@@ -142,10 +143,22 @@ def _for_ended_sessions(chance: random.Random, profile: TransactionProfile) -> N
     profile.tellers.pause_ns = 5 * MILLISECOND_NS
 
 
+def _for_topics(chance: random.Random, profile: TransactionProfile) -> None:
+    """Half of the money goes through topics; clients die while their commits are under way, which is long."""
+    profile.safety_ns = 900 * MILLISECOND_NS
+    profile.accounts, profile.topics, profile.traders = 2, 2, 2
+    profile.strikes, profile.strike_probability = 6, 0.3
+    profile.deposits = 20
+    profile.disk.sync_ns = 10 * MILLISECOND_NS
+    profile.tellers.rollback_probability, profile.tellers.death_probability = 0.0, 0.3
+    profile.tellers.pause_ns = 5 * MILLISECOND_NS
+
+
 PROFILES: dict[str, Callable[[random.Random, TransactionProfile], None]] = {
     "hasty-commits": _for_hasty_commits,
     "lonely-decisions": _for_lonely_decisions,
     "lost-parts": _for_lost_parts,
     "open-parts": _for_open_parts,
     "ended-sessions": _for_ended_sessions,
+    "topics": _for_topics,
 }

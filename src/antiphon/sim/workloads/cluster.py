@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim import limits
 from antiphon.sim.checkers.acknowledgement import Acknowledgements, Finality
 from antiphon.sim.checkers.cluster import Primaries, Reads, SameDisks
@@ -32,7 +31,7 @@ from antiphon.sim.cluster.profile import PROFILES, ClusterProfile, draw
 from antiphon.sim.cluster.waits import NAME, draw_waits
 from antiphon.sim.runner import Quarter
 from antiphon.sim.trace import Trace
-from antiphon.sim.workloads.topic import SETTINGS, too_old
+from antiphon.sim.workloads.topic import SETTINGS
 from antiphon.sim.workloads.towns import TownRun
 from antiphon.sim.world import MILLISECOND_NS
 
@@ -165,16 +164,3 @@ class ClusterRun(TownRun[ClusterProfile]):
         clients.publish_pause_ns = min(clients.publish_pause_ns, 5 * MILLISECOND_NS)
         clients.take_pause_ns = clients.acknowledge_pause_ns = 5 * MILLISECOND_NS
         super()._heal()
-
-    def _open_at(self, state: ChannelState) -> list[str]:
-        directory = state.directory
-        topics = {topic.id: topic for topic in directory.topics}
-        words = [f"queue {one.id} holds {one.live.count}" for one in directory
-                 if one.id not in topics and one.live.count]  # fmt: skip
-        words += [
-            f"subscription {one.id} needs {one.backlog}"
-            for topic in topics.values()
-            for one in topic.subscriptions.values()
-            if one.backlog
-        ]
-        return [*words, *too_old(state)]

@@ -24,6 +24,7 @@ from antiphon.sim.network import ClientPort, Network
 from antiphon.sim.runner import Quarter, SimNode, Town
 from antiphon.sim.trace import Trace
 from antiphon.sim.workloads.acts import WorkloadRun
+from antiphon.sim.workloads.topic import too_old
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS, ClockSteps
 
 TownProfile = TypeVar("TownProfile", bound=ClusterProfile)
@@ -153,4 +154,14 @@ class TownRun(WorkloadRun[TownProfile]):
 
     def _open_at(self, state: ChannelState) -> list[str]:
         """What is open in a channel, by the state of its leader."""
-        raise NotImplementedError
+        directory = state.directory
+        topics = {topic.id: topic for topic in directory.topics}
+        words = [f"queue {one.id} holds {one.live.count}" for one in directory
+                 if one.id not in topics and one.live.count]  # fmt: skip
+        words += [
+            f"subscription {one.id} needs {one.backlog}"
+            for topic in topics.values()
+            for one in topic.subscriptions.values()
+            if one.backlog
+        ]
+        return [*words, *too_old(state)]

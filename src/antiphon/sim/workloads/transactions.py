@@ -1,8 +1,9 @@
 """The transactions workload: a bank over several channels, whose clients and nodes die at every step.
 
-Accounts are queues, each in one of two or three channels; money is messages. Depositors pay in, stagers bring
-money in versions, traders move it between accounts in transactions, and in half of the runs a collector has
-an account alone now and then and consumes it.
+Accounts are queues and, in half of the runs, topics, each in one of two or three channels; money is messages.
+Depositors pay in, stagers bring money in versions, traders move it between accounts in transactions, and in
+half of the runs a collector has a queue alone now and then and consumes it. From a topic money is taken by
+durable subscriptions, each of which has all of it.
 Before the first act everybody arrives.
 Act one, safety: nodes of both tiers crash and sleep, at random and at the steps of transactions; the network
 between them loses, repeats, delays and parts; clients die, lose connections, and move.
@@ -12,6 +13,7 @@ be in doubt: no part is prepared and nothing is locked; all replicas are equal; 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from antiphon.message_manager.state.channel_state import ChannelState
@@ -25,7 +27,7 @@ from antiphon.sim.checkers.redeliveries import Redeliveries
 from antiphon.sim.checkers.restores import Restores
 from antiphon.sim.checkers.watch import Checker
 from antiphon.sim.clients.bank import Branch, Collector, Depositor, Stager
-from antiphon.sim.clients.rude import RudeClient
+from antiphon.sim.clients.rude import Account, RudeClient
 from antiphon.sim.clients.trader import Trader
 from antiphon.sim.cluster.faults import TownFaults
 from antiphon.sim.cluster.strikes import StepWatch, Strikes
@@ -33,9 +35,12 @@ from antiphon.sim.cluster.transaction_profile import PROFILES, TransactionProfil
 from antiphon.sim.cluster.waits import NAME, draw_waits
 from antiphon.sim.runner import Quarter
 from antiphon.sim.trace import Trace
+from antiphon.sim.workloads.topic import SETTINGS
 from antiphon.sim.workloads.towns import TownRun
 from antiphon.sim.world import MILLISECOND_NS, SECOND_NS
 
+TOPICS = "Topics"
+"""The name under which a run is asked for without topics."""
 _OPENING_NS = 2 * SECOND_NS
 
 
@@ -87,8 +92,14 @@ class TransactionRun(TownRun[TransactionProfile]):
     def _tellers(self) -> list[RudeClient | Trader]:
         profile, channels = self.profile, self.profile.channels
         accounts = [
-            (f"account{number}", channels[number % len(channels)]) for number in range(profile.accounts)
+            _account(f"queue:account{number}", channels[number % len(channels)])
+            for number in range(profile.accounts)
         ]
+        queues = len(accounts)
+        chance = self.world.random(TOPICS)
+        for number in range(profile.topics if TOPICS not in self._without else 0):
+            settings = chance.choice(SETTINGS)
+            accounts.append(_account(f"topic:account{number}", chance.choice(channels), settings))
         branch = Branch(self._hall, profile.clients, profile.tellers, self._bank, accounts)
 
         def rude(name: str) -> RudeClient:
@@ -109,7 +120,7 @@ class TransactionRun(TownRun[TransactionProfile]):
             clients.append(Trader(f"trader{number}", branch, counters, is_rude=is_rude))
         chance = self.world.random("collectors")
         if not self.profile.is_made and chance.random() < 0.5:
-            Collector(rude("collector"), branch, chance.randrange(len(accounts)))
+            Collector(rude("collector"), branch, chance.randrange(queues))
         return clients
 
     def figures(self) -> dict[str, int]:
@@ -143,9 +154,13 @@ class TransactionRun(TownRun[TransactionProfile]):
 
     def _open_at(self, state: ChannelState) -> list[str]:
         transactions = state.transactions
-        words = [f"queue {one.id} holds {one.live.count}" for one in state.directory if one.live.count]
+        words = super()._open_at(state)
         words += [f"transaction {key} is in doubt" for key in transactions.prepared]
         words += [f"queue {id} has locks" for id in transactions.locks]
         words += [f"transaction {one[:2]} is not finished" for one in transactions.unfinished()]
         words += [f"{name} holds something" for name in state.holds.rows]
         return words
+
+
+def _account(name: str, channel: str, settings: str = "{}") -> Account:
+    return Account(name, json.dumps({"channel": channel, **json.loads(settings)}), channel)
