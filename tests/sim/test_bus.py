@@ -36,6 +36,7 @@ PROBES = (
     "faults.change_proposed",
     "faults.clock_leapt",
     "faults.clogged",
+    "faults.frozen",
     "faults.held_back",
     "faults.partition_bridge",
     "faults.partition_deaf",

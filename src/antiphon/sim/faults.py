@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from antiphon.sim.links import Links, Pair
 from antiphon.sim.world import MILLISECOND_NS, World
@@ -17,14 +17,30 @@ from antiphon.sim.world import MILLISECOND_NS, World
 Act = Callable[[], None]
 
 
+are_drawn = True
+"""Do clocks of the bus and of a node alone stand still? Not for seeds of a time when none did."""
+
+
+class Sleeper(Protocol):
+    """A node whose process can be stopped."""
+
+    def sleep(self, duration_ns: int, *, is_frozen: bool = False) -> None:
+        """Take no step for a while, beginning now; the clock of a frozen node stands still."""
+
+
 class FaultTable:
     """Plans the faults of a run; the kinds of table know whom to strike."""
 
-    def __init__(self, world: World, chance: random.Random, safety_ns: int) -> None:
+    def __init__(
+        self, world: World, chance: random.Random, safety_ns: int, *, may_freeze: bool = True
+    ) -> None:
         self._world = world
         self._chance = chance
         self._safety_ns = safety_ns
         self._is_over = False
+        # Of the nodes that sleep, how many have a clock that stands still meanwhile: their machine is paused.
+        self._freezes: random.Random = world.random("freezes")
+        self._frozen_share = self._freezes.choice((0.0, 0.0, 0.5, 1.0)) if may_freeze else 0.0
 
     def plan_rows(self, profile: object, acts: Mapping[str, Act]) -> None:
         """Plan each act as often as the profile says under its name."""
@@ -48,6 +64,12 @@ class FaultTable:
     def end(self) -> None:
         """Nothing fails any more."""
         self._is_over = True
+
+    # Processes.
+
+    def sleep(self, node: Sleeper, duration_ns: int) -> None:
+        """A process is not given the processor for a while, or its machine is paused."""
+        node.sleep(duration_ns, is_frozen=self._freezes.random() < self._frozen_share)
 
     # The network between nodes.
 

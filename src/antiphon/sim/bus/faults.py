@@ -8,6 +8,7 @@ from dataclasses import replace
 from antiphon.bus.effects import ConfigProposed
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.sequencer import State
+from antiphon.sim import faults
 from antiphon.sim.bus.atlas import Atlas
 from antiphon.sim.bus.losses import Losses
 from antiphon.sim.bus.profile import BusProfile
@@ -21,8 +22,13 @@ _MUTE_LOOK_NS = 10 * MILLISECOND_NS
 class BusFaults(FaultTable):
     """What goes wrong around a group of the bus."""
 
-    def __init__(self, hall: Hall, profile: BusProfile) -> None:
-        super().__init__(hall.world, hall.world.random("faults"), profile.safety_ns)
+    def __init__(self, hall: Hall, profile: BusProfile, *, may_freeze: bool = False) -> None:
+        super().__init__(
+            hall.world,
+            hall.world.random("faults"),
+            profile.safety_ns,
+            may_freeze=may_freeze and faults.are_drawn,
+        )
         self._hall = hall
         self._profile = profile
         self._atlas = Atlas(hall)
@@ -143,7 +149,7 @@ class BusFaults(FaultTable):
 
     def _pause(self) -> None:
         self._world.probe("faults.paused")
-        self._victim().pause(self._chance.randrange(50 * MILLISECOND_NS, self._profile.pause_ns_max))
+        self.sleep(self._victim(), self._chance.randrange(50 * MILLISECOND_NS, self._profile.pause_ns_max))
 
     def _leap(self) -> None:
         self._world.probe("faults.clock_leapt")

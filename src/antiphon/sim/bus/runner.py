@@ -130,6 +130,8 @@ class BusRunner:
         self._deadline_timer: Timer | None = None
         self._deadline_at_ns = -1
         self._paused_until_ns = 0
+        # Since when the clock stands still, if it does.
+        self._frozen_ns: int | None = None
         self._tags = 0
 
     @property
@@ -300,6 +302,7 @@ class BusRunner:
         self.open_tags.clear()
         self.machines = self.journal = self._storage = self._outlet = None
         self._paused_until_ns = 0
+        self._frozen_ns = None
         self.last_words = None
         if self.is_damaged:
             self._replace_disk()
@@ -312,10 +315,13 @@ class BusRunner:
             self.is_gone = False
             self.start()
 
-    def pause(self, duration_ns: int) -> None:
-        """The process is not given the processor for a while."""
+    def sleep(self, duration_ns: int, *, is_frozen: bool = False) -> None:
+        """The process is not given the processor for a while, beginning now; its clock may stand still."""
         if self.is_up:
             self.hall.world.note(self._name, f"sleeps for {duration_ns // MILLISECOND_NS} ms")
+            if is_frozen and self._frozen_ns is None:
+                self.hall.world.probe("faults.frozen")
+                self._frozen_ns = self.hall.world.now_ns
             self._paused_until_ns = max(self._paused_until_ns, self.hall.world.now_ns + duration_ns)
             if self._step_timer is not None:
                 self._step_timer.cancel()
@@ -422,6 +428,9 @@ class BusRunner:
         if world.trace.is_on:
             for event in events:
                 world.note(self._name, f"takes {summary(event)}")
+        if self._frozen_ns is not None:
+            self.clock.stand_still(self.hall.world.now_ns - self._frozen_ns)
+            self._frozen_ns = None
         for effect in machines.step(self.clock.now_ns(), events):
             self._carry_out(effect)
             if self.machines is not machines:

@@ -6,7 +6,6 @@ wakes, it finds in its queues what they had said to it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
 from antiphon.sim.clients.process import ClientProcess
@@ -21,16 +20,12 @@ class TownFaults(FaultTable):
     """What goes wrong around a cluster."""
 
     def __init__(self, town: Town, profile: ClusterProfile, clients: Sequence[ClientProcess]) -> None:
-        super().__init__(town.world, town.world.random("faults"), profile.safety_ns)
+        chance = town.world.random("faults")
+        super().__init__(town.world, chance, profile.safety_ns, may_freeze=not profile.is_made)
         self._town = town
         self._profile = profile
         self._clients = clients
         self._misreading = Misreading(town, profile)
-        # Of those who sleep, how many have a clock that stands still meanwhile: their machine is paused.
-        self._freezes: random.Random = town.world.random("freezes")
-        self._frozen_share = self._freezes.choice((0.0, 0.0, 0.5, 1.0))
-        if profile.is_made:
-            self._frozen_share = 0.0
 
     def plan(self) -> None:
         """Lay out what will happen until the safety phase ends."""
@@ -90,13 +85,13 @@ class TownFaults(FaultTable):
 
     def _sleep(self) -> None:
         self._world.probe("faults.slept")
-        self._manager().sleep(self._duration(), is_frozen=self._is_frozen())
+        self.sleep(self._manager(), self._duration())
 
     def _let_door_sleep(self) -> None:
         self._world.probe("faults.door_slept")
         door = self._chance.choice(list(self._town.doors.values()))
         duration = self._duration()
-        door.sleep(duration, is_frozen=self._is_frozen())
+        self.sleep(door, duration)
         for client in self._clients:
             if client.is_at(door.node_id) and self._chance.random() < self._profile.leave_probability:
                 self.after(self._chance.randrange(duration), self._leave(client))
@@ -131,9 +126,6 @@ class TownFaults(FaultTable):
                 client.move()
 
         return leave
-
-    def _is_frozen(self) -> bool:
-        return self._freezes.random() < self._frozen_share
 
     def _duration(self) -> int:
         return self._chance.randrange(50 * MILLISECOND_NS, self._profile.sleep_ns_max)

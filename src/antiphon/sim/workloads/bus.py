@@ -64,7 +64,7 @@ class BusRun(WorkloadRun[BusProfile]):
         self.runners = self.hall.runners
         for node in self.config.nodes:
             self.runners[node] = self._runner(node)
-        self.faults = BusFaults(self.hall, self.profile)
+        self.faults = BusFaults(self.hall, self.profile, may_freeze=not profile)
         self._submitted = 0
         # Who produces: members, and the nodes that do nothing else.
         self._sources = [

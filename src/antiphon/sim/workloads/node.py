@@ -14,7 +14,7 @@ from typing import Any
 
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state.channel_state import ChannelState
-from antiphon.sim import limits
+from antiphon.sim import faults, limits
 from antiphon.sim.checkers.acknowledgement import FinalAcknowledgements
 from antiphon.sim.checkers.attachments import Attachments, Expiries
 from antiphon.sim.checkers.history import TotalQueue
@@ -53,6 +53,7 @@ class NodeRun(WorkloadRun[Profile]):
     def __init__(self, seed: int, trace: Trace, profile: str = "", without: Sequence[str] = ()) -> None:
         super().__init__(seed, trace, without)
         self.profile = draw(self._chance, profile)
+        self._may_freeze = not profile
         self.profile.node.sizes = limits.sizes(seed, profile)
         self.adjust(self.profile)
         self._total = self.total_kind(self.world)
@@ -166,13 +167,15 @@ class NodeRun(WorkloadRun[Profile]):
     # What goes wrong.
 
     def _plan_faults(self) -> None:
-        FaultTable(self.world, self._chance, self.profile.safety_ns).plan_rows(
+        may_freeze = self._may_freeze and faults.are_drawn
+        table = FaultTable(self.world, self._chance, self.profile.safety_ns, may_freeze=may_freeze)
+        table.plan_rows(
             self.profile,
             {
                 "crashes": self.node.crash,
                 "stops": self.node.stop,
                 "power_cuts": self._cut_power_soon,
-                "pauses": self._pause,
+                "pauses": lambda: self._pause(table),
                 "breaks": self._break,
                 "client_crashes": lambda: self._chance.choice(self._clients).crash(),
                 "moves": lambda: self._chance.choice(self._clients).move(),
@@ -183,9 +186,9 @@ class NodeRun(WorkloadRun[Profile]):
     def _cut_power_soon(self) -> None:
         self.node.disk.cut_after = self._chance.randrange(30)
 
-    def _pause(self) -> None:
+    def _pause(self, table: FaultTable) -> None:
         self.world.probe("node.paused")
-        self.node.sleep(self._chance.randint(5, 100) * MILLISECOND_NS)
+        table.sleep(self.node, self._chance.randint(5, 100) * MILLISECOND_NS)
 
     def _break(self) -> None:
         connected = [client.connection for client in self._clients if client.connection is not None]
