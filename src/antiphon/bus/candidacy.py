@@ -11,12 +11,11 @@ What it promises
     CAN3  Of our own log nothing above the number we knew to be committed is kept unasked.
     CAN4  The reign begins when commit_quantity commit servers hold the adopted log in the new epoch. Only
           then are its entries committed, whichever epoch first numbered them.
-    CAN5  A commit server is sent only what it lacks, in pages: everything behind what it knows to be
-          committed; or, if its log is of the epoch of the adopted one, behind the end of the shorter of the
-          two.
+    CAN5  A commit server is sent, in pages, everything behind its committed entries; or, if its log is of the
+          epoch of the adopted one, behind the end of the shorter of the two.
 
 What it leaves to others
-    Whether to stand at all is the sequencer's decision.
+    The sequencer decides whether to stand.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ class Candidacy:
 
     @property
     def is_won(self) -> bool:
-        """Do enough commit servers hold the adopted log?"""
         if self.log is None:
             return False
         held = [last for last in self.match.values() if last >= self.log.last]
@@ -86,7 +84,7 @@ class Candidacy:
     def newly_committed(self) -> tuple[Entry, ...]:
         """The adopted entries that some node may not know as committed.
 
-        Our base may have moved since the servers answered: the entries before it are in a stable checkpoint.
+        Those before our base, which may have moved since, are in a stable checkpoint.
         """
         assert self.log is not None, "nothing is adopted yet"
         return self.log.between(max(self._low, self.log.base), self.log.last)
@@ -101,7 +99,6 @@ class Candidacy:
         self.resend(now_ns, out)
 
     def resend(self, now_ns: int, out: list[RoleEffect]) -> None:
-        """Repeat the messages that have not been answered."""
         self._paged.clear()
         self._resend_at = now_ns + self._config.retransmit_ms * MS
         if not self.has_claimed:
@@ -187,7 +184,7 @@ class Candidacy:
     # -- starting ----------------------------------------------------------------------------------
 
     def _kept(self, server: m.SealOk | m.StartNeed) -> int:
-        """How much of its log a server may keep (CAN5)."""
+        """The part of its log that a server may keep (CAN5)."""
         assert self.log is not None, "nothing is adopted yet"
         return kept_through(self.log.last, self.log_epoch, server)
 
@@ -226,7 +223,7 @@ def _rank(promise: m.SealOk) -> tuple[int, int]:
 
 
 def kept_through(adopted_last: int, adopted_epoch: int, server: m.SealOk | m.StartNeed) -> int:
-    """How much of its own log a server may keep when a log of `adopted_epoch` takes its place (CAN5)."""
+    """The part of its log that a server may keep when a log of `adopted_epoch` takes its place (CAN5)."""
     if server.log_epoch != adopted_epoch or not adopted_epoch:
         return server.committed_upto
     return max(server.committed_upto, min(server.last, adopted_last))
@@ -235,7 +232,7 @@ def kept_through(adopted_last: int, adopted_epoch: int, server: m.SealOk | m.Sta
 def start_page(
     config: GroupConfig, log: CommitLog, log_epoch: int, epoch: int, kept: int, committed_upto: int
 ) -> m.EpochStart | None:
-    """The next page behind what a server has; None if our log begins later."""
+    """The next page for a server that has the log through `kept`; None if our log begins later."""
     if not log.base <= kept <= log.last:
         return None
     entries = log.between(kept, log.last, config.fetch_entries_max)

@@ -1,7 +1,7 @@
-"""Chance: delays that differ between nodes and are the same in every replay.
+"""Chance: delays that differ between nodes and are the same in every replay; safety never rests on them.
 
-Delays draw from it, safety never rests on it. A generator of our own keeps the bus free of the `random`
-module, and its state small enough to print: splitmix64 (Steele, Lea, Flood 2014).
+A generator of our own keeps the bus free of the `random` module, and its state small enough to print:
+splitmix64 (Steele, Lea, Flood 2014).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ _MASK: Final = (1 << 64) - 1
 
 
 class Chance:
-    """Pseudo-random numbers from a seed."""
-
     __slots__ = ("_state",)
 
     def __init__(self, seed: int) -> None:
@@ -27,7 +25,6 @@ class Chance:
         return cls(int.from_bytes(digest, "little"))
 
     def below(self, bound: int) -> int:
-        """A number in 0 … bound-1."""
         assert bound > 0, "nothing can be drawn below zero"
         self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
         z = self._state

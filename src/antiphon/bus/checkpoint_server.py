@@ -52,7 +52,7 @@ _HEAD = Struct("<IQ")
 DIGEST_BYTES: Final = 16
 
 WRITE_AGAIN_MS: Final = 1_000
-"""After so long a checkpoint for which there was no room is tried again."""
+"""How long a checkpoint for which there was no room waits for the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class CheckpointState:
 
     @property
     def digest(self) -> bytes:
-        """What the servers compare (CHK3)."""
+        """The digest that servers compare (CHK3)."""
         head = _HEAD.pack(_MAGIC, self.n)
         return blake2b(head + self.ledger + self.manager_digest, digest_size=DIGEST_BYTES).digest()
 
@@ -91,8 +91,6 @@ class CheckpointState:
 
 
 class KeptCheckpoint(NamedTuple):
-    """A durable checkpoint of this node."""
-
     n: int
     digest: bytes
     size: int
@@ -141,7 +139,7 @@ class CheckpointServer:
         return self._write_at
 
     def begin(self, n: int, ledger: bytes) -> bool:
-        """The member has applied a mark: should it take a checkpoint? Not while one is being written."""
+        """Whether to take a checkpoint at a mark that the member has applied; not while one is written."""
         if self._under_way is not None or n <= self.newest_n:
             return False
         self._under_way = (n, ledger)
@@ -224,13 +222,12 @@ class CheckpointServer:
         return is_same
 
     def note_stable(self, n: int, digest: bytes) -> bool:
-        """The order says that the checkpoint at n is stable. False if the digest of ours differs."""
+        """Note that the checkpoint at n is stable; False if the digest of ours differs."""
         kept = self._kept.get(n)
         if kept is not None and kept.digest != digest:
             return False
         if n > self.newest_n:
-            # Other servers were quicker. Nobody repeats that it is stable, so remember it until ours is
-            # written.
+            # Other servers were quicker. The order says so once, so remember it until ours is written.
             self._told_early[n] = digest
         if self._written is not None and n >= self._written.n:
             self._written = None
@@ -245,19 +242,18 @@ class CheckpointServer:
             self._stand_at(kept)
 
     def beginnings(self, base: int, stable_n: int) -> tuple[int, ...]:
-        """At which numbers the log of this node may begin, if others' logs begin at `base`; the best first.
+        """The numbers at which this node's log may begin, if others' logs begin at `base`; the best first.
 
         The order may be known here through a stable mark that no checkpoint of ours reaches: passing several
         marks at once we take the first. A log that began there would leave this node without a state after a
-        crash, and with none to give to others, which may have none either. That is better than nothing only
-        when no node gave us one.
+        crash. That is better than nothing only when no node gave us one.
         """
         durable_n = stable_n if 0 < self.vain_n <= base else self.newest_n
         numbers = (self.newest_n, self.fallback_n, stable_n, base)
         return tuple([n for n in numbers if base <= n <= durable_n])
 
     def need(self, n: int) -> None:
-        """From n on a checkpoint is needed, of our own or of another node; 0: not any more."""
+        """Note that a checkpoint from n on is needed, of our own or of another node; 0: not any more."""
         self.needed_n = n
         if not n:
             self.vain_n = 0

@@ -1,20 +1,14 @@
 """Codec: the bytes of every bus message.
 
-Where it sits
-    a role's effect  ->  CODEC  ->  a datagram or a stream  ->  CODEC  ->  a role's event
-
-What it promises
-    P1  decode(encode(m)) equals m, and decode of any bytes gives a message or `ProtocolError`, in time
-        and memory linear in their number.
-    P2  Entries of one message are contiguous; enumerations hold known values. A role may rely on it.
-
-What it leaves to others
-    Whether the sender is who it says it is (the transport's), and whether it may say this (the roles').
+COD1  decode(encode(m)) equals m, and decode of any bytes gives a message or `ProtocolError`, in time and
+      memory linear in their number.
+COD2  Entries of one message are contiguous; enumerations hold known values. A role may rely on it.
 
     magic u16, version u8, type u8, config id u32, sender u16, run id and disk id 16 bytes each,
     group text, fields
 
-The fields of a message are written in the order in which they stand in its class (`messages.py`).
+The fields of a message are written in the order of its class (`messages.py`). The transport checks the
+sender, the roles check whether it may say this.
 """
 
 from __future__ import annotations
@@ -36,11 +30,11 @@ _START: Final = pack(Struct("<HB"), MAGIC, VERSION)
 _HEADERS_MAX: Final = 1_024
 
 NO_DISK: Final = bytes(16)
-"""The disk id of who has none: a client manager."""
+"""The disk id of a node without a disk: a client manager."""
 
 
 class Header(NamedTuple):
-    """Who says it, in which run and with which disk, and to which group under which configuration."""
+    """The sender with its run and its disk, and the group with its configuration."""
 
     group: str
     config_id: int
@@ -89,12 +83,11 @@ def encode(
     run_id: bytes,
     disk_id: bytes = NO_DISK,
 ) -> bytes:
-    """The message as one byte string."""
     return b"".join(encode_parts(message, group, config_id, sender, run_id, disk_id))
 
 
 class Encoder:
-    """`encode_parts` for who has always the same to say in the header: it is written once."""
+    """`encode_parts` with a header that is written once."""
 
     __slots__ = ("_kinds",)
 
@@ -113,7 +106,7 @@ class Encoder:
 
 
 class Decoder:
-    """`decode` for who hears the same few others again and again: of each the header is read once."""
+    """`decode` that reads the header of each sender once."""
 
     __slots__ = ("_headers",)
 

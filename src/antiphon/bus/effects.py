@@ -24,8 +24,6 @@ from antiphon.wire.primitives import Buffer
 
 
 class DataRecord(NamedTuple):
-    """An envelope for the data region."""
-
     mid: Mid
     ts: int
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -92,7 +90,7 @@ class Append(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """The member delivers an entry to the message manager: committed, in order, locally durable."""
+    """Deliver an entry to the message manager: committed, in order, locally durable."""
 
     entry: Entry
     payload: memoryview | None
@@ -108,11 +106,7 @@ class TakeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Write a checkpoint file.
-
-    `CheckpointWritten` tells that it is durable; `CheckpointFailed` that there was no room for it and nothing
-    has changed.
-    """
+    """Write a checkpoint file; `CheckpointWritten` or, without room, `CheckpointFailed` answers."""
 
     n: int
     digest: bytes
@@ -122,10 +116,9 @@ class WriteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ReadCheckpoint:
-    """Read a piece of a checkpoint file of ours for node `to`; `CheckpointRead` brings it.
+    """Read a piece of a checkpoint file of ours for node `to`; `CheckpointRead` answers.
 
-    `offset` counts from the beginning of its `state`. The file is verified as a whole, once for all pieces
-    that are read one after the other.
+    `offset` counts from the beginning of its `state`. Successive pieces verify the file once.
     """
 
     n: int
@@ -136,20 +129,14 @@ class ReadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class HoldCheckpoints:
-    """Keep our checkpoints from number n on, and their records, also when `ReleaseSpace` passes them.
-
-    Holds until the next such effect; 0 for none.
-    """
+    """Keep our checkpoints from number n on, with their records, until the next such effect; 0 for none."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenState:
-    """Read another node's state of the message manager after number n, and answer `StateOpened`.
-
-    The opened state is kept beside the present one; a later one takes its place.
-    """
+    """Read another node's state after number n and keep it beside the present one; `StateOpened` answers."""
 
     n: int
     state: Buffer
@@ -157,7 +144,7 @@ class OpenState:
 
 @dataclass(frozen=True, slots=True)
 class MoveState:
-    """The records that the opened state refers to lie here now: answer `StateCaptured` with its new bytes."""
+    """Point the opened state to its records in this journal; `StateCaptured` answers with its new bytes."""
 
     n: int
     moved: tuple[tuple[Location, Location], ...]
@@ -165,7 +152,7 @@ class MoveState:
 
 @dataclass(frozen=True, slots=True)
 class InstallState:
-    """Make the opened and moved state the state; what follows in the order is applied to it."""
+    """Make the opened and moved state the state of the message manager."""
 
     n: int
 
@@ -179,8 +166,7 @@ class DropState:
 class Mend:
     """Write a damaged record anew, elsewhere; `data` is its right contents.
 
-    The message manager is told where (`Referrer.relocated`). If there is no room, nothing happens, and
-    the effect will be emitted again.
+    `Referrer.relocated` tells the message manager where. Without room the effect is emitted again.
     """
 
     place: Location
@@ -221,9 +207,9 @@ class EnvelopeConfirmed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeUncertain:
-    """A producer's envelope is ordered once more: it may be in the order, at numbers that nobody can tell.
+    """A producer's envelope is ordered once more: it may be in the order, at unknown numbers.
 
-    Its second place will be confirmed. The sessions in it are told there that they came twice, and of what.
+    The second place will be confirmed, and the sessions in the envelope recognise the repetition.
     """
 
     tag: int
@@ -251,7 +237,7 @@ class ServiceChanged:
 
 @dataclass(frozen=True, slots=True)
 class LoadChanged:
-    """How much the channel has to keep, by its primary's word; for the machines of this node."""
+    """The load of the channel, as its primary tells; for the machines of this node."""
 
     load: int
 
@@ -318,7 +304,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time passed: `next_deadline_ns` of the machine has come."""
+    """The deadline of the machine (`next_deadline_ns`) has come."""
 
 
 class Submitted(NamedTuple):
@@ -333,7 +319,7 @@ class Submitted(NamedTuple):
 class ConfigProposed:
     """The channel is to have this configuration, whose id follows the present one's.
 
-    Only a sequencer that leads takes it up, one at a time; `Reconfigured` tells that it is in force.
+    Only a sequencer that leads orders it, one at a time; `Reconfigured` tells that it is in force.
     """
 
     config: GroupConfig
@@ -343,8 +329,7 @@ class ConfigProposed:
 class LogDamaged:
     """A record of this node about the order cannot be read any more.
 
-    For the rest of this run its commit server does not vote and tells nobody what is committed, for it cannot
-    know what it lost.
+    For the rest of this run its commit server does not vote and tells no node what is committed.
     """
 
 
@@ -384,8 +369,8 @@ class CheckpointRead:
 
 @dataclass(frozen=True, slots=True)
 class StateOpened:
-    """The message manager's answer to `OpenState`: the digest of the state, and where the records lie that
-    the state refers to, in the journal it came from. An empty digest: the state cannot be read.
+    """The message manager's answer to `OpenState`: the digest of the state, and the places of its records in
+    the journal it came from. An empty digest: the state cannot be read.
     """
 
     n: int
@@ -395,10 +380,10 @@ class StateOpened:
 
 @dataclass(frozen=True, slots=True)
 class SpaceChanged:
-    """Room on the disk is getting low, or is not any more. While it is low, the event is repeated.
+    """Room on the disk is low, or is not any more. While it is low, the event is repeated.
 
-    When room is tight, what is left is for what frees room: no publication may take it. When the disk is
-    full, records wait to be written, and may wait for long.
+    When room is tight, the rest is for effects that free room: no publication may take it. When the disk is
+    full, records wait to be written, perhaps for long.
     """
 
     is_low: bool
@@ -409,9 +394,7 @@ class SpaceChanged:
 
 @dataclass(frozen=True, slots=True)
 class SpaceHeld:
-    """The journal holds more segments than one at rest, and the next two checkpoints would free them; or the
-    journal does not any more.
-    """
+    """Whether the journal holds segments that the next two checkpoints would free."""
 
     is_held: bool
 
@@ -420,9 +403,8 @@ class SpaceHeld:
 class Learned:
     """The part of the order that this node knows to be committed, without a gap, grew.
 
-    The member emits it to the other roles of its node only. `entries` are those that could not be applied
-    yet; `notable` are all that are not DATA, applied or not; `marks` are the ledgers, encoded, after each
-    CHECKPOINT_MARK among them.
+    The member emits it to the other roles of its node. `entries` could not be applied yet; `notable` are all
+    entries that are not DATA; `marks` are the encoded ledgers after each CHECKPOINT_MARK.
     """
 
     entries: tuple[Entry, ...]
@@ -434,7 +416,7 @@ class Learned:
 class Installed:
     """This node begins again behind number n, with a checkpoint of another node, as if it had just started.
 
-    For the roles of this node. `ledger` is the fold of everything through n, encoded. If the node has applied
+    For the roles of this node. `ledger` is the encoded fold of everything through n. If the node has applied
     more, only the commit server receives it: the log begins there.
     """
 

@@ -1,8 +1,8 @@
 """GroupConfig: the nodes of a channel, their roles, the quantities, the limits and the timers.
 
-A group that exists fulfils what the proof of the protocol requires, and decode of any bytes gives such a
-group or `ProtocolError`. An entry of the log changes the configuration of a running channel; the whole group
-is in that entry, limits and timers too, so that all nodes go by the same ones.
+A group fulfils the conditions of the protocol's proof, and decode of any bytes gives such a group or
+`ProtocolError`. An entry of the log changes the configuration of a running channel; the whole group is in
+that entry, limits and timers too, so that all nodes go by the same ones.
 
 A quantity is how many servers of a kind must have agreed. Safety rests on two of them alone: commit_quantity
 + seal_quantity > commit servers, so that a candidate that seals an epoch meets a server that knows of every
@@ -30,15 +30,12 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """One channel: its nodes, their roles, the quantities, the limits and the timers."""
-
     group: str
     config_id: int = 1
     # Rises when an operator forced a new group out of one that lost its quorum.
     generation: int = 0
     nodes: tuple[int, ...]
-    # Parallel to the nodes: the disk with which each may vote and report. Empty, or an id of zeros for one
-    # node: not compared.
+    # Parallel to the nodes: the disk with which each may vote and report. Empty or zeros: not compared.
     disk_ids: tuple[bytes, ...] = ()
     commit_servers: tuple[int, ...]
     data_servers: tuple[int, ...]
@@ -50,8 +47,7 @@ class GroupConfig:
     commit_quantity: int
     seal_quantity: int
     checkpoint_quantity: int
-    # Down to how many copies numbering goes on while other data servers are silent; 0: never below
-    # data_quantity.
+    # The copies with which numbering goes on while other data servers are silent; 0: data_quantity.
     min_copies: int = 0
     # How many failed servers the data and the checkpoints must survive.
     data_failures: int = 0
@@ -95,11 +91,9 @@ class GroupConfig:
     fetch_mids_max: int = 64
     # Payload bytes in one answer, unless a single one is larger.
     fetch_bytes_max: int = 1 * MIB
-    # How many entries may be numbered and not committed. A window of a producer's small envelopes fits, so
-    # that they are never reported too early.
+    # How many entries may be numbered and not committed: a window of a producer's small envelopes fits.
     window_entries: int = 2_048
-    # How much a producer may have under way. The larger, the more a step serves at once; but the windows of a
-    # few producers have to fit into a receive buffer of 4 MiB, or there is much to repair.
+    # How much a producer may have under way; a few windows have to fit into a receive buffer of 4 MiB.
     producer_window_bytes: int = 2 * MIB
     # How much a data server keeps for one producer before it drops more; above any honest window.
     producer_quota_bytes: int = 16 * MIB
@@ -137,7 +131,7 @@ class GroupConfig:
 
     @property
     def unserved_ms(self) -> int:
-        """After how long without a message of a primary a channel counts as unserved.
+        """How long a channel without a message of a primary is not yet unserved.
 
         A change of primary takes `suspicion_ms`, the delay of the ranks and a few rounds of messages.
         """
@@ -145,18 +139,17 @@ class GroupConfig:
 
     @property
     def sure_ms(self) -> int:
-        """For how long a client manager may rely on a primary's word that its deliveries are still its own.
+        """How long a client manager may rely on a primary's word that its deliveries are still its own.
 
         A primary gives them to others no sooner than `suspicion_ms` after a quorum last heard the former
         primary, or than `silence_ms` after it last heard the client manager. Half of that is for the client
-        manager, a quarter for how long its word holds for a client (`sure_ms` of Welcome), the rest for the
-        way.
+        manager, a quarter for its word to a client (`sure_ms` of Welcome), the rest for the way.
         """
         return max(1, min(self.silence_ms, self.suspicion_ms) // 2)
 
     @property
     def digest(self) -> bytes:
-        """Equal for equal groups, so that nodes see when they go by different ones."""
+        """Equal for equal groups: nodes compare it."""
         return blake2b(self.encode(), digest_size=16).digest()
 
     def encode(self) -> bytes:

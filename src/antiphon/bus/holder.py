@@ -7,12 +7,11 @@ What it promises
     HLD1  Only a stable checkpoint is given: a committed entry names its digest.
     HLD2  While a joiner asks for a checkpoint, and for `checkpoint_hold_ms` after it last did, the file, the
           records it refers to and the log behind it stay, whatever becomes stable meanwhile.
-    HLD3  A record that cannot be read is left out, never given as something else; the joiner is not told that
-          it does not exist.
+    HLD3  A record that cannot be read is left out; the joiner is not told that it does not exist.
 
 What it leaves to others
-    The driver reads a piece (`ReadCheckpoint`) and keeps the files (`HoldCheckpoints`). The joiner chooses
-    whom to ask, and judges what it gets.
+    The driver reads a piece (`ReadCheckpoint`) and keeps the files (`HoldCheckpoints`). The joiner chooses a
+    holder, and verifies the pieces.
 
 A state names its records by places in the journal of its node. So a checkpoint and its records come from one
 holder; those of another are other bytes with the same meaning.
@@ -57,7 +56,7 @@ class Holder:
         # The checkpoints that joiners are fetching, and until when each is held.
         self._held: dict[int, KeptCheckpoint] = {}
         self._until: dict[int, int] = {}
-        # The numbers of files that turned out not to be readable.
+        # Files that turned out not to be readable.
         self._spoilt: list[int] = []
 
     def reconfigure(self, config: GroupConfig) -> None:
@@ -122,7 +121,6 @@ class Holder:
         out.append(ReadCheckpoint(kept.n, asked.offset, length, sender))
 
     def _describe(self, to: int, kept: KeptCheckpoint | None, out: list[RoleEffect]) -> None:
-        """Send the number, digest and size of the checkpoint, without a piece of it."""
         if kept is None:
             out.append(Send(to, m.CheckpointChunk(0, NO_DIGEST, 0, 0, b"")))
         else:

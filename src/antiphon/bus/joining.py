@@ -4,10 +4,9 @@ Where it sits
     holder of another node  ->  JOINER  ->  journal, message manager, checkpoint file  ->  member
 
 What it promises
-    JOI1  A joiner begins only when the node cannot go on by itself: the others' logs do not reach back to
-          what the node has applied, or what it waits for does not come; or they do not reach back to its own
-          log, and it has no checkpoint to begin a log with, although it has applied everything. Then its
-          state stays.
+    JOI1  A joiner begins only when the node cannot go on by itself: the others' logs do not reach back to its
+          applied number, or missing entries do not come; or they do not reach back to its own log, and it has
+          no checkpoint to begin a log with, although it has applied everything. Then its state stays.
     JOI2  Nothing of another node is believed before all of it is here and verified: every piece by its
           checksum, the checkpoint by its digest, the digest by the committed CHECKPOINT_STABLE that names it,
           by as many holders as make one stable or by a holder whose own log begins there, the state by the
@@ -22,10 +21,10 @@ What it promises
           keeps its log from the checkpoint on: otherwise a busy channel could outrun every joiner.
 
 What it leaves to others
-    The member fetches what follows the checkpoint, and the commit server begins its log there (`Installed`).
-    The holder keeps what is being fetched.
+    The member fetches the entries behind the checkpoint, and the commit server begins its log there
+    (`Installed`). The holder keeps the checkpoint meanwhile.
 
-What a driver must carry out, and its answers
+The effects and their answers
 
     Append(index, CopyRecord)           write it like data; `Payloads.copied(index)` tells where it lies
     ReadCheckpoint(n, offset, length, to)   ->  CheckpointRead(n, offset, data or None, to)
@@ -35,8 +34,6 @@ What a driver must carry out, and its answers
     MoveState(n, ((old, new), ...))     ->  StateCaptured(n, digest, state, segments)  from the application
     InstallState(n)                     the opened state is the state: applied = n, no consumers
     DropState()                         forget the opened state
-
-An application whose state refers to no records answers `StateOpened` without places.
 """
 
 from __future__ import annotations
@@ -79,9 +76,8 @@ from antiphon.ids import Mid, epoch_node
 
 _PIECES_AT_ONCE: Final = 4
 _ANSWERS_AT_ONCE: Final = 2
-# In units of the longest delay between two questions of a member: after so long without an applied entry,
-# though others have a checkpoint beyond, the joiner begins; after so long without an answer it gives a holder
-# up.
+# In units of the longest delay between two questions of a member: without an applied entry for so long,
+# though others have a checkpoint beyond, the joiner begins; without an answer it gives a holder up.
 _STALL: Final = 4
 _PATIENCE: Final = 4
 
@@ -98,8 +94,6 @@ class Phase(Enum):
 
 
 class _CheckpointTransfer:
-    """One checkpoint of one holder, as far as it is here."""
-
     def __init__(self, holder: int, n: int, digest: bytes, size: int, piece_bytes: int) -> None:
         self.holder = holder
         self.n = n
@@ -198,7 +192,6 @@ class Joiner:
 
     @property
     def _again_ns(self) -> int:
-        """After how long a question is sent again."""
         return max(min(4 * self._answer_ns, self._delay_ns // 2), self._config.heartbeat_ms * MS)
 
     def _note_answer(self, now_ns: int, asked_at: int) -> None:
@@ -240,7 +233,7 @@ class Joiner:
             self._needs_since = now_ns
 
     def _begins_at(self) -> int | None:
-        """When to begin, if nothing is applied until then (JOI1)."""
+        """The time to begin, if nothing is applied until then (JOI1)."""
         if self._moved_at is None:
             return None
         if self._needed_for_log:
@@ -257,7 +250,7 @@ class Joiner:
 
     @property
     def _needed_for_log(self) -> int:
-        """From where on our log needs a checkpoint that our state does not need; 0 if it needs none."""
+        """The number from which on our log, but not our state, needs a checkpoint; 0 if it needs none."""
         needed = self._checkpoint_server.needed_n
         return needed if needed <= self._member.applied else 0
 
@@ -346,7 +339,6 @@ class Joiner:
         self._ask_next(now_ns, out)
 
     def _rest(self, out: list[RoleEffect]) -> None:
-        """Nothing is needed any more."""
         if self._is_opened:
             self._is_opened = False
             out.append(DropState())
@@ -456,7 +448,7 @@ class Joiner:
                 out.append(Send(server, m.CheckpointGet(n, self._transfer.size)))
 
     def _search(self, sender: int, entries: tuple[Entry, ...], out: list[RoleEffect]) -> None:
-        """The entry may stand further on: ask for the next page."""
+        """Ask for the next page: the entry may stand further on."""
         transfer = self._transfer
         if transfer is None or transfer.state is None or transfer.n in self._stables:
             return
@@ -531,7 +523,7 @@ class Joiner:
         self._note_answer(now_ns, asked_at)
 
     def _asked_for(self, places: tuple[Place, ...]) -> tuple[Place, ...] | None:
-        """The question that this answers. An empty answer is for the only question, or for the first."""
+        """The question to an answer. An empty answer is for the only question, or for the first."""
         if not places:
             return next(iter(self._places_asked), None)
         return next((asked for asked in self._places_asked if places[-1] in asked), None)
@@ -570,7 +562,7 @@ class Joiner:
         return location
 
     def _on_written(self, n: int, out: list[RoleEffect]) -> None:
-        """The file and everything it refers to are durable: from now on the node stands there (JOI3)."""
+        """Begin with the checkpoint: the file and everything it refers to are durable (JOI3)."""
         transfer = self._transfer
         if self.phase is not Phase.WRITING or transfer is None or transfer.n != n:
             return
@@ -641,7 +633,7 @@ class Joiner:
             self._copy(now_ns, self._transfer, out)
 
     def _is_for_log(self, transfer: _CheckpointTransfer) -> bool:
-        """Is the checkpoint needed for the log only, and not for the state?"""
+        """Whether the checkpoint is needed for the log only, and not for the state."""
         return 0 < self._needed_for_log <= transfer.n
 
     def _ask_again(self, now_ns: int, out: list[RoleEffect]) -> None:
@@ -676,7 +668,6 @@ class Joiner:
 
 
 def _read(transfer: _CheckpointTransfer) -> CheckpointState | None:
-    """The checkpoint that the pieces make, if its digest is right."""
     joined = b"".join([transfer.pieces[offset] for offset in sorted(transfer.pieces)])
     try:
         state = CheckpointState.decode(joined)

@@ -1,27 +1,25 @@
-"""Keeper: has the journal written as the roles of a channel ask, and says what is durable.
+"""Keeper: has the journal written as the roles of a channel ask, and says which records are durable.
 
 Where it sits
     node  ->  Append, WriteCheckpoint, ReleaseSpace …  ->  KEEPER  ->  journal
     KEEPER  ->  Sync, Do, Tell  ->  runtime or simulator  ->  synced, done, tick  ->  KEEPER
 
 What it promises
-    K1  Records reach the journal in index order, also when the disk is full for a while: then records wait
-        here, nothing behind them is written, and no role is told that they are durable.
-    K2  The file of a checkpoint is begun when every record before it is durable, and the checkpoint is
-        reported when its file is. A checkpoint that another node fetches stays as long as the bus says.
-    K3  After a failure nothing is written and nothing is told.
-    K4  A segment that was freed is used again or removed, also when nothing is written any more; and as long
-        as checkpoints would free segments, the bus knows (`SpaceHeld`).
-    K5  Room is low as soon as there is no segment for what comes after the present one, and tight when half
-        of the present one is used. Both are told, so that publishing stops while acknowledgements and
-        checkpoints still have room.
-    K6  A sync is awaited in place only if it covers few bytes, the last syncs were quick, and no other sync
-        is under way.
+    KEE1  Records reach the journal in index order, also when the disk is full for a while: then records wait
+          here, nothing behind them is written, and no role is told that they are durable.
+    KEE2  The file of a checkpoint is begun when every record before it is durable, and the checkpoint is
+          reported when its file is. A checkpoint that another node fetches stays as long as the bus says.
+    KEE3  After a failure nothing is written and nothing is told.
+    KEE4  A freed segment is used again or removed, also when nothing is written any more; and as long as
+          checkpoints would free segments, the bus knows (`SpaceHeld`).
+    KEE5  Room is low when there is no segment behind the present one, and tight when half of the present one
+          is used. Both are told, so that publishing stops while acknowledgements and checkpoints have room.
+    KEE6  A sync is awaited in place only if it covers few bytes, the last syncs were quick, and no other sync
+          is under way.
 
 What it leaves to others
-    Carrying out: one sync at a time, where all tickets that wait are merged into the next; and one worker
-    that does the work of `Do` in the order in which it was asked for. Bytes and their places are the
-    journal's; what may be forgotten is the bus's.
+    The driver executes one sync at a time, with all waiting tickets merged into the next; and one worker runs
+    the work of `Do` in order. The journal has the bytes; the bus decides which may be forgotten.
 """
 
 from __future__ import annotations
@@ -44,31 +42,27 @@ _MS_NS: Final = 1_000_000
 
 TIGHT_BELOW: Final = 0.5
 SPARSE_BELOW: Final = 0.25
-"""A segment of which less than a quarter is live is emptied by copying, so that one stuck message does not
-pin gigabytes."""
+"""A segment with a smaller live part is emptied by copying, so that one message does not pin gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperSettings:
-    """Times and sizes by which a keeper decides."""
-
     # After so long without writes the journal notes how far it was synced, so that damage to the last records
     # can be told from a torn write.
     idle_ns: int = 50 * _MS_NS
-    # So often the keeper looks for segments that are not needed any more, also if nothing is written.
+    # How often the keeper looks for unneeded segments, also if nothing is written.
     pulse_ns: int = 1_000 * _MS_NS
     no_space_retry_ns: int = 1_000 * _MS_NS
     low_flush_ns: int = 10 * _MS_NS
-    # More bytes than this are synced beside the loop, however quick the disk is: the loop has other work.
+    # More bytes than this are synced beside the loop, which has other work.
     in_place_bytes_max: int = 64 << 10
     # A disk that syncs within this time is quicker than the way to another thread and back.
     quick_ns: int = 2 * _MS_NS
-    # After so many slower syncs in a row a disk is no longer quick: a thread that had to wait for a core says
-    # nothing about the disk.
+    # So many slower syncs in a row make a disk slow; a single one may have waited for a core.
     slow_syncs_max: int = 16
-    # Nor after one sync like that: a node that stands still so often misses its heartbeats.
+    # A single sync of this length makes a disk slow: heartbeats would be missed.
     stall_ns: int = 100 * _MS_NS
-    # So much is copied per checkpoint at most, so that copying is never felt.
+    # Copied per checkpoint at most, so that copying is never felt.
     relocated_bytes_max: int = 16 << 20
 
 
@@ -76,8 +70,6 @@ class KeeperSettings:
 
 
 class CheckpointFile:
-    """Writes the file of a checkpoint."""
-
     def __init__(self, journal: Journal, wanted: bus.WriteCheckpoint) -> None:
         self._journal = journal
         self.wanted = wanted
@@ -100,8 +92,6 @@ class _OpenCheckpoint:
 
 
 class CheckpointPiece:
-    """Reads a piece of a checkpoint for another node."""
-
     def __init__(self, journal: Journal, asked: bus.ReadCheckpoint, opened: _OpenCheckpoint) -> None:
         self._journal = journal
         self._asked = asked
@@ -123,7 +113,7 @@ class CheckpointPiece:
 
 
 class CheckpointClosed:
-    """No checkpoint is fetched any more: the one that was read for it may go."""
+    """Drops a checkpoint that is no longer fetched."""
 
     def __init__(self, opened: _OpenCheckpoint) -> None:
         self._opened = opened
@@ -134,8 +124,6 @@ class CheckpointClosed:
 
 
 class CheckpointsDropped:
-    """Removes the files of checkpoints below a number."""
-
     def __init__(self, journal: Journal, before: int) -> None:
         self._journal = journal
         self._before = before
@@ -166,14 +154,10 @@ class Do(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Tell the node."""
-
     event: bus.Event
 
 
 class Log(NamedTuple):
-    """Tell the operator."""
-
     is_error: bool
     text: str
 
@@ -182,8 +166,6 @@ KeeperEffect = Sync | Do | Tell | Log
 
 
 class Keeper:
-    """The journal of one channel, in one life of a node."""
-
     def __init__(
         self,
         journal: Journal,
@@ -199,10 +181,10 @@ class Keeper:
         self._settings = settings or KeeperSettings()
         self._now_ns = now_ns
         self._out: list[KeeperEffect] = []
-        # Was anything asked for since the last flush?
+        # Whether an effect came since the last flush.
         self.is_asked = True
         self.is_over = False
-        # Records that are appended when the step is over, for a run of envelopes takes one call.
+        # Records that are appended when the step is over: a run of envelopes takes one call.
         self._gathered: list[bus.Append] = []
         self._waiting_for_space: deque[bus.Append] = deque()
         self._low: NoSpace | None = None
@@ -214,12 +196,10 @@ class Keeper:
         self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine(found.checkpoint_segments)
         self._base = 0
         self._base_to_release: int | None = None
-        # Damaged records that have come from another node.
         self._mends: list[bus.Mend] = []
-        # Checkpoints from this number on are being fetched by another node; 0 if none is.
+        # Another node fetches checkpoints from this number on; 0 for none.
         self._held_from = 0
         self._opened = _OpenCheckpoint()
-        # Does the journal hold segments that checkpoints would free?
         self._holds_space = False
         self._idle_index = 0
         self._idle_at_ns: int | None = None
@@ -229,11 +209,10 @@ class Keeper:
 
     @property
     def is_full(self) -> bool:
-        """Is the disk full, so that records wait here?"""
+        """Whether the disk is full, so that records wait here."""
         return bool(self._waiting_for_space)
 
     def next_deadline_ns(self) -> int:
-        """When `tick` must be called at the latest."""
         earliest = self._pulse_at_ns
         for at in (self._idle_at_ns, self._slow_flush_at_ns, self._retry_at_ns):
             if at is not None and at < earliest:
@@ -243,7 +222,7 @@ class Keeper:
     # --- events ------------------------------------------------------------------------------------
 
     def take(self, effect: bus.Effect) -> None:
-        """A machine of the channel asks something of the disk; it begins with the next `flush`."""
+        """Take an effect for the disk; it begins with the next `flush`."""
         self.is_asked = True
         if type(effect) is bus.Append:
             self._gathered.append(effect)
@@ -269,14 +248,14 @@ class Keeper:
                 raise AssertionError(f"{type(effect).__name__} is nothing a disk can do")
 
     def flush(self, now_ns: int) -> list[KeeperEffect]:
-        """The step of the node is over: write what it gathered, and have it synced."""
+        """Write and sync the records of the node's step."""
         self._now_ns = now_ns
         if self.is_asked:
             self._flush()
         return self._effects()
 
     def synced(self, now_ns: int, ticket: SyncTicket, took_ns: int) -> list[KeeperEffect]:
-        """The files of this ticket, and of all before it, are synced."""
+        """Note that the files of this ticket, and of all before it, are synced."""
         self._now_ns = now_ns
         if self.is_over:
             return []
@@ -297,7 +276,7 @@ class Keeper:
         return self._effects()
 
     def done(self, now_ns: int, work: Work) -> list[KeeperEffect]:
-        """The worker is through with this."""
+        """Take back the work that the worker has done."""
         self._now_ns = now_ns
         if self.is_over:
             return []
@@ -307,7 +286,7 @@ class Keeper:
                 if work.number is not None:
                     self._note_space(work.no_space)
                 if work.no_space is None:
-                    # What was freed meanwhile.
+                    # Segments freed meanwhile.
                     self._do_chore()
             case CheckpointFile(wanted=wanted, is_written=True):
                 self._checkpoints.written(wanted.n)
@@ -327,7 +306,6 @@ class Keeper:
         return self._effects()
 
     def tick(self, now_ns: int) -> list[KeeperEffect]:
-        """Time has passed."""
         self._now_ns = now_ns
         if self.is_over:
             return []
@@ -344,12 +322,12 @@ class Keeper:
         return self._effects()
 
     def fail(self, text: str) -> None:
-        """A write or a sync failed, or there is a bug: nothing more is accepted (K3)."""
+        """Accept nothing more after a failed write or sync, or a bug (KEE3)."""
         self.is_over = True
         self._journal.failed(text)
 
     def close(self) -> None:
-        """All syncs that were asked for have ended: sync the rest, note an orderly end. Blocking."""
+        """Sync the rest after the last sync under way, and note an orderly end. Blocking."""
         self.is_over = True
         while self._syncs_under_way:
             self._journal.synced(self._syncs_under_way.popleft())
@@ -399,10 +377,9 @@ class Keeper:
             case bus.CopyRecord(mid, ts, count, digest, payload):
                 journal.append_copy(index, mid, ts, count, digest, payload)
 
-    # --- room (K5) ---------------------------------------------------------------------------------
+    # --- room (KEE5) --------------------------------------------------------------------------------
 
     def _note_space(self, missing: NoSpace | None) -> None:
-        """Whether there was room for the next segment."""
         if missing is None:
             if self._low is not None and not self._waiting_for_space:
                 self._low, self._is_tight = None, False
@@ -460,7 +437,7 @@ class Keeper:
             self._tell_low()
 
     def _flush_journal(self) -> None:
-        """At once; or when room is low, seldom, for every flush takes a page of the order."""
+        """Flush at once; or seldom when room is low, for every flush takes a page of the order."""
         if self._low is None:
             self._request(self._journal.flush())
         elif self._slow_flush_at_ns is None:
@@ -469,8 +446,7 @@ class Keeper:
     def _request(self, ticket: SyncTicket | None) -> None:
         if ticket is None:
             return
-        # Two hand-overs between threads cost more than a quick sync, and what arrives meanwhile is taken
-        # together (K6).
+        # Two hand-overs between threads cost more than a quick sync; arriving events gather meanwhile (KEE6).
         is_little = self._journal.unsynced_bytes <= self._settings.in_place_bytes_max
         is_in_place = self._is_quick and is_little and not self._syncs_under_way
         self._syncs_under_way.append(ticket)
@@ -496,7 +472,7 @@ class Keeper:
         else:
             self._request(self._journal.mark())
 
-    # --- segments (K4) -----------------------------------------------------------------------------
+    # --- segments (KEE4) ----------------------------------------------------------------------------
 
     def _do_chore_if_room(self) -> None:
         if self._low is None or self._journal.can_recycle:
@@ -514,12 +490,12 @@ class Keeper:
         self._do_chore_if_room()
 
     def _look_again(self) -> None:
-        """Checkpoints were taken, or have freed something: the bus takes no more of them than are needed."""
+        """Look again after checkpoints: the bus takes no more of them than are needed."""
         if self._holds_space:
             self._look_for_held_space()
 
     def _look_for_held_space(self) -> None:
-        # What another node is fetching stays, whatever is checkpointed.
+        # A checkpoint that another node fetches stays, whatever is checkpointed.
         holds = not self._held_from and self._journal.holds_space(
             self._base, self._referrer.live_bytes_by_segment()
         )
@@ -527,7 +503,7 @@ class Keeper:
             self._holds_space = holds
             self._out.append(Tell(bus.SpaceHeld(holds)))
 
-    # --- checkpoints and what they free (K2) -------------------------------------------------------
+    # --- checkpoints and what they free (KEE2) ------------------------------------------------------
 
     def _begin_checkpoints(self) -> None:
         for wanted in self._checkpoints.due(self._durable_index):
@@ -537,7 +513,7 @@ class Keeper:
         self._held_from = n
         if not n:
             self._out.append(Do(CheckpointClosed(self._opened)))
-        # What was kept for another node may go now.
+        # Records kept for another node may go now.
         self._release_again()
 
     def _release_again(self) -> None:
@@ -577,7 +553,7 @@ class Keeper:
                 self._referrer.relocated(location, moved)
 
     def _mend(self) -> None:
-        """Behind all records that have an index, like a record that is copied to save space."""
+        """Write mended records, behind all records that have an index."""
         mends, self._mends = self._mends, []
         for mend in mends:
             if self.is_full:

@@ -30,7 +30,7 @@ _NO_RUN: Final = bytes(16)
 
 
 class ProducerRow:
-    """One producer: its current run, and how far the run before it came."""
+    """A producer: its current run, and how far the run before it came."""
 
     __slots__ = ("last_pseq", "last_seq", "pe", "previous_last_pseq", "previous_pe", "run_id")
 
@@ -52,8 +52,6 @@ class ProducerRow:
 
 
 class Ledger:
-    """The rows of all producers, the primary with its term, and the settings that entries changed."""
-
     __slots__ = ("config", "data_quantity", "primary", "rows", "term")
 
     def __init__(self) -> None:
@@ -110,7 +108,7 @@ class Ledger:
         self.rows[pid] = ProducerRow(pe, 0, before.last_seq, before.pe, before.last_pseq, run_id)
 
     def is_committed(self, mid: Mid) -> bool:
-        """Is this envelope among the folded entries? Only asked about the last two runs of a producer."""
+        """Whether this envelope is among the folded entries; only for the last two runs of a producer."""
         row = self.rows.get(mid.pid)
         if row is None:
             return False
@@ -119,7 +117,7 @@ class Ledger:
         return mid.pe == row.previous_pe and mid.pseq <= row.previous_last_pseq
 
     def become(self, other: Ledger) -> None:
-        """Take over the contents of another ledger; the machines that refer to this one see them."""
+        """Take over the contents of another ledger; machines that refer to this object see them."""
         self.rows = other.rows
         self.term, self.primary = other.term, other.primary
         self.config, self.data_quantity = other.config, other.data_quantity

@@ -55,13 +55,12 @@ class BeatClock:
         self.begin()
 
     def begin(self) -> None:
-        """Another primary counts anew."""
         self._nonce = 0
         self._ahead_ns = 0
         self._heard_ns = 0
 
     def has_missed(self, now_ns: int, nonce: int, interval_ns: int, limit_ns: int) -> bool:
-        """Has so much time passed at this heartbeat that our clock did not see? True once."""
+        """Whether so much time has passed at this heartbeat that our clock did not see; True once."""
         if nonce <= self._nonce:
             return False
         ahead_ns = now_ns - nonce * interval_ns
@@ -76,8 +75,6 @@ class BeatClock:
 
 
 class Listener:
-    """One channel, as a client manager hears it."""
-
     def __init__(self, config: GroupConfig, node: int, name: str = "") -> None:
         self.config = config
         self.term = 0
@@ -96,11 +93,9 @@ class Listener:
         self._presence.reconfigure(config)
 
     def next_deadline_ns(self) -> int | None:
-        """When to send the next presence."""
         return self._presence.next_deadline_ns()
 
     def step(self, now_ns: int, events: Sequence[Event]) -> list[News]:
-        """Receive events; returns the news."""
         news: list[News] = []
         for event in events:
             if type(event) is Received and type(event.message) is m.Heartbeat:
@@ -139,7 +134,6 @@ class Listener:
             news.append(ServiceChanged(is_served))
 
     def is_silent(self, node: int, now_ns: int) -> bool:
-        """Has this node been silent for so long that it counts as gone?"""
         return self._presence.is_silent(node, 0, now_ns)
 
     def readers(self) -> list[int]:

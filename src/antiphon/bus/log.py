@@ -1,14 +1,10 @@
-"""The order of a channel in memory: `CommitLog` from the base on, and `Prefix`, the committed part heard so
-far.
+"""The order of a channel in memory: `CommitLog` from the base on, and `Prefix`, the known committed part.
 
-    LOG1  The entries of a log are contiguous: each begins where the one before ends, the first after `base`.
-    LOG2  `base` and `last` are always the last number of an entry, or 0.
-    LOG3  The entries of a prefix come out once each, in order, none missing.
-    LOG4  Two messages that name different entries for one committed number stop the node: a committed entry
-          is committed for ever, whichever epoch says so.
-
-The commit server decides durability, epochs and what is committed. The owner of a prefix asks for what is
-missing when `has_gap`.
+LOG1  The entries of a log are contiguous: each begins where the one before ends, the first after `base`.
+LOG2  `base` and `last` are always the last number of an entry, or 0.
+LOG3  The entries of a prefix come out once each, in order, none missing.
+LOG4  Two messages that name different entries for one committed number stop the node: a committed entry is
+      committed for ever, whichever epoch says so.
 """
 
 from __future__ import annotations
@@ -58,13 +54,12 @@ class CommitLog:
         self.last = following - 1
 
     def is_end(self, number: int) -> bool:
-        """Is this the base or the last number of an entry?"""
+        """Whether this is the base or the last number of an entry."""
         if number in (self.base, self.last):
             return True
         return self.base < number < self.last and self._entries[self._index(number)].last == number
 
     def covering(self, number: int) -> Entry | None:
-        """The entry that the number belongs to."""
         return self._entries[self._index(number)] if self.base < number <= self.last else None
 
     def between(self, after: int, through: int, most: int | None = None) -> tuple[Entry, ...]:
@@ -88,7 +83,7 @@ class CommitLog:
         return tuple(self._entries[start : min(self._index(through) + 1, start + most)])
 
     def common_through(self, after: int, entries: Sequence[Entry]) -> int:
-        """Through which number the log agrees with these entries, which follow number `after`."""
+        """The number through which the log agrees with these entries, which follow number `after`."""
         assert self.base <= after, f"asked what agrees behind {after}, the log begins after {self.base}"
         through = after
         start = self._index(after + 1) if after < self.last else len(self._entries)
@@ -106,7 +101,7 @@ class CommitLog:
         self.last = through
 
     def forget(self, through: int) -> None:
-        """A stable checkpoint covers everything through this number: the log begins behind it."""
+        """Begin behind this number: a stable checkpoint covers everything through it."""
         assert self.is_end(through), f"{through} is no end of an entry"
         assert self.base <= through <= self.last, f"the base cannot move from {self.base} to {through}"
         drop = bisect_right(self._firsts, through)
@@ -115,7 +110,7 @@ class CommitLog:
         self.base = through
 
     def reset(self, base: int) -> None:
-        """The state through this number came from another node: the log begins anew behind it."""
+        """Begin anew behind this number: the state through it came from another node."""
         assert base >= self.base, f"the base cannot move from {self.base} to {base}"
         self._entries.clear()
         self._firsts.clear()
@@ -147,7 +142,7 @@ class Prefix:
         if not entries:
             return ()
         if entries[0].first == self.upto + 1 and not self._ahead:
-            # As a rule they come in order.
+            # The usual case: entries come in order.
             self.upto = entries[-1].last
             self.told_upto = max(self.told_upto, self.upto)
             return entries
@@ -166,7 +161,7 @@ class Prefix:
         return self._follow()
 
     def skip(self, upto: int) -> list[Entry]:
-        """The state after `upto` is known without the entries; returns those that follow without a gap."""
+        """Skip to a state after `upto`; returns the entries that follow without a gap."""
         assert upto >= self.upto, f"the prefix cannot go back from {self.upto} to {upto}"
         self.upto = upto
         self.told_upto = max(self.told_upto, upto)

@@ -38,8 +38,6 @@ many is not helped by checkpoints."""
 
 
 class Marking:
-    """The entries and bytes that a reign has numbered since its last marks."""
-
     __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "bytes", "reported")
 
     def __init__(self) -> None:
@@ -56,11 +54,10 @@ class Marking:
 
     @property
     def newest(self) -> int:
-        """The number of the last mark of this reign, 0 if there is none."""
         return self._marks[1]
 
     def adopted(self, *, is_mark: bool) -> None:
-        """An entry that a former reign has numbered."""
+        """Count an entry that a former reign has numbered."""
         if is_mark:
             self._entries = self.bytes = 0
         else:
@@ -68,40 +65,39 @@ class Marking:
             self.bytes += _FLUSH_BYTES
 
     def is_due(self, config: GroupConfig, entries: int) -> bool:
-        """So many entries leave in one submit: is it time for a checkpoint (MRK1)?"""
+        """Count the entries of a submit; whether it is time for a checkpoint (MRK1)."""
         blocks = -(-entries * ENTRY_BYTES_MIN // _ORDER_BLOCK_BYTES)
         self._entries += entries
         self.bytes += _FLUSH_BYTES + 2 * 4 * KIB * blocks
         return self._entries >= config.checkpoint_entries or self.bytes >= config.checkpoint_bytes
 
     def marked(self, n: int) -> None:
-        """A mark got this number."""
         self._marks = (self._marks[1], n)
         self._marked_at = None
         self._entries = self.bytes = 0
 
     def mark_committed(self, now_ns: int) -> None:
-        """The last mark is committed, and the servers take their checkpoints."""
+        """Note that the last mark is committed, and the servers take their checkpoints."""
         self._marked_at = now_ns
 
     def became_stable(self, now_ns: int) -> None:
-        """A checkpoint is stable: how long did that take?"""
+        """Note that a checkpoint is stable, and how long that took."""
         took_ns = now_ns - (now_ns if self._marked_at is None else self._marked_at)
         self._apart_until = now_ns + max(MARKS_APART_MS * MS, MARKS_APART_TIMES * took_ns)
 
     def helps_low_space(self, now_ns: int, stable_n: int, data_last: int) -> bool:
-        """Would a mark free room now (MRK2)?
+        """Whether a mark would free room now (MRK2).
 
-        The log begins at the checkpoint before the last one, so two marks free what was consumed before
-        the first. A third would free nothing more.
+        The log begins at the checkpoint before the last one, so two marks free everything consumed before the
+        first. A third would free nothing more.
         """
         return self._is_settled(now_ns, stable_n) and self._marks[0] <= data_last
 
     def helps_held_space(self, now_ns: int, stable_n: int, data_last: int, server: int) -> bool:
-        """Is it time for a mark, as the journal of a commit server holds space (MRK3)? True makes a mark.
+        """Whether to mark for a commit server whose journal holds space (MRK3). True counts the mark.
 
         Such a journal was filled by few entries and bytes: lone messages, of which each takes a page of the
-        order, or acknowledgements of much that was stored long ago.
+        order, or acknowledgements of many messages stored long ago.
         """
         if not self._is_settled(now_ns, stable_n) or now_ns < self._apart_until:
             return False
@@ -116,7 +112,6 @@ class Marking:
         return True
 
     def _is_settled(self, now_ns: int, stable_n: int) -> bool:
-        """Is no checkpoint under way, or one for too long?"""
         if stable_n >= self._marks[1]:
             return True
         return self._marked_at is not None and now_ns - self._marked_at >= MARK_LOST_MS * MS

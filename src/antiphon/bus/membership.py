@@ -23,22 +23,21 @@ from antiphon.bus.records import LEARNED
 
 
 class InForce(NamedTuple):
-    """A configuration, and behind which number a log must be committed to take part in it."""
+    """A configuration, and the number behind which a log must be committed to take part in it."""
 
     config: GroupConfig
     at: int
 
 
 def may_follow(ours: GroupConfig, wanted: GroupConfig) -> bool:
-    """Is this a later configuration of the same group?"""
+    """Whether this is a later configuration of the same group."""
     # Lifetimes stay: a producer that was told of an expired envelope must be right for ever.
     is_same = (wanted.group, wanted.lifetime) == (ours.group, ours.lifetime)
     return is_same and wanted.config_id > ours.config_id
 
 
 def may_begin(ours: GroupConfig, wanted: GroupConfig, ready: Sequence[int]) -> bool:
-    """Can the configuration be led at once, and does its state survive? `ready` nodes are there and have
-    caught up.
+    """Whether the configuration can be led at once, and its state survives; `ready` nodes have caught up.
 
     A new node has no state yet and must be given one. If a node with a state leaves, as many as make a
     checkpoint stable have to be ready among those that stay; or all of them, if they are fewer. Otherwise a
@@ -62,8 +61,7 @@ def in_force(
     applied: int,
     log_config: int = 1,
 ) -> InForce:
-    """The configuration that a node begins with: `first`, unless its log or the ledger after `applied` has a
-    later one.
+    """The configuration that a node begins with: `first`, or a later one of its log or its ledger.
 
     `log_config` is the configuration that wrote the log.
     """
@@ -79,7 +77,7 @@ def in_force(
 
 
 def tells(log: CommitLog, at: int, config: GroupConfig, log_config: int) -> bool:
-    """Would a later run that finds this log go by `config`, whose entry is number `at`? See `in_force`."""
+    """Whether a later run that finds this log would go by `config`, whose entry is `at` (`in_force`)."""
     if log.last == at > log.base:
         return log_config == LEARNED or log_config >= config.config_id
     return max(log.base + 1, log.last) > at

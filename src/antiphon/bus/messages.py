@@ -1,15 +1,13 @@
-"""What the nodes of a channel say to each other.
+"""The messages between the nodes of a channel.
 
-One frozen dataclass per message, nouns named as in the protocol: `declare` says its number, who listens to it
-and on which lane it goes, and its fields say its bytes (see `schema.py`). The memory transport hands the
-objects over as they are.
+Each is a frozen dataclass with a noun of the protocol as its name: `declare` has its number, its listeners
+and its lane, and its fields are its bytes (see `schema.py`). The memory transport hands the objects over.
 
 Entries, envelopes and items of a report, of which a message can have hundreds, are written and read in one
-sweep. Payloads and batches come out as views into what was decoded, except small ones among several.
+sweep. Payloads and batches come out as views, except small ones among several.
 
-The first part is the order's: what the roles of the bus say. The second part is what client managers and
-message managers say to each other, and nodes about themselves. None of that is ordered: what must survive is
-a command in an envelope.
+The first part is the messages of the bus's roles. The second part is those between client managers and
+message managers, and of nodes about themselves. None of these is ordered: durable facts are commands.
 """
 
 from __future__ import annotations
@@ -62,12 +60,12 @@ MESSAGE_MANAGER, CLIENT_MANAGER, NODE = Machine.MESSAGE_MANAGER, Machine.CLIENT_
 
 
 class BusMessage:
-    """What a node of a channel sends to others, or one machine of a node to another."""
+    """A message of a node of a channel to others, or of one machine of a node to another."""
 
     __slots__ = ()
 
 
-# What a tuple with names does when it is made, without the Python call around it: half the time.
+# The constructor of a tuple with names, without the Python call around it: half the time.
 _new = tuple.__new__
 
 
@@ -90,7 +88,7 @@ Outcomes = Annotated[
 
 
 class EntryKind(IntEnum):
-    """What one entry of the channel's log is about."""
+    """The kinds of entries of the log."""
 
     DATA = 1
     PRODUCER_OPEN = 2
@@ -107,8 +105,7 @@ class EntryKind(IntEnum):
 class Entry(NamedTuple):
     """One place in the log: the numbers first … first+count-1 belong to envelope `mid`.
 
-    Entries other than DATA are made by the sequencer itself and have no payload; what little they
-    say is in `detail`.
+    The sequencer makes all entries but DATA; they have no payload, and a short `detail`.
     """
 
     first: int
@@ -121,12 +118,11 @@ class Entry(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last number of this entry."""
         return self.first + self.count - 1
 
 
 NO_DIGEST = bytes(16)
-# mid, ts, count: what is under the digest beside the payload.
+# mid, ts, count: the fields under the digest beside the payload.
 _DIGEST_HEAD = Struct(MID_STRUCT.format + "QI")
 
 
@@ -137,7 +133,7 @@ def digest_of(mid: Mid, ts: int, count: int, payload: bytes | memoryview) -> byt
 
 
 def digest_of_parts(pid: int, pe: int, pseq: int, ts: int, count: int, payload: bytes | memoryview) -> bytes:
-    """The same, for who has taken the id apart already."""
+    """`digest_of` for an id that is taken apart already."""
     # Two hashes rather than one over a joined copy: the payload may be two megabytes.
     return xxh3_128_digest(_DIGEST_HEAD.pack(pid, pe, pseq, ts, count) + xxh3_128_digest(payload))
 
@@ -153,7 +149,7 @@ _KINDS: Final = {int(kind): kind for kind in EntryKind}
 
 
 class Entries(tuple[Entry, ...]):
-    """Entries that know their bytes: what is said to several and written down is encoded once."""
+    """Entries that keep their bytes: those that are sent to several nodes and written are encoded once."""
 
     encoded: bytes
 
@@ -180,7 +176,6 @@ def _encode(entries: Sequence[Entry]) -> bytes:
 
 
 def write_entries(writer: Writer, entries: Sequence[Entry]) -> None:
-    """A count, then the entries."""
     writer.count(len(entries))
     try:
         writer.raw(encode_entries(entries))
@@ -189,7 +184,7 @@ def write_entries(writer: Writer, entries: Sequence[Entry]) -> None:
 
 
 def read_entries(reader: Reader) -> tuple[Entry, ...]:
-    """What `write_entries` wrote: whole entries, each beginning where the one before ends."""
+    """Entries, each beginning where the one before ends."""
     count = reader.count(ENTRY_BYTES_MIN)
     size = count * ENTRY_BYTES_MIN
     plain = _read_plain(bytes(reader.ahead(size)))
@@ -204,10 +199,10 @@ def read_entries(reader: Reader) -> tuple[Entry, ...]:
     return tuple(_checked(rows, details))
 
 
-# What a commit server is told to write, it is soon told to be committed: in the same bytes, as a rule.
+# Entries come to a commit server twice, to be written and as committed, usually in the same bytes.
 @lru_cache(maxsize=32)
 def _read_plain(data: bytes) -> Entries | None:
-    """Entries without details, as a rule all are: rows of one length, which are read in one sweep."""
+    """Entries without details, as most are: rows of one length, which are read in one sweep."""
     rows = list(_ENTRY.iter_unpack(data))
     if any(row[8] for row in rows):
         return None
@@ -245,7 +240,7 @@ _ITEM = Struct("<HQQQII16s")
 _DATA = Struct("<HQQQI16sI")
 _COPIED_BYTES: Final = 65_536
 ENVELOPE_BYTES: Final = _DATA.size
-"""What one of several envelopes takes beside its payload."""
+"""The bytes of an envelope among several beside its payload."""
 
 
 class _DataFields(NamedTuple):
@@ -270,15 +265,14 @@ def _read_data(reader: Reader) -> Data:
 class Data(_DataFields, BusMessage):
     """An envelope, from its producer to all data servers.
 
-    A tuple and not a dataclass like its neighbours: it is made for every envelope that passes. Its bytes are
-    written by hand: it is the one that is large.
+    A tuple and not a dataclass, for there is one for every envelope; its bytes are written by hand.
     """
 
     __slots__ = ()
 
 
 def _write_datas(writer: Writer, datas: tuple[Data, ...]) -> None:
-    """A count, then what is known of each, then the payloads end to end."""
+    """Write a count, then the fields of each, then the payloads end to end."""
     write = _DATA.pack
     writer.count(len(datas))
     try:
@@ -360,7 +354,7 @@ class NackReason(IntEnum):
 
 
 class SpaceState(IntEnum):
-    """How much room the primary's disk has, for those who publish."""
+    """The room on the primary's disk, for those who publish."""
 
     AMPLE = 0
     LOW = 1
@@ -368,14 +362,14 @@ class SpaceState(IntEnum):
 
 
 class ServerStatus(IntEnum):
-    """What a commit server can say about its disk."""
+    """The standing of a commit server's disk."""
 
     OK = 0
     NO_SPACE = 1
     DAMAGED = 2
-    # Its disk is not the one that the configuration lists: it has nothing to vote with.
+    # The disk is not the one that the configuration lists, and has no vote.
     AMNESIA = 3
-    # Its configuration is over; the refusal names the next one.
+    # The configuration is over; the refusal names the next one.
     RETIRED = 4
 
 
@@ -415,7 +409,7 @@ class DataReport(BusMessage):
 @declare(4, to=(DATA_SERVER, PRODUCER), lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class ReportNack(BusMessage):
-    """The sequencer to a data server, which passes it on to the producer."""
+    """The sequencer refuses an envelope; the data server passes that on to the producer."""
 
     epoch: U64
     mid: MidField
@@ -512,10 +506,10 @@ class HeartbeatAck(BusMessage):
 @declare(12, to=VOTER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class PreSeal(BusMessage):
-    """A candidate asks whether anybody still hears a sequencer (liveness only)."""
+    """A candidate asks whether any node still hears a sequencer (liveness only)."""
 
     counter: U64
-    # How far the candidate has applied: one that lags far behind had better not lead.
+    # How far the candidate has applied: a candidate that lags far behind had better not lead.
     applied: U64 = 0
 
 
@@ -587,11 +581,10 @@ class FetchLogReply(BusMessage):
 class EpochStart(BusMessage):
     """The new sequencer to a commit server: your log is your prefix below `from_seq` plus these.
 
-    `log_epoch` is that of the adopted log. Of two logs of one epoch one is a prefix of the other, so a
-    server whose log is of that epoch may keep more of it than it knows to be committed.
+    `log_epoch` is that of the adopted log. Of two logs of one epoch one is a prefix of the other, so a server
+    whose log is of that epoch may keep more of it than it knows to be committed.
 
-    A long log comes in pages. Nothing changes before the last of them: a server answers the others with a
-    START_NEED for the next.
+    A long log comes in pages, and changes nothing before the last: START_NEED asks for the next.
     """
 
     epoch: U64
@@ -599,7 +592,7 @@ class EpochStart(BusMessage):
     entries: EntriesField
     committed_upto: U64
     log_epoch: U64 = 0
-    # Under which configuration this epoch leads: a server that knows of a later one refuses.
+    # The configuration of this epoch: a server that knows of a later one refuses.
     config_id: U32 = 1
     # Where the log ends if more pages follow, else 0.
     through: U64 = 0
@@ -640,8 +633,8 @@ class FetchIdReply(BusMessage):
 class FetchData(BusMessage):
     """A member asks a data server for payloads.
 
-    Beside each id stands the first number of its entry, or 0 if it has none yet: a data server finds
-    what it has delivered by number, and what waits by id.
+    Beside each id stands the first number of its entry, or 0: a data server finds delivered envelopes by
+    number, and waiting ones by id.
     """
 
     mids: Mids
@@ -651,7 +644,7 @@ class FetchData(BusMessage):
 @declare(24, to=DATA_SERVER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class FetchDataReply(BusMessage):
-    """Payloads it has, and the ids it does not know."""
+    """Payloads of a data server, and the ids it does not know."""
 
     items: Datas
     unknown: Mids
@@ -680,7 +673,7 @@ class FetchRangeReply(BusMessage):
 @declare(40, to=MEMBER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class ProducerStateGet(BusMessage):
-    """A producer that was away for longer than the log reaches back asks a replica what became of it."""
+    """A producer that was away for longer than the log reaches back asks a replica for its row."""
 
     pid: U16
 
@@ -703,7 +696,7 @@ class ProducerState(BusMessage):
 @declare(42, to=HOLDER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class CheckpointGet(BusMessage):
-    """A joiner asks for a piece of the stable checkpoint at `n`; 0: which does the server have?"""
+    """A joiner asks for a piece of the stable checkpoint at `n`; 0: for the number of the server's."""
 
     n: U64
     offset: U64
@@ -714,7 +707,7 @@ class CheckpointGet(BusMessage):
 class CheckpointChunk(BusMessage):
     """A piece of the checkpoint at `n`, whose whole has this digest and size; n is 0 if there is none.
 
-    Without data it only tells what the sender has: it was asked for that, or for one that it has no more.
+    Without data it only tells which checkpoint the sender has.
     """
 
     n: U64
@@ -722,12 +715,12 @@ class CheckpointChunk(BusMessage):
     size: U64
     offset: U64
     data: View
-    # XXH3-128 of the data: of what stands in a checkpoint, its digest covers only the logical state.
+    # XXH3-128 of the data: the digest covers only the logical state.
     checksum: Bytes16 = NO_DIGEST
 
 
 class Place(NamedTuple):
-    """Where the holder's journal has a record, which means nothing to others, and which envelope it is."""
+    """The place of a record in the holder's journal, and its envelope."""
 
     segment: U32
     offset: U32
@@ -741,7 +734,7 @@ Places = Annotated[tuple[Place, ...], list_of(Layout(Place), 20)]
 @declare(44, to=HOLDER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class StoredGet(BusMessage):
-    """A joiner asks for the envelopes that lie where the checkpoint at `n` says, in the holder's journal."""
+    """A joiner asks for the envelopes at places of the holder's journal that the checkpoint at `n` names."""
 
     n: U64
     places: Places
@@ -750,9 +743,9 @@ class StoredGet(BusMessage):
 @declare(45, to=JOINER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class StoredReply(BusMessage):
-    """Of the places that were asked for, the first ones with their envelopes, as many as fit.
+    """Of the places in the question, the first ones with their envelopes, as many as fit.
 
-    A place that is passed over cannot be read here, and so is the first one if there is none at all.
+    A place that is passed over cannot be read here; without any envelope, the first one cannot.
     """
 
     n: U64
@@ -764,7 +757,7 @@ class StoredReply(BusMessage):
 @declare(46, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class BatchGet(BusMessage):
-    """A replica asks another for the envelopes that stored batches came in: some of its own are damaged.
+    """A replica asks another for the envelopes of stored batches: some of its own are damaged.
 
     A batch is named by its destination and its first number, which are the same on all replicas.
     """
@@ -776,7 +769,7 @@ class BatchGet(BusMessage):
 @declare(47, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class BatchReply(BusMessage):
-    """Of the batches that were asked for, those that are stored here and can be read, as many as fit."""
+    """Of the batches in the question, those that are stored here and can be read, as many as fit."""
 
     destinations: U64s
     firsts: U64s
@@ -810,10 +803,10 @@ class Presence(BusMessage):
 @declare(27, to=PRODUCER, lane=Lane.CONTROL, is_late=True)
 @dataclass(frozen=True, slots=True)
 class Applied(BusMessage):
-    """The primary to all: everything through `upto` is applied and did what it asked, but for these.
+    """The primary to all: everything through `upto` is applied and was done, but for these outcomes.
 
-    What it says concerns the numbers behind `after`: who has not heard up to there asks (`AppliedGet`).
-    Of what became of the numbers through `floor`, nobody can tell any more.
+    The outcomes are those behind `after`: a node that has not heard the ones before asks (`AppliedGet`). The
+    outcomes through `floor` are forgotten.
     """
 
     epoch: U64
@@ -826,7 +819,7 @@ class Applied(BusMessage):
 @declare(37, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class AppliedGet(BusMessage):
-    """A producer missed what was said about the numbers behind `after`; any replica may answer."""
+    """A producer missed the outcomes behind `after`; any replica may answer."""
 
     after: U64
 
@@ -834,7 +827,7 @@ class AppliedGet(BusMessage):
 # --- client managers and message managers --------------------------------------------------------
 
 SESSION_DETACHED: Final = "session.detached"
-"""The code of a refusal to attach a consumer: in the eyes of the channel, nobody has its session."""
+"""The code of a refusal to attach a consumer: no client manager has its session, as the channel knows."""
 
 
 def _write_buffers(writer: Writer, buffers: list[bytes | memoryview]) -> None:
@@ -850,7 +843,7 @@ Buffers = Annotated[list[bytes | memoryview], Field(_write_buffers, lambda reade
 class Register(BusMessage):
     """A client manager attaches a consumer at the primary; repeated on a new term.
 
-    Its client knows it under `number` in its session, and `resumes` it after its connection was lost.
+    The client has given it a `number` in its session, and `resumes` it after its connection was lost.
     """
 
     consumer: U64
@@ -864,7 +857,7 @@ class Register(BusMessage):
     held: SomeRanges = field(default_factory=Ranges)
     number: U32 = 0
     resumes: Bool = False
-    # For the primary of this term and no other: what is held, and the credit, hold for it alone.
+    # Held messages and credit are for the primary of this term.
     term: U64 = 0
 
 
@@ -873,8 +866,8 @@ class Register(BusMessage):
 class Registered(BusMessage):
     """The primary's answer; `code` is empty when the consumer is attached.
 
-    Of what it held, it does not have `lost` any more: gone, or another's. Told of an attachment for the
-    first time it has a number in the stream of its client manager, so that it comes before the messages.
+    Of the held messages, `lost` are gone, or another's. The first answer has a number in the stream of the
+    client manager, so that it comes before the messages.
     """
 
     consumer: U64
@@ -891,7 +884,7 @@ class Registered(BusMessage):
 class Unregister(BusMessage):
     """A client manager detaches a consumer; deliveries above `seen_through` never reached the application.
 
-    A client that `is_lost` may come back: what it holds is kept for it for a short while.
+    A client that `is_lost` may come back: its messages are kept for a short while.
     """
 
     consumer: U64
@@ -921,7 +914,7 @@ class SessionDetached(BusMessage):
 @declare(49, to=CLIENT_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class SessionDetachedHeard(BusMessage):
-    """The primary's answer to `SessionDetached`; one that `is_over` has ended or goes on elsewhere."""
+    """The primary's answer to `SessionDetached`; a session that `is_over` has ended or goes on elsewhere."""
 
     session: U128
     generation: U32
@@ -929,9 +922,9 @@ class SessionDetachedHeard(BusMessage):
 
 
 class ConsumerCredit(NamedTuple):
-    """How far the primary may deliver to a consumer, absolutely: deliveries and body bytes from its start.
+    """The absolute credit of a consumer: deliveries and body bytes from its start.
 
-    A consumer that `drains` wants what is there now, and is answered by `Drained`.
+    A consumer that `drains` wants the present messages, and is answered by `Drained`.
     """
 
     consumer: U64
@@ -946,11 +939,11 @@ ConsumerCredits = Annotated[tuple[ConsumerCredit, ...], list_of(Layout(ConsumerC
 @declare(50, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class Credits(BusMessage):
-    """A client manager to the primary: the credit of these consumers. Said again until it is heard of.
+    """A client manager to the primary: the credit of these consumers, repeated until it is acknowledged.
 
-    Without items it asks whether the primary still knows the client manager's stream. One that
-    `is_settled` was here in an earlier term, and has attached again whoever it had. A primary that has not
-    applied everything through `floor`, which was confirmed to clients, does not know yet what is there.
+    Without items it asks whether the primary still knows the client manager's stream. A client manager that
+    `is_settled` has attached all consumers of an earlier term again. A primary answers drains when it has
+    applied everything through `floor`, which was confirmed to clients.
     """
 
     term: U64
@@ -974,7 +967,7 @@ Pieces = Annotated[tuple[Piece, ...], list_of(Layout(Piece), 20)]
 
 
 class Taker(NamedTuple):
-    """A consumer that gets what is delivered, and the number that the first message is to it.
+    """A consumer of a delivery, and the number that the first message is to it.
 
     With the last one it has been given so many bytes of bodies since it was attached.
     """
@@ -988,7 +981,7 @@ Takers = Annotated[tuple[Taker, ...], list_of(Layout(Taker), 24)]
 
 
 class Target(NamedTuple):
-    """A client manager, which number in its stream this is, and who there gets it."""
+    """A client manager, the number of this delivery in its stream, and its takers."""
 
     node: U16
     number: U64
@@ -1004,9 +997,9 @@ Targets = Annotated[tuple[Target, ...], list_of(Layout(Target), 22)]
 class Deliver(BusMessage):
     """The primary to one client manager or to several: messages of one destination.
 
-    Each client manager has a stream of its own, numbered 1, 2, 3 … within a term, whichever way its parts
-    come. Several that need the same rows are told at once, each under its own number. A stream is named
-    after the run of its client manager, by the number of its PRODUCER_OPEN: another run, another stream.
+    Each client manager has a stream of its own, numbered 1, 2, 3 … within a term. Several that need the same
+    rows get one message, each under its own number. A stream is named after the run of its client manager, by
+    the number of its PRODUCER_OPEN: another run, another stream.
     """
 
     term: U64
@@ -1020,9 +1013,9 @@ class Deliver(BusMessage):
 class DeliverHead(BusMessage):
     """The primary to a client manager: how long its stream is, and which `Credits` were heard of.
 
-    Said when its end has not been acknowledged for a while, and in answer to `Credits`. Of a stream that
-    `is_void` nothing comes any more, and the consumers it was for are not attached. `sure` is the last of the
-    `Credits` after whose arrival a quorum has said that it goes by no later primary.
+    Sent when its end has not been acknowledged for a while, and in answer to `Credits`. Of a stream that
+    `is_void` nothing comes any more, and its consumers are not attached. `sure` is the last of the `Credits`
+    after whose arrival a quorum has said that it goes by no later primary.
     """
 
     term: U64
@@ -1063,7 +1056,7 @@ class ConsumerEnded(BusMessage):
 class Drained(BusMessage):
     """The primary's answer to a credit that `drains`: there was no more for the consumer.
 
-    Its credit through delivery number `through` is used up, though perhaps nothing came under the last ones.
+    Its credit through delivery number `through` is used up.
     """
 
     consumer: U64
@@ -1076,11 +1069,10 @@ class Drained(BusMessage):
 @declare(60, to=MESSAGE_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class RangeRequest(BusMessage):
-    """A client manager asks a replica for what is stored of some destinations between two numbers.
+    """A client manager asks a replica for the stored messages of some destinations between two numbers.
 
-    `floor` is the highest number that this client manager confirmed: a client is shown what was confirmed to
-    the client. `since` goes with `destinations`: what of each had been lost before is no loss. For the rest
-    see the frame `RangeRead`.
+    `floor` is the highest number that this client manager confirmed. `since` goes with `destinations`: losses
+    before do not count. For the rest see the frame `RangeRead`.
     """
 
     request: U64
@@ -1101,7 +1093,7 @@ class RangeRequest(BusMessage):
 @declare(61, to=CLIENT_MANAGER, lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class RangeReply(BusMessage):
-    """A replica's answer: the bytes of a page, for the client alone. `code` is empty when it went well."""
+    """A replica's answer: the bytes of a page, for the client alone. `code` is empty if there is no error."""
 
     request: U64
     page: Buffers
@@ -1110,12 +1102,12 @@ class RangeReply(BusMessage):
 
 
 class About(IntEnum):
-    """What a question is about, and so who answers it."""
+    """The subject of a question, which decides who answers it."""
 
     NAMES = 0
-    """Names and sessions: the primary, for what others do not know of may yet exist; or `anybody`."""
+    """Names and sessions: the primary, as others may not know them yet; or `anybody`."""
     RANGES = 1
-    """What is stored of a channel: any replica."""
+    """Stored messages of a channel: any replica."""
     NODE = 2
     """The node that is asked."""
 
@@ -1142,7 +1134,7 @@ class Query(BusMessage):
 @declare(67, to=(CLIENT_MANAGER, NODE), lane=TO_ONE)
 @dataclass(frozen=True, slots=True)
 class Reply(BusMessage):
-    """The answer, as JSON: an empty object if there is no such thing. `code` is empty when it went well."""
+    """The answer, as JSON: an empty object if there is no such thing. `code` is empty without an error."""
 
     request: U64
     about: AboutField
@@ -1156,7 +1148,7 @@ class Reply(BusMessage):
 class Advertised(BusMessage):
     """The system channel's primary to all client managers: these names live in these channels from now on.
 
-    Who does not hear it asks when it needs to know.
+    A client manager that misses it asks when it needs to know.
     """
 
     names: Texts
@@ -1168,7 +1160,7 @@ class Advertised(BusMessage):
 class InDoubt(BusMessage):
     """A participant's primary to all client managers: this transaction has been prepared here for a while.
 
-    Whoever hears it asks channel `home` what was decided, and has it carried out here.
+    A client manager asks channel `home` for the decision, and has it carried out here.
     """
 
     session: U128
@@ -1180,9 +1172,9 @@ class InDoubt(BusMessage):
 @declare(59, to=CLIENT_MANAGER, lane=Lane.CONTROL)
 @dataclass(frozen=True, slots=True)
 class Unfinished(BusMessage):
-    """The home channel's primary to all client managers: this commit has not been heard to be complete.
+    """The home channel's primary to all client managers: this commit is not known to be complete.
 
-    Whoever hears it has it carried out in `channels`, which get so many `messages`, and then says that it is.
+    A client manager has it carried out in `channels`, which get so many `messages`, and then reports that.
     """
 
     session: U128

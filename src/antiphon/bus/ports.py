@@ -1,7 +1,6 @@
-"""The interfaces through which the bus machines look up what was written.
+"""The interfaces through which the bus machines look up written records.
 
-Writing is an effect (`Append`) and durability is an event (`Synced`); looking up is a direct call, because it
-changes nothing.
+Writing is an effect (`Append`), durability an event (`Synced`); looking up changes nothing, and is a call.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Payloads(Protocol):
     """Payloads of envelopes this node has written, by id and by place."""
 
     def has(self, mid: Mid) -> bool:
-        """Is this envelope written here and not yet given up?"""
+        """Whether this envelope is written here and not yet given up."""
 
     def locate(self, mid: Mid) -> Location | None:
         """The place of a written envelope that has no number yet, or None."""
@@ -32,19 +31,19 @@ class Payloads(Protocol):
         """The whole envelope that lies there, verified; raises `errors.Damaged`."""
 
     def place(self, mid: Mid, first: int, count: int) -> Location:
-        """The envelope got its numbers: from now on it is found by them."""
+        """Give an envelope its numbers: from now on it is found by them."""
 
     def location_of(self, first: int) -> Location | None:
         """The place of the envelope whose first number this is, if it was placed and not yet forgotten."""
 
     def discard(self, mid: Mid) -> None:
-        """The envelope will never get a number, or a checkpoint covers it: its space may go."""
+        """Drop an envelope that will never get a number, or that a checkpoint covers."""
 
     def copied(self, index: int) -> Location | None:
         """The place of the `CopyRecord` that was written under this index; its space is kept."""
 
     def forget_copies(self) -> None:
-        """A checkpoint refers to all copies that are needed: the others may go."""
+        """Drop the copies: a checkpoint refers to all that are needed."""
 
 
 class CommittedOrder(Protocol):

@@ -10,11 +10,10 @@ What it promises
     PRS3  A group of one node sends and receives none.
 
 What it leaves to others
-    The sequencer fences the producer of a node that is silent for long, as an entry of the order. A time-out
-    alone decides nothing.
+    The sequencer fences the producer of a silent node, as an entry of the order. A time-out decides nothing.
 
 The owner of a keeper sets the standing of the node (`role`, `applied`, `is_synchronized`, `load`), and either
-steps the keeper with everything that was received, or calls `hear` and hands on the presences.
+steps the keeper with all received messages, or calls `hear` and hands on the presences.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ MISSED_MAX = 3
 
 
 class Seen:
-    """What is known about another node."""
-
     __slots__ = (
         *("applied", "config_digest", "config_id", "disk_id", "heard_at", "is_synchronized", "load", "name"),
         "role",
@@ -50,8 +47,6 @@ class Seen:
 
 
 class PresenceKeeper:
-    """The nodes of one channel, as one node hears them."""
-
     def __init__(self, config: GroupConfig, node: int, name: str = "", role: str = "") -> None:
         self._node = node
         self._name = name
@@ -75,17 +70,16 @@ class PresenceKeeper:
     # -- what others may ask -----------------------------------------------------------------------
 
     def seen(self, node: int) -> Seen | None:
-        """The last knowledge of a node; None if it was never heard."""
         return self._seen.get(node)
 
     def is_silent(self, node: int, since_ns: int, now_ns: int) -> bool:
-        """Was nothing heard of this node for `silence_ms`, counted from `since_ns` at the earliest?"""
+        """Whether nothing was heard of this node for `silence_ms`, from `since_ns` at the earliest."""
         seen = self._seen.get(node)
         heard_at = since_ns if seen is None else max(since_ns, seen.heard_at)
         return now_ns - heard_at >= self._config.silence_ms * MS
 
     def keeps_up(self, node: int, now_ns: int) -> bool:
-        """Was this node heard just now, and did it say that it keeps up?"""
+        """Whether this node was heard just now, and said that it keeps up."""
         seen = self._seen.get(node)
         if seen is None or not seen.is_synchronized:
             return False
@@ -93,13 +87,11 @@ class PresenceKeeper:
 
     @property
     def applied_max(self) -> int:
-        """The highest number that another node said to have applied."""
         return max([seen.applied for seen in self._seen.values()], default=0)
 
     # -- steps -------------------------------------------------------------------------------------
 
     def hear(self, now_ns: int, sender: int) -> None:
-        """A message came from this node."""
         seen = self._seen.get(sender)
         if seen is not None:
             seen.heard_at = now_ns

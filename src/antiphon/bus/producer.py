@@ -61,7 +61,7 @@ OF_PRODUCER: Final = (m.Data, m.ProducerOpen, m.ProducerStateGet, m.FetchId)
 """The messages that a producer sends to the roles of a replica."""
 
 EARLY_MAX: Final = 4_096
-"""How many outcomes are kept of numbers beyond the known order. The producer asks for the rest later."""
+"""Outcomes kept of numbers beyond the known order. The producer asks for the rest later."""
 
 _OPEN_BYTES: Final = 4
 _DOUBLINGS_MAX: Final = 3
@@ -71,7 +71,7 @@ _ANSWERS: Final = (m.FetchIdReply, m.ProducerState)
 _first_of: Final = itemgetter(0)
 
 Again = Callable[[bytes], bytes]
-"""The payload of an envelope that may be in the order already: as many numbers, perhaps another text."""
+"""Makes the payload of an envelope that may be in the order already: as many numbers, perhaps other bytes."""
 
 
 def in_the_same_words(payload: bytes) -> bytes:
@@ -80,15 +80,13 @@ def in_the_same_words(payload: bytes) -> bytes:
 
 
 class _Envelope:
-    """An envelope from its first sending until it is confirmed."""
-
     __slots__ = ("data", "first", "pause", "sent_at", "submitted", "weight")
 
     def __init__(self, submitted: Submitted) -> None:
         self.submitted = submitted
         size = len(submitted.payload)
         self.weight = size if size > WEIGHT_MIN else WEIGHT_MIN
-        # As it was sent in this run, and when; None while it waits to be sent.
+        # The envelope as it was sent in this run, and when; None while it waits to be sent.
         self.data: m.Data | None = None
         self.sent_at = 0
         # How often the time until the next repetition has doubled.
@@ -145,7 +143,7 @@ class BusProducer:
         self._exceptions: list[Outcome] = []
         self._asking = Repair(config, chance)
         self.resent = 0
-        # How much the network takes at once, if that is less than the configured window; set by the driver.
+        # A limit of the network, if that is less than the configured window; set by the driver.
         self.window_bytes_max = 1 << 62
 
     @property
@@ -155,12 +153,11 @@ class BusProducer:
 
     @property
     def unconfirmed(self) -> int:
-        """How many envelopes have been submitted and not confirmed."""
         return len(self._unconfirmed)
 
     @property
     def window_bytes(self) -> int:
-        """How much may be under way: sent, and not known to be committed."""
+        """How many bytes may be under way: sent, and not known to be committed."""
         return min(self._config.producer_window_bytes, self.window_bytes_max)
 
     @property
@@ -168,7 +165,7 @@ class BusProducer:
         return self._config
 
     def reconfigure(self, config: GroupConfig) -> None:
-        """The channel has another configuration: from a replica of this node, or read in the order."""
+        """Go by another configuration, from a replica of this node, or read in the order."""
         ours = self._config
         if (config.generation, config.config_id) > (ours.generation, ours.config_id):
             self._config = config
@@ -269,7 +266,6 @@ class BusProducer:
         return self._run_id[:-_OPEN_BYTES] + tail.to_bytes(_OPEN_BYTES, "little")
 
     def _start_opening(self) -> None:
-        """Send an OPEN at the end of this step, and again until it is committed."""
         self._is_opening = True
         self._open_at = 0
 
@@ -284,7 +280,7 @@ class BusProducer:
             self._give_back()
 
     def _on_told_open(self, pe: int) -> None:
-        """The answer to a repeated OPEN: we missed its COMMIT."""
+        """Take the answer to a repeated OPEN, whose COMMIT we missed."""
         if self._known is None:
             self._known = Prefix(pe)
         if self._sent and self._known.upto < pe:
@@ -294,14 +290,13 @@ class BusProducer:
             self._begin(pe)
 
     def _begin(self, pe: int) -> None:
-        """Our run is open: its number is our `pe`."""
         self._give_back()
         self._pe = pe
         self._is_opening = False
         self._open_at = None
 
     def _give_back(self) -> None:
-        """A fence stands behind our run: an envelope that is not in the order by now never will be (PRO3)."""
+        """Take back the envelopes that are not in the order: a fence stands behind our run (PRO3)."""
         self._pe = 0
         self._wait_again(list(self._sent.values()))
         self._sent.clear()
@@ -469,7 +464,7 @@ class BusProducer:
         self._follow(following, out)
 
     def _order_again(self, pseqs: list[int], out: list[Effect]) -> None:
-        """These envelopes of our run are committed, and nothing more can be known (PRO6)."""
+        """Order these committed envelopes of our run again: their numbers cannot be known any more (PRO6)."""
         envelopes = [self._sent.pop(pseq) for pseq in pseqs]
         self._sent_bytes -= sum(envelope.weight for envelope in envelopes)
         if not self._sent:
@@ -489,7 +484,7 @@ class BusProducer:
     # -- what became of it: the outcomes ---------------------------------------------------------------
 
     def _heard_upto(self) -> int:
-        """Through which number no outcome is missing: we received it, or no number there is ours."""
+        """The number through which no outcome is missing: we received it, or no number there is ours."""
         firsts = [envelope.first for envelope in self._unconfirmed if envelope.first]
         return max(self._applied_upto, min(firsts) - 1 if firsts else self._known_upto())
 

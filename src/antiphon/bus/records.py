@@ -1,11 +1,9 @@
-"""Order records: what a commit server writes so that a later run finds its log again.
+"""Order records: a commit server's log on disk.
 
-A record is one atomic step: the journal has it whole or not at all. decode of any bytes gives a record or
-`ProtocolError`.
-
-A record holds only what changed. An epoch that begins with the present log costs a few bytes, however long
-the log is: `keep_through` names the part that stays. Of a long difference all but the end is staged in
-earlier records, which mean nothing until the record of the epoch follows them.
+A record is one atomic step: the journal has it whole or not at all. A record holds only changes. An epoch
+that begins with the present log costs a few bytes, however long the log is: `keep_through` names the part
+that stays. Of a long difference all but the end is staged in earlier records, which mean nothing until the
+record of the epoch follows them.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ _HEAD = Struct("<BQQI")
 _START = Struct("<BQQII")
 
 LEARNED: Final = 0
-"""The configuration of a log that no sequencer wrote: its server had no vote and wrote down what it heard to
-be committed. The epoch beside it is only a promise that must not be forgotten."""
+"""The configuration of a log that no sequencer wrote: its server had no vote and wrote down committed
+entries. The epoch beside it is only a promise that must not be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class EntriesStaged:
 
 @dataclass(frozen=True, slots=True)
 class EpochStarted:
-    """The log is what it was through `keep_through`, then these entries, all under `epoch`.
+    """The log is unchanged through `keep_through`, then these entries, all under `epoch`.
 
     If they do not follow `keep_through`, the entries staged for this epoch stand in between.
     """

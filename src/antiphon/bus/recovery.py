@@ -45,10 +45,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredReplica:
-    """What the roles of a node begin with.
+    """The beginning of the roles of a node.
 
-    `manager_state` is the message manager's state after number `applied`, or None for an empty one. After
-    `restore` its own digest must equal `manager_digest`.
+    `manager_state` is the message manager's state after number `applied`, or None for an empty one; restored,
+    its digest must equal `manager_digest`.
     """
 
     promised: int
@@ -76,7 +76,6 @@ class RecoveredReplica:
 
     @classmethod
     def empty(cls) -> RecoveredReplica:
-        """The beginning of a node that never ran."""
         return cls(
             promised=0,
             epoch_claimed=0,
@@ -169,7 +168,6 @@ class OrderReplay:
         return staged if is_whole else []
 
     def log(self) -> CommitLog:
-        """The entries behind the base."""
         return CommitLog(self.base, [entry for entry in self._entries if entry.last > self.base])
 
 
@@ -191,7 +189,7 @@ class CheckpointSource(Protocol):
     def found(self) -> Recovered: ...
 
     def pass_over(self, n: int, why: str) -> None:
-        """The checkpoint at n cannot be used: those before it move up in `found`."""
+        """Go on with the checkpoints before n, which cannot be used."""
 
 
 def choose(
@@ -232,14 +230,12 @@ def recover(
     group: GroupConfig | None = None,
     order: OrderReplay | None = None,
 ) -> RecoveredReplica:
-    """Turn what the journal found into what the roles begin with; raises `Damaged`.
+    """From the findings of the journal to the beginning of the roles; raises `Damaged`.
 
     `group` is the first configuration of a node that is not alone: the order then tells whether the node
     keeps state, and other nodes can give it one. `order` is the replay of `found.order`, if the caller has
-    it.
-
-    `payloads` learns which of the found envelopes are numbered and covered by the checkpoint. A witness keeps
-    the order and no state: it begins at its base.
+    it. `payloads` learns which of the found envelopes are numbered and covered by the checkpoint. A witness
+    keeps the order and no state: it begins at its base.
     """
     replay = order or OrderReplay(found.order)
     log = replay.log()

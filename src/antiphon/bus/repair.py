@@ -1,10 +1,10 @@
 """Repair: when to ask for something that is missing.
 
-RPR1  The first question waits for a short time that differs between nodes: most gaps close by themselves,
-      and then most nodes need not ask.
+RPR1  The first question waits for a short time that differs between nodes: most gaps close by themselves, and
+      then most nodes need not ask.
 RPR2  While nothing comes, questions grow rarer, up to a limit; they never end.
-RPR3  One question at a time. If more is missing, its answer is followed by the next question at once, so
-      that a node far behind catches up as fast as answers come.
+RPR3  One question at a time. If more is missing, the next question follows its answer at once, so that a node
+      far behind catches up as fast as answers come.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from antiphon.bus.group import MS, GroupConfig
 
 
 class Repair:
-    """The timer of one kind of question."""
-
     __slots__ = ("_chance", "_delay_ms", "_delay_ms_max", "_delay_ms_min", "at", "attempts")
 
     def __init__(self, config: GroupConfig, chance: Chance) -> None:
@@ -29,13 +27,12 @@ class Repair:
         self.attempts = 0
 
     def rest(self) -> None:
-        """Nothing is missing."""
         self.at = None
         self.attempts = 0
         self._delay_ms = self._delay_ms_min
 
     def is_due(self, now_ns: int, *, has_moved: bool = False, is_answered: bool = False) -> bool:
-        """Is it time to ask for what is missing?
+        """Whether it is time to ask.
 
         `has_moved`: the first missing part has come; `is_answered`: it came by an answer.
         """

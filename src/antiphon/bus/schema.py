@@ -1,4 +1,4 @@
-"""Schema: what a class of bus messages says about itself.
+"""Schema: the declaration of a class of bus messages.
 
     @declare(3, to=SEQUENCER, lane=TO_ONE, is_vote=True)
     @dataclass(frozen=True, slots=True)
@@ -7,8 +7,7 @@
         items: ReportItems
 
 The number and the annotations are its bytes, `to` are the machines that listen to it, `lane` the way it goes.
-The codec, the routes of a node and of a replica, and the lanes of the network are derived from this: nobody
-else keeps a table of messages.
+The codec, the routes of a node and of a replica, and the lanes of the network are derived from this.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from antiphon.wire.layout import Field, Layout
 
 
 class Machine(Enum):
-    """Who may listen to a message. The first ones, down to PRESENCE, are the roles of a replica."""
+    """The listeners of messages. The first ones, down to PRESENCE, are the roles of a replica."""
 
     MEMBER = "member"
     DATA_SERVER = "data server"
@@ -50,24 +49,24 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What `declare` was told of a class of messages."""
+    """The declaration of a class of messages."""
 
     number: int
     message: type[Any]
     format: Layout[Any] | Field[Any]
     listeners: frozenset[Machine]
-    """Those that hear every message of this kind."""
+    """Machines that hear every message of this kind."""
     sometimes: frozenset[Machine]
-    """Those that hear some of them; the replica knows which."""
+    """Machines that hear some of them; the replica knows which."""
     lane: Lane | None
     is_late: bool
-    """Client managers wait for it, and replicas do not: they may hear it with the next word they get."""
+    """Client managers wait for it, and replicas do not: they may hear it with the next message to them."""
     is_vote: bool
     """It counts for something, and so only from the disk that the configuration lists."""
 
 
 KINDS: Final[dict[type[Any], Kind]] = {}
-"""Every class of messages, in the order in which they stand in `messages.py`."""
+"""Every class of messages, in the order of `messages.py`."""
 
 
 def declare(
@@ -80,8 +79,8 @@ def declare(
     is_vote: bool = False,
     by_hand: Field[Any] | None = None,
 ) -> Callable[[type[M]], type[M]]:
-    """Number, listeners and lane of a class of messages; its annotations are its format, unless that is
-    written `by_hand`. Numbers are never used twice, also not those of messages that are gone.
+    """Declare number, listeners and lane of a class of messages; its annotations are its format, unless that
+    is written `by_hand`. Numbers are never used twice, also not those of messages that are gone.
     """
     listeners = frozenset(to if isinstance(to, tuple) else (to,))
 
@@ -110,5 +109,5 @@ def heard_by(*machines: Machine) -> frozenset[type[Any]]:
 
 
 def not_for(machine: Machine, message: object) -> NoReturn:
-    """The end of a machine's list of messages: it was given one that it does not listen to."""
+    """The end of a machine's list of messages, for one that it does not listen to."""
     raise AssertionError(f"{type(message).__name__} is not for the {machine.value}")
