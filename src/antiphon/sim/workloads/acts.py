@@ -112,15 +112,16 @@ class WorkloadRun(Generic[DrawnProfile]):
             told[0].fail(told[1])
 
     def _complaints(self) -> Iterator[tuple[Checker, str]]:
+        # Disks first: they come to rest last, and all containers need not be walked through until then.
         rest, space = Rest(self.world), Space(self.world)
-        if Rest.__name__ not in self._without:
-            for name, machines in self._machines().items():
-                if (complaint := rest.complaint(name, machines)) is not None:
-                    yield rest, complaint
         if Space.__name__ not in self._without:
             for name, disk, live in self._disks_at_rest():
                 if (complaint := space.complaint(name, disk, live)) is not None:
                     yield space, complaint
+        if Rest.__name__ not in self._without:
+            for name, machines in self._machines().items():
+                if (complaint := rest.complaint(name, machines)) is not None:
+                    yield rest, complaint
 
     def _watch_by(self, checkers: Sequence[Checker]) -> Watch:
         """Those of the checkers that are to look, and those that every run has."""
