@@ -76,6 +76,16 @@ def misread_puts_aside(patch: MonkeyPatch) -> None:
     patch.setattr(startup, "_start", distrust)
 
 
+def old_disk_id_kept(patch: MonkeyPatch) -> None:
+    """A node that has put its files aside begins anew under the id of the disk that they were."""
+    make, first = Journal.format, {}
+
+    def make_as_before(disk: Any, settings: Any, disk_id: bytes, node_id: int, cluster: str) -> None:
+        make(disk, settings, first.setdefault(node_id, disk_id), node_id, cluster)
+
+    patch.setattr(Journal, "format", make_as_before)
+
+
 def checkpoint_forgets_transactions(patch: MonkeyPatch) -> None:
     """A checkpoint holds nothing of transactions: a state that begins with it knows of none under way."""
     capture = ChannelState.capture
@@ -107,6 +117,7 @@ BUGS = (
     references_ignored,
     dead_keep_segments,
     misread_puts_aside,
+    old_disk_id_kept,
     checkpoint_forgets_transactions,
     restore_forgets_locks,
 )

@@ -17,6 +17,24 @@ from typing import NamedTuple
 
 from antiphon.sim.runs import Report, run
 
+# Faults of disks that every workload with real nodes must have met, and those of groups of several disks.
+OF_DISKS = (
+    "checkpoint.no_room",
+    "disk.filled",
+    "disk.full",
+    "disk.low",
+    "disk.power_lost_in_checkpoint",
+    "disk.power_lost_in_recycling",
+    "disk.sync_failed",
+    "disk.tight",
+)
+OF_DAMAGE = (
+    "disk.envelopes_missing",
+    "disk.superblock_damaged",
+    "node.disk_replaced",
+    "node.reconfigured",
+)
+
 # So many seeds go to a process at once. A range that found something ends with those that are under way.
 _CHUNK = 10
 

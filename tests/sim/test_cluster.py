@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.seeds import Seeds, first_broken, fresh_seeds
+from tests.sim.seeds import OF_DAMAGE, OF_DISKS, Seeds, first_broken, fresh_seeds
 
 SEEDS = range(1, 121)
 MORE_SEEDS = range(1, 241)
@@ -18,6 +18,10 @@ pytestmark = pytest.mark.timeout(900)
 
 # What must have happened somewhere in these seeds, or they prove less than they seem to.
 PROBES = (
+    *OF_DISKS,
+    *OF_DAMAGE,
+    "disk.checkpoint_damaged",
+    "disk.envelopes_unreadable",
     "checkpoint.written",
     "client.command_resent",
     "client.consumer_closed",
@@ -74,6 +78,8 @@ RARE = (
     "checkpoint.piece_read",
     "client.outcome.ACK_LOST",
     "client.unsubscribed",
+    "disk.sync_of_worker_failed",
+    "journal.record_mended",
     "model.handed_out_again",
     "model.subscription_ended",
     "node.took_over_a_checkpoint",

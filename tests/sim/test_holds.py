@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.seeds import Seeds, first_broken, fresh_seeds
+from tests.sim.seeds import OF_DAMAGE, OF_DISKS, Seeds, first_broken, fresh_seeds
 
 SEEDS = range(1, 41)
 MORE_SEEDS = range(1, 121)
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.timeout(900)
 
 # What must have happened somewhere in these seeds, or they prove less than they seem to.
 PROBES = (
+    *OF_DISKS,
+    *OF_DAMAGE,
     "checkpoint.written",
     "client.command_resent",
     "client.crashed",

@@ -84,6 +84,7 @@ HUNTS = [
     Hunt("cluster", "count-stuck", "returns", 8, ("I21",)),
     Hunt("cluster", "returned-last", "returns", 15, ("I21",)),
     Hunt("cluster", "misread-puts-aside", "misreading", 8, ("I24",)),
+    Hunt("cluster", "old-disk-id-kept", "ruined-disks", 6, ("I24",)),
     Hunt("cluster", "loss-not-told", "losses", 18, ("I30", "I31")),
     Hunt("cluster", "loss-not-told", "losses", 90, ("I31", "acknowledged for good"), ("Hands",)),
     Hunt("cluster", "loss-forgotten", "losses", 18, ("I30",)),

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.seeds import Seeds, first_broken
+from tests.sim.seeds import OF_DISKS, Seeds, first_broken
 
 SEEDS = range(1, 61)
 MORE_SEEDS = range(1, 201)
 
 # What must have happened somewhere in these seeds, or they prove less than they seem to.
 PROBES = (
+    *OF_DISKS,
+    "disk.newest_checkpoint_damaged",
     "client.consumer_closed",
     "client.crashed",
     "client.moved",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.seeds import Seeds, first_broken, fresh_seeds
+from tests.sim.seeds import OF_DAMAGE, OF_DISKS, Seeds, first_broken, fresh_seeds
 
 SEEDS = range(1, 101)
 MORE_SEEDS = range(1, 201)
@@ -18,6 +18,9 @@ pytestmark = pytest.mark.timeout(900)
 
 # What must have happened somewhere in these seeds, or they prove less than they seem to.
 PROBES = (
+    *OF_DISKS,
+    *OF_DAMAGE,
+    "disk.newest_checkpoint_damaged",
     "bank.collected",
     "bank.copies.1",
     "bank.copies.2",

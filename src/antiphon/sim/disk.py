@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from antiphon.journal.format import PAGE
 from antiphon.journal.memory_disk import MemoryDisk, Syncing
 from antiphon.journal.ports import Buffer
 from antiphon.sim.world import MICROSECOND_NS, World
@@ -42,6 +43,17 @@ class DiskHabits:
     styles: Sequence[str] = _STYLES
 
 
+@dataclass(slots=True)
+class DiskProfile:
+    """How often each of these faults is to happen."""
+
+    failed_syncs: int = 0
+    full_disks: int = 0
+    damages: int = 0
+    cut_recyclings: int = 0
+    cut_checkpoints: int = 0
+
+
 class SimDisk(MemoryDisk):
     """The disk of one simulated node."""
 
@@ -52,6 +64,9 @@ class SimDisk(MemoryDisk):
         self.cut_after: int | None = None
         # Does the sync fail that ends now? Asked only then.
         self.fails: Callable[[], bool] | None = None
+        # The work in whose midst the power goes, and after how many operations of it.
+        self.cut_in: tuple[str, int] | None = None
+        self._is_work_cut = False
         self._chance: random.Random = world.random(part)
 
     def latency_ns(self) -> int:
@@ -65,6 +80,7 @@ class SimDisk(MemoryDisk):
     def lose_power(self) -> None:
         """Forget what was not synced, or some of it; what is left is what the next life finds."""
         self.cut_after = None
+        self._is_work_cut = False
         style = self._chance.choice(self.habits.styles)
         tears = self._chance.random() < self.habits.tear_probability
         unsynced = sum(len(file.versions) for file in self._files.values())
@@ -76,6 +92,31 @@ class SimDisk(MemoryDisk):
         if self._directories:
             self.world.probe("disk.directory_in_doubt")
         self.crash(self._chooser(style), tear=tears and style in _KEPT)
+
+    def heal(self) -> None:
+        """Nothing fails from now on, and there is room."""
+        self.cut_after = self.cut_in = self.fails = self.capacity = None
+
+    def durable(self) -> MemoryDisk:
+        """Another disk with what would be left if the power went now, and no unsynced page were kept."""
+        files = self._directories[0] if self._directories else self._files
+        left = MemoryDisk(_files=dict(files)).copy()
+        for name, file in files.items():
+            for page, versions in file.versions.items():
+                left._files[name].now[page * PAGE : (page + 1) * PAGE] = versions[0]
+        return left
+
+    def begin_work(self, name: str) -> None:
+        """The worker begins with this; the power may go in its midst."""
+        if self.cut_in is not None and self.cut_in[0] == name:
+            self.cut_after, self.cut_in = self.cut_in[1], None
+            self._is_work_cut = True
+            self.world.probe(f"disk.power_lost_in_{name}")
+
+    def end_work(self) -> None:
+        """The worker is through; the power may go before anybody is told."""
+        if self._is_work_cut:
+            raise PowerLost("when the worker was through")
 
     def _chooser(self, style: str) -> Callable[[int], int]:
         """How a crash chooses among the versions of a page, 0 being the one last synced."""

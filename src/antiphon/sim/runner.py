@@ -25,9 +25,10 @@ from antiphon.bus.codec import NO_DISK
 from antiphon.bus.effects import Event, Received
 from antiphon.bus.group import GroupConfig
 from antiphon.bus.messages import BusMessage, Data, Presence, ProducerOpen
+from antiphon.bus.replica import Replica
 from antiphon.bus.sequencer import State
 from antiphon.cluster.topology import LANES, Role
-from antiphon.errors import Unreadable
+from antiphon.errors import NoSpace, Unreadable
 from antiphon.journal.format import LOST_AND_FOUND
 from antiphon.journal.journal import Journal
 from antiphon.journal.ports import Buffer
@@ -37,7 +38,7 @@ from antiphon.node import InChannel, Node, NodeEffect, NodeEvent
 from antiphon.outlet import Outlet
 from antiphon.sim.checkers.watch import NodeFacts, Stand, Watch
 from antiphon.sim.cluster.misreading import Misreads
-from antiphon.sim.disk import PowerLost, SimDisk
+from antiphon.sim.disk import PowerLost, SimDisk, SyncFailed
 from antiphon.sim.habits import NodeHabits
 from antiphon.sim.image import Image
 from antiphon.sim.links import LinkHabits, Links
@@ -94,6 +95,8 @@ class Town:
         self.habits = habits
         self.watch = watch
         self.misreads = Misreads.NOTHING
+        # Of each channel the newest configuration that a replica went over to, and where its log ended then.
+        self.newest = {one.channel: (one.config, 0) for one in quarters}
         self.restart_ns = 300 * MILLISECOND_NS
         self.links = Links(world, links, self._arrive)
         chance = world.random("outlets")
@@ -162,6 +165,11 @@ class SimNode:
         self.clock = NodeClock(world, world.random(f"clock/{node_id}"))
         self.tick_ns = town.habits.tick_ns
         self.machines: Node | None = None
+        # Why the next life must not use the files of the disk; nothing if it may.
+        self.distrusted = ""
+        # Has anything on the disk been damaged, and is the present disk another than the first one?
+        self.is_damaged = False
+        self._has_lost_disk = False
         self._disk = disk
         self._chance: random.Random = world.random(f"node/{node_id}")
         self._is_alone = disk is not None and len(quarters[0].config.nodes) == 1
@@ -208,8 +216,18 @@ class SimNode:
 
     @property
     def disk_id(self) -> bytes:
-        """The disk that votes for this node."""
-        return self.quarter.config.disk_of(self.node_id) or NO_DISK if self._disk is not None else NO_DISK
+        """The id of the disk with which the present life began."""
+        return self._started.found.disk_id if self._started is not None else NO_DISK
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica of the present life."""
+        return self._started.replica if self._started is not None else None
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal of the present life."""
+        return self._started.journal if self._started is not None else None
 
     @property
     def has_messages(self) -> bool:
@@ -275,6 +293,11 @@ class SimNode:
             assert self.town.misreads is Misreads.ALL, f"what can be read is refused: {error}"
             self.world.probe("node.refused_to_start")
             self._end(error.text)
+        except SyncFailed:
+            self._give_up()
+        except NoSpace as full:
+            self.world.probe("node.no_room_to_start")
+            self._end(full.text)
 
     def crash(self) -> None:
         """The power goes."""
@@ -307,9 +330,30 @@ class SimNode:
     def heal(self) -> None:
         """Nothing fails from now on."""
         if self._disk is not None:
-            self._disk.cut_after = None
+            self._disk.heal()
         self._paused_until_ns = 0
         self._plan_anew()
+
+    def damage_disk(self) -> None:
+        """Note that something on the disk cannot be read any more."""
+        self.is_damaged = True
+        self.quarter.watch.on_damaged(self.node_id)
+
+    def lose_disk(self, distrusted: str = "") -> None:
+        """Note that the next life puts all files of the disk aside: they are ruined, or `distrusted`."""
+        self.world.probe("node.disk_replaced")
+        self._has_lost_disk, self.distrusted = True, distrusted
+        self.is_damaged = False
+        self.quarter.watch.on_replaced(self.node_id)
+
+    def restart_on_paper(self) -> StartedNode | None:
+        """The node as it would start if the power went now and only synced pages stayed."""
+        disk = self.disk.durable()
+        if not Journal.is_formatted(disk):
+            return None
+        identity = Identity(disk_id=bytes(15) + b"?", run_id=bytes(16), start_s=0)
+        settings = self._settings(ChannelState.restore)
+        return start(disk, self.town.habits.journal(), identity, settings, self.node_id)
 
     # --- events in ---
 
@@ -388,24 +432,20 @@ class SimNode:
     def _start_with_disk(self, identity: Identity) -> StartedNode:
         disk, habits, watch = self.disk, self.town.habits, self.quarter.watch
         listed = self.quarter.config.disk_of(self.node_id)
-        if listed and not Journal.is_formatted(disk):
+        if listed and not self._has_lost_disk and not Journal.is_formatted(disk):
             Journal.format(disk, habits.journal(), listed, self.node_id, CLUSTER)
         self._has_misread = False
-        settings = StartSettings(
-            name=self.name,
-            cluster=CLUSTER,
-            group=self.quarter.config,
-            client_manager=habits.client_manager() if self.has_clients else None,
-            message_manager=habits.message_manager(),
-            agreed=_AGREED,
-            read_state=self._read_state,
-        )
+        settings = self._settings(self._read_state)
         before = None if self.town.misreads is Misreads.NOTHING else disk.contents()
         try:
-            started = start(disk, habits.journal(), identity, settings, self.node_id)
+            started = start(
+                disk, habits.journal(), identity, settings, self.node_id, distrusted=self.distrusted
+            )
         except Unreadable:
             watch.on_refused(self.node_id, before != disk.contents())
             raise
+        # From now on the files are new ones.
+        self.distrusted = ""
         self._look_at_start(started)
         started.replica.loopback = self._carry_of_role if self._is_alone else self._carry
         if self.has_messages:
@@ -430,13 +470,25 @@ class SimNode:
         )
         return started
 
+    def _settings(self, read_state: Callable[..., ChannelState]) -> StartSettings:
+        habits = self.town.habits
+        return StartSettings(
+            name=self.name,
+            cluster=CLUSTER,
+            group=self.quarter.config,
+            client_manager=habits.client_manager() if self.has_clients else None,
+            message_manager=habits.message_manager(),
+            agreed=_AGREED,
+            read_state=read_state,
+        )
+
     def _look_at_start(self, started: StartedNode) -> None:
         world, watch, found = self.world, self.quarter.watch, started.found
         for note in (*started.notes, *started.alarms):
             world.note(self.name, note)
         aside = [name for name in self.disk.all_files() if name.startswith(LOST_AND_FOUND)]
         watch.on_opened(self.node_id, found.disk_id, len(aside))
-        assert not found.lost, f"a whole disk is not taken for one: {found.lost}"
+        assert self.is_damaged or not found.lost, f"a whole disk is not taken for one: {found.lost}"
         applied = started.manager.applied if self.has_messages else 0
         world.probe("recovery.torn_tail_cut", len(found.truncated))
         world.probe("recovery.repaired", len(found.repairs))
@@ -501,6 +553,12 @@ class SimNode:
         except PowerLost as cut:
             self.world.probe("node.power_lost_in_a_call")
             self._end(str(cut))
+        except SyncFailed:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.world.probe("disk.sync_failed")
+        self._end("a sync failed")
 
     # --- what is sent ---
 
@@ -670,11 +728,23 @@ class SimNode:
         elif kind is bus.Alarm:
             self.world.note(self.name, f"alarm: {what.text}")
             self.world.probe("node.alarm")
-        elif kind is not bus.Reconfigured:
+        elif kind is bus.Reconfigured:
+            self._go_over(channel, what.config)
+        else:
             assert self._storage is not None, f"{kind.__name__} on a node without a disk"
             if self.world.trace.is_on:
                 self.world.note(self.name, f"does {summary(what)}")
             self._storage.carry_out(what)
+
+    def _go_over(self, channel: str, config: GroupConfig) -> None:
+        self.world.probe("node.reconfigured")
+        self.world.note(self.name, f"goes over to {summary(config)}")
+        self._outlets[channel].settle()
+        name, _, *rest = self._heads[channel]
+        self._heads[channel] = (name, config.config_id, *rest)
+        replica, (newest, _) = self.replica, self.town.newest[channel]
+        if replica is not None and config.config_id > newest.config_id:
+            self.town.newest[channel] = config, replica.last
 
     def _arm(self, machines: Node) -> None:
         deadline_ns = machines.next_deadline_ns()

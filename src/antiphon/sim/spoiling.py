@@ -10,7 +10,14 @@ from antiphon.bus.checkpoint_server import CheckpointState
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
 from antiphon.journal import checkpoints
-from antiphon.journal.format import RECORD_HEADER_BYTES, checkpoint_name, checkpoint_numbers, segment_name
+from antiphon.journal.format import (
+    PAGE,
+    RECORD_HEADER_BYTES,
+    SUPERBLOCK,
+    checkpoint_name,
+    checkpoint_numbers,
+    segment_name,
+)
 from antiphon.journal.journal import Journal
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.opening import Opening
@@ -35,6 +42,12 @@ def spoil_checkpoint(disk: Disk, which: int = -1, magic: bytes = b"") -> int:
     buffers = checkpoints.encode(disk_id, n, found.digest, spoiled.encode(), found.segments)
     disk.write_whole(checkpoint_name(n), buffers)
     return n
+
+
+def rot_superblock(disk: MemoryDisk) -> None:
+    """A bit changes in every copy of the superblock."""
+    for offset in range(0, disk.size(SUPERBLOCK), PAGE):
+        disk.flip(SUPERBLOCK, offset + PAGE // 2, 1)
 
 
 def rot_checkpoints(disk: MemoryDisk, newest: int | None) -> int:

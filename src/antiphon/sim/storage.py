@@ -34,7 +34,7 @@ from antiphon.journal.ports import Referrer
 from antiphon.journal.recovery import Recovered
 from antiphon.message_manager.manager import MessageManager
 from antiphon.sim.checkers.watch import Watch
-from antiphon.sim.disk import SimDisk
+from antiphon.sim.disk import PowerLost, SimDisk, SyncFailed
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 
 
@@ -98,6 +98,8 @@ class ChannelStorage:
             case bus.ReleaseSpace(base=base):
                 self._world.probe("journal.base_moved")
                 self._watch.on_released(self._node, base)
+            case bus.Mend():
+                self._world.probe("journal.record_mended")
             case bus.Alarm():
                 self._world.probe("node.alarm")
         self.keeper.take(effect)
@@ -188,12 +190,24 @@ class ChannelStorage:
 
     def _finish_work(self) -> None:
         work = self._works.popleft()
-        work.run()
+        self._run_work(work)
         self._note_work(work)
         self._show_files()
         if self._works:
             self._begin_work()
         self._do(self.keeper.done(self._world.now_ns, work))
+
+    def _run_work(self, work: Work) -> None:
+        is_recycling = isinstance(work, Chore) and work.source is not None
+        is_checkpoint = isinstance(work, CheckpointFile)
+        self._disk.begin_work("recycling" if is_recycling else "checkpoint" if is_checkpoint else "")
+        try:
+            work.run()
+        except SyncFailed:
+            # No file counts before the worker has synced it: the process ends, and the disk is trusted.
+            self._world.probe("disk.sync_of_worker_failed")
+            raise PowerLost("when a sync of the worker failed") from None
+        self._disk.end_work()
 
     def _note_work(self, work: Work) -> None:
         probe = self._world.probe

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.journal.chores import Chore
+from antiphon.journal.format import Geometry, segment_name
 from antiphon.sim.disk import PowerLost, SimDisk, SyncFailed
+from antiphon.sim.disk_faults import MOMENTS
 from antiphon.sim.world import World
 
 PAGE = 4096
@@ -117,3 +120,45 @@ def test_what_a_failed_sync_should_have_covered_is_in_doubt() -> None:
     disk.lose_power()
 
     assert disk.read("file", 0, 1) == b"\0"
+
+
+def test_what_is_durable_is_what_a_crash_that_keeps_nothing_leaves() -> None:
+    disk = make_disk("nothing")
+    disk.write("file", 0, [b"a" * PAGE])
+    disk.sync(["file"])
+    disk.write("file", 10, [b"b" * PAGE])
+    disk.rename("file", "other")
+
+    durable = disk.durable().contents()
+
+    assert disk.read("other", 10, 1) == b"b", "the disk itself goes on"
+    disk.lose_power()
+    assert durable == disk.contents()
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS["recycling"]))
+def test_the_power_goes_at_each_moment_of_a_recycling(moment: int) -> None:
+    disk = make_disk()
+    chore = Chore(disk, bytes(16), Geometry(16 * PAGE, 2), number=2, source="file")
+    disk.cut_in = "recycling", moment
+    disk.begin_work("checkpoint")
+    disk.end_work()
+    disk.begin_work("recycling")
+
+    with pytest.raises(PowerLost):
+        chore.run()
+        disk.end_work()
+
+    is_ready = segment_name(2) in disk.list_files()
+    assert is_ready == (moment >= MOMENTS["recycling"] - 2), "only after its last renaming"
+
+
+def test_the_power_goes_before_a_checkpoint_is_written_or_before_anybody_is_told() -> None:
+    for moment in range(MOMENTS["checkpoint"]):
+        disk = make_disk()
+        disk.cut_in = "checkpoint", moment
+        disk.begin_work("checkpoint")
+        with pytest.raises(PowerLost):
+            disk.write_whole("whole", [b"a"])
+            disk.end_work()
+        assert ("whole" in disk.list_files()) == (moment == 1)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from antiphon.errors import Damaged
 from antiphon.ids import Mid
 from antiphon.journal.format import Settings, payload_digest
 from antiphon.journal.journal import Journal
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.journal.opening import Opening
-from antiphon.sim.spoiling import rot_envelopes
+from antiphon.sim.spoiling import rot_envelopes, rot_superblock
 
 _SETTINGS = Settings(segment_bytes=160 * 1024, order_blocks=8, spares_max=2)
 _MIDS = [Mid(1, 1, number) for number in range(1, 7)]
@@ -52,3 +55,12 @@ def test_an_envelope_stays_whole_where_rot_would_be_taken_for_a_torn_write() -> 
 
     assert rot_envelopes(disk, _MIDS[-2:-1], random.Random(1)) == set()
     assert found(disk) == set(_MIDS)
+
+
+def test_a_rotten_superblock_makes_the_disk_unusable() -> None:
+    disk = written(is_closed=True)
+
+    rot_superblock(disk)
+
+    with pytest.raises(Damaged):
+        Opening(disk, has_peers=True)

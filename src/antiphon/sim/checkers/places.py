@@ -42,13 +42,15 @@ class Places(Checker):
         # What a file refers to, by node and number, with its checksum: it is read once. A node that began
         # with an older file writes the later ones again, with other places perhaps.
         self._places: dict[tuple[int, int], tuple[bytes, tuple[Location, ...]]] = {}
+        # Nodes whose present disk was damaged: nothing is said about what cannot be read there.
+        self._damaged: set[int] = set()
 
     def on_files(self, node: int, disk: MemoryDisk, disk_id: bytes) -> None:
         newest = checkpoint_numbers(disk.list_files())[-checkpoints.KEPT_ALWAYS :]
         reader = RecordReader(disk, seed_of(disk_id))
         for n in newest:
             for place in self._places_of(node, disk, disk_id, n):
-                for text in _what_is_wrong(disk, reader, place):
+                for text in _what_is_wrong(disk, reader, place, is_damaged=node in self._damaged):
                     self.fail(f"{checkpoint_name(n)} of node {node} refers to {place}: {text}")
 
     def _places_of(self, node: int, disk: MemoryDisk, disk_id: bytes, n: int) -> tuple[Location, ...]:
@@ -56,18 +58,29 @@ class Places(Checker):
         known = self._places.get((node, n))
         if known is not None and known[0] == seal:
             return known[1]
-        state = CheckpointState.decode(checkpoints.load(disk, disk_id, n).state)
+        try:
+            checkpoint = checkpoints.load(disk, disk_id, n)
+        except Damaged:
+            if node in self._damaged:
+                return ()
+            raise
+        state = CheckpointState.decode(checkpoint.state)
         found = ChannelState.restore(state.manager_state).records()
         self._places[node, n] = (seal, found)
         return found
 
     def on_replaced(self, node: int) -> None:
         self._places = {key: places for key, places in self._places.items() if key[0] != node}
+        self._damaged.discard(node)
 
-    on_damaged = on_replaced
+    def on_damaged(self, node: int) -> None:
+        self.on_replaced(node)
+        self._damaged.add(node)
 
 
-def _what_is_wrong(disk: MemoryDisk, reader: RecordReader, place: Location) -> Iterator[str]:
+def _what_is_wrong(
+    disk: MemoryDisk, reader: RecordReader, place: Location, *, is_damaged: bool
+) -> Iterator[str]:
     name = segment_name(place.segment)
     if name not in disk.list_files():
         yield f"there is no {name}"
@@ -79,7 +92,8 @@ def _what_is_wrong(disk: MemoryDisk, reader: RecordReader, place: Location) -> I
     try:
         reader.verify(place)
     except Damaged as error:
-        yield error.text
+        if not is_damaged:
+            yield error.text
 
 
 class Mending(Checker):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from antiphon.sim.clients.process import ClientProcess
 from antiphon.sim.cluster.misreading import Misreading
 from antiphon.sim.cluster.profile import ClusterProfile
+from antiphon.sim.disk_faults import DiskFaults
 from antiphon.sim.faults import FaultTable
 from antiphon.sim.runner import SimNode, Town
 from antiphon.sim.world import MILLISECOND_NS
@@ -26,6 +27,7 @@ class TownFaults(FaultTable):
         self._profile = profile
         self._clients = clients
         self._misreading = Misreading(town, profile)
+        self._disks = DiskFaults(town, profile.safety_ns, profile.disk_faults)
 
     def plan(self) -> None:
         """Lay out what will happen until the safety phase ends."""
@@ -48,11 +50,13 @@ class TownFaults(FaultTable):
             },
         )
         self._misreading.plan()
+        self._disks.plan()
 
     def end(self) -> None:
         """Nothing fails any more, and whoever is down comes back."""
         super().end()
         self._misreading.end()
+        self._disks.end()
         self._town.links.heal()
         for runner in self._town.runners.values():
             runner.heal()

@@ -14,7 +14,7 @@ from typing import Any
 
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.clients.process import ClientHabits
-from antiphon.sim.disk import DiskHabits
+from antiphon.sim.disk import DiskHabits, DiskProfile
 from antiphon.sim.groups import group_of
 from antiphon.sim.habits import NodeHabits
 from antiphon.sim.links import LinkHabits
@@ -80,6 +80,8 @@ class ClusterProfile:
     moves: int = 0
     # How often the software cannot read states for a while; None: drawn apart from all else.
     misreads: int | None = None
+    # What goes wrong with disks; None: drawn apart from all else.
+    disk_faults: DiskProfile | None = None
     are_clocks_unsteady: bool = False
     # Are wall clocks set wrong by days in any case, and not only in half of the runs?
     are_clocks_set: bool = False
@@ -124,6 +126,7 @@ def draw(chance: random.Random, name: str = "") -> ClusterProfile:
     profile = ClusterProfile()
     draw_into(chance, profile)
     if name:
+        profile.disk_faults = DiskProfile()
         PROFILES[name](chance, profile)
         profile.is_made = True
     if profile.is_gentle:
@@ -446,6 +449,20 @@ def _for_kept_credit(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.take_pause_ns = 10 * MILLISECOND_NS
 
 
+def _for_ruined_disks(chance: random.Random, profile: ClusterProfile) -> None:
+    """Disks are damaged and syncs fail again and again, while slow consumers leave messages behind."""
+    profile.is_gentle = False
+    profile.shape = "three"
+    profile.safety_ns = 3_000 * MILLISECOND_NS
+    profile.misreads = profile.partitions = profile.blackouts = profile.sleeps = profile.crashes = 0
+    profile.disk_faults = DiskProfile(failed_syncs=2, damages=8)
+    profile.links.drop_probability = 0.0
+    profile.messages = 120
+    profile.settings["checkpoint_entries"] = 15
+    profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
+    profile.clients.take_pause_ns = profile.clients.acknowledge_pause_ns = 200 * MILLISECOND_NS
+
+
 PROFILES: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     "held-ranges": _for_held_ranges,
     "lower-generations": _for_lower_generations,
@@ -464,4 +481,5 @@ PROFILES: dict[str, Callable[[random.Random, ClusterProfile], None]] = {
     "late-words": _for_late_words,
     "return-after-a-fence": _for_return_after_a_fence,
     "kept-credit": _for_kept_credit,
+    "ruined-disks": _for_ruined_disks,
 }

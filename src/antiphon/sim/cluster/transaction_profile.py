@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from antiphon.bus.group import GroupConfig
 from antiphon.sim.clients.bank import TellerHabits
 from antiphon.sim.cluster.profile import ClusterProfile, draw_into
+from antiphon.sim.disk import DiskProfile
 from antiphon.sim.world import MILLISECOND_NS
 
 CHANNELS = ("a", "b", "c")
@@ -79,6 +80,7 @@ def draw(chance: random.Random, name: str = "") -> TransactionProfile:
     _draw_tellers(chance, profile.tellers)
     if name:
         profile.topics = 0
+        profile.disk_faults = DiskProfile()
         PROFILES[name](chance, profile)
         profile.is_made = True
     return profile

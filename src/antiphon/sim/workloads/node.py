@@ -29,7 +29,8 @@ from antiphon.sim.clients.library import LibraryQueueClient
 from antiphon.sim.clients.process import ClientHall, ClientProcess
 from antiphon.sim.clients.queues import RudeProducer, RudeReader
 from antiphon.sim.clients.rude import RudeClient
-from antiphon.sim.disk import SimDisk
+from antiphon.sim.disk import DiskProfile, SimDisk
+from antiphon.sim.disk_faults import DiskFaults
 from antiphon.sim.faults import FaultTable
 from antiphon.sim.links import LinkHabits
 from antiphon.sim.network import Network
@@ -69,6 +70,8 @@ class NodeRun(WorkloadRun[Profile]):
         town = Town(self.world, [quarter], self.profile.node, LinkHabits(), self._watch)
         town.restart_ns = _RESTART_NS
         self.node = town.add_manager(_NODE, quarter, disk, has_clients=True)
+        made = DiskProfile() if profile else None
+        self._disk_faults = DiskFaults(town, self.profile.safety_ns, made)
         if self.profile.is_clock_unsteady:
             self.node.clock.make_unsteady()
         self._clock_steps = ClockSteps(self.world, [self.node.clock])
@@ -182,6 +185,7 @@ class NodeRun(WorkloadRun[Profile]):
                 "clock_jumps": self.node.clock.jump,
             },
         )
+        self._disk_faults.plan()
 
     def _cut_power_soon(self) -> None:
         self.node.disk.cut_after = self._chance.randrange(30)
@@ -205,6 +209,7 @@ class NodeRun(WorkloadRun[Profile]):
         clients.publish_pause_ns = min(clients.publish_pause_ns, 2 * MILLISECOND_NS)
         clients.take_pause_ns = MILLISECOND_NS
         self.profile.node.trouble_probability = self.profile.node.loss_probability = 0.0
+        self._disk_faults.end()
         self.node.heal()
         super()._heal()
 

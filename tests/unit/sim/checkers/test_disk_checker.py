@@ -30,7 +30,16 @@ def test_a_node_that_begins_with_another_disk_has_given_up_its_own(checker: Same
 
 def test_a_disk_that_was_replaced_is_not_missed(checker: SameDisks) -> None:
     checker.on_replaced(1)
-    checker.on_opened(1, NEW, 0)
+    checker.on_opened(1, NEW, 3)
+
+    with pytest.raises(Violation, match="node 1 gave up its disk"):
+        checker.on_opened(1, OLD, 3)
+
+
+def test_a_disk_that_was_replaced_does_not_come_back(checker: SameDisks) -> None:
+    checker.on_replaced(1)
+    with pytest.raises(Violation, match="node 1 begins anew under the id"):
+        checker.on_opened(1, OLD, 3)
 
 
 def test_files_of_a_whole_disk_are_not_put_aside(checker: SameDisks) -> None:

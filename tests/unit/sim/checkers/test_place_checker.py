@@ -70,6 +70,19 @@ def test_a_checkpoint_whose_records_are_durable_passes() -> None:
     scene.look()
 
 
+def test_a_record_that_was_damaged_is_not_missed_and_one_that_is_not_durable_is() -> None:
+    scene = Scene()
+    scene.desk.sync(scene.ticket)
+    scene.write_checkpoint()
+    scene.wipe(scene.manager.state.records()[0])
+    scene.checker.on_damaged(1)
+    scene.look()
+
+    scene.checker.on_replaced(1)
+    with pytest.raises(Violation, match="refers to"):
+        scene.look()
+
+
 def test_a_checkpoint_that_is_durable_before_its_records_is_seen() -> None:
     scene = Scene()
     scene.write_checkpoint()
