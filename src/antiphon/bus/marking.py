@@ -11,6 +11,7 @@ MRK3  So it does while the journal of a commit server holds segments that checkp
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from antiphon.bus.group import KIB, MS, GroupConfig
@@ -40,7 +41,7 @@ many is not helped by checkpoints."""
 class Marking:
     __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "bytes", "reported")
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint_servers: Iterable[int] = ()) -> None:
         self._entries = 0
         # Bytes of the journal; the reign adds those of an envelope when it numbers it.
         self.bytes = 0
@@ -49,8 +50,9 @@ class Marking:
         self._apart_until = 0
         # By server: behind which data, how many marks there were for the space that it holds, and when.
         self._for_held: dict[int, tuple[int, int, int]] = {}
-        # By server: of which number the last checkpoint is that it reported.
-        self.reported: dict[int, int] = {}
+        # By server: of which number the last checkpoint is that it reported in this reign. A witness takes
+        # none, and is not waited for.
+        self.reported = dict.fromkeys(checkpoint_servers, 0)
 
     @property
     def newest(self) -> int:

@@ -202,7 +202,7 @@ class Reign:
         self._stable_digest = b""
         self.stable_checkpoint = 0
         self._has_diverged = False
-        self._marking = Marking()
+        self._marking = Marking(config.checkpoint_servers)
         self._data_last = log.last
         # A CONFIG is the last entry that is numbered under a configuration.
         self.is_closed = False

@@ -130,6 +130,19 @@ def test_a_server_that_takes_no_checkpoints_yet_is_helped_when_it_has_caught_up(
     assert sequence.held(after_ms=MARK_LOST_MS), "what it took since was not the last one"
 
 
+def test_a_server_without_a_checkpoint_in_this_reign_has_not_taken_the_last() -> None:
+    sequence = Sequence()
+    sequence.marking = Marking(checkpoint_servers=(1, 2))
+    assert sequence.held(), "there was no mark that it could have taken"
+    sequence.settle()
+    assert not sequence.held(after_ms=MARK_LOST_MS - 1), "its disk may be full"
+    assert sequence.held(after_ms=1)
+    sequence.settle()
+    assert sequence.held(after_ms=MARKS_APART_MS, server=3), "a witness takes none"
+    sequence.settle()
+    assert sequence.held(after_ms=MARKS_APART_MS, server=3)
+
+
 def test_a_mark_in_vain_does_not_keep_others_back_for_ever() -> None:
     sequence = Sequence()
     assert sequence.held()

@@ -14,7 +14,7 @@ from antiphon.bus.effects import (
 )
 from antiphon.bus.entries import FenceDetail, OpenDetail, StableDetail
 from antiphon.bus.group import MS, GroupConfig
-from antiphon.bus.marking import MARKS_APART_MS
+from antiphon.bus.marking import MARK_LOST_MS, MARKS_APART_MS
 from antiphon.bus.messages import EntryKind, NackReason, ServerStatus
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.reign import Laggards
@@ -403,6 +403,22 @@ def test_a_journal_that_holds_space_calls_for_a_checkpoint_though_nothing_is_sai
     chair.acknowledge(4)
     assert submitted(chair.hear(held)) == [], "not before a while has passed"
     chair.now_ns += MARKS_APART_MS * MS
+    assert submitted(chair.hear(held)) == [[(5, EntryKind.CHECKPOINT_MARK)]]
+
+
+def test_a_checkpoint_server_that_took_no_checkpoint_is_given_time_before_the_next_mark() -> None:
+    chair = Chair(nodes=(1, 2, 3), commit_servers=(1,), commit_quantity=1, seal_quantity=1, candidates=(1,))
+    chair.lead()
+    chair.open()
+    held = m.HeartbeatAck(chair.epoch, 10_000, True)
+    assert submitted(chair.hear(held)) == [[(3, EntryKind.CHECKPOINT_MARK)]]
+    chair.acknowledge(3)
+    chair.hear(a_checkpoint(3), 2)
+    chair.hear(a_checkpoint(3), 3)
+    chair.acknowledge(4)
+    chair.now_ns += MARKS_APART_MS * MS
+    assert submitted(chair.hear(held)) == [], "the disk of server 1 may be full"
+    chair.now_ns += MARK_LOST_MS * MS
     assert submitted(chair.hear(held)) == [[(5, EntryKind.CHECKPOINT_MARK)]]
 
 
