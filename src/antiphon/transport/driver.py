@@ -134,8 +134,9 @@ class Driver(ABC):
             self._schedule()
 
     def flush(self) -> None:
-        if self._is_open and self._link.has_outgoing:
-            self._transmit(self._link.flush(clock.now_ns()))
+        link = self._link
+        if self._is_open and (link.dirty or link.outgoing):
+            self._transmit(link.flush(clock.now_ns()))
             self._arm_timer()
 
     def look(self) -> None:
@@ -194,8 +195,10 @@ class Driver(ABC):
         if link.arrived:
             arrived, link.arrived = link.arrived, []
             self.deliver(arrived)
-        self.flush()
-        self._arm_timer()
+        if link.dirty or link.outgoing:
+            self.flush()
+        else:
+            self._arm_timer()
 
     def _arm_timer(self) -> None:
         deadline_ns = self._link.deadline_ns

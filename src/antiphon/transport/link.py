@@ -60,6 +60,9 @@ REACH_BACK: Final = 64
 SPANS_PER_ASK: Final = 80
 ASKS_AT_ONCE: Final = 8
 
+# Past the constructor of a tuple with names: there are some for every datagram.
+_new: Final = tuple.__new__
+
 Out = tuple[int, Sealed]
 """Destination and datagram."""
 
@@ -115,9 +118,11 @@ class _OutgoingStream:
 
     __slots__ = (
         "counters",
+        "destination",
         "heads_at_ns",
         "heads_interval_ns",
         "is_dirty",
+        "is_unicast",
         "packer",
         "quiet_ns",
         "sealed",
@@ -134,6 +139,8 @@ class _OutgoingStream:
         counters: Counters,
     ) -> None:
         self.sealed = sealed
+        self.destination = sealed.stream
+        self.is_unicast = sealed.stream >= UNICAST
         self.talk = talk
         self.packer = packer
         self.store = store
@@ -143,14 +150,6 @@ class _OutgoingStream:
         self.heads_interval_ns = HEADS_NS
         # From when on the stream was quiet for so long that its last datagram needs an announcement.
         self.quiet_ns = 0
-
-    @property
-    def destination(self) -> int:
-        return self.sealed.stream
-
-    @property
-    def is_unicast(self) -> bool:
-        return self.sealed.stream >= UNICAST
 
 
 class NodeLink:
@@ -185,7 +184,7 @@ class NodeLink:
         self._streams: dict[int, _OutgoingStream] = {}
         for stream in [*(LANE + lane for lane in Lane), *(UNICAST + node for node in settings.others)]:
             self._begin(stream, room)
-        self._dirty: list[_OutgoingStream] = []
+        self.dirty: list[_OutgoingStream] = []
         # This member listens to frames and talk for itself, and to those of its lanes.
         lanes = settings.peers[settings.node].lanes & ALL_LANES
         self._frame_streams = {UNICAST + self.node, *(LANE + lane for lane in lanes)}
@@ -228,18 +227,14 @@ class NodeLink:
         out.counters.frames_sent += 1
         if not out.is_dirty:
             out.is_dirty = True
-            self._dirty.append(out)
-
-    @property
-    def has_outgoing(self) -> bool:
-        return bool(self._dirty or self.outgoing)
+            self.dirty.append(out)
 
     def flush(self, now_ns: int) -> list[Out]:
         """Seal what waits, and return everything that is to be sent."""
-        if self._dirty:
-            for out in self._dirty:
+        if self.dirty:
+            for out in self.dirty:
                 self._seal(now_ns, out)
-            self._dirty = []
+            self.dirty = []
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
@@ -249,7 +244,7 @@ class NodeLink:
         destination = sealed.stream
         for body in out.packer.take():
             number = sealed.next
-            datagram = Sealed(*sealed.seal(body))
+            datagram = _new(Sealed, sealed.seal(body))
             if store is not None:
                 store.keep(now_ns, number, datagram)
             counters.datagrams_sent += 1
@@ -265,7 +260,7 @@ class NodeLink:
     def _talk(self, out: _OutgoingStream, body: bytes) -> None:
         out.counters.datagrams_sent += 1
         out.counters.bytes_sent += len(body) + OVERHEAD_BYTES
-        self.outgoing.append((out.destination, Sealed(*out.talk.seal(body))))
+        self.outgoing.append((out.destination, _new(Sealed, out.talk.seal(body))))
 
     def use_keys(self, keys: GroupKeys) -> None:
         self._keys = keys
@@ -295,7 +290,8 @@ class NodeLink:
             if run is None:
                 return None
         incoming = run.streams.get(stream)
-        if incoming is not None and not incoming.window.is_fresh(counter):
+        # As a rule the number is the next one, and needs no look at the window.
+        if incoming is not None and counter != incoming.window.next and not incoming.window.is_fresh(counter):
             # A repair for one member also reaches members that have the datagram already.
             self._odd.note(REPLAYS, sender, is_usual=self._is_repairing)
             return None
@@ -310,15 +306,22 @@ class NodeLink:
             incoming = self._meet(now_ns, member, run, stream, counter)
             if incoming is None:
                 return None
-        if incoming.gaps is not None and counter > incoming.window.next:
-            self._expect(now_ns, incoming.gaps, counter)
-        incoming.window.take(counter)
+        window = incoming.window
+        if counter == window.next and not window.missing:
+            window.next = counter + 1
+        else:
+            if incoming.gaps is not None and counter > window.next:
+                self._expect(now_ns, incoming.gaps, counter)
+            window.take(counter)
         run.heard_ns = now_ns
         counters = self.counters[sender]
         counters.datagrams += 1
         counters.bytes += len(datagram)
         try:
-            self._on_body(now_ns, run, stream, counter, body)
+            if body[0] == p.FRAMES:
+                self._arrive(run, p.unpack_frames(body))
+            else:
+                self._on_body(now_ns, run, stream, counter, body)
         except ProtocolError:
             self._odd.note(GARBAGE, sender, "a datagram of a member makes no sense; another version?")
             return None
@@ -392,9 +395,7 @@ class NodeLink:
 
     def _on_body(self, now_ns: int, run: PeerRun, stream: int, counter: int, body: bytes) -> None:
         kind = body[0]
-        if kind == p.FRAMES:
-            self._arrive(run, p.unpack_frames(body))
-        elif kind == p.PART:
+        if kind == p.PART:
             index, count, piece = p.unpack_part(body)
             self.counters[run.sender].fragments += 1
             whole = run.assembler.add(now_ns, (stream, counter - index), index, count, piece)
@@ -413,7 +414,7 @@ class NodeLink:
 
     def _arrive(self, run: PeerRun, frames: Sequence[bytes | memoryview]) -> None:
         sender, run_id = run.sender, run.run_id
-        arrived = [ArrivedFrame(sender, run_id, frame) for frame in frames]
+        arrived = [_new(ArrivedFrame, (sender, run_id, frame)) for frame in frames]
         if run.is_proven:
             self.counters[sender].frames += len(arrived)
             self.arrived += arrived
@@ -459,8 +460,10 @@ class NodeLink:
             if incoming is None:
                 incoming = self._begin_incoming(run, stream, head, oldest)
             assert incoming.gaps is not None, "a stream of frames is not repaired"
-            self._expect(now_ns, incoming.gaps, head)
-            incoming.window.give_up_below(oldest)
+            if head > incoming.window.next:
+                self._expect(now_ns, incoming.gaps, head)
+            if incoming.window.missing:
+                incoming.window.give_up_below(oldest)
 
     def _on_ask(self, now_ns: int, run: PeerRun, whom: int, stream: int, spans: list[Span]) -> None:
         if not run.is_proven or not self._is_repairing:
@@ -519,17 +522,21 @@ class NodeLink:
     def on_timer(self, now_ns: int) -> None:
         """Do what is due, and find the next deadline."""
         self.deadline_ns = None
+        earliest: int | None = None
         for out in self._streams.values():
-            self._look_at_stream(now_ns, out)
+            at_ns = out.heads_at_ns
+            if at_ns is None:
+                continue
+            if at_ns <= now_ns:
+                self._look_at_stream(now_ns, out)
+            elif earliest is None or at_ns < earliest:
+                earliest = at_ns
+        if earliest is not None:
+            self._wake(earliest)
         for member in self._members.values():
             self._look_at_member(now_ns, member)
 
     def _look_at_stream(self, now_ns: int, out: _OutgoingStream) -> None:
-        if out.heads_at_ns is None:
-            return
-        if out.heads_at_ns > now_ns:
-            self._wake(out.heads_at_ns)
-            return
         if out.store is not None:
             out.store.expire(now_ns)
         if out.quiet_ns > now_ns:
@@ -543,17 +550,18 @@ class NodeLink:
             out.heads_at_ns = None
 
     def _look_at_member(self, now_ns: int, member: PeerMember) -> None:
-        for run in member.forget_silent(now_ns):
-            self._odd.note(UNPROVEN, member.node, is_usual=member.was_life(run))
-        for run in member.unproven.values():
-            if run.challenge_at_ns <= now_ns:
-                self._challenge(now_ns, run)
-            else:
-                self._wake(run.challenge_at_ns)
+        if member.unproven:
+            for run in member.forget_silent(now_ns):
+                self._odd.note(UNPROVEN, member.node, is_usual=member.was_life(run))
+            for run in member.unproven.values():
+                if run.challenge_at_ns <= now_ns:
+                    self._challenge(now_ns, run)
+                else:
+                    self._wake(run.challenge_at_ns)
         current = member.current
         if current is None:
             return
-        if current.assembler:
+        if current.assembler.bytes:
             current.assembler.expire(now_ns)
             self._wake(now_ns + self._give_up_ns)
         for stream, incoming in current.streams.items():

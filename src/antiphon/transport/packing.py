@@ -39,6 +39,7 @@ _HEAD = Struct("<IQQ")
 _ASK = Struct("<BHI")
 _SPAN = Struct("<QI")
 _FRAMES: Final = bytes([FRAMES])
+_HEADS: Final = bytes([HEADS])
 
 PARTS_MAX: Final = 65_536
 
@@ -196,11 +197,11 @@ class Assembler:
 
 def pack_heads(heads: Iterable[tuple[int, int, int]]) -> bytes:
     """The heads of these streams: (stream, oldest number to be had, next number)."""
-    return b"".join((bytes([HEADS]), *(_HEAD.pack(*head) for head in heads)))
+    return b"".join([_HEADS, *[_HEAD.pack(*head) for head in heads]])
 
 
 def unpack_heads(body: bytes) -> list[tuple[int, int, int]]:
-    return [(stream, oldest, head) for stream, oldest, head in _unpack_list(_HEAD, body, 1)]
+    return list(_unpack_list(_HEAD, body, 1))  # type: ignore[arg-type]
 
 
 def pack_ask(whom: int, stream: int, spans: Iterable[Span]) -> bytes:

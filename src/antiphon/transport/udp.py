@@ -59,31 +59,28 @@ class Pacer:
     the receive buffers of all members.
     """
 
-    __slots__ = ("_burst", "_level", "_now_ns", "_rate")
+    __slots__ = ("_burst", "_now_ns", "_rate", "level")
 
     def __init__(self, *, bytes_per_second: int, burst_bytes: int) -> None:
         assert bytes_per_second > 0 and burst_bytes > 0
         self._rate = bytes_per_second
         self._burst = burst_bytes
-        self._level = burst_bytes
+        self.level = burst_bytes
         self._now_ns = 0
 
     def may_send(self, now_ns: int) -> bool:
         """Is any budget left? A datagram may exceed it; the excess is owed."""
-        if self._level <= 0:
+        if self.level <= 0:
             self._fill(now_ns)
-        return self._level > 0
-
-    def sent(self, size: int) -> None:
-        self._level -= size
+        return self.level > 0
 
     def wait_ns(self) -> int:
         """How long until an eighth of a burst may be sent again."""
-        return max(0, -self._level + self._burst // 8) * _SECOND_NS // self._rate
+        return max(0, -self.level + self._burst // 8) * _SECOND_NS // self._rate
 
     def _fill(self, now_ns: int) -> None:
         earned = (now_ns - self._now_ns) * self._rate // _SECOND_NS
-        self._level = min(self._burst, self._level + earned)
+        self.level = min(self._burst, self.level + earned)
         self._now_ns = now_ns
 
 
@@ -274,14 +271,14 @@ class UdpTransport(Driver):
     def _transmit(self, outgoing: list[Out]) -> None:
         if outgoing:
             self._queue += outgoing
-            self._queued_bytes += sum(len(datagram.rest) for _, datagram in outgoing)
+            self._queued_bytes += sum([len(datagram.rest) for _, datagram in outgoing])
         if self._queue and not self._retry_is_set:
             self._send_queue()
 
     def _send_queue(self) -> None:
         queue, pacer = self._queue, self._pacer
         while queue:
-            if not pacer.may_send(clock.now_ns()):
+            if pacer.level <= 0 and not pacer.may_send(clock.now_ns()):
                 self._retry_after(max(_RETRY_SECONDS, pacer.wait_ns() / 1e9))
                 return
             count = self._count_segments() if self._is_segmenting else 1
@@ -316,7 +313,7 @@ class UdpTransport(Driver):
         _, datagram = self._queue.popleft()
         size = len(datagram.rest)
         self._queued_bytes -= size
-        self._pacer.sent(kernel_bytes(size))
+        self._pacer.level -= kernel_bytes(size)
 
     def _count_segments(self) -> int:
         """How many from the front can go together: one destination, one size, the last may be shorter."""
