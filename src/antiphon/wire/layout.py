@@ -132,11 +132,15 @@ class Layout(Generic[T]):
         is_tuple = issubclass(cls, tuple)
         for is_number, neighbours in groupby(formats, lambda one: bool(one[1].code)):
             several = list(neighbours)
-            if is_number and len(several) > 1:
+            if is_number:
                 numbers = Struct("<" + "".join([field.code for _, field in several]))
                 start, stop = several[0][0], several[-1][0] + 1
-                take_all = itemgetter(slice(start, stop)) if is_tuple else attrgetter(*names[start:stop])
-                self._writes.append((take_all, _numbers_writer(numbers)))
+                if is_tuple:
+                    self._writes.append((itemgetter(slice(start, stop)), _numbers_writer(numbers)))
+                elif len(several) > 1:
+                    self._writes.append((attrgetter(*names[start:stop]), _numbers_writer(numbers)))
+                else:
+                    self._writes.append((attrgetter(names[start]), several[0][1].write))
                 self._reads.append((numbers, Reader.rest))
             else:
                 for at, field in several:
@@ -155,7 +159,7 @@ class Layout(Generic[T]):
                 values += reader.numbers(numbers)
             else:
                 values.append(read(reader))
-        return self._make(values)
+        return self.cls(*values) if self._make is None else self._make(values)
 
     def encode(self, value: T) -> bytes:
         writer = Writer()
@@ -169,14 +173,14 @@ class Layout(Generic[T]):
         return value
 
 
-def _names_and_maker(cls: type[T]) -> tuple[list[str], Callable[[list[Any]], T]]:
-    """The names of the fields, and the function that makes a `cls` of their values."""
+def _names_and_maker(cls: type[T]) -> tuple[list[str], Callable[[list[Any]], T] | None]:
+    """The names of the fields, and the function that makes a `cls` of their values; None for `cls` itself."""
     if issubclass(cls, tuple):
         return list(cls._fields), cls._make  # type: ignore[attr-defined]
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     if any(field.kw_only for field in fields(cls)):  # type: ignore[arg-type]
         return names, lambda values: cls(**dict(zip(names, values, strict=True)))
-    return names, lambda values: cls(*values)
+    return names, None
 
 
 def _format_of(cls: type[Any], name: str, hint: Any) -> Field[Any]:

@@ -48,7 +48,11 @@ class Reader:
         return self._end - self._offset
 
     def u8(self) -> int:
-        return self._number(_U8)
+        start = self._offset
+        if start >= self._end:
+            raise ProtocolError(f"the bytes end at {self._end}, inside a number of 1 bytes")
+        self._offset = start + 1
+        return self._view[start]
 
     def u16(self) -> int:
         return self._number(_U16)
