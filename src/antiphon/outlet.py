@@ -56,7 +56,7 @@ class Outlet(Generic[Parcel]):
         peers: Mapping[int, Peer] | None = None,
         is_spare: Callable[[int], bool] | None = None,
     ) -> None:
-        self._pack = pack
+        self.pack = pack
         self._last: said.BusMessage | None = None
         self._packed: Parcel
         self._out: list[tuple[int | Lane, Parcel]] = []
@@ -76,14 +76,12 @@ class Outlet(Generic[Parcel]):
         is_theirs = all(hears[to] for to in self._others) and not any(hears[to] for to in self._at_once)
         self._has_lane = is_theirs
         self._late: list[Parcel] = []
-        self._late_at_ns: int | None = None
+        # When `tick` must be called at the latest.
+        self.late_at_ns: int | None = None
         self._is_spare = is_spare
         self._look_at_ns = 0
         self.gather_ns = 0
         """How long arrived frames may be left."""
-
-    def next_deadline_ns(self) -> int | None:
-        return self._late_at_ns
 
     def multicast(self, message: said.BusMessage) -> None:
         kind = type(message)
@@ -114,7 +112,7 @@ class Outlet(Generic[Parcel]):
         gathered = self._gathered
         if gathered:
             message = gathered[0] if len(gathered) == 1 else said.Envelopes(tuple(gathered))
-            self._out.append((Lane.DATA, self._pack(message)))
+            self._out.append((Lane.DATA, self.pack(message)))
             self._gathered, self._gathered_bytes = [], 0
 
     def flush(self, now_ns: int) -> list[tuple[int | Lane, Parcel]]:
@@ -122,9 +120,9 @@ class Outlet(Generic[Parcel]):
         if self._gathered or self._submit is not None:
             self.settle()
         if not self._late:
-            self._late_at_ns = None
-        elif self._late_at_ns is None:
-            self._late_at_ns = now_ns + LATE_NS
+            self.late_at_ns = None
+        elif self.late_at_ns is None:
+            self.late_at_ns = now_ns + LATE_NS
         if self._is_spare is not None and now_ns >= self._look_at_ns:
             self._look_at_ns = now_ns + LOOK_NS
             self.gather_ns = SPARE_NS if self._is_spare(now_ns) else 0
@@ -132,9 +130,9 @@ class Outlet(Generic[Parcel]):
         return leaving
 
     def tick(self, now_ns: int) -> list[tuple[int | Lane, Parcel]]:
-        if self._late_at_ns is None or now_ns < self._late_at_ns:
+        if self.late_at_ns is None or now_ns < self.late_at_ns:
             return []
-        self._late_at_ns = None
+        self.late_at_ns = None
         self._release_late()
         leaving, self._out = self._out, []
         return leaving
@@ -142,7 +140,7 @@ class Outlet(Generic[Parcel]):
     def _pack_once(self, message: said.BusMessage) -> Parcel:
         # A message to several members usually comes several times in a row.
         if message is not self._last:
-            self._last, self._packed = message, self._pack(message)
+            self._last, self._packed = message, self.pack(message)
         return self._packed
 
     def _gather(self, data: said.Data) -> None:

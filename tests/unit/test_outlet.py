@@ -67,7 +67,7 @@ def test_each_message_takes_its_lane() -> None:
         (3, SUBMIT),
         (Lane.DATA, data_of(1)),
     ]
-    assert outlet.next_deadline_ns() is None, "a client manager sends nothing late"
+    assert outlet.late_at_ns is None, "a client manager sends nothing late"
 
 
 def test_a_message_to_several_is_packed_once() -> None:
@@ -126,18 +126,18 @@ def test_when_nothing_else_is_sent_replicas_hear_it_a_little_later() -> None:
     desk = Desk(1, 2)
     desk.multicast(COMMIT)
     desk.end_step()
-    assert desk.outlet.next_deadline_ns() == LATE_NS
+    assert desk.outlet.late_at_ns == LATE_NS
     desk.now_ns += 1
     desk.multicast(APPLIED)
     desk.end_step()
-    assert desk.outlet.next_deadline_ns() == LATE_NS, "the first one must not wait longer"
+    assert desk.outlet.late_at_ns == LATE_NS, "the first one must not wait longer"
     assert desk.wait(LATE_NS - 2) == []
     assert desk.wait(1) == [(Lane.DATA, COMMIT), (Lane.DATA, APPLIED)]
-    assert desk.outlet.next_deadline_ns() is None
+    assert desk.outlet.late_at_ns is None
     desk.multicast(COMMIT)
     desk.multicast(HEARTBEAT)
     desk.end_step()
-    assert desk.outlet.next_deadline_ns() is None
+    assert desk.outlet.late_at_ns is None
     assert desk.wait(LATE_NS) == []
 
 

@@ -267,7 +267,8 @@ class Keeper:
             under_way.popleft()
         self._durable_index = ticket.upto_index
         self._out.append(Tell(bus.Synced(ticket.upto_index)))
-        self._begin_checkpoints()
+        if self._checkpoints.waiting:
+            self._begin_checkpoints()
         # A superblock or a new segment may have waited for this sync.
         self._flush_journal()
         self._do_chore_if_room()
@@ -439,7 +440,9 @@ class Keeper:
     def _flush_journal(self) -> None:
         """Flush at once; or seldom when room is low, for every flush takes a page of the order."""
         if self._low is None:
-            self._request(self._journal.flush())
+            ticket = self._journal.flush()
+            if ticket is not None:
+                self._request(ticket)
         elif self._slow_flush_at_ns is None:
             self._slow_flush_at_ns = self._now_ns + self._settings.low_flush_ns
 

@@ -35,7 +35,7 @@ W = TypeVar("W", bound=Wanted)
 class CheckpointLine(Generic[W]):
     """The checkpoints of one journal: those that wait for the disk, and the segments that all need."""
 
-    __slots__ = ("_asked", "_files", "_waiting")
+    __slots__ = ("_asked", "_files", "waiting")
 
     def __init__(self, found: Mapping[int, frozenset[int]]) -> None:
         # The segments of each file.
@@ -43,18 +43,18 @@ class CheckpointLine(Generic[W]):
         # The segments of each checkpoint whose file is not durable yet.
         self._asked: dict[int, frozenset[int]] = {}
         # With the index that must be durable before the file is begun.
-        self._waiting: deque[tuple[int, W]] = deque()
+        self.waiting: deque[tuple[int, W]] = deque()
 
     def ask(self, wanted: W, depends_on: int) -> None:
         """Add a checkpoint; the records up to `depends_on` were gathered before it."""
         self._asked[wanted.n] = frozenset(wanted.segments)
-        self._waiting.append((depends_on, wanted))
+        self.waiting.append((depends_on, wanted))
 
     def due(self, durable_index: int) -> list[W]:
         """The checkpoints whose files may be begun now (CPL1), each once."""
         due: list[W] = []
-        while self._waiting and self._waiting[0][0] <= durable_index:
-            due.append(self._waiting.popleft()[1])
+        while self.waiting and self.waiting[0][0] <= durable_index:
+            due.append(self.waiting.popleft()[1])
         return due
 
     def written(self, n: int) -> None:

@@ -225,7 +225,7 @@ def encode_group(
 
 
 def blocks_for(payload_bytes: int) -> int:
-    return max(1, -(-payload_bytes // BLOCK_CAPACITY))
+    return -(-payload_bytes // BLOCK_CAPACITY) or 1
 
 
 def decode_block(page: bytes | memoryview, seed: int, segment: int, number: int) -> JournalBlock | None:

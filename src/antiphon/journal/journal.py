@@ -205,7 +205,8 @@ class Journal:
 
     def append_order(self, index: int, record: bytes, highest: int = 0, *, pinned: bool = False) -> None:
         """Gather an order record, kept while `highest` is above the base or it is the last pinned one."""
-        self._check_usable()
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
         assert len(record) <= self.geometry.order_bytes_max, "an order record is larger than a segment"
         size = ORDER_LENGTH.size + len(record)
         part = self._part()
@@ -224,7 +225,8 @@ class Journal:
         self._count(index)
 
     def append_superblock(self, index: int, promised: int, epoch_claimed: int) -> None:
-        self._check_usable()
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
         self._wanted = replace(self._wanted, promised=promised, epoch_claimed=epoch_claimed)
         self._superblock_is_due = True
         if self._superblock_index is None:
@@ -252,7 +254,8 @@ class Journal:
         self, indexes: Sequence[int], flags: int, rows: Sequence[Row], locations: list[Location]
     ) -> None:
         """`locations` grows record by record: `NoSpace` may strike between two of them."""
-        self._check_usable()
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
         assert max([len(row[4]) for row in rows]) <= self._record_bytes_max, "a payload larger than a segment"
         assert indexes[0] > self._last_index, f"{indexes[0]} was appended after record {self._last_index}"
         part = self._part()
@@ -287,10 +290,6 @@ class Journal:
     def _count(self, index: int) -> None:
         assert index > self._last_index, f"record {index} was appended after record {self._last_index}"
         self._last_index = index
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise StorageFailed(self._failure)
 
     # --- parts and segments ---
 
@@ -364,6 +363,8 @@ class Journal:
         """Slow work for a worker thread, which calls `run` and gives the chore back (`chore_done`)."""
         if self._chore_is_out or self._failure is not None:
             return None
+        if self._ready is not None and not self._reclaimable and not self._pool:
+            return None
         remove = []
         pool_max = self._pool_max
         for number in self._reclaimable:
@@ -423,8 +424,9 @@ class Journal:
         Two things wait for a sync that is on its way: a superblock for the one before it, and a new segment
         for the end of the old one (JNL3). So call `flush` again after every `synced`.
         """
-        self._check_usable()
-        part = self._writable_part()
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
+        part = self._writable_part() if self._parts else None
         with_superblock = self._superblock_is_due and not self._superblocks.is_in_flight
         if part is None and not with_superblock:
             return None
@@ -457,8 +459,10 @@ class Journal:
 
     def _written_through(self) -> int:
         """The last index before the first record that is still to be written."""
-        waiting = [part.first_index for part in self._parts]
-        first = min([i for i in (*waiting, self._superblock_index) if i is not None], default=None)
+        first = self._superblock_index
+        for part in self._parts:
+            if part.first_index is not None and (first is None or part.first_index < first):
+                first = part.first_index
         return self._last_index if first is None else first - 1
 
     def mark(self) -> SyncTicket | None:
@@ -467,7 +471,8 @@ class Journal:
         Every write says how far the syncs before it went. After the last write nothing does, and damage to
         its data would look like an unfinished write. Call this when the node is idle.
         """
-        self._check_usable()
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
         if self._claimed < self._records_end <= self._synced:
             self._superblock_is_due = True
         return self.flush()
@@ -577,7 +582,8 @@ class Journal:
         `payloads.forget_through(base)` before. Returns how many segments were freed; their files are used
         again after the next flush and sync.
         """
-        self._check_usable()
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
         needed = [number for _, number in self._pinned[:1]]
         if (oldest := self.payloads.oldest_segment) is not None:
             needed.append(oldest)

@@ -37,7 +37,7 @@ class Part:
 
     @property
     def is_empty(self) -> bool:
-        return not self.buffers and not self.block_count
+        return not self.buffers and not self.order and self.first_block != 0
 
     @property
     def end(self) -> Position:

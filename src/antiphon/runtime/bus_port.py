@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from antiphon import clock
 from antiphon.bus import codec
@@ -28,6 +29,10 @@ from antiphon.wire.primitives import Buffer
 
 log = logging.getLogger("antiphon.bus")
 
+# Past the constructor of a tuple with names: there are some for every frame.
+_new: Final = tuple.__new__
+
+Pack = Callable[[said.BusMessage], Sequence[Buffer]]
 Take = Callable[[list[InChannel]], None]
 CarryOut = Callable[[bus.Effect], None]
 
@@ -49,9 +54,9 @@ class BusPort:
         self._header = header
         self._take = take
         self._otherwise = otherwise
-        self._encode_parts = codec.Encoder(header).encode_parts
         room = transport.whole_bytes - len(header.group)
-        self._outlet = Outlet(self._encode, room, node=header.sender, peers=peers, is_spare=is_spare)
+        pack: Pack = codec.Encoder(header).encode_parts
+        self._outlet = Outlet(pack, room, node=header.sender, peers=peers, is_spare=is_spare)
         self._timer: asyncio.TimerHandle | None = None
         self._decode = codec.Decoder().decode
         transport.deliver = self._deliver
@@ -69,19 +74,21 @@ class BusPort:
         elif kind is bus.Reconfigured:
             self._outlet.settle()
             self._header = self._header._replace(config_id=effect.config.config_id)  # type: ignore[union-attr]
-            self._encode_parts = codec.Encoder(self._header).encode_parts
+            self._outlet.pack = codec.Encoder(self._header).encode_parts
         else:
             self._otherwise(effect)
 
     def flush(self) -> None:
         outlet = self._outlet
-        self._send(outlet.flush(clock.now_ns()))
-        self._transport.flush()
+        if frames := outlet.flush(clock.now_ns()):
+            self._send(frames)
+            self._transport.flush()
         self._transport.gather_seconds = outlet.gather_ns / 1e9
-        self._arm()
+        if outlet.late_at_ns is not None and self._timer is None:
+            self._arm()
 
     def _arm(self) -> None:
-        if self._timer is None and (deadline_ns := self._outlet.next_deadline_ns()) is not None:
+        if self._timer is None and (deadline_ns := self._outlet.late_at_ns) is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(clock.timer_at(deadline_ns), self._on_timer)
 
@@ -100,9 +107,6 @@ class BusPort:
             else:
                 transport.send(to, buffers)
 
-    def _encode(self, message: said.BusMessage) -> Sequence[Buffer]:
-        return self._encode_parts(message)
-
     def _deliver(self, arrived: list[ArrivedFrame]) -> None:
         events: list[InChannel] = []
         group, decode = self._header.group, self._decode
@@ -117,7 +121,8 @@ class BusPort:
             elif header.sender != sender or header.run_id != run_id:
                 self._refuse(sender, f"it says that node {header.sender} said it, perhaps in another life")
             else:
-                events.append(InChannel(group, bus.Received(sender, message, header.disk_id)))
+                received = _new(bus.Received, (sender, message, header.disk_id))
+                events.append(_new(InChannel, (group, received)))
         if events:
             self._take(events)
 

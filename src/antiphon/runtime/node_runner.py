@@ -100,7 +100,7 @@ class NodeRunner:
         self._step()
 
     def tell(self, channel: str, event: bus.Event) -> None:
-        self._events.append(InChannel(channel, event))
+        self._events.append(tuple.__new__(InChannel, (channel, event)))
         self._schedule()
 
     def fail(self, error: BaseException) -> None:
@@ -137,30 +137,26 @@ class NodeRunner:
         events, self._events = self._events, []
         self._is_due = False
         try:
-            self._carry_out(events)
+            assert self._port is not None, "a node that was not begun took a step"
+            for effect in self.node.step(clock.now_ns(), time.time_ns() // 1_000_000, events):
+                if type(effect) is InChannel:
+                    channel, what = effect
+                    self._carry_out_in[channel](what)
+                else:
+                    self._port.carry_out(effect)
+            for flush in self._flushes:
+                flush()
         except Exception as error:
             self.fail(error)
             return
         if not self.serving.done() and self.node.is_serving:
             self.serving.set_result(None)
-        self._arm_timer()
-
-    def _carry_out(self, events: list[Any]) -> None:
-        assert self._port is not None, "a node that was not begun took a step"
-        for effect in self.node.step(clock.now_ns(), time.time_ns() // 1_000_000, events):
-            if type(effect) is InChannel:
-                channel, what = effect
-                self._carry_out_in[channel](what)
-            else:
-                self._port.carry_out(effect)
-        for flush in self._flushes:
-            flush()
-
-    def _arm_timer(self) -> None:
         deadline_ns = self.node.next_deadline_ns()
-        if deadline_ns is None or (self._timer is not None and self._timer_at_ns <= deadline_ns):
-            # A timer that is too early costs one idle step; moving it with every step would cost more.
-            return
+        # A timer that is too early costs one idle step; moving it with every step would cost more.
+        if deadline_ns is not None and (self._timer is None or deadline_ns < self._timer_at_ns):
+            self._arm_timer(deadline_ns)
+
+    def _arm_timer(self, deadline_ns: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ns = deadline_ns

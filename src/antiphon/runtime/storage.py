@@ -41,7 +41,7 @@ class ChannelStorage:
         self._workers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-files")
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
-        self._arm()
+        self._arm(keeper.next_deadline_ns())
 
     def flush(self) -> None:
         if self.keeper.is_asked:
@@ -65,7 +65,10 @@ class ChannelStorage:
                     self._in_thread(work)
                 case Log(is_error, text):
                     log.log(logging.ERROR if is_error else logging.INFO, "%s", text)
-        self._arm()
+        deadline_ns = self.keeper.next_deadline_ns()
+        # A timer that is too early costs one idle tick; moving it with every sync would cost more.
+        if self._timer is None or deadline_ns < self._timer_at_ns:
+            self._arm(deadline_ns)
 
     def _sync_ended(self, end: SyncEnd) -> None:
         # In the sync thread. A failure is noted here too: the loop may take no more steps.
@@ -96,12 +99,8 @@ class ChannelStorage:
     def _give_back(self) -> None:
         self._workers.submit(give_back)
 
-    def _arm(self) -> None:
-        deadline_ns = self.keeper.next_deadline_ns()
+    def _arm(self, deadline_ns: int) -> None:
         if self._timer is not None:
-            if self._timer_at_ns <= deadline_ns:
-                # A timer that is too early costs one idle tick; moving it with every sync would cost more.
-                return
             self._timer.cancel()
         self._timer_at_ns = deadline_ns
         self._timer = self._loop.call_at(clock.timer_at(deadline_ns), self._guard, self._on_timer)

@@ -584,7 +584,7 @@ class SimNode:
             self._time(channel, outlet)
 
     def _time(self, channel: str, outlet: Outlet[InChannel]) -> None:
-        if channel not in self._timed and (deadline_ns := outlet.next_deadline_ns()) is not None:
+        if channel not in self._timed and (deadline_ns := outlet.late_at_ns) is not None:
             self._timed.add(channel)
             delay_ns = self.clock.delay_until(deadline_ns)
             self._later(self.life, max(delay_ns, self.tick_ns), partial(self._on_late, channel, outlet))

@@ -175,7 +175,7 @@ def test_what_leaves_late_leaves_by_a_timer() -> None:
                 await transport.flushed.wait()
             to, parts = transport.sent[-1]
             assert to is Lane.DATA and decode(b"".join(parts))[1] == m.Applied(1, number)
-            assert transport.flushes == 2 * number
+            assert transport.flushes == number
 
     asyncio.run(story())
 

@@ -482,7 +482,7 @@ class BusRunner:
         self._time(outlet)
 
     def _time(self, outlet: Outlet[Received]) -> None:
-        if not self._is_timed and (deadline_ns := outlet.next_deadline_ns()) is not None:
+        if not self._is_timed and (deadline_ns := outlet.late_at_ns) is not None:
             self._is_timed = True
             delay_ns = max(self.clock.delay_until(deadline_ns), self.hall.tick_ns)
             self._later(self.life, delay_ns, lambda: self._on_late(outlet))
