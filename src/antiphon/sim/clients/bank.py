@@ -1,9 +1,9 @@
 """Rude sessions of a bank: they bring money into accounts of several channels, or take some out.
 
 A depositor pays in by plain messages, outside of any transaction. A stager is an application that works in
-versions: for each it stages messages in some channels, and then commits them all under that version. If its
-process dies it begins with the version again, with other messages of the same worth; which of both counts is
-decided once. A collector has an account alone for a while and consumes it by reading.
+versions: it stages messages in some channels, and then commits them all under a version. A stager whose
+process died begins with the version again, with other messages of the same worth; one of both counts. A
+collector has an account alone for a while and consumes it by reading.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _AMOUNT_MAX = 100
 
 @dataclass(slots=True, kw_only=True)
 class TellerHabits:
-    """How those who move money behave; drawn once per run."""
+    """How the clients of a bank behave; drawn once per run."""
 
     transfers: int = 10
     pause_ns: int = 20 * MILLISECOND_NS
@@ -72,14 +72,14 @@ class Branch:
 
 
 class Coins:
-    """Makes messages of a client that nobody else has."""
+    """Makes messages of a client; no two bodies are equal."""
 
     def __init__(self, client: ClientProcess) -> None:
         self._client = client
         self._bodies = 0
 
     def coin(self, destination: int, amount: int) -> Money:
-        """A message that is worth so much."""
+        """A message of this worth."""
         client = self._client
         self._bodies += 1
         body = f"{client.name}.{client.life}.{self._bodies}:{amount}".encode()
@@ -99,7 +99,7 @@ class Teller(RudeSession):
         self.coins = Coins(client)
 
     def batch_of(self, money: Sequence[Money], first_number: int) -> bytes:
-        """The bodies of these, as a batch of this session."""
+        """These messages, as a batch of this session."""
         now_ms = self.world.now_ns // MILLISECOND_NS
         return Batch.of_bodies([one.body for one in money], self.id, first_number, now_ms).encode()
 
@@ -141,7 +141,7 @@ class Depositor(Teller):
 
 @dataclass(slots=True)
 class PartOfVersion:
-    """What an attempt has staged in one channel."""
+    """The messages that an attempt has staged in one channel."""
 
     id: int
     batches: int = 0
@@ -150,7 +150,7 @@ class PartOfVersion:
 
 @dataclass(slots=True)
 class VersionAttempt:
-    """One attempt at a version: a transaction that the system channel decides."""
+    """An attempt at a version: a transaction that the system channel decides."""
 
     number: int
     is_committing: bool = False
@@ -160,8 +160,8 @@ class VersionAttempt:
 class Stager(Teller):
     """An application that commits in versions.
 
-    If the connection is lost while a commit is under way, the next client manager is asked what became of it,
-    and so is one that cannot say it yet; unless the session is gone, and with it whoever knew.
+    If the connection is lost while a commit is under way, the stager asks the next client manager for the
+    outcome, until the outcome is known or the session is gone.
     """
 
     def __init__(self, client: RudeClient, branch: Branch, versions: int) -> None:
@@ -199,7 +199,7 @@ class Stager(Teller):
         self._last_transaction = 0
 
     def _begin(self) -> None:
-        """Stage the messages of a version: always as much money, in other messages."""
+        """Stage the messages of a version: every attempt stages the same worth in other messages."""
         if self.version > self._versions or self._attempt is not None:
             return
         self._last_transaction += 1
@@ -283,7 +283,7 @@ class Stager(Teller):
             if frame.fate is not TransactionFate.ROLLED_BACK:
                 self.version += 1
             if frame.fate is not TransactionFate.COMMITTED:
-                # What was staged in vain would lie there for minutes.
+                # Messages that were staged in vain would lie there for minutes.
                 for channel, part in attempt.parts.items():
                     wish = DropStaged(parts=(part.id,))
                     self.order(channel, CommandKind.DROP_STAGED, wish.encode())
@@ -304,7 +304,7 @@ class Stager(Teller):
 
 
 class Collector(RudeHolder):
-    """Has an account alone under a hold, now and then: what it has read and gone past has left the bank."""
+    """Has an account alone under a hold, now and then: messages read and gone past have left the bank."""
 
     def __init__(self, client: RudeClient, branch: Branch, at: int) -> None:
         account = branch.own_accounts()[at]

@@ -1,9 +1,9 @@
 """RudeHolder: reads a destination in ranges, as a pipeline does, and holds what it still has to read.
 
-A holder says how far it is, reads everything from there up to the number of that word, and says it again when
-it has gone on; sometimes it goes on only in part, reads the same once more, lets go, or is not heard of for
-longer than its hold lasts. Some want a queue for themselves alone: what they read there and go past, they
-have consumed. Some ask for acknowledgements.
+A holder sends HOLD with its position, reads everything from there up to the number of that HOLD, and sends
+HOLD again when its position has moved; sometimes the position moves only in part, the same range is read once
+more, the hold is released, or the holder is silent for longer than the hold lasts. Some holders have a queue
+alone: messages read there and gone past are consumed. Some holders ask for acknowledgements.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _SILENCE_NS = 400 * MILLISECOND_NS
 
 
 class RudeHolder(QueueSession):
-    """One reader; `settings` are those of its topic, if it is one."""
+    """A reader of one destination; a topic has `settings`."""
 
     def __init__(
         self, client: RudeClient, destination: str, settings: str = "", *, consumes: bool | None = None
     ) -> None:
         super().__init__(client, destination, settings)
         self._limit_ms = client.chance.choice((20, 200, 100_000))
-        # What was added later has chances of its own: what is drawn above and below stays what it was.
+        # Habits that were added later have a source of chance of their own: the draws above and below stay.
         self._own = client.world.random(f"holder/{client.name}")
         self._consumes = not settings and self._own.random() < 0.5
         if consumes is not None:
             self._consumes = consumes
         self._acks = self._own.random() < 0.4
-        # The highest number of the channel that it has heard of.
+        # The highest number of the channel that the holder has heard of.
         self._heard = 0
-        # What was read has been dealt with up to here; and up to where reading is safe, once it is known.
+        # Messages below the position are dealt with; below the stop, once that is known, reading is safe.
         self._position = 1
         self._stop = 0
         self._is_ending = False
@@ -55,7 +55,7 @@ class RudeHolder(QueueSession):
     def abandoned(self) -> None:
         self._stop = self._ends = 0
         if self._own.random() < 0.5:
-            # A new process, which knows nothing.
+            # The holder is a new process.
             self._heard = 0
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class RudeHolder(QueueSession):
         self._plan()
 
     def end_for_good(self) -> None:
-        """Let go, and read no more."""
+        """Release the hold, and read no more."""
         self._is_ending = True
 
     def _plan(self) -> None:
@@ -76,7 +76,7 @@ class RudeHolder(QueueSession):
         self.later(pause_ns, self._go_on)
 
     def _go_on(self) -> None:
-        """The next word, or another look; one at a time."""
+        """The next HOLD, or another read; one at a time."""
         if not self.has_unconfirmed and not self._is_reading and not self._ends:
             self._act()
         self._plan()
@@ -132,7 +132,7 @@ class RudeHolder(QueueSession):
             self._ends = 0
 
     def on_read(self, number: int, body: bytes) -> None:
-        """One that consumes has read a message."""
+        """A holder that consumes has read a message."""
         self.watch.on_consumed(number, body)
 
     def _ask(self) -> None:

@@ -1,10 +1,10 @@
 """LibraryClient: a client process around the pure core of the client library.
 
-The same core that the library's faces drive with sockets, driven here with the simulated network. When a
-connection is lost the client goes on with the next one as they do; or, sometimes, it reports what is
-uncertain and begins anew.
+The library's faces drive the same core with sockets; here the simulated network drives it. A client whose
+connection is lost goes on with the next one as the faces do; or, sometimes, reports the uncertain commands
+and begins anew.
 
-What the client publishes and acknowledges is read off the frames it sends, so that the checkers learn its
+Publishes and acknowledgements are read off the frames that the client sends, so that the checkers learn the
 numbers from the wire and not from the core that counts them.
 """
 
@@ -51,14 +51,14 @@ Reply = Callable[[object], None]
 
 
 class AlwaysAwaited:
-    """Somebody waits, whatever happens."""
+    """An awaiter that is never done."""
 
     def done(self) -> bool:
         return False
 
 
 class LibraryClient(ClientProcess):
-    """One session of the client library; what is done in it is for its kinds to say."""
+    """A session of the client library; subclasses say what the session does."""
 
     ack_mode = AckMode.AUTO
 
@@ -67,10 +67,10 @@ class LibraryClient(ClientProcess):
         self.core: ClientCore | None = None
         self.session: SessionCore | None = None
         self.is_ready = False
-        # By request: who wants the answer, or the error.
+        # By request: the function that wants the answer, or the error.
         self._replies: dict[int, Reply] = {}
         self._timer: Timer | None = None
-        # The last number that was seen on the wire, by session: what comes again is no news.
+        # The last number that was seen on the wire, by session: a lower number is a repetition.
         self._looked: dict[int, int] = {}
 
     # For the kinds of client.
@@ -153,7 +153,7 @@ class LibraryClient(ClientProcess):
     # Talking.
 
     def when_answered(self, request: int, reply: Reply) -> None:
-        """Who wants the answer to a request, or the error."""
+        """Call this with the answer to a request, or with the error."""
         self._replies[request] = reply
 
     def on_frame(self, frame: ServerFrame) -> None:
@@ -174,7 +174,7 @@ class LibraryClient(ClientProcess):
     def _on_event(self, event: object) -> None:
         core = self.core
         if core is None:
-            # What came before in the same frame made us begin anew.
+            # An earlier event of the same frame made the client begin anew.
             return
         match event:
             case Welcomed():
@@ -273,7 +273,7 @@ class LibraryClient(ClientProcess):
         return consumer
 
     def _look_at_hands(self, number: int) -> None:
-        """Something came for a consumer: tell all that it has."""
+        """Messages came for a consumer: tell the checkers all that the consumer has."""
         consumer = self.live[1].consumers[number]
         waiting = [one for span in consumer.spans for one in range(*span.numbers)]
         has = [*waiting, *consumer.held.numbers()]
@@ -317,7 +317,7 @@ class LibraryClient(ClientProcess):
             core.asking.leave(session, consumer, self)
 
     def _on_credit_returned(self, number: int) -> None:
-        """There was nothing for who asked, or it has come."""
+        """Credit came back: the message that was asked for has come, or there is none."""
         core, session = self.live
         consumer = session.consumers[number]
         self.world.probe("library.drained_something" if consumer.buffered else "library.drained_nothing")

@@ -61,7 +61,7 @@ class ClientHall:
 
 
 class ClientProcess:
-    """One client process with one connection at a time."""
+    """A client process with one connection at a time."""
 
     def __init__(self, name: str, hall: ClientHall, habits: ClientHabits) -> None:
         self.name = name
@@ -92,11 +92,11 @@ class ClientProcess:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for, in words."""
+        """What the client waits for, in words."""
         raise NotImplementedError
 
     def machines(self) -> list[Any]:
-        """What of it is also part of an application."""
+        """The machines of the client that are also part of an application."""
         return []
 
     def greet(self) -> None:

@@ -170,7 +170,7 @@ class RudeReader(QueueSession):
             self._plan_asking()
 
     def stop(self) -> None:
-        # What the application held and had not acknowledged comes again, to us or to others.
+        # Messages that the application held and had not acknowledged come again, to this client or another.
         self.end.clear()
         self._to_acknowledge = Ranges()
 

@@ -59,7 +59,7 @@ Settled = Callable[[ConfirmItem], None]
 
 
 class RudeClient(ClientProcess):
-    """One client process, with the sessions that were made for it."""
+    """A client process, with the sessions that were made for it."""
 
     def __init__(self, name: str, hall: ClientHall, habits: ClientHabits) -> None:
         super().__init__(name, hall, habits)
@@ -189,7 +189,7 @@ class Account:
     """A destination that a session has to do with, and what is known of it once it was found."""
 
     name: str
-    # Those of a destination that the session makes; any client may have made one that has none.
+    # The settings of a destination that the session makes; any client may have made one without settings.
     settings: str = ""
     channel: str = ""
     destination: int = 0
@@ -208,7 +208,7 @@ class Account:
 
 
 class RudeSession:
-    """One session of a rude client; what is done in it is for its kinds to say."""
+    """A session of a rude client; subclasses say what the session does."""
 
     ack_mode = AckMode.INDIVIDUAL
     # Are destinations that were found once not asked for again?
@@ -265,7 +265,7 @@ class RudeSession:
         self.replace()
 
     def held_by(self, end: ConsumerEnd) -> Iterable[int]:
-        """What the application has taken from a consumer, and not acknowledged."""
+        """The messages that the application has taken from a consumer and not acknowledged."""
         return ()
 
     # Opening and closing.
@@ -410,7 +410,7 @@ class RudeSession:
                     self.world.probe("client.consumer_gone")
                     end.open_soon()
             case SessionGone():
-                # One of its channels does not know it any more, and said so after another had resumed it.
+                # A channel does not know the session any more, and another had resumed the session before.
                 self.world.probe("client.session_gone")
                 self._begin_anew()
 

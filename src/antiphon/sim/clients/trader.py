@@ -3,16 +3,16 @@
 A trader has consumers at some accounts; at an account that is a topic, by a durable subscription of the
 trader's own. A transfer takes a few messages that have arrived, sends as much
 money in others to accounts of any channel, and then commits; or it rolls back on purpose, or its process
-dies. What is all in one channel is committed there, what is in several by the client manager. When the bank
-closes, a trader takes money out and puts it nowhere.
+dies. A transfer within one channel is committed there, a transfer over several by the client manager. When
+the bank closes, a trader takes money out and puts it nowhere.
 
-A trader does what the library's faces do with the core: parts count what has left, a commit is asked for when
-all of it has left on the connection that there is, and what became of it is learned from whichever connection
-there is then. Consumers come back by themselves, with what they hold.
+A trader does what the library's faces do with the core: parts count the batches that have left, a commit is
+asked for when all of them have left on the current connection, and the outcome may be learned on a later one.
+Consumers come back by themselves, with the messages that they hold.
 
-A rude trader does not always let them. It rolls back what was open when the connection was lost, or its
-consumers begin anew and the transfer goes on: then what it took may be with somebody else, and only one of
-them can commit.
+A rude trader does not always let them. A rude trader rolls back the transfer that was open when the
+connection was lost, or its consumers begin anew and the transfer goes on: then the messages taken may be with
+another client, and only one of both can commit.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Trader(LibraryClient):
         self._accounts = branch.own_accounts()
         self._places: list[DestinationOpened] = []
         self._is_looking = False
-        # At which accounts it consumes; and its consumers there, but for those that are being closed.
+        # At which accounts the trader consumes; and its consumers there that are not being closed.
         self._at = counters
         self._consumers: dict[int, ConsumerCore] = {}
         # At which topics the session knows its subscription.
@@ -115,7 +115,7 @@ class Trader(LibraryClient):
         self._transaction = TransactionCore(1)
         self._to_send: deque[tuple[int, int]] = deque()
         self._withdrawn = 0
-        # What it took by consumers that are no more.
+        # Messages taken by consumers that are no more.
         self._orphaned: list[TakenMessages] = []
         self._to_return = 0
         self._transfers = self.manners.transfers
@@ -160,7 +160,7 @@ class Trader(LibraryClient):
             self._abandon_consumers()
 
     def _abandon_consumers(self) -> None:
-        """On the next connection consumers begin anew; what they took stays with the transfer."""
+        """On the next connection consumers begin anew; messages taken before stay with the transfer."""
         _, session = self.live
         self._probe("left_its_consumers")
         self._orphaned += session.take_consumed()
@@ -187,7 +187,7 @@ class Trader(LibraryClient):
             self._roll_back()
 
     def _look_at(self, data: bytes) -> None:
-        """The bank is told what leaves by whoever lets it leave."""
+        """Nothing: each kind of command tells the bank what leaves."""
 
     # Accounts: each is made in its channel, opened for the session and, if it is a topic, subscribed to.
 
@@ -302,7 +302,7 @@ class Trader(LibraryClient):
         self._go_on(self._transaction)
 
     def _take(self, consumer: ConsumerCore, count: int) -> int:
-        """Take so many messages; how much they are worth."""
+        """Take so many messages; their worth."""
         core, session = self.live
         spans = session.take(consumer, count)
         consumer.hold(spans)
@@ -319,7 +319,7 @@ class Trader(LibraryClient):
         """Send some, or end the transfer one way or another."""
         chance, manners = self.chance, self.manners
         if self._transaction is not ours or self._to_return:
-            # It was rolled back meanwhile.
+            # The transfer was rolled back meanwhile.
             return
         if ours.fault is not None:
             self._roll_back()
@@ -381,7 +381,7 @@ class Trader(LibraryClient):
             self._roll_back()
             return
         if not parts:
-            # What it took is with others by now, and it sent nothing.
+            # The messages taken are with others by now, and nothing was sent.
             self._next()
             return
         self._is_committing, self._is_across = True, len(parts) > 1
@@ -412,7 +412,7 @@ class Trader(LibraryClient):
         if isinstance(reply, TransactionDecided):
             self._end(taken, reply.fate)
         else:
-            # Nobody can say; the library tells its application just that.
+            # The outcome is unknown; the library tells its application just that.
             self.reopen()
 
     def _end(self, taken: list[TakenMessages], fate: TransactionFate) -> None:
@@ -438,7 +438,7 @@ class Trader(LibraryClient):
         self._give_back(session.take_consumed())
 
     def _give_back(self, taken: list[TakenMessages]) -> None:
-        """Return what was taken; when that is heard, its consumers begin anew."""
+        """Return the messages taken; when that is confirmed, their consumers begin anew."""
         _, session = self.live
         wishes = session.give_back(taken)
         self._to_return = len(wishes)

@@ -1,1 +1,1 @@
-"""Who acts: clients that publish and consume, and what goes wrong around them."""
+"""The workloads: the clients of a run, and what goes wrong around them."""

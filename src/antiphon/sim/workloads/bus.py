@@ -31,7 +31,7 @@ from antiphon.wire.commands import CommandKind, LogTime, encode_command
 
 
 class BusRun(WorkloadRun[BusProfile]):
-    """One run of the workload."""
+    """A run of the workload."""
 
     profiles = tuple(PROFILES)
 
@@ -66,7 +66,7 @@ class BusRun(WorkloadRun[BusProfile]):
             self.runners[node] = self._runner(node)
         self.faults = BusFaults(self.hall, self.profile, may_freeze=not profile)
         self._submitted = 0
-        # Who produces: members, and the nodes that do nothing else.
+        # The producers: members, and the nodes that do nothing else.
         self._sources = [
             node
             for node in self.config.nodes

@@ -1,4 +1,4 @@
-"""The holds workload: that of the cluster, and readers beside it who hold what they still have to read."""
+"""The holds workload: the cluster workload, and readers that hold the messages they still have to read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOLDERS_MAX = 3
 
 
 class HoldsRun(ClusterRun):
-    """One run of the workload."""
+    """A run of the workload."""
 
     model = HeldDestinations
 
@@ -23,7 +23,7 @@ class HoldsRun(ClusterRun):
         return [*super()._checkers(), Holdings(self.world)]
 
     def _of_topics(self) -> list[ClientProcess]:
-        """Readers come last: those whom they watch do the same with and without them."""
+        """Readers come last: the other clients do the same with and without them."""
         return [*super()._of_topics(), *self._holders()]
 
     def _holders(self) -> list[ClientProcess]:

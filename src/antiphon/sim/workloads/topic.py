@@ -31,7 +31,7 @@ _AGE_SHORT_MS = 1_000
 
 
 def too_old(state: ChannelState) -> list[str]:
-    """What topics keep for a moment only, and still have."""
+    """Messages that topics keep for a moment only, and still have."""
     return [
         f"{topic.name} keeps {topic.live.count} messages"
         for topic in state.directory.topics
@@ -40,7 +40,7 @@ def too_old(state: ChannelState) -> list[str]:
 
 
 class TopicRun(NodeRun):
-    """One run of the workload."""
+    """A run of the workload."""
 
     total_kind = TotalTopic
 
@@ -61,7 +61,7 @@ class TopicRun(NodeRun):
             self._total,
         ]
 
-    # Who acts.
+    # The clients.
 
     def _queue(self, number: int) -> str:
         return f"topic:t{number % self.profile.queues}"

@@ -1,4 +1,4 @@
-"""TownRun: what the runs with nodes of both tiers have in common.
+"""TownRun: the common part of runs with nodes of both tiers.
 
 Each channel has message managers with disks of their own; all client managers serve all channels. Act two
 ends when every node is up, no client waits, nothing is open in any channel, and all replicas are equal.
@@ -31,7 +31,7 @@ TownProfile = TypeVar("TownProfile", bound=ClusterProfile)
 
 
 class TownRun(WorkloadRun[TownProfile]):
-    """One run; each kind builds its town, fills it with clients, and says what goes wrong there."""
+    """A run; subclasses build the town, fill it with clients, and say what goes wrong there."""
 
     liveness_ns = 20 * SECOND_NS
     town: Town
@@ -88,7 +88,7 @@ class TownRun(WorkloadRun[TownProfile]):
         return {"lives": sum(one.life for one in self.town.runners.values())}
 
     def _of_time(self, topics: Topics | None = None) -> list[Checker]:
-        """Those who know the time of the world, for one channel."""
+        """The checkers of one channel that know the time of the world."""
         pace = LogTimePace(self.world, self.profile.node.log_time_interval_ms)
         return [pace, Lifetimes(self.world, topics)]
 
@@ -105,7 +105,7 @@ class TownRun(WorkloadRun[TownProfile]):
 
     def _heal(self) -> None:
         self.profile.network.stall_probability = 0.0
-        # Whoever is asked answers from now on: nobody has a reason to go elsewhere.
+        # Every node answers from now on: no client has a reason to go elsewhere.
         self.profile.clients.patience_ns = 0
         self.town.restart_ns = 20 * MILLISECOND_NS
         self.faults.end()

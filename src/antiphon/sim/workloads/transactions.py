@@ -4,11 +4,11 @@ Accounts are queues and, in half of the runs, topics, each in one of two or thre
 Depositors pay in, stagers bring money in versions, traders move it between accounts in transactions, and in
 half of the runs a collector has a queue alone now and then and consumes it. From a topic money is taken by
 durable subscriptions, each of which has all of it.
-Before the first act everybody arrives.
+Before the first act all clients arrive.
 Act one, safety: nodes of both tiers crash and sleep, at random and at the steps of transactions; the network
 between them loses, repeats, delays and parts; clients die, lose connections, and move.
-Act two, liveness: nothing fails any more. Traders take the money out until all accounts are empty. Nobody may
-be in doubt: no part is prepared and nothing is locked; all replicas are equal; and the money must be right.
+Act two, liveness: nothing fails any more. Traders take the money out until all accounts are empty. No part is
+prepared then and nothing is locked; all replicas are equal; and the money must be right.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPENING_NS = 2 * SECOND_NS
 
 
 class TransactionRun(TownRun[TransactionProfile]):
-    """One run of the workload."""
+    """A run of the workload."""
 
     clients: list[RudeClient | Trader]
     profiles = tuple(PROFILES)
