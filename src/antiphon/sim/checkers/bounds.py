@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from antiphon import retries
 from antiphon.bus.messages import Entry, EntryKind
 from antiphon.journal import records
 from antiphon.journal.format import segment_name, segment_numbers, spare_name, spare_numbers
@@ -238,6 +239,8 @@ def _most(container: Container, living: Living) -> int:
     if table is not None:
         return table()
     most = AT_REST + living.things
+    if name == "Retries._due":
+        return 2 * most + retries._STALE_MAX
     if name in _BY_LOG or name.startswith("PayloadIndex."):
         return most + living.entries
     if name in _BY_ROWS:

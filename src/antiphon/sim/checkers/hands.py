@@ -130,7 +130,8 @@ class Asked(Checker):
         # Those without a prefetch, on whichever connection: what they were sent and have not acknowledged.
         self._ones: set[tuple[int, int]] = set()
         self._has: dict[PortConsumer, Ranges] = {}
-        self._acknowledged: dict[int, Ranges] = {}
+        # By session: what was acknowledged or given back, and not handed out again since.
+        self._done: dict[int, Ranges] = {}
 
     def on_credit(self, node: int, holder: PortConsumer, through: int, sent: int | None) -> None:
         if sent is None:
@@ -161,6 +162,7 @@ class Asked(Checker):
         self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
     ) -> None:
         has = self._has.get(holder)
+        self._done.setdefault(holder.session, Ranges()).remove(sequence, sequence + count)
         if has is None or not self._is_one_by_one:
             return
         has.add(sequence, sequence + count)
@@ -170,11 +172,10 @@ class Asked(Checker):
 
     def on_kept(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         if holder in self._has:
-            done = self._acknowledged.get(holder.session, Ranges())
-            self._has[holder].add_all(numbers.difference(done))
+            # While the answer was under way, its client may have acknowledged or given back what it held.
+            self._has[holder].add_all(numbers.difference(self._done.get(holder.session, Ranges())))
 
     def on_acknowledged(self, session: int, number: int, subscription: int, ranges: Ranges) -> None:
-        self._acknowledged.setdefault(session, Ranges()).add_all(ranges)
         self._remove(session, ranges)
 
     def on_given_back(self, node: int, session: int, subscription: int, numbers: Ranges) -> None:
@@ -189,6 +190,7 @@ class Asked(Checker):
             known.pop(holder, None)
 
     def _remove(self, session: int, numbers: Ranges) -> None:
+        self._done.setdefault(session, Ranges()).add_all(numbers)
         for holder, has in self._has.items():
             if holder.session == session:
                 has.remove_all(numbers)

@@ -67,3 +67,13 @@ def test_a_consumer_that_comes_back_has_what_it_kept() -> None:
     asked.on_kept(NODE, again, Ranges([(50, 51)]))
     with pytest.raises(Violation, match="unacknowledged"):
         asked.on_handed_out(NODE, again, 51, 1, 0)
+
+
+def test_a_consumer_that_comes_back_has_not_what_it_gave_back_before_the_answer_came() -> None:
+    asked = checker()
+    asked.on_holder_gone(NODE, HOLDER)
+    again = PortConsumer(6, HOLDER.session, HOLDER.consumer)
+    asked.on_credit(NODE, again, 2, 1)
+    asked.on_given_back(NODE, HOLDER.session, 0, Ranges([(50, 51)]))
+    asked.on_kept(NODE, again, Ranges([(50, 51)]))
+    asked.on_handed_out(NODE, again, 51, 1, 0)

@@ -117,3 +117,49 @@ def test_a_decision_that_goes_with_its_session_is_seen() -> None:
     log.decide()
     with planted("decision-ends-with-session"), pytest.raises(Violation, match="let go of its decision"):
         log.order(log.client.close())
+
+
+def with_subscriptions() -> Log:
+    """A channel whose topic has two subscriptions, and a part to be committed there."""
+    log = Log()
+    topic = log.channel.create_topic("t")
+    log.show()
+    for name in ("one", "two"):
+        log.order(log.client.subscribe(topic, name))
+    log.bank.on_sent_within(KEY, "a", [Money(topic, b"coin:5")])
+    log.bank.on_commit_wished(KEY, ["a"])
+    log.order(log.client.tx_publish(topic, [b"coin:5"]))
+    return log
+
+
+def test_a_committed_message_is_worth_its_amount_in_every_subscription() -> None:
+    log = with_subscriptions()
+    log.order(log.client.tx_commit(1, 1))
+    with pytest.raises(Violation, match="5 was paid in, and 0 taken out"):
+        log.bank.at_quiet({})
+
+
+def test_a_committed_message_that_a_subscription_lacks_is_seen() -> None:
+    log = with_subscriptions()
+    log.channel.order(log.client.tx_commit(1, 1))
+    (topic,) = log.channel.manager.state.directory.topics
+    first, _ = topic.subscriptions.values()
+    first.acknowledge(first.needs(first.topic.live))
+    with pytest.raises(Violation, match=rf"was stored, and is not in \[\({first.id}, "):
+        log.show()
+
+
+def test_a_message_of_a_topic_that_nobody_committed_is_seen() -> None:
+    log = with_subscriptions()
+    log.channel.order(log.client.tx_commit(1, 1))
+    log.ledger.on_applied(NODE, log.channel.log[-1][0], None)
+    with pytest.raises(Violation, match="and no command says so"):
+        log.ledger.on_folded(NODE, log.channel.log[-1][0], log.channel.manager.state)
+
+
+def test_messages_of_a_subscription_that_are_shown_out_of_order_are_seen() -> None:
+    bank = Bank(World(1))
+    bank.on_taken("a", SESSION, 1, 7, 20, 0)
+    bank.on_taken("a", SESSION, 1, 7, 19, 1)
+    with pytest.raises(Violation, match="19 is shown behind 20"):
+        bank.on_taken("a", SESSION, 1, 7, 19, 0)
