@@ -428,12 +428,14 @@ async def serving(**options: Any) -> AsyncIterator[FakeServer]:
     try:
         yield server
     finally:
-        listener.close()
-        # A client that comes back at this moment may have been accepted and have no peer yet.
+        # Nobody is accepted any more. A client that came back at the last moment has been, and is met before
+        # the listener closes: asyncio would lose its socket.
+        asyncio.get_running_loop().remove_reader(listener.sockets[0].fileno())
         await asyncio.sleep(0)
         server.is_over = True
         server.drop()
         await server.until(lambda: not server.guests)
+        listener.close()
 
 
 def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
