@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ ALONE = {
 """Files of tests/spark that do not need the session of Spark that the others share."""
 
 # No deadlines: on a busy machine they blame whichever example was unlucky.
-settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True, max_examples=100)
+settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True, max_examples=60)
 settings.register_profile("long", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("quick")
 
@@ -53,6 +54,28 @@ class Shares(LoadFileScheduling):  # type: ignore[misc]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
     return Shares(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where files are shared out, those of seeds lie among those that start processes.
+
+    The one kind needs the processor and nothing else, the other mostly waits. Seeds run in processes that
+    are nice to others (`tests/sim/seeds.py`).
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    here = Path(__file__).parent
+    seeds = [path for path in files if path.parent == here / "sim"]
+    waiting = [path for path in files if path.is_relative_to(here / "faults")]
+    waiting += [path for path in files if path.is_relative_to(here / "integration")]
+    order = [*waiting, *(path for path in files if path not in seeds and path not in waiting)]
+    step = len(waiting) // len(seeds) + 1 if seeds else 1
+    for number, path in enumerate(seeds):
+        order.insert(number * step, path)
+    items[:] = [item for path in order for item in files[path]]
 
 
 @pytest.fixture(scope="session", autouse=True)

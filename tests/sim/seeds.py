@@ -47,9 +47,9 @@ class Timed(NamedTuple):
 
 
 def processes() -> ProcessPoolExecutor:
-    """One process for each processor that we may use."""
+    """One process for each processor that we may use, nice to tests that wait for processes of their own."""
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return ProcessPoolExecutor(ours, get_context("spawn"))
+    return ProcessPoolExecutor(ours, get_context("spawn"), initializer=os.nice, initargs=(4,))
 
 
 def run_seed(workload: str, seed: int) -> Timed:
