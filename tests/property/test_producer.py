@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.bus import messages as m
@@ -212,7 +212,6 @@ class Line:
         self.confirmed.append(confirmed)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32), st.sampled_from([0.0, 0.1, 0.4]), st.booleans())
 def test_each_envelope_is_confirmed_once_in_order_with_its_numbers_and_outcomes(
     seed: int, loss: float, forgets: bool

@@ -224,13 +224,14 @@ class Pipeline:
         talked_to = [row["name"] for row in rows if int(row["listen"]["antiphon"].split(":")[1]) in ports]
         return str(self.chance.choice(talked_to or [row["name"] for row in rows]))
 
-    async def round(self, victim: str) -> None:
+    async def round(self, *victims: str) -> None:
         begun = self.sent
         await self.send(ROWS)
         await self.until(begun + 1)
-        # At any time: between two batches, in the middle of one, or while it is committed.
-        await self.cluster.nobody_ends(self.chance.uniform(0, DELAY_SECONDS_MAX))
-        await self.strike(victim)
+        for victim in victims:
+            # At any time: between two batches, in the middle of one, or while it is committed.
+            await self.cluster.nobody_ends(self.chance.uniform(0, DELAY_SECONDS_MAX))
+            await self.strike(victim)
         await self.until(self.sent)
         await self.check()
 
@@ -252,7 +253,7 @@ class Pipeline:
 
 async def run_rounds(
     folder: Path,
-    victims: list[str],
+    rounds: list[tuple[str, ...]],
     chance: random.Random,
     channels: str,
     standalone: Standalone | None = None,
@@ -277,9 +278,9 @@ async def run_rounds(
         pipeline = Pipeline(folder, cluster, channels, chance, standalone)
         try:
             await pipeline.start_driver()
-            for victim in victims:
-                print(f"round: {victim}, {pipeline.sent} rows so far", flush=True)
-                await pipeline.round(victim)
+            for victims in rounds:
+                print(f"round: {', '.join(victims)}, {pipeline.sent} rows so far", flush=True)
+                await pipeline.round(*victims)
         finally:
             pipeline.close()
 
@@ -293,7 +294,7 @@ def chance(request: pytest.FixtureRequest) -> Iterator[random.Random]:
 @pytest.mark.timeout(900)
 def test_whoever_is_killed_every_row_arrives_once(java: None, tmp_path: Path, chance: random.Random) -> None:
     victim = chance.choice(["worker", "primary", "client manager"])
-    asyncio.run(run_rounds(tmp_path, [victim, "driver"], chance, channels="a"))
+    asyncio.run(run_rounds(tmp_path, [(victim, "driver")], chance, channels="a"))
 
 
 @pytest.mark.long
@@ -301,8 +302,8 @@ def test_whoever_is_killed_every_row_arrives_once(java: None, tmp_path: Path, ch
 def test_twenty_rounds_of_killing_leave_every_row_once(
     java: None, tmp_path: Path, chance: random.Random
 ) -> None:
-    victims = [victim for _ in range(4) for victim in chance.sample(VICTIMS, len(VICTIMS))]
-    asyncio.run(run_rounds(tmp_path, victims, chance, channels="ab"))
+    rounds = [(victim,) for _ in range(4) for victim in chance.sample(VICTIMS, len(VICTIMS))]
+    asyncio.run(run_rounds(tmp_path, rounds, chance, channels="ab"))
 
 
 @pytest.mark.long
@@ -316,4 +317,6 @@ def test_an_executor_of_a_cluster_of_sparks_own_may_be_killed(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with Standalone(folder, port) as standalone:
-        asyncio.run(run_rounds(tmp_path, ["executor", "driver", "executor"], chance, "a", standalone))
+        asyncio.run(
+            run_rounds(tmp_path, [("executor",), ("driver",), ("executor",)], chance, "a", standalone)
+        )
