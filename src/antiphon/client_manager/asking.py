@@ -26,13 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from antiphon.bus.messages import (
-    About,
-    Query,
-    RangeReply,
-    RangeRequest,
-    Reply,
-)
+from antiphon.bus.messages import About, Query, RangeReply, RangeRequest, Reply
 from antiphon.client_manager.connection import Outbox
 from antiphon.client_manager.effects import SendToPrimary, SendToReplica
 from antiphon.client_manager.settings import ClientManagerSettings

@@ -227,10 +227,8 @@ class Consumers:
             if target.node == self._node:
                 self.streams.arrive(channel, target.stream, target.number, message)
 
-    def ended(self, channel: str, message: ConsumerEnded) -> None:
-        self.streams.arrive(channel, message.stream, message.number, message)
-
-    def drained(self, channel: str, message: Drained) -> None:
+    def numbered(self, channel: str, message: ConsumerEnded | Drained) -> None:
+        """A word that stands in our stream."""
         self.streams.arrive(channel, message.stream, message.number, message)
 
     def head(self, channel: str, message: DeliverHead) -> None:

@@ -124,14 +124,7 @@ class ClientManager:
         floors = self._ordering.confirmed_through
         self._asking = Asking(settings, self._outbox, floors, ids.first_number, self._on_told)
         self._consumers = Consumers(
-            node_id,
-            list(channels),
-            settings,
-            ids,
-            self._outbox,
-            self._requests,
-            self._ordering,
-            self._retire,
+            node_id, list(channels), settings, ids, self._outbox, self._requests, self._ordering, self._retire
         )
         self._flow = Flow(self._outbox)
         self._ranges = RangeService(channels, settings, self._outbox, floors, self._asking, cluster_id)
@@ -193,8 +186,8 @@ class ClientManager:
             m.Registered: self._consumers.registered,
             m.Unregistered: self._requests.unregistered,
             m.SessionDetachedHeard: self._requests.detached_heard,
-            m.ConsumerEnded: self._consumers.ended,
-            m.Drained: self._consumers.drained,
+            m.ConsumerEnded: self._consumers.numbered,
+            m.Drained: self._consumers.numbered,
             bus.PrimaryChanged: self._on_primary_changed,
             bus.TimeMissed: self._consumers.time_missed,
             bus.ServiceChanged: self._on_service_changed,

@@ -240,7 +240,7 @@ class Ordering:
                     lane.tell(number, count, _APPLIED, sequence)
         if has_reached_barrier:
             self.has_stirred = True
-            self._send_confirm(lane)
+            self.confirm_now(lane)
             for awaited in lane.pass_barriers():
                 self._go_on(awaited)
 
@@ -256,9 +256,6 @@ class Ordering:
 
     def confirm_now(self, lane: SessionLane) -> None:
         """What is confirmed of a lane is told before what is said next (O3)."""
-        self._send_confirm(lane)
-
-    def _send_confirm(self, lane: SessionLane) -> None:
         if lane.items and lane.session is not None and lane.session.connection is not None:
             self._outbox.send_buffers(lane.session.connection, [lane.take_confirm()])
 

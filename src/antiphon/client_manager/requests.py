@@ -20,13 +20,7 @@ from __future__ import annotations
 from typing import Final
 
 from antiphon.bus.effects import PrimaryChanged
-from antiphon.bus.messages import (
-    Register,
-    SessionDetached,
-    SessionDetachedHeard,
-    Unregister,
-    Unregistered,
-)
+from antiphon.bus.messages import Register, SessionDetached, SessionDetachedHeard, Unregister, Unregistered
 from antiphon.client_manager.connection import Outbox
 from antiphon.client_manager.effects import SendToPrimary
 from antiphon.client_manager.settings import ClientManagerSettings

@@ -20,13 +20,7 @@ What it leaves to others
 from __future__ import annotations
 
 from antiphon.bus.messages import SessionDetached
-from antiphon.client_manager.awaited import (
-    KnownAnswer,
-    LaneClosed,
-    LaneClosing,
-    LaneDetached,
-    SessionOpening,
-)
+from antiphon.client_manager.awaited import KnownAnswer, LaneClosed, LaneClosing, LaneDetached, SessionOpening
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
 from antiphon.client_manager.destination_service import Waiter

@@ -22,6 +22,14 @@ def seconds(value: Duration, what: str) -> float:
     return float(given)
 
 
+TIMEOUT_DEFAULT_S = 60.0
+
+
+def timeout_s(timeout: Duration | None) -> float:
+    """The time that something may take, in seconds."""
+    return TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")
+
+
 T = TypeVar("T")
 
 

@@ -776,7 +776,7 @@ class Intake:
         link, session, _, _ = self._attached
         if not acknowledgement.is_settled:
             future: asyncio.Future[None] = link.loop.create_future()
-            acknowledgement.listen(lambda _: None if future.done() else future.set_result(None))
+            acknowledgement.waiting.append(future)
             with link.waiting():
                 await future
         if acknowledgement.is_lost:

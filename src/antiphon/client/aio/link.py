@@ -35,6 +35,7 @@ from antiphon.client.core.events import (
     Settled,
     Welcomed,
 )
+from antiphon.client.core.publication import wake
 from antiphon.client.core.route import Route, Server, read_servers
 from antiphon.errors import AccessDenied, AntiphonError, NotConnected, RemoteError, Timeout
 from antiphon.wire.buffer import FrameBuffer
@@ -254,9 +255,7 @@ class ClientLink:
             self._lost(line, error, is_final=True, goodbye=Goodbye(code=error.code, text=error.text))
             return
         news, self._news = self._news, []
-        for future in news:
-            if not future.done():
-                future.set_result(None)
+        wake(news)
         self.flush()
 
     def line_lost(self, line: ServerLine, error: Exception | None) -> None:
@@ -516,9 +515,7 @@ class ClientLink:
         receivers, self.receivers = self.receivers, {}
         for receiver in receivers.values():
             receiver.ended(self.lost())
-        for future in self._news:
-            if not future.done():
-                future.set_result(None)
+        wake(self._news)
 
     def leave(self) -> ServerLine | None:
         """Say goodbye; the socket on which that was said."""

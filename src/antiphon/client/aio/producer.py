@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Iterable, Mapping
 from antiphon.batch import Batch, BatchBuilder
 from antiphon.batch.bodies import Sendable
 from antiphon.batch.layout import PRIORITY_DEFAULT
-from antiphon.client.aio.block import Block, Duration, Once, seconds
+from antiphon.client.aio.block import Block, Duration, Once, seconds, timeout_s
 from antiphon.client.aio.resending import send_under_id
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.sending import Outcome, Sending, SendLane, check_plain
@@ -20,8 +20,6 @@ from antiphon.client.core.receipts import Receipt, Receipts
 from antiphon.errors import AntiphonError, InvalidMessage, InvalidName, LocalError, SessionClosed, Timeout
 from antiphon.names import parse_destination
 from antiphon.values import PropertyValue
-
-TIMEOUT_DEFAULT_S = 60.0
 
 
 class Producer(Block):
@@ -84,7 +82,7 @@ class Producer(Block):
             (row or Row(body))._add_to(BatchBuilder(), timestamp_ms=0)
         lane = self._ready_lane
         if lane is None:
-            lane, timeout = await self._open_within(_timeout_s(timeout))
+            lane, timeout = await self._open_within(timeout_s(timeout))
         if isinstance(lane, TransactedLane):
             if message_id is not None:
                 raise LocalError("in a transaction nothing is sent under an id that it had before")
@@ -92,12 +90,12 @@ class Producer(Block):
             receipt = lane.join(plain) if plain is not None else None
             if receipt is not None:
                 return receipt
-            return await lane.send(plain, row, _timeout_s(timeout))
+            return await lane.send(plain, row, timeout_s(timeout))
         if message_id is not None:
             return await send_under_id(
-                lane.link, lane.target, row or Row(body), message_id, _timeout_s(timeout)
+                lane.link, lane.target, row or Row(body), message_id, timeout_s(timeout)
             )
-        sends = lane.gather(TIMEOUT_DEFAULT_S if timeout is None else _timeout_s(timeout))
+        sends = lane.gather(timeout_s(timeout))
         ticket: asyncio.Future[Outcome] = lane.link.loop.create_future()
         if row is None:
             assert isinstance(body, bytes), "only bytes are plain"
@@ -189,11 +187,11 @@ class Producer(Block):
         if isinstance(bodies, bytes | bytearray | memoryview | str | Mapping):
             raise InvalidMessage("send_many takes an iterable of bodies; one message is sent with send")
         check_plain(bodies)
-        lane = self._ready_lane or (await self._open_within(_timeout_s(timeout)))[0]
+        lane = self._ready_lane or (await self._open_within(timeout_s(timeout)))[0]
         if isinstance(lane, TransactedLane):
-            return await lane.send_many(bodies, _timeout_s(timeout))
+            return await lane.send_many(bodies, timeout_s(timeout))
         lane.submit_gathered()  # what was sent before comes before
-        return await Sending(lane, _timeout_s(timeout)).send(bodies)
+        return await Sending(lane, timeout_s(timeout)).send(bodies)
 
     async def send_batches(
         self, batches: AsyncIterable[Batch], *, timeout: Duration | None = None
@@ -209,7 +207,7 @@ class Producer(Block):
         if isinstance(lane, TransactedLane):
             raise LocalError("batches are staged, or sent outside of transactions")
         lane.submit_gathered()  # what was sent before comes before
-        return await Sending(lane, _timeout_s(timeout)).send_batches(batches)
+        return await Sending(lane, timeout_s(timeout)).send_batches(batches)
 
     async def close(self) -> None:
         """Send nothing more. What was sent is still confirmed to those who wait for it.
@@ -266,7 +264,3 @@ class Producer(Block):
         lane.link.check()
         lane.core.check()
         return lane
-
-
-def _timeout_s(timeout: Duration | None) -> float:
-    return TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")

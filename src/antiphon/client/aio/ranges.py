@@ -246,10 +246,7 @@ class Ranges(Block):
         return {channel: _head(channel, answers[channel], above.get(channel, 0)) for channel in asked}
 
     async def _first_news(
-        self,
-        asked: dict[str, dict[str, Any]],
-        wait_ms: int,
-        destinations: Sequence[RangeDestination],
+        self, asked: dict[str, dict[str, Any]], wait_ms: int, destinations: Sequence[RangeDestination]
     ) -> dict[str, dict[str, Any]]:
         """As soon as one channel has news, all the others say how they are without waiting for any.
 
@@ -302,9 +299,7 @@ class Ranges(Block):
         return task
 
     def _leave_waiting(
-        self,
-        asked: Mapping[str, dict[str, Any]],
-        waiting: Mapping[str, asyncio.Task[dict[str, Any]] | None],
+        self, asked: Mapping[str, dict[str, Any]], waiting: Mapping[str, asyncio.Task[dict[str, Any]] | None]
     ) -> None:
         for channel, task in waiting.items():
             if task is not None:
@@ -363,8 +358,6 @@ class Ranges(Block):
         request = link.core.ask_range(channel, question, self._floors.get(channel, 0), wait_ms)
         try:
             told = await link.call(request, RangeTold, self._scope.timeout + wait_ms / 1000)
-        except DestinationUnavailable:
-            raise
         except DestinationError as error:
             raise _gone(error, destinations) from None
         try:
@@ -409,12 +402,8 @@ class Ranges(Block):
             )
         if start == stop:
             return
-        reading = _Reading(self._scope, channel, start, stop, destinations)
-        reading.floor = self._floors.get(channel, 0)
-        reading.allow_lost = allow_lost
-        reading.acks = acks
-        reading.live = live
-        reading.page_bytes = page_bytes
+        how = _Manner(self._floors.get(channel, 0), page_bytes, allow_lost, acks, live)
+        reading = _Reading(self._scope, channel, start, stop, destinations, how)
         try:
             while reading.is_going_on:
                 self._check()
@@ -515,6 +504,16 @@ class _Part(NamedTuple):
     task: asyncio.Task[PageFrame]
 
 
+class _Manner(NamedTuple):
+    """How a range is to be read, see `Ranges.read`."""
+
+    floor: int
+    page_bytes: int
+    allow_lost: bool
+    acks: bool
+    live: bool
+
+
 class _Reading:
     """One read: parts asked for ahead, as far as it is known where pages end, and given in their order."""
 
@@ -525,12 +524,9 @@ class _Reading:
         start: int,
         stop: int,
         destinations: Sequence[RangeDestination],
+        manner: _Manner,
     ) -> None:
-        self.floor = 0
-        self.allow_lost = False
-        self.acks = False
-        self.live = False
-        self.page_bytes = PAGE_BYTES
+        self._manner = manner
         self._scope = scope
         self._channel = channel
         self._goal = stop
@@ -555,13 +551,11 @@ class _Reading:
         start, stop, task = self._parts[0]
         try:
             frame = await task
-        except DestinationUnavailable:
-            raise
         except DestinationError as error:
             raise _gone(error, self._destinations) from None
         self._parts.popleft()
         through, rows, ends, losses, pieces, acks = _contents(frame, start, self._ids)
-        if losses and not self.allow_lost:
+        if losses and not self._manner.allow_lost:
             lost = losses[0]
             raise RangeLost(self._name(lost.destination), self._channel, lost.first, lost.last)
         if through + 1 > stop:
@@ -611,13 +605,9 @@ class _Reading:
             self._channel,
             (start, stop, self._goal),
             self._wanted,
-            floor=self.floor,
-            page_bytes=self.page_bytes,
             ahead=ahead,
             ahead_from=last,
-            allow_lost=self.allow_lost,
-            acks=self.acks,
-            live=self.live,
+            **self._manner._asdict(),
         )
         task = link.loop.create_task(link.call(request, PageFrame, self._scope.timeout))
         return _Part(start, stop, task)
@@ -649,8 +639,6 @@ async def browse(scope: SessionScope, destination: str, *, create: bool) -> Asyn
         request = link.core.browse(opened, start, BROWSED_BYTES)
         try:
             frame = await link.call(request, PageFrame, scope.timeout)
-        except DestinationUnavailable:
-            raise
         except DestinationError as error:
             wanted = RangeDestination(destination, opened.channel, opened.destination)
             raise _gone(error, (wanted,)) from None

@@ -69,7 +69,7 @@ class Uncertain:
         link = self._link
         if publication.outcomes is None and publication.command is None:
             told: asyncio.Future[None] = link.loop.create_future()
-            publication.listeners.append(lambda: None if told.done() else told.set_result(None))
+            publication.waiting.append(told)
             with link.waiting():
                 await told
         if publication.outcomes is None:
@@ -156,13 +156,7 @@ async def send_under_id(
 
 
 async def repeat(
-    link: ClientLink,
-    id: MessageId,
-    count: int,
-    command: list[Buffer],
-    *,
-    known: int = 0,
-    generation: int = 0,
+    link: ClientLink, id: MessageId, count: int, command: list[Buffer], *, known: int = 0, generation: int = 0
 ) -> list[ConfirmItem]:
     """Send a publish command of an adopted session; its outcomes.
 

@@ -165,7 +165,7 @@ class Sends(Publication):
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         """Tell everybody what became of their messages."""
-        if self.listeners:
+        if self.waiting:
             self.tell()
         tickets: list[asyncio.Future[Outcome]] = self.tickets
         if len(tickets) == 1:

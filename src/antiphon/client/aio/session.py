@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from antiphon.client.aio.block import Block, Duration, Once, seconds
+from antiphon.client.aio.block import Block, Duration, Once, timeout_s
 from antiphon.client.aio.consumer import Consumer, Intake, Start
-from antiphon.client.aio.producer import TIMEOUT_DEFAULT_S, Producer
+from antiphon.client.aio.producer import Producer
 from antiphon.client.aio.ranges import browse
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.transactions import ATTEMPTS, SessionTransactions, run, transaction
@@ -137,7 +137,7 @@ class Session(Block):
         ...     await session.producer("queue:invoices").send(message.body)
         ...     await session.commit()
         """
-        await self._transactions("committed").commit(_limit_s(timeout))
+        await self._transactions("committed").commit(timeout_s(timeout))
 
     async def rollback(self) -> None:
         """Forget all that was sent since the last commit, and give back all that was received.
@@ -147,7 +147,7 @@ class Session(Block):
 
         >>> await session.rollback()
         """
-        await self._transactions("rolled back").rollback(_limit_s(None))
+        await self._transactions("rolled back").rollback(timeout_s(None))
 
     async def recover(self) -> None:
         """Give back all that was received and not acknowledged: it comes again, in its order.
@@ -168,7 +168,7 @@ class Session(Block):
         >>> async with session.transaction():
         ...     await producer.send(b"...")
         """
-        return transaction(self._transactions("committed"), _limit_s(timeout))
+        return transaction(self._transactions("committed"), timeout_s(timeout))
 
     async def run_transaction(
         self,
@@ -188,11 +188,11 @@ class Session(Block):
         >>> await session.run_transaction(move)
         """
         transactions = self._transactions("committed")
-        return await run(transactions, lambda: function(self), attempts, _limit_s(timeout))
+        return await run(transactions, lambda: function(self), attempts, timeout_s(timeout))
 
     async def _give_up(self, timeout: Duration | None = None) -> None:
         """What `transaction` does when an exception leaves its block."""
-        await self._transactions("rolled back").give_up(_limit_s(timeout))
+        await self._transactions("rolled back").give_up(timeout_s(timeout))
 
     def _check_transacted(self, done: str) -> None:
         """Raise LocalError unless it is a transacted session."""
@@ -223,7 +223,3 @@ class Session(Block):
     async def _opened(self) -> Session:
         await self._scope.core()
         return self
-
-
-def _limit_s(timeout: Duration | None) -> float:
-    return TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")

@@ -16,9 +16,8 @@ from typing import Literal, NamedTuple
 
 from antiphon.batch import Batch
 from antiphon.batch.bodies import Sendable
-from antiphon.client.aio.block import Block, Duration, seconds
+from antiphon.client.aio.block import Block, Duration, seconds, timeout_s
 from antiphon.client.aio.link import ClientLink
-from antiphon.client.aio.producer import TIMEOUT_DEFAULT_S
 from antiphon.client.aio.scope import SessionScope
 from antiphon.client.aio.sending import SendLane
 from antiphon.client.aio.transacting import UncommittedSending, refusal
@@ -325,8 +324,7 @@ class Staging(Block):
         if not 1 <= limit_s <= STAGED_SECONDS_MAX:
             raise LocalError(f"time_limit is 1 to {STAGED_SECONDS_MAX:,} s; it was {limit_s:g}")
         part = part or StagedPart(secrets.randbits(128) or 1, self.application)
-        timeout_s = TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")
-        return PartWriter(self._scope, self._rows, part, int(limit_s), timeout_s)
+        return PartWriter(self._scope, self._rows, part, int(limit_s), timeout_s(timeout))
 
     async def commit(
         self, version: int, parts: Iterable[StagedPart], *, timeout: Duration | None = None
@@ -345,9 +343,9 @@ class Staging(Block):
         if not (isinstance(version, int) and not isinstance(version, bool) and 0 <= version <= U64_MAX):
             raise LocalError(f"a version is a number from 0 on; it was {version!r}")
         parts = list(parts)
-        timeout_s = TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")
+        limit_s = timeout_s(timeout)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(limit_s):
                 while self._deciding is not None and not self._deciding.done():
                     # One at a time. What became of that one, this one will tell.
                     await asyncio.wait((self._deciding,))
@@ -357,7 +355,7 @@ class Staging(Block):
         except AntiphonError:
             raise
         except TimeoutError:
-            raise self._uncertain(version, f"it was not known within {timeout_s:g} s") from None
+            raise self._uncertain(version, f"it was not known within {limit_s:g} s") from None
 
     def _uncertain(self, version: int, why: str) -> CommitUncertain:
         return CommitUncertain(
@@ -423,11 +421,7 @@ class Staging(Block):
             for channel, _, batches, messages in part.pieces:
                 known = found.get(channel) or TransactionPart(channel, 0, 0)
                 found[channel] = TransactionPart(
-                    channel,
-                    known.batches + batches,
-                    known.messages + messages,
-                    (),
-                    (*known.staged, part.id),
+                    channel, known.batches + batches, known.messages + messages, (), (*known.staged, part.id)
                 )
         return tuple(found[channel] for channel in sorted(found))
 

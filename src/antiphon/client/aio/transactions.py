@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from antiphon.client.aio.link import Fate
 from antiphon.client.aio.transacting import refusal
 from antiphon.client.core.outcomes import STORED
+from antiphon.client.core.publication import wake
 from antiphon.client.core.session import SessionCore
 from antiphon.client.core.transaction import (
     PartCore,
@@ -282,9 +283,7 @@ class SessionTransactions:
                 self._ending = self._scope.hindrance = None
                 self._is_sent = False
             hindered, self._hindered = self._hindered, []
-            for future in hindered:
-                if not future.done():
-                    future.set_result(None)
+            wake(hindered)
 
     async def _call_off(self, task: asyncio.Task[None]) -> None:
         task.cancel()

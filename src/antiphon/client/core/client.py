@@ -46,13 +46,7 @@ from antiphon.client.core.pace import USUAL, Pace
 from antiphon.client.core.publication import Deadlines, Publication
 from antiphon.client.core.requests import ANSWERS, Request, RequestFrame, RequestTable, question_about
 from antiphon.client.core.session import SessionCore
-from antiphon.errors import (
-    AntiphonError,
-    NotConnected,
-    ProtocolError,
-    SessionClosed,
-    error_from_code,
-)
+from antiphon.errors import AntiphonError, NotConnected, ProtocolError, SessionClosed, error_from_code
 from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
 from antiphon.wire.frames import AckMode, encode_frame

@@ -9,7 +9,7 @@ many; cancelling a send therefore says nothing about its fate.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon.batch import BODY_BYTES_MAX, ROWS_MAX, Batch, BatchBuilder
@@ -40,6 +40,20 @@ class SendTicket(Protocol):
 
     def done(self) -> bool:
         """Does nobody wait any more?"""
+
+
+class FateTicket(SendTicket, Protocol):
+    """Whoever waits until something is settled. An asyncio Future is one."""
+
+    def set_result(self, result: None, /) -> None:
+        """It is."""
+
+
+def wake(waiting: Iterable[FateTicket]) -> None:
+    """Tell those who still wait."""
+    for ticket in waiting:
+        if not ticket.done():
+            ticket.set_result(None)
 
 
 class Row(NamedTuple):
@@ -94,12 +108,12 @@ class Publication:
         "destination",
         "first_number",
         "is_settled",
-        "listeners",
         "outcomes",
         "settings_version",
         "size",
         "tickets",
         "timestamp_ms",
+        "waiting",
     )
 
     def __init__(
@@ -136,7 +150,7 @@ class Publication:
         # What it left as, once its connection or its session is over without an outcome.
         self.command: list[Buffer] | None = None
         # Whoever wants to know when it has the one or the other.
-        self.listeners: list[Callable[[], None]] = []
+        self.waiting: list[FateTicket] = []
 
     @property
     def has_left(self) -> bool:
@@ -187,9 +201,8 @@ class Publication:
 
     def tell(self) -> None:
         """Its outcomes are known, or never will be."""
-        listeners, self.listeners = self.listeners, []
-        for listener in listeners:
-            listener()
+        waiting, self.waiting = self.waiting, []
+        wake(waiting)
 
     def build(self, session: int, first_number: int) -> Batch | None:
         """Its batch, now that the first number is known; None when nobody waits for it any more."""

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
-from antiphon.client.core.consumer import (
-    PREFETCH_MESSAGES,
-    ConsumerCore,
-    Span,
-)
+from antiphon.client.core.consumer import PREFETCH_MESSAGES, ConsumerCore, Span
 from antiphon.client.core.events import Settled
 from antiphon.client.core.outbox import CommandOutbox
 from antiphon.client.core.pace import USUAL, Pace
-from antiphon.client.core.publication import Publication
+from antiphon.client.core.publication import FateTicket, Publication, wake
 from antiphon.client.core.transaction import TakenMessages
 from antiphon.errors import AcknowledgeRefused, AntiphonError, ProtocolError, SessionClosed
 from antiphon.message import MessageView
@@ -31,25 +27,21 @@ RANGES_MAX = 16_384
 
 
 class Acknowledgement:
-    """The tag of an acknowledgement that was sent: whoever wants to know its outcome may listen."""
+    """The tag of an acknowledgement that was sent. Whoever waits for its outcome asks `is_settled` first."""
 
-    __slots__ = ("_consumer", "_listeners", "_numbers", "is_lost", "outcomes")
+    __slots__ = ("_consumer", "_numbers", "is_lost", "outcomes", "waiting")
 
     def __init__(self, consumer: ConsumerCore, numbers: Ranges) -> None:
         self._consumer = consumer
         self._numbers = numbers
         self.outcomes: list[ConfirmItem] = []
         self.is_lost = False
-        self._listeners: list[Callable[[Acknowledgement], Any]] = []
+        self.waiting: list[FateTicket] = []
 
     @property
     def is_settled(self) -> bool:
         """Is its outcome known, or known never to come?"""
         return self.is_lost or bool(self.outcomes)
-
-    def listen(self, listener: Callable[[Acknowledgement], Any]) -> None:
-        """Call the listener when the outcome comes. Ask `is_settled` first."""
-        self._listeners.append(listener)
 
     def release(self) -> None:
         """The server knows it now: nothing of it is ours to claim any more."""
@@ -57,17 +49,12 @@ class Acknowledgement:
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         self.outcomes = outcomes
-        self._tell()
+        wake(self.waiting)
 
     def lose(self, error: AntiphonError) -> None:
         """The connection or the session is over, and no outcome will come."""
         self.is_lost = True
-        self._tell()
-
-    def _tell(self) -> None:
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener(self)
+        wake(self.waiting)
 
 
 class ReturnedUnseen:

@@ -26,12 +26,7 @@ from antiphon.client.core.consumer import ConsumerCore
 from antiphon.client.core.publication import Departure, Publication
 from antiphon.errors import AntiphonError, TransactionRolledBack, TransactionTooLarge
 from antiphon.ranges import Ranges
-from antiphon.wire.commands import (
-    COMMAND_HEADER_SIZE,
-    RANGES_MAX,
-    CommandKind,
-    encode_header,
-)
+from antiphon.wire.commands import COMMAND_HEADER_SIZE, RANGES_MAX, CommandKind, encode_header
 from antiphon.wire.transaction_frames import TransactionPart
 from antiphon.wire.transactions import (
     STAGED_BYTES_MAX,

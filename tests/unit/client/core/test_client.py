@@ -22,7 +22,7 @@ from antiphon.client.core.events import (
 )
 from antiphon.client.core.pace import ACK_DELAY_NS
 from antiphon.client.core.publication import Publication
-from antiphon.client.core.session import RANGES_MAX, Acknowledgement, SessionCore
+from antiphon.client.core.session import RANGES_MAX, SessionCore
 from antiphon.errors import AccessDenied, ConsumerClosed, NotConnected, ProtocolError, PublishRefused
 from antiphon.ranges import Ranges
 from antiphon.wire.buffer import FRAME_BYTES_MAX, FrameBuffer
@@ -495,18 +495,33 @@ def test_many_bytes_are_acknowledged_at_once() -> None:
     assert len(payloads(core)) == 1
 
 
-def test_the_outcome_of_an_acknowledgement_is_told_to_listeners() -> None:
+class Waiter:
+    """One who waits for an outcome."""
+
+    def __init__(self) -> None:
+        self.is_told = False
+
+    def done(self) -> bool:
+        return self.is_told
+
+    def set_result(self, result: None) -> None:
+        assert not self.is_told
+        self.is_told = True
+
+
+def test_the_outcome_of_an_acknowledgement_wakes_those_who_wait() -> None:
     core, session, consumer = gathered()
     session.send_gathered(consumer)
     sent = session.last_sent(consumer)
     assert sent is not None
-    heard: list[Acknowledgement] = []
-    sent.listen(heard.append)
+    waiter, gone = Waiter(), Waiter()
+    gone.is_told = True
+    sent.waiting += [waiter, gone]
     (event,) = core.receive(0, confirm(1, code=OutcomeCode.ACK_LOST))
     assert isinstance(event, Settled)
     assert event.tag is sent
     sent.settle(event.outcomes)
-    assert heard == [sent]
+    assert waiter.is_told
     assert sent.outcomes[0].code == OutcomeCode.ACK_LOST
     assert session.last_sent(consumer) is None
     assert not session.owes_word()
