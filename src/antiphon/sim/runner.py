@@ -184,8 +184,10 @@ class SimNode:
         self._paused_until_ns = 0
         # Since when its clock stands still, if it does.
         self._frozen_ns: int | None = None
-        # What stands in front of every message of this life, by channel.
-        self._heads: dict[str, tuple[Any, ...]] = {}
+        # By channel: what stands in front of every message of this life, and what writes it there.
+        self._heads: dict[str, codec.Header] = {}
+        self._encoders: dict[str, codec.Encoder] = {}
+        self._decoder = codec.Decoder()
         # Messages of this step, as they were decoded again; and those that were sent to another machine. The
         # messages themselves are kept, so that no other one gets the id of one of them.
         self._carried: dict[int, tuple[BusMessage, Received]] = {}
@@ -404,9 +406,10 @@ class SimNode:
                 consumer: Stand(*known) for consumer, known in manager.attachments(conn)
             }
         self._heads = {
-            one.channel: (one.channel, one.config.config_id, self.node_id, run_id, self.disk_id)
+            one.channel: codec.Header(one.channel, one.config.config_id, self.node_id, run_id, self.disk_id)
             for one in self.quarters
         }
+        self._encoders = {channel: codec.Encoder(head) for channel, head in self._heads.items()}
         self._peers = {one.channel: self.town.peers(one.channel) for one in self.quarters}
         self._outlets = {one.channel: self._outlet(one.channel) for one in self.quarters}
         self._timed.clear()
@@ -617,7 +620,7 @@ class SimNode:
         carried = self._carried.get(id(message))
         if carried is not None:
             return carried[1]
-        _, heard = codec.decode(codec.encode(message, *self._heads[channel]))
+        _, heard = self._decoder.decode(b"".join(self._encoders[channel].encode_parts(message)))
         event = Received(self.node_id, heard, self.disk_id)
         self._carried[id(message)] = message, event
         return event
@@ -740,8 +743,8 @@ class SimNode:
         self.world.probe("node.reconfigured")
         self.world.note(self.name, f"goes over to {summary(config)}")
         self._outlets[channel].settle()
-        name, _, *rest = self._heads[channel]
-        self._heads[channel] = (name, config.config_id, *rest)
+        self._heads[channel] = self._heads[channel]._replace(config_id=config.config_id)
+        self._encoders[channel] = codec.Encoder(self._heads[channel])
         replica, (newest, _) = self.replica, self.town.newest[channel]
         if replica is not None and config.config_id > newest.config_id:
             self.town.newest[channel] = config, replica.last

@@ -106,6 +106,8 @@ class ChannelStorage:
 
     def flush(self) -> None:
         """The step is over."""
+        if not self.keeper.is_asked:
+            return
         journal, counter = self._journal, self._counter
         segment, index, in_use = journal.end_position.segment, counter.last, journal.segments_in_use
         effects = self.keeper.flush(self._world.now_ns)
