@@ -30,7 +30,6 @@ OF_DISKS = (
 )
 OF_DAMAGE = (
     "disk.envelopes_missing",
-    "disk.superblock_damaged",
     "node.disk_replaced",
     "node.reconfigured",
 )

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(900)
 PROBES = (
     *OF_DISKS,
     *OF_DAMAGE,
+    "disk.superblock_damaged",
     "checkpoint.written",
     "client.command_resent",
     "client.crashed",
