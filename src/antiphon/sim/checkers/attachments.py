@@ -106,9 +106,9 @@ class Expiries(Checker):
         node = self._attachments.node_of.get(key)
         if node is not None and known.ownerless_ns is None:
             self.fail(f"session {session:#x} expires while its client is attached at node {node}")
-        starts = [
-            at_ns for at_ns in (self._attachments.left_ns.get(key), known.ownerless_ns) if at_ns is not None
-        ]
+        # A client that left before it was told that its session is open was never there.
+        left_ns = self._attachments.left_ns.get(key, 0 if node is None else None)
+        starts = [at_ns for at_ns in (left_ns, known.ownerless_ns) if at_ns is not None]
         since_ns = max(min(starts, default=0), known.since_ns)
         away_ns = self.world.now_ns - since_ns
         if away_ns * CLOCK_RATE_MAX < self._expiry_ms * MILLISECOND_NS:

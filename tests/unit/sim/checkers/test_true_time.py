@@ -343,6 +343,18 @@ def test_one_whose_client_came_back_and_went_again_has_its_whole_time_once_more(
         sessions.expire()
 
 
+def test_a_client_that_left_before_its_session_was_opened_was_never_there() -> None:
+    sessions = Sessions()
+    sessions.attachments.on_left(7, SESSION, 1)
+    sessions.order(sessions.client.resume(2))
+    sessions.pass_ms(EXPIRY_MS)
+    # The client manager of the session dies, long after its client has left.
+    sessions.channel.fence(1, sessions.channel.manager.term)
+    sessions.show()
+    sessions.expire()
+    assert sessions.world.probes["session.expired"] == 1
+
+
 def test_a_client_manager_that_was_taken_for_dead_for_as_long_loses_the_session() -> None:
     sessions = Sessions()
     sessions.row.owner = NOBODY
