@@ -173,8 +173,11 @@ def test_a_send_to_a_channel_without_a_majority_says_why_within_the_time_asked_f
 
 def test_a_healthy_start_says_who_serves_and_nothing_else(story: Story) -> None:
     lines = story.log["start"]
-    assert set(count(lines, "INFO", f"channel a is served by {story.first}").values()) == {1}
-    assert len(lines) == 4, lines
+    # On a busy machine another may have come to serve before all had started.
+    changes = [line for line in lines if f"channel a is served by {story.first} now, before by" in line]
+    once = count([line for line in lines if line not in changes], "INFO", "channel a is served by")
+    assert set(once.values()) == {1} and len(once) == 4, lines
+    assert len(lines) == 4 + len(changes), lines
 
 
 def test_a_failover_and_a_return_are_told_in_one_line_by_each_node(story: Story) -> None:
