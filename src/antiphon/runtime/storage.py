@@ -77,7 +77,6 @@ class ChannelStorage:
 
     def _on_sync(self, end: SyncEnd) -> None:
         if end.failure is not None:
-            self._disk.mark_poisoned(end.failure.text)
             self._give_up(end.failure)
         else:
             self._do(self.keeper.synced(clock.now_ns(), end.ticket, end.took_ns))
@@ -120,6 +119,9 @@ class ChannelStorage:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        if isinstance(error, StorageFailed):
+            # Until the next boot the system's memory may show files, and names of files, that no disk holds.
+            self._disk.mark_poisoned(error.text)
         self._end(str(error))
         self._fail(error)
 

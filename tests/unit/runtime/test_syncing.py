@@ -228,6 +228,7 @@ def test_an_error_in_the_worker_thread_ends_the_node(
         cellar.storage.flush()
         await cellar.until(lambda: cellar.failures)
         assert cellar.failures == [error] and not cellar.written
+        assert (tmp_path / POISONED).exists() == isinstance(error, StorageFailed)
 
     play(story, tmp_path, monkeypatch)
 
