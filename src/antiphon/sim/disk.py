@@ -1,12 +1,12 @@
-"""SimDisk: a data directory with a power switch, and with moods.
+"""SimDisk: a data directory with a power switch, latencies and faults.
 
-What a crash may leave behind is `MemoryDisk`'s business: a write is seen at once and is durable when
-a sync has finished that began after it; every page that was not synced comes back in any version it
-had, or torn between versions. Here the seed decides which, in one of several styles, because a crash
-that keeps everything and one that keeps nothing find other mistakes than a fair coin does.
+`MemoryDisk` knows what a crash may leave: a write is seen at once and is durable when a sync has finished
+that began after it; every unsynced page comes back in any version it had, or torn between versions. Here the
+seed decides which, in one of several styles, because a crash that keeps everything and one that keeps nothing
+find other mistakes than a fair coin does.
 
-Here too the disk takes its time, and the power can be made to go in the middle of a call (`cut_after`):
-then `PowerLost` comes out of some write or renaming, with the operation done in part or not at all.
+The power can also go in the middle of a call (`cut_after`): then `PowerLost` comes out of some write or
+renaming, with the operation done in part or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PowerLost(Exception):
 
 
 class SyncFailed(Exception):
-    """A sync failed. The life is over, and the next one must not read what it left behind."""
+    """A sync failed. The life is over, and the next one must not read its files."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class DiskHabits:
 
 @dataclass(slots=True)
 class DiskProfile:
-    """How often each of these faults is to happen."""
+    """How often each of these faults happens."""
 
     failed_syncs: int = 0
     full_disks: int = 0
@@ -55,8 +55,6 @@ class DiskProfile:
 
 
 class SimDisk(MemoryDisk):
-    """The disk of one simulated node."""
-
     def __init__(self, world: World, part: str = "disk") -> None:
         super().__init__()
         self.world = world
@@ -64,13 +62,13 @@ class SimDisk(MemoryDisk):
         self.cut_after: int | None = None
         # Does the sync fail that ends now? Asked only then.
         self.fails: Callable[[], bool] | None = None
-        # The work in whose midst the power goes, and after how many operations of it.
+        # The work during which the power goes, and after how many operations of it.
         self.cut_in: tuple[str, int] | None = None
         self._is_work_cut = False
         self._chance: random.Random = world.random(part)
 
     def latency_ns(self) -> int:
-        """How long the next sync takes."""
+        """The duration of the next sync."""
         latency = int(self.habits.sync_ns * self._chance.uniform(0.5, 2.0))
         if self._chance.random() < self.habits.stall_probability:
             self.world.probe("disk.sync_stalled")
@@ -78,7 +76,7 @@ class SimDisk(MemoryDisk):
         return latency
 
     def lose_power(self) -> None:
-        """Forget what was not synced, or some of it; what is left is what the next life finds."""
+        """Forget some or all unsynced pages; the next life finds the rest."""
         self.cut_after = None
         self._is_work_cut = False
         style = self._chance.choice(self.habits.styles)
@@ -94,11 +92,11 @@ class SimDisk(MemoryDisk):
         self.crash(self._chooser(style), tear=tears and style in _KEPT)
 
     def heal(self) -> None:
-        """Nothing fails from now on, and there is room."""
+        """No operation fails from now on, and there is room."""
         self.cut_after = self.cut_in = self.fails = self.capacity = None
 
     def durable(self) -> MemoryDisk:
-        """Another disk with what would be left if the power went now, and no unsynced page were kept."""
+        """A disk as it would be if the power went now, and no unsynced page were kept."""
         files = self._directories[0] if self._directories else self._files
         left = MemoryDisk(_files=dict(files)).copy()
         for name, file in files.items():
@@ -107,19 +105,19 @@ class SimDisk(MemoryDisk):
         return left
 
     def begin_work(self, name: str) -> None:
-        """The worker begins with this; the power may go in its midst."""
+        """The worker begins this work, during which the power may go."""
         if self.cut_in is not None and self.cut_in[0] == name:
             self.cut_after, self.cut_in = self.cut_in[1], None
             self._is_work_cut = True
             self.world.probe(f"disk.power_lost_in_{name}")
 
     def end_work(self) -> None:
-        """The worker is through; the power may go before anybody is told."""
+        """The worker is through; the power may go before the node is told."""
         if self._is_work_cut:
             raise PowerLost("when the worker was through")
 
     def _chooser(self, style: str) -> Callable[[int], int]:
-        """How a crash chooses among the versions of a page, 0 being the one last synced."""
+        """The choice of a crash among the versions of a page; 0 is the last synced one."""
         if style == "nothing":
             return lambda versions: 0
         if style == "everything":
@@ -131,12 +129,10 @@ class SimDisk(MemoryDisk):
 
         return choose
 
-    # The port, where the power may go.
-
     def forget_view(self, name: str) -> bool:
         content = self._files[name].now
         try:
-            # Python refuses to resize bytes that somebody looks at; that tells.
+            # Python refuses to resize bytes that have a view: so views are found.
             content.append(0)
         except BufferError:
             self.world.probe("disk.view_still_held")
@@ -151,7 +147,7 @@ class SimDisk(MemoryDisk):
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         if self._is_cut():
             data = b"".join(buffers)
-            # Some of this very write may have left before the power went.
+            # A part of this very write may be done before the power goes.
             MemoryDisk.write(self, name, offset, [data[: self._chance.randrange(len(data) + 1)]])
             raise PowerLost(f"while writing {name} at {offset}")
         super().write(name, offset, buffers)

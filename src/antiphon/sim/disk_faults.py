@@ -1,11 +1,11 @@
-"""DiskFaults: what goes wrong with the disks of nodes, beyond what a crash does to them.
+"""DiskFaults: faults of the nodes' disks, beyond a crash.
 
 A sync fails, there is no room for a while, the power goes while a segment is recycled or a checkpoint is
-written, or bits change: in the superblock, in checkpoints, in envelopes. What a fault destroys must be there
-once more on the disks of others, as far as it counts: if it is not, the fault waits, and at last it does not
-happen. A node that is alone loses nothing but its newest checkpoint, and that only if it has an older one.
+written, or bits change: in the superblock, in checkpoints, in envelopes. Everything destroyed that counts
+must exist on the disks of others: otherwise the fault waits, and at last does not happen. A lone node loses
+nothing but its newest checkpoint, and that only if it has an older one.
 
-Everything here is drawn from a generator of its own, so that a run is what it was without it.
+The faults have a generator of their own, so that they do not change the rest of a run.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ are_drawn = True
 
 _SHARE = 0.4
 _TRIES = 8
-# Moments at which the power can go: operations of the work, and when it is through.
+# Work during which the power can go, with its number of operations.
 MOMENTS = {"recycling": 8, "checkpoint": 2}
 
 
 class DiskFaults(FaultTable):
-    """Strikes the disks of all nodes that have one."""
-
     def __init__(self, town: Town, safety_ns: int, profile: DiskProfile | None = None) -> None:
         super().__init__(town.world, town.world.random("disk faults"), safety_ns)
         self._town = town
@@ -57,7 +55,6 @@ class DiskFaults(FaultTable):
         )
 
     def plan(self) -> None:
-        """Lay out what will happen until the safety phase ends."""
         self.plan_rows(
             self._profile,
             {
@@ -70,20 +67,18 @@ class DiskFaults(FaultTable):
         )
 
     def _victim(self) -> SimNode:
-        """Half of the time it is whoever leads."""
+        """The leader in half of the cases."""
         channel = self._chance.choice(list(self._town.quarters))
         leader = self._town.leader(channel)
         if leader is not None and self._chance.random() < 0.5:
             return leader
         return self._chance.choice(self._town.managers_of(channel))
 
-    # What happens.
-
     def _fail_sync(self) -> None:
         """The next sync fails, and the process ends.
 
-        If the machine goes on, its memory may show what the disk does not have: the files are not read again.
-        If the machine is started again, they are.
+        If the machine goes on, its memory may show bytes that the disk does not have: the files are not read
+        again. If the machine is started again, they are.
         """
         victim = self._victim()
         is_rebooted = self._chance.random() < 0.3
@@ -108,7 +103,7 @@ class DiskFaults(FaultTable):
         self._victim().disk.cut_in = work, self._chance.randrange(MOMENTS[work])
 
     def _damage(self, tries: int = _TRIES) -> None:
-        """Bits change on the disk of a node that the others can make up for."""
+        """Bits change on the disk of a node for which the others can make up."""
         victim = self._victim()
         if not victim.is_up or self._town.misreads is not Misreads.NOTHING:
             held = None
@@ -147,7 +142,7 @@ class DiskFaults(FaultTable):
             victim.damage_disk()
 
     def _damage_envelopes(self, victim: SimNode, held: set[Mid]) -> None:
-        """Some envelopes that others hold are missing in the next life, or cannot be read in this one."""
+        """Some envelopes that others hold are missing in the next life, or unreadable in this one."""
         needed = _needed(victim) & held
         if needed and self._chance.random() < 0.7:
             held = needed
@@ -156,7 +151,7 @@ class DiskFaults(FaultTable):
         if journal is None or self._chance.random() < 0.5:
             is_rotten = False
         else:
-            # What is in a former segment was synced beyond doubt: later it cannot be taken for a torn write.
+            # A former segment was synced beyond doubt: its damage cannot be taken for a torn write.
             before = journal.end_position.segment - 1
             is_rotten = bool(rot_envelopes(victim.disk, held, self._chance, before))
         if not is_rotten:
@@ -167,14 +162,11 @@ class DiskFaults(FaultTable):
             self._world.probe(f"disk.envelopes_{kind}")
             victim.damage_disk()
 
-    # What the others have.
-
     def _can_spare(self, victim: SimNode) -> set[Mid] | None:
-        """The envelopes that others hold, if the group can do without all that the disk of this node holds.
+        """The envelopes that others hold, if the group can do without this node's disk.
 
-        Then all voters are up with the disks that are listed, and agree on the configuration; the others
-        would come back whole, with a state that reaches every log; and each envelope that the victim has is
-        held by one of them.
+        Then all voters are up with the listed disks and agree on the configuration; the others would come
+        back whole, with a state that reaches every log; and one of them holds each envelope of the victim.
         """
         config, since = self._town.newest[victim.quarter.channel]
         voters = [self._town.managers[node] for node in config.commit_servers]
@@ -203,7 +195,7 @@ def _is_alone(node: SimNode) -> bool:
 
 
 def _is_settled(node: SimNode, since: int) -> bool:
-    """Has this node the disk that is listed, and gone on behind the newest configuration?"""
+    """Has this node the listed disk, and entries behind the newest configuration?"""
     replica = node.replica
     if replica is None or node.distrusted or replica.committed_upto <= since:
         return False
@@ -217,7 +209,7 @@ def _numbered(started: StartedNode) -> set[Mid]:
 
 
 def _needed(node: SimNode) -> set[Mid]:
-    """The envelopes that the newest checkpoint on the disk of this node refers to."""
+    """The envelopes that this node's newest checkpoint refers to."""
     started = node.restart_on_paper()
     if started is None:
         return set()

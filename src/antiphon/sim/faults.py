@@ -1,8 +1,7 @@
-"""FaultTable: what goes wrong in a run, row by row: a name, how often, and the act.
+"""FaultTable: the faults of a run, row by row: a name, how often, and the act.
 
-The name is that of a field of the run's profile, which says how often. Everything is planned when a run
-begins, but whom it strikes is decided at the moment: half of the time whoever leads, because that is where
-most can be broken.
+The name is that of a field of the run's profile, which says how often. All faults are planned when a run
+begins; the victim is drawn at the moment, half of the time the leader, where most can be broken.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Act = Callable[[], None]
 
 
 are_drawn = True
-"""Do clocks of the bus and of a node alone stand still? Not for seeds of a time when none did."""
+"""Do clocks of the bus and of a lone node stand still? Not for seeds from before that fault."""
 
 
 class Sleeper(Protocol):
@@ -29,7 +28,7 @@ class Sleeper(Protocol):
 
 
 class FaultTable:
-    """Plans the faults of a run; the kinds of table know whom to strike."""
+    """Plans the faults of a run; subclasses know the victims."""
 
     def __init__(
         self, world: World, chance: random.Random, safety_ns: int, *, may_freeze: bool = True
@@ -38,7 +37,7 @@ class FaultTable:
         self._chance = chance
         self._safety_ns = safety_ns
         self._is_over = False
-        # Of the nodes that sleep, how many have a clock that stands still meanwhile: their machine is paused.
+        # The share of sleeping nodes whose clock stands still meanwhile: their machine is paused.
         self._freezes: random.Random = world.random("freezes")
         self._frozen_share = self._freezes.choice((0.0, 0.0, 0.5, 1.0)) if may_freeze else 0.0
 
@@ -49,11 +48,11 @@ class FaultTable:
                 self.plan_one(act)
 
     def plan_one(self, act: Act) -> None:
-        """Let this happen once, at some time before the safety phase ends."""
+        """Plan the act once, at some time before the safety phase ends."""
         self.after(self._chance.randrange(self._safety_ns), act)
 
     def after(self, delay_ns: int, act: Act) -> None:
-        """Let this happen after a while, unless nothing fails any more by then."""
+        """Plan the act after a while, unless nothing fails any more by then."""
 
         def strike() -> None:
             if not self._is_over:
@@ -62,16 +61,11 @@ class FaultTable:
         self._world.after(delay_ns, strike)
 
     def end(self) -> None:
-        """Nothing fails any more."""
         self._is_over = True
-
-    # Processes.
 
     def sleep(self, node: Sleeper, duration_ns: int) -> None:
         """A process is not given the processor for a while, or its machine is paused."""
         node.sleep(duration_ns, is_frozen=self._freezes.random() < self._frozen_share)
-
-    # The network between nodes.
 
     def part(self, links: Links[Any], kind: str, nodes: list[int], one: int, longest_ns: int) -> None:
         """Cut nodes off from each other for a while."""
@@ -101,7 +95,7 @@ class FaultTable:
         return apart if kind == "halves" else [pair for pair in apart if nodes[0] not in pair]
 
     def clog(self, links: Links[Any], nodes: Sequence[int], longest_ns: int) -> None:
-        """Whatever one node says to another waits for a while."""
+        """All messages from one node to another wait for a while."""
         self._world.probe("faults.clogged")
         sender, to = self._chance.sample(nodes, 2)
         links.clog((sender, to), self._chance.randrange(longest_ns))

@@ -1,4 +1,4 @@
-"""Groups: how the channel of a run is laid out over its nodes."""
+"""Groups: the layout of a run's channel over its nodes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ def group_of(
     spares: Sequence[int] = (),
     **settings: Any,
 ) -> GroupConfig:
-    """A group in which all voters keep messages, but for a witness.
-
-    Spares have a disk and no role yet; the others have neither.
-    """
+    """A group in which all voters keep messages, except a witness; spares have a disk and no role yet."""
     keepers = tuple(voters[:2] if shape == "witness" else voters)
     with_disk = (*voters, *spares)
     majority = len(voters) // 2 + 1

@@ -1,4 +1,4 @@
-"""NodeHabits: how the nodes of a run are set up."""
+"""NodeHabits: the settings of a run's nodes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NodeHabits:
     """Small buffers and short times, so that much happens in a short run."""
 
     tick_ns: int = 20 * MICROSECOND_NS
-    # Of an embedded node, where no network does it: how much of what its producer sends to its data server
-    # is lost, late, or comes twice; and how much of what its roles of the bus send to each other is lost.
+    # Of an embedded node, which has no network: the share of its producer's messages to its data server that
+    # are lost, late or repeated, and of messages among its roles that are lost.
     trouble_probability: float = 0.0
     loss_probability: float = 0.0
     rereport_ms: int = 200
@@ -34,11 +34,11 @@ class NodeHabits:
     registration_wait_ms: int = 300
     log_time_interval_ms: int = 50
     flush_bytes: int = 8 << 20
-    # Of transactions: how long somebody may be in doubt, a participant may be silent, or may take.
+    # Of transactions: how long a part may be in doubt, and a participant silent or busy.
     in_doubt_ms: int = 2_000
     prepare_wait_ms: int = 5_000
     finish_wait_ms: int = 1_000
-    # Waits, lingers and repetition times that are drawn, as settings of client managers and of primaries.
+    # Drawn waits, lingers and repetition times, as settings of client managers and of primaries.
     door_waits: dict[str, Any] = field(default_factory=dict)
     primary_waits: dict[str, Any] = field(default_factory=dict)
     segment_bytes: int = 160 * 1024
@@ -74,7 +74,7 @@ class NodeHabits:
         return replace(settings, **sizes)
 
     def message_manager(self) -> MessageManagerSettings:
-        """Clocks that run out within a run."""
+        """Limits of time that pass within a run."""
         settings = MessageManagerSettings(
             session_expiry_ms=self.session_expiry_ms,
             registration_wait_ms=self.registration_wait_ms,
@@ -87,7 +87,6 @@ class NodeHabits:
         return self._sized(settings)
 
     def group(self, node: int) -> GroupConfig:
-        """The channel of an embedded node."""
         return GroupConfig.of(
             CHANNEL,
             (node,),

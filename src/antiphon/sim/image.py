@@ -1,7 +1,7 @@
 """Image: the order of a channel as the records on one disk tell it.
 
-It is read from records alone, more plainly than the node's own recovery does it, so that the two can be
-held against each other.
+The image is read from records alone, more plainly than the node's own recovery, so that the two can be
+compared.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ Record = DataRecord | OrderRecord | SuperblockRecord
 
 @dataclass(slots=True)
 class Image:
-    """What the disk of one node gives back, or would if the power went now."""
+    """The contents that one node's disk gives back, or would if the power went now."""
 
     promised: int = 0
     epoch_claimed: int = 0
-    # The highest epoch of any record.
     epoch_max: int = 0
     base: int = 0
     log: list[Entry] = field(default_factory=list)
     mids: set[Mid] = field(default_factory=set)
-    # Entries that mean nothing until the start of their epoch follows them.
+    # Entries that count only when the start of their epoch follows them.
     staged: list[Entry] = field(default_factory=list)
     staged_epoch: int = 0
-    # Of which configuration the log is.
+    # The configuration of the log.
     log_config: int = LEARNED
 
     @classmethod
     def of(cls, found: Recovered) -> Image:
-        """What a new life has found."""
+        """The image that a new life has found."""
         image = cls(epoch_claimed=found.epoch_claimed, mids={stored.mid for stored in found.data})
         for body in found.order:
             image.add_order(body)
@@ -63,11 +62,9 @@ class Image:
 
     @property
     def last(self) -> int:
-        """The last number of the log."""
         return self.log[-1].last if self.log else self.base
 
     def add(self, record: Record) -> None:
-        """One more record is there."""
         match record:
             case SuperblockRecord():
                 self.promised = record.promised
@@ -78,7 +75,6 @@ class Image:
                 self.add_order(record.body)
 
     def add_order(self, body: bytes) -> None:
-        """One more order record is there."""
         match decode_order(body):
             case EntriesAppended(log_epoch=epoch, prev=prev, entries=entries):
                 self._put(epoch, prev, entries)
@@ -99,7 +95,7 @@ class Image:
     def _move_base(self, base: int) -> None:
         log = self.log
         if log and log[0].first <= base < log[-1].last and not any(entry.last == base for entry in log):
-            # It came with a checkpoint of another node: what is here was not the committed order.
+            # The base came with a checkpoint of another node: this log was not the committed order.
             log.clear()
         self.base = max(self.base, base)
         self.log = [entry for entry in log if entry.first > base]
@@ -109,6 +105,6 @@ class Image:
         while self.log and self.log[-1].last > prev:
             self.log.pop()
         if self.last < prev:
-            # The records between were released; they count only if a base that comes later covers them.
+            # The records between were released; they count only if a later base covers them.
             self.log.clear()
         self.log.extend(entry for entry in entries if entry.first > self.base)

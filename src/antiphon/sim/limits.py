@@ -1,10 +1,10 @@
 """Limits: the numbers in the code that no profile names, drawn for each run, tiny ones too.
 
-A table of sixteen thousand rows is never full within a run, and what happens at its end happens once in a
-month of real traffic. So in most runs some of these numbers are small. No promise may depend on them: what
-does not fit is asked for again, told as uncertain, or refused with words.
+A table of sixteen thousand rows is never full within a run, and its end is met once in a month of real
+traffic. So in most runs some of these numbers are small. No promise may depend on them: what does not fit is
+asked for again, told as uncertain, or refused with words.
 
-They are drawn from the seed alone, beside everything else that a run draws.
+The numbers are drawn from the seed alone, beside everything else that a run draws.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 
 class DrawnLimit(NamedTuple):
-    """A number of a module, and what it may be in a run."""
+    """A number of a module, and its values in runs."""
 
     module: str
     name: str
@@ -64,15 +64,15 @@ SIZES: Final[dict[str, tuple[int, ...]]] = {
 OF_PROFILES: Final[dict[str, dict[str, int]]] = {
     "doubt": {"outcomes": 32, "outcomes in a page": 16},
 }
-"""Runs of a named profile draw none of these, but for what the profile needs."""
+"""Runs of a named profile draw none of these, except those that the profile needs."""
 
 are_drawn = True
-"""Tests of seeds that found something are of a time when nothing of this was drawn."""
+"""Off for the tests of seeds from before these draws."""
 
 
 @contextmanager
 def drawn(seed: int, profile: str = "") -> Iterator[Mapping[str, int]]:
-    """The limits of a run, while it lasts."""
+    """The limits of a run, while the run lasts."""
     values = _draw(seed, profile)
     former: list[tuple[object, str, int]] = []
     for key, value in values.items():
@@ -99,11 +99,11 @@ def sizes(seed: int, profile: str = "") -> dict[str, int]:
 
 
 def refusals(seed: int) -> int:
-    """One command in how many is not done; 0: all are."""
+    """One command in how many is refused; 0: none is."""
     return random.Random(f"{seed}-refusals").choice((0, 1, 2, 7)) if are_drawn else 0
 
 
 def _some(chance: random.Random, choices: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Leaving some out finds more than having all of them always."""
+    """A part of the choices: leaving some out finds more than having all of them always."""
     share = chance.choice((0.0, 0.1, 0.3, 0.7)) if are_drawn else 0.0
     return {key: chance.choice(some) for key, some in choices.items() if chance.random() < share}

@@ -1,8 +1,8 @@
 """Links: the network between the nodes, one link for each pair and direction.
 
-A message is lost, arrives once or several times, soon or much later, in order or not. A link can be cut,
-which loses everything, or clogged, which keeps everything back and then lets it go in one burst. What was
-under way when a cut began still arrives.
+A message is lost, arrives once or several times, soon or much later, in order or not. A cut link loses
+everything; a clogged link keeps everything back and then delivers it in one burst. A message that was under
+way when a cut began still arrives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 
 Pair = tuple[int, int]
-"""From which node to which."""
+"""Sender and receiver."""
 
 Parcel = TypeVar("Parcel")
 
@@ -25,26 +25,26 @@ _REPLAY_NS = 2_000 * MILLISECOND_NS
 
 @dataclass(slots=True)
 class LinkHabits:
-    """How bad the network of this run is."""
+    """The faults of this run's network."""
 
     latency_ns: int = 200 * MICROSECOND_NS
-    # Of some messages: how often they take so many times longer.
+    # How often a message takes how many times longer.
     tail_probability: float = 0.0
     tail_factor: int = 50
     drop_probability: float = 0.0
     duplicate_probability: float = 0.0
-    # Of duplicates: how many come when everybody has forgotten the first.
+    # The share of duplicates that come when the first is long forgotten.
     replay_share: float = 0.0
     keeps_order: bool = False
 
     def heal(self) -> None:
-        """Nothing is lost and nothing is late any more."""
+        """No message is lost or late any more."""
         self.drop_probability = self.duplicate_probability = self.tail_probability = 0.0
         self.latency_ns = min(self.latency_ns, MILLISECOND_NS)
 
 
 class Links(Generic[Parcel]):
-    """All links between some nodes, and whatever goes over them."""
+    """All links between some nodes."""
 
     def __init__(self, world: World, habits: LinkHabits, arrive: Callable[[int, Parcel], None]) -> None:
         self.habits = habits
@@ -57,7 +57,6 @@ class Links(Generic[Parcel]):
         self._healed = 0
 
     def send(self, sender: int, to: int, event: Parcel) -> None:
-        """A message leaves for another node."""
         habits, chance, world = self.habits, self._chance, self._world
         pair = (sender, to)
         if self._cut[pair] > 0:
@@ -91,8 +90,6 @@ class Links(Generic[Parcel]):
         arrive, to = self._arrive, pair[1]
         self._world.after(latency_ns, lambda: arrive(to, event))
 
-    # What goes wrong.
-
     def cut(self, pairs: Iterable[Pair], duration_ns: int) -> None:
         """Lose everything on these links for a while."""
         pairs = tuple(pairs)
@@ -106,7 +103,7 @@ class Links(Generic[Parcel]):
         self._world.after(duration_ns, mend)
 
     def clog(self, pair: Pair, duration_ns: int) -> None:
-        """Keep everything on this link back for a while, then let it go at once."""
+        """Keep everything on this link back for a while, then deliver it at once."""
         if pair in self._clogged:
             return
         self._clogged[pair] = []
@@ -117,7 +114,6 @@ class Links(Generic[Parcel]):
             self._launch(pair, event, self._latency())
 
     def heal(self) -> None:
-        """All links work."""
         self._healed += 1
         self._cut.clear()
         for pair in list(self._clogged):

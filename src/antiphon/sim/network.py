@@ -1,9 +1,8 @@
 """Network: connections between clients and a node, as bytes that arrive late and cut anywhere.
 
-Each direction of a connection is a pipe that keeps order and loses nothing until it breaks; so much
-a stream promises, and no more. Both ends speak real frames through the real `FrameBuffer`. When a
-connection breaks, either side learns of it in its own time, and what was under way is gone: the
-sender never knows how much of it arrived.
+Each direction of a connection is a pipe that keeps order and loses nothing until it breaks, as a stream
+promises. Both ends speak real frames through the real `FrameBuffer`. When a connection breaks, either side
+learns of it in its own time, and bytes under way are gone: the sender never knows how many arrived.
 """
 
 from __future__ import annotations
@@ -62,12 +61,12 @@ from antiphon.wire.primitives import Buffer
 _CLOSED = "the client closed the connection"
 
 Stands = dict[tuple[int, int], Stand]
-"""Of the consumers of a connection, by session and number, those that are attached."""
+"""The attached consumers of a connection, by session and number."""
 
 
 @dataclass(slots=True)
 class NetworkHabits:
-    """How quick and how whole the connections of this run are."""
+    """The latencies and breaks of this run's connections."""
 
     latency_ns: int = 100 * MICROSECOND_NS
     stall_probability: float = 0.0
@@ -77,13 +76,13 @@ class NetworkHabits:
 
 
 class ClientEnd(Protocol):
-    """What a client offers to its connection."""
+    """The client's end of a connection."""
 
     def on_frame(self, frame: ServerFrame) -> None:
-        """The node said this."""
+        """The node sent this frame."""
 
     def on_lost(self) -> None:
-        """The connection is no more."""
+        """The connection is gone."""
 
 
 class Pipe:
@@ -99,7 +98,6 @@ class Pipe:
         self.under_way = 0
 
     def send(self, data: bytes) -> None:
-        """Let bytes travel."""
         if self.is_cut or not data:
             return
         chance, habits = self._network.chance, self._network.habits
@@ -113,7 +111,7 @@ class Pipe:
             self._schedule(lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
 
     def after_all(self, action: Callable[[], None]) -> None:
-        """Do something when everything sent so far has arrived."""
+        """Act when everything sent so far has arrived."""
         self._schedule(action)
 
     def cut(self) -> None:
@@ -126,7 +124,7 @@ class Pipe:
         self.is_paused = True
 
     def resume(self) -> None:
-        """The receiver reads again, first what has waited."""
+        """The receiver reads again, first the bytes that have waited."""
         self.is_paused = False
         held, self._held = self._held, []
         for data in held:
@@ -164,37 +162,32 @@ class Connection:
         self._client_knows_end = False
         self._node_knows_end = False
         self._is_blocked = False
-        # How the node stood when it said what the client has heard of last; and what it said since, by how
-        # many bytes there were up to then.
+        # The node's standing when it sent the last frame that the client received; and its standings since,
+        # by the count of bytes up to then.
         self.heard: Stands = {}
         self._stands: deque[tuple[int, Stands]] = deque()
         self._written = self._read = 0
 
-    # The client's side.
-
     def send(self, frame: ClientFrame) -> None:
-        """A client says something."""
         self.send_bytes(encode_frame(frame))
 
     def send_bytes(self, data: bytes) -> None:
-        """A client says something that is already bytes."""
+        """The client sends an encoded frame."""
         if not self._client_knows_end:
             self._to_node.send(data)
 
     def abandon(self) -> None:
-        """The client's process dies: what it sent may still arrive, then the node sees the end."""
+        """The client's process dies: its bytes may still arrive, then the node sees the end."""
         self._client_knows_end = True
         self._to_client.cut()
         self._to_node.after_all(lambda: self._end_at_node("", _CLOSED))
 
-    # The node's side.
-
     def admit(self, frame_bytes_max: int) -> None:
-        """The client has shown who it is."""
+        """The client is authenticated."""
         self._node_buffer.limit = frame_bytes_max
 
     def write(self, buffers: Sequence[Buffer], stands: Stands | None = None) -> None:
-        """The node says something, and this is how it stands."""
+        """The node writes to the client, with its standing at this moment."""
         if self._node_knows_end:
             return
         data = b"".join(buffers)
@@ -208,16 +201,13 @@ class Connection:
             self._node.on_blocked(self, True)
 
     def pause_reading(self) -> None:
-        """The node takes nothing more from this client."""
         self._network.world.probe("network.reading_paused")
         self._to_node.pause()
 
     def resume_reading(self) -> None:
-        """The node reads from this client again."""
         self._to_node.resume()
 
     def close(self, code: str, text: str) -> None:
-        """The node ends the connection."""
         if code:
             self.write([encode_frame(Goodbye(code=code, text=text))])
         self._node_knows_end = True
@@ -225,17 +215,15 @@ class Connection:
         self._to_client.after_all(self._end_at_client)
 
     def die(self) -> None:
-        """The node's process dies; what it had written may still arrive, in part."""
+        """The node's process dies; the bytes it had written may still arrive, in part."""
         self._node_knows_end = True
         self._to_node.cut()
         if self._network.chance.random() < 0.5:
             self._to_client.cut()
         self._to_client.after_all(self._end_at_client)
 
-    # The world's side.
-
     def break_off(self) -> None:
-        """Something between them failed: each side learns of it in its own time."""
+        """The network between the two failed: each side learns of it in its own time."""
         chance = self._network.chance
         self._to_node.cut()
         self._to_client.cut()
@@ -283,7 +271,7 @@ class Connection:
 
 
 class Network:
-    """Makes connections, and has their habits."""
+    """Makes the connections of a run."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -299,7 +287,7 @@ class Network:
         return connection
 
     def latency_ns(self) -> int:
-        """How long the next bytes take."""
+        """The latency of the next bytes."""
         latency = int(self.habits.latency_ns * self.chance.uniform(0.2, 2.0))
         if self.chance.random() < self.habits.stall_probability:
             latency += self.chance.randrange(self.habits.stall_ns)
@@ -323,38 +311,31 @@ class ClientPort:
         self._holders: dict[PortConsumer, None] = {}
         # Sessions that clients were told to have, by connection and session: the generation.
         self._attached: dict[tuple[int, int], int] = {}
-        # Consumers that want to be attached again, by connection and request.
+        # Consumers to be attached again, by connection and request.
         self._coming_back: dict[tuple[int, int], ConsumerResume] = {}
-        # Requests to drain a consumer.
         self._draining: dict[tuple[int, int], PortConsumer] = {}
         # Consumers that were closed in this step.
         self._closed: list[ConsumerClose] = []
 
-    # What connections tell.
-
     def on_connected(self, connection: Connection) -> None:
-        """A client has connected."""
         self._connections[connection.number] = connection
         self._take([ConnectionOpened(connection.number, "sim")])
 
     def on_frames(self, connection: Connection, frames: list[ClientFrame]) -> None:
-        """A client said this."""
         self._take([FramesReceived(connection.number, frames)])
 
     def on_lost(self, connection: Connection, code: str, text: str) -> None:
-        """A client is gone, or spoke nonsense."""
+        """The client is gone, or sent no valid frame."""
         if self._connections.pop(connection.number, None) is not None:
             self._take([ConnectionLost(connection.number, code, text)])
 
     def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
-        """A client reads more slowly than we write; or no longer."""
+        """Does the client read more slowly than the node writes?"""
         event = WriteBlocked if is_blocked else WriteUnblocked
         self._take([event(connection.number)])
 
-    # What the node wants.
-
     def carry_out(self, effect: NodeEffect) -> None:
-        """Do this; for a connection that is gone by now it means nothing."""
+        """Execute the effect; without its connection the effect has no meaning any more."""
         match effect:
             case SendFrames(conn=conn, buffers=buffers):
                 if (connection := self._connections.get(conn)) is not None:
@@ -379,23 +360,20 @@ class ClientPort:
                 raise AssertionError(f"{type(effect).__name__} is nothing a client port can do")
 
     def close_all(self, code: str, text: str) -> None:
-        """Say Goodbye to everybody."""
+        """Send `Goodbye` to all clients."""
         for connection in self._connections.values():
             connection.close(code, text)
         self._connections.clear()
         self._leave(None, None)
 
     def die(self) -> None:
-        """The process is no more."""
         for connection in self._connections.values():
             connection.die()
         self._connections.clear()
         self._leave(None, None)
 
-    # What the checkers see.
-
     def before_step(self, events: list[NodeEvent]) -> None:
-        """From here on the node knows of these: what their consumers held may go to others."""
+        """The node receives these events: the messages of closed consumers may go to others from here on."""
         for event in events:
             if isinstance(event, ConnectionLost):
                 self._let_go(event.conn, None, None)
@@ -414,7 +392,8 @@ class ClientPort:
                         self._look_at_credit(event.conn, frame)
 
     def after_step(self) -> None:
-        """What came before the end of a consumer and was handed over in the same step is not held either."""
+        """Messages that came before a consumer's end, and were delivered in the same step, are not held
+        either."""
         for frame in self._closed:
             self._let_go(None, frame.session, frame.consumer)
         self._closed.clear()

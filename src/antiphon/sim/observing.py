@@ -1,4 +1,4 @@
-"""ManagerObserver: shows the checkers what the message manager of a node applies and emits."""
+"""ManagerObserver: shows the checkers the entries and messages of a node's message manager."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from antiphon.sim.world import NodeClock, World
 
 
 class ManagerObserver(Observer):
-    """Of one life of a node. `on_emitted` takes every message when it is emitted; then the checkers hear that
-    those were all."""
+    """The observer of one life. `on_emitted` takes every emitted message; `on_flushed` tells the checkers
+    that those were all."""
 
     def __init__(
         self,

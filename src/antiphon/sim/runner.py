@@ -1,14 +1,15 @@
-"""SimNode: a node of the simulated cluster, which lives, dies, sleeps and lives again.
+"""SimNode: a node of the simulated cluster, over all its lives.
 
-Whatever happens within one tick reaches the node in one step. A node that sleeps takes no step: its timers
-and everything that arrived for it are late. What was planned in one life does not happen in the next.
+All events of one tick reach the node in one step. A sleeping node takes no step: its timers and arrivals are
+late. Plans of one life are void in the next.
 
-A node with a disk comes back with that disk. A node without one is a client manager: each of its lives begins
-with nothing, under ids of its own. An embedded node has a disk and clients, and is the only node of its
-channel. Every message passes through the codec once, also between machines of one node, and the checkers see
-it when it is sent. What is sent to all reaches those nodes that listen to its lane.
+A node with a disk comes back with that disk. A node without a disk is a client manager: each of its lives
+begins with nothing, under ids of its own. An embedded node has a disk and clients, and is the only node of
+its channel. Every message passes through the codec once, also between machines of one node, and the checkers
+see it when it is sent. A multicast reaches the nodes that listen to its lane.
 
-A town has one quarter for each channel, with message managers of its own; its client managers serve them all.
+A town has one quarter for each channel, with message managers of its own; its client managers serve all
+channels.
 """
 
 from __future__ import annotations
@@ -62,25 +63,24 @@ from antiphon.wire.lanes import Lane
 CLUSTER = "sim"
 _AGREED = Agreed(digest="sim")
 
-# A message that means nothing to any machine, in place of one that is lost on its way.
+# A message without meaning to any machine, in place of one that is lost on its way.
 _NOTHING = Presence(name="", role="", applied=0, synchronized=False, config_digest=bytes(16), load=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Quarter:
-    """One channel: who keeps its messages, and who watches what is done there."""
+    """One channel: its nodes with messages, and its checkers."""
 
     config: GroupConfig
     watch: Watch
 
     @property
     def channel(self) -> str:
-        """Its name."""
         return self.config.group
 
 
 class Town:
-    """What all nodes of a run have in common; `watch` sees what crosses the client ports."""
+    """Everything common to the nodes of a run; `watch` sees the frames at the client ports."""
 
     def __init__(
         self,
@@ -95,12 +95,13 @@ class Town:
         self.habits = habits
         self.watch = watch
         self.misreads = Misreads.NOTHING
-        # Of each channel the newest configuration that a replica went over to, and where its log ended then.
+        # Of each channel the newest configuration of any replica, and the end of its log then.
         self.newest = {one.channel: (one.config, 0) for one in quarters}
         self.restart_ns = 300 * MILLISECOND_NS
         self.links = Links(world, links, self._arrive)
         chance = world.random("outlets")
-        # Do replicas hear late what they do not wait for, and gather what arrives if nobody waits for them?
+        # Do replicas receive late what they do not wait for, and gather arrivals while no other waits for
+        # them?
         self.has_late = chance.random() < 0.7
         self.has_spares = chance.random() < 0.7
         self.whole_bytes: int = chance.choice((1_400, 60_000))
@@ -112,12 +113,12 @@ class Town:
     def add_manager(
         self, node_id: int, quarter: Quarter, disk: SimDisk, *, has_clients: bool = False
     ) -> SimNode:
-        """One more node with a disk: a message manager, a witness, or an embedded node with clients."""
+        """Add a node with a disk: a message manager, a witness, or an embedded node with clients."""
         runner = self.managers[node_id] = SimNode(self, node_id, [quarter], disk, has_clients=has_clients)
         return self._add(runner)
 
     def add_door(self, node_id: int) -> SimNode:
-        """One more client manager."""
+        """Add a client manager."""
         return self._add(SimNode(self, node_id, list(self.quarters.values()), None, has_clients=True))
 
     def _add(self, runner: SimNode) -> SimNode:
@@ -142,14 +143,12 @@ class Town:
         return [one for one in self.managers.values() if one.quarter.channel == channel]
 
     def leader(self, channel: str) -> SimNode | None:
-        """Who leads a channel, or believes it; the last to be elected if there are several."""
+        """The leader of a channel, or a node that believes to lead; the last elected if there are several."""
         leading = [one for one in self.managers_of(channel) if one.is_leading]
         return max(leading, key=lambda one: one.epoch, default=None)
 
 
 class SimNode:
-    """The lives of one node, one after the other."""
-
     def __init__(
         self, town: Town, node_id: int, quarters: list[Quarter], disk: SimDisk | None, *, has_clients: bool
     ) -> None:
@@ -158,16 +157,16 @@ class SimNode:
         self.world = world
         self.node_id = node_id
         self.name = f"node {node_id}"
-        # The channels that this node has to do with; a node with a disk serves one.
+        # The channels of this node; a node with a disk serves one.
         self.quarters = quarters
         self.has_clients = has_clients
         self.life = 0
         self.clock = NodeClock(world, world.random(f"clock/{node_id}"))
         self.tick_ns = town.habits.tick_ns
         self.machines: Node | None = None
-        # Why the next life must not use the files of the disk; nothing if it may.
+        # Why the next life must not use the files of the disk; empty if it may.
         self.distrusted = ""
-        # Has anything on the disk been damaged, and is the present disk another than the first one?
+        # Is anything on the disk damaged, and is the present disk another than the first one?
         self.is_damaged = False
         self._has_lost_disk = False
         self._disk = disk
@@ -182,26 +181,25 @@ class SimNode:
         self._deadline_timer: Timer | None = None
         self._deadline_at_ns = -1
         self._paused_until_ns = 0
-        # Since when its clock stands still, if it does.
+        # Since when the clock stands still, if it does.
         self._frozen_ns: int | None = None
-        # By channel: what stands in front of every message of this life, and what writes it there.
+        # By channel: the header of every message of this life, and its encoder.
         self._heads: dict[str, codec.Header] = {}
         self._encoders: dict[str, codec.Encoder] = {}
         self._decoder = codec.Decoder()
-        # Messages of this step, as they were decoded again; and those that were sent to another machine. The
-        # messages themselves are kept, so that no other one gets the id of one of them.
+        # Messages of this step as decoded again, and those sent to another machine; the messages themselves
+        # are kept, so that no other gets one's `id()`.
         self._carried: dict[int, tuple[BusMessage, Received]] = {}
         self._said: dict[int, BusMessage] = {}
-        # What leaves for other nodes, by channel, and who listens to what.
+        # The outlet to other nodes, by channel, and their lanes.
         self._outlets: dict[str, Outlet[InChannel]] = {}
         self._peers: dict[str, dict[int, Peer]] = {}
-        # Channels with a timer for what leaves late; and does what has arrived lie for a while?
+        # Channels with a timer for late messages; and do arrivals wait for a while?
         self._timed: set[str] = set()
         self._is_gathering = False
 
     @property
     def is_up(self) -> bool:
-        """Is there a process?"""
         return self.machines is not None
 
     @property
@@ -223,12 +221,10 @@ class SimNode:
 
     @property
     def replica(self) -> Replica | None:
-        """The replica of the present life."""
         return self._started.replica if self._started is not None else None
 
     @property
     def journal(self) -> Journal | None:
-        """The journal of the present life."""
         return self._started.journal if self._started is not None else None
 
     @property
@@ -238,27 +234,26 @@ class SimNode:
 
     @property
     def is_leading(self) -> bool:
-        """Does it lead, as far as it knows?"""
+        """Does the node lead, as far as it knows?"""
         return self._started is not None and self._started.replica.state is State.LEADING
 
     @property
     def epoch(self) -> int:
-        """The epoch it leads or follows."""
+        """The epoch that the node leads or follows."""
         return self._started.replica.epoch if self._started is not None else 0
 
     @property
     def manager(self) -> MessageManager | None:
-        """The message manager of the present life."""
         return self._started.manager if self._started is not None and self.has_messages else None
 
     @property
     def has_no_state(self) -> bool:
-        """Is it up without the state that its log begins with?"""
+        """Is the node up without the state that its log begins with?"""
         manager, started = self.manager, self._started
         return manager is not None and started is not None and manager.applied < started.replica.base
 
     def facts(self) -> NodeFacts | None:
-        """How this node stands; None while it is down, or if it keeps no messages."""
+        """The standing of this node; None while it is down, or if it keeps no messages."""
         if (manager := self.manager) is None:
             return None
         return NodeFacts(
@@ -273,15 +268,15 @@ class SimNode:
         return self._port if self._port is not None and self._port.is_listening else None
 
     def all_machines(self) -> list[Any]:
-        """All that lives in the present life."""
+        """All machines of the present life."""
         if self.machines is None:
             return []
         return [self.machines, *(() if self._started is None else (self._started.journal,))]
 
-    # --- what is done to a node ---
+    # --- acts on a node ---
 
     def start(self) -> None:
-        """Begin a life with what is on the disk."""
+        """Begin a life with the disk as it is."""
         if self.is_up:
             return
         self.life += 1
@@ -305,13 +300,12 @@ class SimNode:
             self._end(full.text)
 
     def crash(self) -> None:
-        """The power goes."""
         if self.is_up:
             self.world.probe("node.crashed")
             self._end("crash")
 
     def stop(self) -> None:
-        """An orderly end: clients are sent away, everything is synced, and the journal notes it."""
+        """An orderly end: clients are sent away, everything is synced, and the journal notes the end."""
         if self.is_up:
             if self._port is not None:
                 self._port.close_all("node.stopping", "the node is stopping")
@@ -333,14 +327,13 @@ class SimNode:
         self._paused_until_ns = max(self._paused_until_ns, self.world.now_ns + duration_ns)
 
     def heal(self) -> None:
-        """Nothing fails from now on."""
         if self._disk is not None:
             self._disk.heal()
         self._paused_until_ns = 0
         self._plan_anew()
 
     def damage_disk(self) -> None:
-        """Note that something on the disk cannot be read any more."""
+        """Note that some bytes of the disk cannot be read any more."""
         self.is_damaged = True
         self.quarter.watch.on_damaged(self.node_id)
 
@@ -363,13 +356,12 @@ class SimNode:
     # --- events in ---
 
     def take(self, events: list[NodeEvent]) -> None:
-        """Something happened."""
         if self.is_up:
             self._events.extend(events)
             self._plan_step()
 
     def hear(self, event: InChannel) -> None:
-        """Another node sent something."""
+        """Receive a message of another node."""
         if self.machines is not None:
             self._events.append(event)
             if self._step_timer is None and not self._is_gathering:
@@ -394,7 +386,7 @@ class SimNode:
     def _begin(self) -> None:
         run_id, start_s = self._chance.randbytes(16), self.clock.wall_ms() // 1_000
         if self._disk is not None:
-            # Of a disk that takes the place of one that is put aside, or of one that has no id yet.
+            # The id of a disk that replaces one put aside, or that has no id yet.
             fresh_id = self.world.random(f"fresh disk/{self.node_id}/{self.life}").randbytes(16)
             identity = Identity(disk_id=fresh_id, run_id=run_id, start_s=start_s)
             self._started = self._start_with_disk(identity)
@@ -504,7 +496,7 @@ class SimNode:
         watch.on_started(self.node_id, Image.of(found), applied)
 
     def _read_state(self, data: bytes) -> ChannelState:
-        """As the software of this moment can."""
+        """Read a state with the software of this moment."""
         misreads = self.town.misreads
         if misreads is Misreads.ALL or (misreads is Misreads.NEWEST and not self._has_misread):
             self._has_misread = True
@@ -513,7 +505,7 @@ class SimNode:
         return ChannelState.restore(data)
 
     def _read_opened(self, data: Buffer) -> ChannelState:
-        """The state of another node, as the software of this moment can."""
+        """Read the state of another node with the software of this moment."""
         if self.town.misreads is Misreads.ALL:
             raise Unreadable("the software cannot read it")
         return ChannelState.restore(data)
@@ -566,7 +558,7 @@ class SimNode:
         self.world.probe("disk.sync_failed")
         self._end("a sync failed")
 
-    # --- what is sent ---
+    # --- sending ---
 
     def _outlet(self, channel: str) -> Outlet[InChannel]:
         town, started = self.town, self._started
@@ -629,16 +621,15 @@ class SimNode:
         return event
 
     def _carry(self, message: BusMessage) -> BusMessage:
-        """To a machine of this node, which does not say for which channel. If there are several, the checkers
-        see what goes to others, too.
-        """
+        """Carry a message to a machine of this node. With several channels the checkers see messages to
+        others, too."""
         channel = next(iter(self._heads))
         if len(self._heads) == 1:
             self._say(channel, message)
         return self._through_codec(channel, message).message
 
     def _carry_of_role(self, message: BusMessage) -> BusMessage:
-        """What the roles of a lone node send to each other is lost now and then."""
+        """Carry a message among the roles of a lone node, unless it is lost."""
         carried = self._carry(message)
         if self._chance.random() >= self.town.habits.loss_probability:
             return carried
@@ -646,7 +637,7 @@ class SimNode:
         return _NOTHING
 
     def _carry_of_producer(self, message: BusMessage) -> BusMessage:
-        """What the producer of a lone node sends is lost, or late, behind later messages, or comes twice.
+        """Carry a message of a lone node's producer: some are lost, late or repeated.
 
         On one node nothing does that; between nodes the network does, and no role may tell the difference.
         """

@@ -1,7 +1,7 @@
 """Runs: one seed of one workload, from the first event to the verdict.
 
-A run passes, or it breaks a promise. A failed assertion inside a machine counts as broken too: the
-node would have stopped, and nothing a client or a disk does may bring it to that.
+A failed assertion inside a machine counts as a broken promise: the node would have stopped, and no act of a
+client or a disk may bring it to that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORKLOADS: dict[str, type[BusRun] | type[ClusterRun] | type[NodeRun] | type[Tran
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one run came to."""
+    """The verdict and the figures of a run."""
 
     workload: str
     seed: int
@@ -48,12 +48,11 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Were all promises kept?"""
         return not self.violation
 
     @property
     def replay(self) -> str:
-        """The words that repeat this run and show what happened."""
+        """The command line that repeats this run with a trace."""
         words = f" --profile {self.profile}" if self.profile else ""
         if self.nodes:
             words += f" --nodes {self.nodes}"
@@ -71,13 +70,12 @@ def run(
 ) -> Report:
     """Run one seed. The same seed gives the same report in every process.
 
-    `profile` names one of the workload's profiles, which lays stress on one thing. `without` names checkers
-    that look away, to see what the others see. `nodes` says how large the group of the bus workload is, which
-    the seed decides otherwise.
+    `profile` names one of the workload's profiles. `without` names checkers that are left out, to see what
+    the others see. `nodes` is the size of the group in the bus workload; by default the seed decides.
     """
     trace = trace or Trace()
-    # Whether somebody still looks at a file is asked of Python's reference counts; a collection in the
-    # middle would answer differently depending on what ran before.
+    # Views of a file are found by Python's reference counts; a collection in the middle would change the
+    # answer depending on earlier runs.
     collects = gc.isenabled()
     gc.disable()
     try:

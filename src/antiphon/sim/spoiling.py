@@ -1,4 +1,4 @@
-"""Spoiling: files with checkpoints that cannot be read, and with bits that have changed."""
+"""Spoiling: files with checkpoints that cannot be read, and with changed bits."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def spoil_checkpoint(disk: Disk, which: int = -1, magic: bytes = b"") -> int:
 
 
 def rot_superblock(disk: MemoryDisk) -> None:
-    """A bit changes in every copy of the superblock."""
+    """Change a bit in every copy of the superblock."""
     for offset in range(0, disk.size(SUPERBLOCK), PAGE):
         disk.flip(SUPERBLOCK, offset + PAGE // 2, 1)
 
 
 def rot_checkpoints(disk: MemoryDisk, newest: int | None) -> int:
-    """A bit of the newest checkpoints changes, or of all of them; returns how many those are."""
+    """Change a bit of the newest checkpoints, or of all of them; returns their count."""
     numbers = checkpoint_numbers(disk.list_files())
     if newest is not None:
         numbers = numbers[-newest:]
@@ -63,10 +63,10 @@ def rot_checkpoints(disk: MemoryDisk, newest: int | None) -> int:
 def rot_envelopes(
     disk: MemoryDisk, mids: Iterable[Mid], chance: random.Random, before: int | None = None
 ) -> set[Mid]:
-    """A bit of some of these envelopes changes, of those in segments below `before` if that is given.
+    """Change a bit of some of these envelopes, in segments below `before` if given; returns the changed ones.
 
-    Returns which they are. An envelope stays as it is where damage would be taken for a torn write, and all
-    that follows would be cut off.
+    An envelope stays as it is where damage would be taken for a torn write, and all that follows would be cut
+    off.
     """
     if not Journal.is_formatted(disk):
         return set()

@@ -1,9 +1,8 @@
-"""Storage: lets the work that a keeper asks for take its virtual time on a simulated disk, and no decision.
+"""Storage: executes a keeper's effects in virtual time on a simulated disk, without decisions of its own.
 
 One sync is on its way at a time, as in the sync thread; all tickets that come meanwhile are merged into the
-next. A sync in place ends at once, and the node takes no step for as long as it takes. One worker does the
-slow work, in the order in which it was asked for. Only the disk says that something is durable, and the
-checkers are told first.
+next. A sync in place ends at once, and the node takes no step for its duration. One worker does the slow
+work, in order. Only the disk says that a record is durable, and the checkers are told first.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS, World
 
 
 def _settings(chance: random.Random) -> KeeperSettings:
-    """How quick a disk of this life must be to be awaited in place, and how much is synced so; pulses that
-    come often, for runs are short."""
+    """Drawn bounds for syncs in place, and frequent pulses, because runs are short."""
     return KeeperSettings(
         pulse_ns=200 * MILLISECOND_NS,
         quick_ns=chance.choice((0, 0, 200 * MICROSECOND_NS, 2 * MILLISECOND_NS)),
@@ -50,8 +48,6 @@ def _settings(chance: random.Random) -> KeeperSettings:
 
 
 class ChannelStorage:
-    """The journal of one channel in one life of a node."""
-
     def __init__(
         self,
         world: World,
@@ -73,7 +69,7 @@ class ChannelStorage:
         self._counter = counter
         self._watch = watch
         self._tell = tell
-        # Does something after a while, unless this life of the node is over by then.
+        # Act after a while, unless this life of the node is over by then.
         self._later = later
         # The node takes no step for so long.
         self._stand_still = stand_still
@@ -89,11 +85,11 @@ class ChannelStorage:
         self._arm()
 
     def carry_out(self, effect: bus.Effect) -> None:
-        """Do what a machine of the channel asked of the disk."""
+        """Execute an effect of the channel's machines on the disk."""
         match effect:
             case bus.Append(index=index, record=record):
                 if not isinstance(record, bus.CopyRecord):
-                    # A copy means nothing until a checkpoint refers to it.
+                    # A copy counts only when a checkpoint refers to it.
                     self._watch.on_appended(self._node, index, record)
             case bus.ReleaseSpace(base=base):
                 self._world.probe("journal.base_moved")
@@ -105,7 +101,6 @@ class ChannelStorage:
         self.keeper.take(effect)
 
     def flush(self) -> None:
-        """The step is over."""
         if not self.keeper.is_asked:
             return
         journal, counter = self._journal, self._counter
@@ -231,7 +226,7 @@ class ChannelStorage:
     # --- the end ---
 
     def close(self) -> None:
-        """Sync everything and note that this was an orderly end."""
+        """Sync everything and note the orderly end."""
         if self._syncing is not None:
             ticket, syncing = self._syncing
             self._disk.finish_sync(syncing)

@@ -1,8 +1,8 @@
-"""Trace: what happened in a run, in lines for people and in a digest for machines.
+"""Trace: the events of a run, in lines for people and in a digest for machines.
 
-A line is (time, who, what). The digest runs over all lines, so that two runs of one seed can be
-compared without keeping either: a digest that differs between two processes means that something
-depended on the order of a set, on `hash()` or on the world outside.
+A line is (time, who, what). The digest runs over all lines, so that two runs of one seed can be compared
+without keeping either: digests that differ between two processes mean a dependence on the order of a set, on
+`hash()` or on the world outside.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class Trace:
         self._hash = blake2b(digest_size=16)
 
     def note(self, now_ns: int, who: str, what: str) -> None:
-        """Add one line."""
         line = f"{now_ns / 1e6:12.6f} {who:<10} {what}"
         self._hash.update(line.encode())
         self._hash.update(b"\n")
@@ -35,7 +34,6 @@ class Trace:
             self._show(line)
 
     def digest(self) -> str:
-        """The digest of all lines so far."""
         return self._hash.hexdigest()
 
 
@@ -58,7 +56,7 @@ def summary(thing: Any) -> str:
         shown = " ".join(summary(item) for item in thing[:_ITEMS_SHOWN])
         if len(thing) <= _ITEMS_SHOWN:
             return f"[{shown}]"
-        # What is not shown still counts for the digest.
+        # The rest still counts for the digest.
         rest = crc32("".join(summary(item) for item in thing[_ITEMS_SHOWN:]).encode())
         return f"[{shown} and {len(thing) - _ITEMS_SHOWN} more {rest:08x}]"
     if isinstance(thing, dict):

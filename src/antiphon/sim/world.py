@@ -1,10 +1,9 @@
-"""World: virtual time, chance from one seed, and one order for everything that happens.
+"""World: virtual time, chance from one seed, and one order for all events.
 
-A run is a function of its seed. What is to happen waits in a heap ordered by (time, order of
-arrival), so that two events of one instant never depend on how a dictionary was built or a process
-was started. Each part of the world draws from its own source of chance, derived from the seed by
-the part's name: a change to how the network draws leaves the disk's luck as it was, and a failing
-seed stays a failing seed while the others are worked on.
+A run is a function of its seed. Events wait in a heap ordered by (time, order of arrival), so that two events
+of one instant never depend on how a dictionary was built or a process was started. Each part of the world
+draws from its own source of chance, derived from the seed by the part's name: a change to the network's draws
+leaves the disk's as they were, and a failing seed stays a failing seed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _WALL_START_MS = 1_700_000_000_000
 
 
 class Violation(AssertionError):
-    """A promise was broken in this run; the words say which and how."""
+    """A promise was broken in this run; the text says which and how."""
 
 
 def child_random(seed: int, part: str) -> random.Random:
@@ -42,7 +41,7 @@ def child_random(seed: int, part: str) -> random.Random:
 
 
 class Timer:
-    """Something that is to happen, until it is cancelled."""
+    """A planned act, until it is cancelled."""
 
     __slots__ = ("action", "at_ns")
 
@@ -51,12 +50,11 @@ class Timer:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """It will not happen."""
         self.action = None
 
 
 class World:
-    """Time, chance and the list of what happens next."""
+    """Time, chance, and the planned acts."""
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
         self.seed = seed
@@ -68,15 +66,14 @@ class World:
         self._order = 0
 
     def random(self, part: str) -> random.Random:
-        """The child of the run's seed that belongs to `part`."""
         return child_random(self.seed, part)
 
     def probe(self, name: str, times: int = 1) -> None:
-        """Count that a rare branch was taken: a simulation proves nothing about what it never did."""
+        """Count that a rare branch was taken: a simulation proves nothing about a branch it never took."""
         self.probes[name] += times
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> Timer:
-        """Let something happen after a while."""
+        """Plan an act."""
         timer = Timer(self.now_ns + max(delay_ns, 0), action)
         self._order += 1
         heapq.heappush(self._heap, (timer.at_ns, self._order, timer))
@@ -88,7 +85,7 @@ class World:
             self.trace.note(self.now_ns, who, what)
 
     def run(self, until_ns: int, done: Callable[[], bool] | None = None) -> bool:
-        """Let things happen up to a time, or until `done`; tells whether it became done."""
+        """Execute acts up to a time, or until `done`; returns whether `done` became true."""
         heap = self._heap
         while heap and heap[0][0] <= until_ns:
             if done is not None and done():
@@ -111,9 +108,9 @@ class World:
 
 
 class NodeClock:
-    """What one node believes the time is: its own rate, and a wall clock that jumps.
+    """The clock of one node: its own rate, and a wall clock that jumps.
 
-    Nothing may depend on it but suspicion and pacing, so it is as bad as clocks get.
+    Only suspicion and pacing may depend on it, so the clock is as bad as clocks get.
     """
 
     def __init__(self, world: World, chance: random.Random) -> None:
@@ -128,15 +125,15 @@ class NodeClock:
         self.rate = self._chance.uniform(0.8, CLOCK_RATE_MAX)
 
     def jump(self) -> None:
-        """Somebody set the wall clock, up to a minute either way."""
+        """Set the wall clock wrong, by up to a minute either way."""
         self._wall_offset_ms += self._chance.randrange(-60_000, 60_001)
 
     def step(self, days: int) -> None:
-        """Somebody set the wall clock, to another day."""
+        """Set the wall clock to another day."""
         self._wall_offset_ms += days * _DAY_MS
 
     def stand_still(self, duration_ns: int) -> None:
-        """So much of the world's time has passed, and the monotonic clock did not see it."""
+        """The monotonic clock misses so much of the world's time."""
         self._offset_ns -= int(duration_ns * self.rate)
 
     def leap(self, duration_ns: int) -> None:
@@ -144,11 +141,9 @@ class NodeClock:
         self._offset_ns += duration_ns
 
     def now_ns(self) -> int:
-        """The monotonic clock of the node."""
         return self._offset_ns + int(self._world.now_ns * self.rate)
 
     def wall_ms(self) -> int:
-        """The wall clock of the node."""
         return _WALL_START_MS + self._world.now_ns // MILLISECOND_NS + self._wall_offset_ms
 
     def delay_until(self, deadline_ns: int) -> int:
@@ -165,7 +160,7 @@ class ClockSteps:
         self._chance = world.random(part)
 
     def plan(self, within_ns: int, *, always: bool = False) -> None:
-        """In half of all runs, or often in any case; some clocks are wrong from the beginning."""
+        """Plan in half of all runs, or often in any case; some clocks are wrong from the beginning."""
         if self._chance.random() < 0.5 or always:
             for _ in range(self._chance.randint(1, 4) * (1 + always)):
                 self._world.after(

@@ -1,8 +1,8 @@
-"""Atlas: where the intact copies are, so that whatever is destroyed still exists once.
+"""Atlas: the places of intact copies, so that everything destroyed still exists once.
 
-A group promises to live through the loss of a minority, one loss after the other. So before something is
-destroyed it is asked here whether enough is left: votes, envelopes, and a state to go on from. Then liveness
-can be required in every run, and only the machines' own mistakes can cost it.
+A group promises to survive the loss of a minority, one loss after the other. So each loss is allowed here
+only if enough is left: votes, envelopes, and a state to go on from. Then liveness can be required in every
+run, and only the machines' own mistakes can cost it.
 """
 
 from __future__ import annotations
@@ -19,34 +19,33 @@ class Atlas:
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        # The last configuration that was asked for: until it rules, nobody knows who will be needed.
+        # The last proposed configuration: until it rules, the needed nodes are unknown.
         self.proposed = 1
 
     @property
     def config(self) -> GroupConfig:
-        """The newest configuration that anybody has gone over to."""
+        """The newest configuration of any replica."""
         return self._hall.newest
 
     @property
     def is_changing(self) -> bool:
-        """Is there a configuration, or the wish for one, in which nothing has been committed yet?
+        """Is there a configuration, or a proposal of one, in which nothing has been committed yet?
 
-        Until then whoever loses its disk is missed in the former one, too.
+        Until then a lost disk is missed in the former configuration, too.
         """
         return max(self.proposed, self.config.config_id) > self._hall.committed_in()
 
     def is_well(self, node: int) -> bool:
-        """Has this node the disk that is listed, and is it whole?"""
+        """Has this node the listed disk, and is the disk whole?"""
         runner = self._hall.runners[node]
         listed = self.config.disk_of(node)
         return runner.disk is not None and runner.disk_id == listed and not runner.is_damaged
 
     def are_all_well(self) -> bool:
-        """Is nobody missing?"""
         return all(self.is_well(node) for node in self.config.commit_servers)
 
     def may_lose_all(self, victim: BusRunner) -> bool:
-        """Can the group do without whatever this disk holds?"""
+        """Can the group do without this node's disk?"""
         config = self.config
         voters = config.commit_servers
         if victim.node not in voters or self.is_changing:
@@ -63,12 +62,12 @@ class Atlas:
         config = self.config
         leaving = [node for node in config.data_servers if node not in keepers]
         staying = [node for node in keepers if node in config.data_servers]
-        # Whatever gets its number until then is held by one that stays.
+        # An envelope that is numbered until then is held by a server that stays.
         is_held = len(leaving) < config.data_quantity
         return is_held and self.has_state(staying) and self._has_envelopes(keepers, leaving)
 
     def has_state(self, keepers: Iterable[int]) -> bool:
-        """Has one of these a state that reaches the logs of all?"""
+        """Has one of these nodes a state that reaches the logs of all?"""
         base = self._base()
         for node in keepers:
             runner = self._hall.runners[node]
@@ -80,14 +79,14 @@ class Atlas:
         return max([image.base for image in self._hall.images.values()], default=0)
 
     def elsewhere(self, victim: BusRunner) -> set[Mid]:
-        """The envelopes that another data server holds, well and in the configuration."""
+        """The envelopes that another sound data server of the configuration holds."""
         if self.is_changing:
             return set()
         keepers = [node for node in self.config.data_servers if node != victim.node and self.is_well(node)]
         return self._held(keepers)
 
     def _has_envelopes(self, keepers: Iterable[int], leaving: Iterable[int]) -> bool:
-        """Do these hold what the others hold, as far as it has a number?"""
+        """Do these nodes hold all numbered envelopes of the others?"""
         missing = self._held(leaving) - self._held(keepers)
         return not missing & self._hall.numbered
 

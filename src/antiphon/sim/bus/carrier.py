@@ -1,6 +1,4 @@
-"""Carrier: whatever a node says passes through the codec, also to a machine of the same node, and the
-checkers see it on the way.
-"""
+"""Carrier: passes every message of a node through the codec and by the checkers, also to the same node."""
 
 from __future__ import annotations
 
@@ -13,8 +11,6 @@ from antiphon.sim.world import World
 
 
 class Carrier:
-    """Carries what one life of a node says through the codec, and lets the checkers see it."""
-
     def __init__(
         self, world: World, watch: Watch, config: GroupConfig, node: int, run_id: bytes, disk_id: bytes
     ) -> None:
@@ -23,13 +19,13 @@ class Carrier:
         self._node = node
         self._name = f"node {node}"
         self._head = (config.group, config.config_id, node, run_id, disk_id)
-        # A message to several is said once: they all get the same bytes.
+        # A message to several nodes is coded once: all get the same bytes.
         self._said: BusMessage | None = None
         self._heard: BusMessage | None = None
         self.disk_id = disk_id
 
     def carry(self, message: BusMessage) -> BusMessage:
-        """The message as whoever hears it decodes it."""
+        """The message as its receiver decodes it."""
         if message is self._said and self._heard is not None:
             return self._heard
         if self._world.trace.is_on:

@@ -1,4 +1,4 @@
-"""BusFaults: what goes wrong around a group of the bus, and when."""
+"""BusFaults: the faults of a group of the bus."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _MUTE_LOOK_NS = 10 * MILLISECOND_NS
 
 
 class BusFaults(FaultTable):
-    """What goes wrong around a group of the bus."""
-
     def __init__(self, hall: Hall, profile: BusProfile, *, may_freeze: bool = False) -> None:
         super().__init__(
             hall.world,
@@ -35,7 +33,6 @@ class BusFaults(FaultTable):
         self._losses = Losses(hall, self._atlas, self._chance)
 
     def plan(self) -> None:
-        """Lay out what will happen until the safety phase ends."""
         profile = self._profile
         self.plan_rows(
             profile,
@@ -61,17 +58,15 @@ class BusFaults(FaultTable):
             self._world.after(_MUTE_LOOK_NS, self._mute_or_not)
 
     def end(self) -> None:
-        """Nothing fails any more, and whoever is down comes back, but for producers that are gone."""
+        """Nothing fails any more, and all nodes come back, except producers that are gone."""
         super().end()
         self._hall.links.heal()
         self._losses.end()
         for runner in self._hall.runners.values():
             runner.heal()
 
-    # Whom it strikes.
-
     def leader(self) -> BusRunner | None:
-        """Who leads, or believes it; the last to be elected if there are several."""
+        """The leader, or a node that believes to lead; the last elected if there are several."""
         leading = [
             runner
             for runner in self._hall.runners.values()
@@ -87,8 +82,6 @@ class BusFaults(FaultTable):
 
     def _servers(self) -> list[BusRunner]:
         return [runner for runner in self._hall.runners.values() if runner.disk is not None]
-
-    # Processes and disks.
 
     def _crash(self) -> None:
         self._victim(self._servers()).crash()
@@ -106,7 +99,7 @@ class BusFaults(FaultTable):
         self._losses.fill(self._victim(self._servers()), duration)
 
     def _change(self) -> None:
-        """Somebody wants other servers to keep the channel: one more, one less, or one instead of another."""
+        """Propose another configuration: one server more, one less, or one instead of another."""
         leader = self.leader()
         if leader is None or leader.replica is None:
             return
@@ -169,8 +162,6 @@ class BusFaults(FaultTable):
         if self._chance.random() < self._profile.return_probability:
             self.after(self._chance.randrange(1_000 * MILLISECOND_NS), victim.come_back)
 
-    # The network.
-
     def _part(self) -> None:
         nodes = list(self._hall.config.nodes)
         if len(nodes) > 1:
@@ -183,7 +174,7 @@ class BusFaults(FaultTable):
             self.clog(self._hall.links, nodes, 500 * MILLISECOND_NS)
 
     def _hold_back(self) -> None:
-        """Whatever the sequencer says is late, and comes all at once."""
+        """All messages of the sequencer are late, and come at once."""
         victim = self._victim()
         self._world.probe("faults.held_back")
         duration = self._chance.randrange(20 * MILLISECOND_NS, 600 * MILLISECOND_NS)
@@ -192,7 +183,7 @@ class BusFaults(FaultTable):
                 self._hall.links.clog((victim.node, node), duration)
 
     def _mute_or_not(self) -> None:
-        """Cut some of what the current sequencer says, and nothing of what it hears."""
+        """Cut some of the sequencer's messages, and nothing that it receives."""
         if self._is_over:
             return
         self._world.after(_MUTE_LOOK_NS, self._mute_or_not)

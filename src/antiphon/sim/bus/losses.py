@@ -1,7 +1,7 @@
-"""Losses: what goes wrong with disks, beyond what a crash does to them.
+"""Losses: faults of disks, beyond a crash.
 
 A disk is replaced, a sync fails, the log or a checkpoint or an envelope cannot be read any more, there is no
-room for a while. The atlas says whether the group can live with it; if not, nothing happens.
+room for a while. A loss that the atlas forbids does not happen.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ from antiphon.sim.spoiling import rot_checkpoints, rot_envelopes
 
 
 class Losses:
-    """Destroys what the group can spare."""
-
     def __init__(self, hall: Hall, atlas: Atlas, chance: random.Random) -> None:
         self._hall = hall
         self._atlas = atlas
         self._chance = chance
 
     def end(self) -> None:
-        """Nothing is lost any more; nodes that found their log damaged are started again."""
+        """Nothing is lost any more; nodes with a damaged log are started again."""
         for runner in self._hall.runners.values():
             if runner.is_damaged:
                 runner.crash()
 
     def wipe(self, victim: BusRunner) -> None:
-        """The disk is gone, or its log is: what is left is put aside, and new files are made."""
+        """The disk is gone, or its log is: the rest is put aside, and new files are made."""
         if self._atlas.may_lose_all(victim):
             victim.wipe()
 
@@ -40,7 +38,7 @@ class Losses:
             victim.disk.fails = lambda: self._atlas.may_lose_all(victim)
 
     def damage_log(self, victim: BusRunner) -> None:
-        """In the middle of a life it is found that the log cannot be read."""
+        """In the middle of a life the log turns out to be unreadable."""
         if victim.is_up and self._atlas.may_lose_all(victim):
             self._hall.world.probe("disk.log_damaged")
             victim.lose_log()
@@ -57,7 +55,7 @@ class Losses:
             self._hall.watch.on_damaged(victim.node)
 
     def damage_envelopes(self, victim: BusRunner) -> None:
-        """Some envelopes that others hold are missing in the next life, or cannot be read in this one."""
+        """Some envelopes that others hold are missing in the next life, or unreadable in this one."""
         disk = victim.disk
         if disk is None:
             return
@@ -65,7 +63,7 @@ class Losses:
         mids = self._atlas.elsewhere(victim) & durable
         before: int | None = None
         if victim.journal is not None and self._chance.random() < 0.5:
-            # What is in a former segment was synced beyond doubt: later it cannot be taken for a torn write.
+            # A former segment was synced beyond doubt: its damage cannot be taken for a torn write.
             before = victim.journal.end_position.segment - 1
         else:
             victim.crash()
@@ -93,7 +91,7 @@ class Losses:
         plan: Callable[[Callable[[], None]], None],
         victim: Callable[[], BusRunner],
     ) -> None:
-        """Lay out so many losses of these kinds."""
+        """Plan so many losses of these kinds."""
         kinds: dict[str, Callable[[BusRunner], None]] = {
             "log": self.damage_log,
             "checkpoint": self.damage_checkpoint,

@@ -9,8 +9,6 @@ from antiphon.journal.payload_index import PayloadIndex
 
 
 class WatchedPayloads:
-    """`Payloads` of one life of a node."""
-
     def __init__(self, payloads: PayloadIndex, on_discarded: Callable[[Mid], None]) -> None:
         self._discard = payloads.discard
         self._on_discarded = on_discarded
@@ -24,6 +22,5 @@ class WatchedPayloads:
         self.forget_copies = payloads.forget_copies
 
     def discard(self, mid: Mid) -> None:
-        """The envelope is given up."""
         self._on_discarded(mid)
         self._discard(mid)

@@ -1,9 +1,8 @@
-"""Profiles of a group: its shape and settings, what goes wrong around it, and how much.
+"""Profiles of a group: its shape and settings, its faults, and how many.
 
-By default every kind of fault is switched on with a probability of one half and its rate is drawn:
-leaving kinds out finds more than having all of them always, because some hide others. Settings are drawn
-too, among them tiny windows, pages and time-outs. A named profile lays stress on one thing, at the expense
-of others.
+By default every kind of fault is switched on with a probability of one half and its rate is drawn: leaving
+kinds out finds more than having all of them always, because some hide others. Settings are drawn too, among
+them tiny windows, pages and time-outs. A named profile stresses one thing, at the expense of others.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from antiphon.sim.world import MICROSECOND_NS, MILLISECOND_NS
 
 CHANNEL = "a"
 
-# What is drawn of the group's settings. The first of each is the unusual one: a page of one entry, a
-# window of one, a time-out that strikes when nothing is wrong.
+# The drawn settings. The first of each is the unusual one: a page of one entry, a window of one, a time-out
+# that strikes when nothing is wrong.
 SETTINGS: dict[str, tuple[int, ...]] = {
     "heartbeat_ms": (30, 50),
     "suspicion_ms": (100, 250, 500),
@@ -85,32 +84,32 @@ class BusProfile:
     partition_ns_max: int = 1_000 * MILLISECOND_NS
     clogs: int = 0
     hold_backs: int = 0
-    # How likely the sequencer becomes mute in any ten milliseconds, and for how long.
+    # The probability that the sequencer becomes mute in any ten milliseconds, and for how long.
     mute_probability: float = 0.0
     mute_ns_max: int = 500 * MILLISECOND_NS
-    # How often a node loses its disk, and how often the configuration is to change.
+    # How often a node loses its disk, and how often the configuration changes.
     wipes: int = 0
     changes: int = 0
-    # How often something on a disk is found damaged or a sync fails, and how often there is no room.
+    # How often a disk is found damaged or a sync fails, and how often there is no room.
     damages: int = 0
     damage_kinds: tuple[str, ...] = ("log", "checkpoint", "envelopes", "envelopes", "sync")
     fillings: int = 0
-    # How likely a change is followed by another at once, which must be refused.
+    # The probability that a change is followed by another at once, which must be refused.
     double_change_probability: float = 0.2
     producer_deaths: int = 0
-    # How many data servers the last envelope of a producer reaches; 0: as it happens.
+    # How many data servers the last envelope of a producer reaches; 0: not limited.
     reached_max: int = 0
-    # How likely a producer that died comes back, with another run id.
+    # The probability that a dead producer comes back, with another run id.
     return_probability: float = 0.5
-    # Must everything that a data server holds get a number in the end, or be given up for good?
+    # Must every envelope at a data server get a number in the end, or be given up for good?
     settles: bool = True
     are_clocks_unsteady: bool = False
     # How often a clock leaps, so that every time-out of a node strikes at once.
     leaps: int = 0
     checkpoint_entries: int = 100_000
-    # Of named profiles: which numbers do not do what they ask; none if this is 0.
+    # Of named profiles: one number in how many fails; 0: none.
     refuses_one_in: int = 0
-    # Does a node submit more than the outcomes of which are kept?
+    # Does a node submit more envelopes than outcomes are kept of?
     is_greedy: bool = False
 
     disk: DiskHabits = field(default_factory=DiskHabits)
@@ -118,17 +117,16 @@ class BusProfile:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def unusual_settings(self) -> list[str]:
-        """Which settings are such as nobody would choose."""
+        """The settings that no operator would choose."""
         return [name for name, choices in SETTINGS.items() if self.settings[name] == choices[0]]
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """The nodes with a disk, those among them that have no role yet last."""
+        """The nodes with a disk; those without a role yet come last."""
         count = {"one": 1, "three": 3, "witness": 3, "five": 5}[self.shape]
         return tuple(range(1, count + 1 + self.spares))
 
     def group(self, new_disk_id: Callable[[], bytes]) -> GroupConfig:
-        """The channel of this run."""
         producers = tuple(range(101, 101 + self.producers))
         voters = len(self.servers) - self.spares
         return group_of(
@@ -144,7 +142,7 @@ class BusProfile:
 
 
 def draw(chance: random.Random, name: str = "") -> BusProfile:
-    """The profile of a run; a named one lays stress on one thing."""
+    """The profile of a run; a named one stresses one thing."""
     profile = BusProfile()
     _draw_size(chance, profile)
     _draw_faults(chance, profile)
@@ -213,7 +211,7 @@ def _draw_settings(chance: random.Random, profile: BusProfile) -> None:
 
 
 def _for_acknowledging_early(chance: random.Random, profile: BusProfile) -> None:
-    """Crashes while syncs are slow, and disks that keep nothing: what was only said is gone."""
+    """Crashes while syncs are slow, and disks that keep nothing unsynced."""
     profile.crashes = max(profile.crashes, 3)
     profile.disk.sync_ns = 5 * MILLISECOND_NS
     profile.disk.styles = ("nothing",)
@@ -235,7 +233,7 @@ def _for_numbering_out_of_order(chance: random.Random, profile: BusProfile) -> N
 
 
 def _quiet(profile: BusProfile) -> None:
-    """Nothing goes wrong but what a profile asks for."""
+    """Only the faults that a profile asks for happen."""
     profile.crashes = profile.power_cuts = profile.blackouts = profile.pauses = profile.leaps = 0
     profile.partitions = profile.clogs = profile.hold_backs = profile.producer_deaths = 0
     profile.mute_probability = 0.0
@@ -247,7 +245,7 @@ def _quiet(profile: BusProfile) -> None:
 
 
 def _for_muted_sequencers(chance: random.Random, profile: BusProfile) -> None:
-    """Only what the sequencer says is lost, to some: logs of several epochs grow side by side."""
+    """Only messages of the sequencer are lost, to some: logs of several epochs grow side by side."""
     _quiet(profile)
     profile.mute_probability = chance.choice((0.03, 0.1, 0.2))
     profile.mute_ns_max = chance.choice((50, 300)) * MILLISECOND_NS
@@ -257,7 +255,7 @@ def _for_muted_sequencers(chance: random.Random, profile: BusProfile) -> None:
 
 
 def _for_late_words(chance: random.Random, profile: BusProfile) -> None:
-    """What a sequencer said reaches the others while they promise somebody else."""
+    """Messages of a sequencer reach the others while they promise another."""
     _quiet(profile)
     profile.hold_backs = 12
     profile.links.latency_ns = chance.choice((5, 20)) * MILLISECOND_NS
@@ -275,10 +273,10 @@ def _for_producers_that_die(chance: random.Random, profile: BusProfile) -> None:
     profile.return_probability = 0.0
     profile.reached_max = 2
     profile.window = 1
-    # Nobody crashes: an envelope that is left on one server only, its sequencer's, waits for the fence.
+    # No node crashes: an envelope on its sequencer's server alone waits for the fence.
     profile.pauses = 6
     profile.pause_ns_max = 800 * MILLISECOND_NS
-    # Nobody is fenced: what a dead producer sent must still get its number.
+    # No producer is fenced: the envelopes of a dead one must still get their numbers.
     profile.settings.update(silence_ms=600_000, lifetime=1 << 40, suspicion_ms=100)
 
 
@@ -303,7 +301,7 @@ def _for_old_envelopes(chance: random.Random, profile: BusProfile) -> None:
 
 
 def _for_damaged_logs(chance: random.Random, profile: BusProfile) -> None:
-    """Logs are found damaged, others have to ask for what they missed, and the sequencer changes."""
+    """Logs are found damaged, others have to ask for missed entries, and the sequencer changes."""
     _quiet(profile)
     profile.damages = 4
     profile.damage_kinds = ("log",)
@@ -343,7 +341,7 @@ def _for_kept_exceptions(chance: random.Random, profile: BusProfile) -> None:
 
 
 def _for_doubt(chance: random.Random, profile: BusProfile) -> None:
-    """Everything fails, the table of outcomes is small, and much of what is said is lost."""
+    """Everything fails, the table of outcomes is small, and many messages are lost."""
     _quiet(profile)
     profile.producers = 1
     profile.links.drop_probability = 0.1

@@ -1,7 +1,7 @@
-"""RefusingTally: an application of the bus that does not do what some numbers ask.
+"""RefusingTally: an application of the bus that refuses some numbers.
 
-Which numbers fail is a function of the number alone, so that a checker can say of every envelope what its
-producer has to be told. What failed is kept in the table of the message manager, which forgets.
+The refused numbers are a function of the number alone, so that a checker knows every envelope's outcome.
+Refusals are kept in the table of the message manager, which forgets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.wire.primitives import Reader, Writer
 
 
 def refusals(first: int, count: int, one_in: int) -> tuple[Outcome, ...]:
-    """What becomes of these numbers, if one in so many fails; none if that is 0."""
+    """The outcomes of these numbers, if one in `one_in` fails; 0: none does."""
     if not one_in:
         return ()
     return tuple(

@@ -1,8 +1,8 @@
-"""BusRunner: lets one node of the group live, die, sleep and live again.
+"""BusRunner: one node of the group, over all its lives.
 
-Whatever happens within one tick reaches the node in one step. A life ends when the power goes; the next
-one has the same disk, another run id, and nothing else. A node that sleeps takes no step: its timers and
-everything that arrived for it are late. Every node has a clock of its own.
+All events of one tick reach the node in one step. A life ends when the power goes; the next one has the same
+disk, another run id, and nothing else. A sleeping node takes no step: its timers and arrivals are late. Every
+node has a clock of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _JOURNAL = JournalSettings(segment_bytes=160 * 1024, order_blocks=8, spares_max=
 
 
 class Hall:
-    """What all nodes of a run have in common."""
+    """Everything common to the nodes of a run."""
 
     def __init__(self, world: World, config: GroupConfig, habits: LinkHabits, watch: Watch) -> None:
         self.world = world
@@ -59,19 +59,20 @@ class Hall:
         self.tick_ns = 20 * MICROSECOND_NS
         self.restart_ns = 500 * MILLISECOND_NS
         self.runners: dict[int, BusRunner] = {}
-        # The newest configuration that anybody has gone over to, and what each disk would give back.
+        # The newest configuration of any replica, and the image of each disk.
         self.newest = config
         self.images: dict[int, Image] = {}
-        # Which envelopes have been given a number by anybody.
+        # The envelopes that any node has numbered.
         self.numbered: set[Mid] = set()
-        # In which configuration the last entry was committed.
+        # The configuration in which the last entry was committed.
         self.committed_in: Callable[[], int] = lambda: config.config_id
-        # The highest number that anybody has applied.
+        # The highest number that any node has applied.
         self.applied_upto = 0
-        # Which numbers do not do what they ask; none if this is 0.
+        # One number in how many fails; 0: none.
         self.refuses_one_in = 0
         chance = world.random("outlets")
-        # Do replicas hear late what they do not wait for, and gather what arrives if nobody waits for them?
+        # Do replicas receive late what they do not wait for, and gather arrivals while no other waits for
+        # them?
         self.has_late = chance.random() < 0.7
         self.has_spares = chance.random() < 0.7
         self.whole_bytes: int = chance.choice((1_400, 60_000))
@@ -93,7 +94,7 @@ class Hall:
 
 
 class BusRunner:
-    """Drives one node through its lives. Without a disk it is no server, and only produces."""
+    """Drives one node through its lives. A node without a disk is no server, and only produces."""
 
     def __init__(self, hall: Hall, node: int, new_disk: Callable[[], tuple[SimDisk, bytes]] | None) -> None:
         world = hall.world
@@ -107,11 +108,11 @@ class BusRunner:
         self._new_disk = new_disk
         self.life = 0
         self.clock = NodeClock(world, world.random(f"clock/{node}"))
-        # Set before a life that is to end with its next envelope: who alone will receive that one.
+        # Set before a life that ends with its next envelope: the only receivers of that envelope.
         self.last_words: tuple[int, ...] | None = None
         # A node that is gone does not come back by itself.
         self.is_gone = False
-        # Was the log found damaged in this life? And which envelopes were damaged in some life?
+        # Was the log found damaged in this life? And the envelopes that were damaged in some life.
         self.is_damaged = False
         self.unreadable: set[Mid] = set()
         self.open_tags: dict[int, bytes] = {}
@@ -123,7 +124,7 @@ class BusRunner:
         self._events: list[bus.Event] = []
         self._outlet: Outlet[Received] | None = None
         self._peers: dict[int, Peer] = {}
-        # Is there a timer for what leaves late; and does what has arrived lie for a while?
+        # Is there a timer for late messages; and do arrivals wait for a while?
         self._is_timed = False
         self._is_gathering = False
         self._step_timer: Timer | None = None
@@ -136,21 +137,18 @@ class BusRunner:
 
     @property
     def is_up(self) -> bool:
-        """Is there a process?"""
         return self.machines is not None
 
     @property
     def replica(self) -> Replica | None:
-        """The roles of the current life."""
         return self.machines.replica if self.machines is not None else None
 
     @property
     def application(self) -> Tally | None:
-        """The state of the current life."""
         return self.machines.application if self.machines is not None else None
 
     def facts(self) -> NodeFacts | None:
-        """How this node stands; None while it is down."""
+        """The standing of this node; None while it is down."""
         if self.machines is None:
             return None
         replica, application = self.replica, self.application
@@ -161,10 +159,8 @@ class BusRunner:
             waits_for=len(self.open_tags),
         )
 
-    # Living and dying.
-
     def start(self) -> None:
-        """Begin a life with what is on the disk."""
+        """Begin a life with the disk as it is."""
         if self.is_up:
             return
         self.life += 1
@@ -251,7 +247,6 @@ class BusRunner:
         self._plan_step()
 
     def crash(self) -> None:
-        """The power goes."""
         if self.is_up:
             self.hall.world.probe("node.crashed")
             self._end("crash")
@@ -272,10 +267,10 @@ class BusRunner:
         self.hall.watch.on_replaced(self.node)
 
     def lose_log(self) -> None:
-        """What the log said cannot be read any more; when the next life begins, it is put aside."""
+        """The log cannot be read any more; the next life puts it aside."""
         self.is_damaged = True
         self.hall.watch.on_status(self.node, ServerStatus.DAMAGED)
-        # At once: whatever leaves the node from now on is said by a damaged server.
+        # At once: every message from now on comes from a damaged server.
         self.take(bus.LogDamaged())
         assert self._step_timer is not None, "what was taken is due"
         self._step_timer.cancel()
@@ -333,12 +328,10 @@ class BusRunner:
         self._paused_until_ns = max(self._paused_until_ns, self.hall.world.now_ns + duration_ns)
 
     def wake(self) -> None:
-        """Look at the clock."""
         if self.is_up:
             self._plan_step()
 
     def heal(self) -> None:
-        """Nothing fails from now on."""
         self.last_words = None
         if self.disk is not None:
             self.disk.cut_after = self.disk.fails = self.disk.capacity = None
@@ -349,8 +342,6 @@ class BusRunner:
                 self._step_timer = None
                 self._plan_step()
 
-    # Events in.
-
     def submit(self, payload: bytes, count: int) -> None:
         """A part of this node wants an envelope ordered."""
         self._tags += 1
@@ -360,7 +351,7 @@ class BusRunner:
         self._tell(Submitted(tag, payload, count))
 
     def hear(self, event: Received) -> None:
-        """Another node said something."""
+        """Receive a message of another node."""
         if self._outlet is None:
             return
         self._events.append(event)
@@ -378,7 +369,6 @@ class BusRunner:
             self._plan_step()
 
     def take(self, event: bus.Event) -> None:
-        """Something happened."""
         if self.machines is not None:
             self._events.append(event)
             if self._step_timer is None:
@@ -407,8 +397,6 @@ class BusRunner:
         self.hall.world.probe("disk.sync_failed")
         self.is_damaged = True
         self._end("a sync failed")
-
-    # Steps.
 
     def _plan_step(self) -> None:
         if self._step_timer is None:
@@ -466,7 +454,7 @@ class BusRunner:
             if effect.config.config_id > self.hall.newest.config_id:  # type: ignore[union-attr]
                 self.hall.newest = effect.config  # type: ignore[union-attr]
             if replica is not None and not replica.is_amnesiac and not self.is_damaged:
-                # A disk that is new is listed now, and counts from here on.
+                # A new disk is listed now, and counts from here on.
                 self.hall.watch.on_status(self.node, ServerStatus.OK)
             self.hall.world.note(self._name, f"goes over to {summary(effect)}")
         elif kind is not bus.EnvelopeCommitted:
@@ -507,7 +495,7 @@ class BusRunner:
                     links.send(self.node, node, event)
 
     def _say_last(self, message: BusMessage, receivers: tuple[int, ...]) -> None:
-        """Some hear an envelope, and then the node is gone."""
+        """Some nodes receive an envelope, and then this node is gone."""
         self.hall.world.probe("producer.last_words")
         for to in receivers:
             if to != self.node:

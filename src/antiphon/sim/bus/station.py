@@ -4,9 +4,8 @@ Where it sits
     driver  ->  STATION( producer, replica, tally )  ->  driver
 
 What it promises
-    P1  A step ends when every queue is empty: what can be done without the disk, the network or the clock
-        is done, and the effects come out in the order in which they arose.
-    P2  A station without a replica is no server of the channel; it produces, and says that it is there.
+    STA1  A step ends when every queue is empty, and the effects come out in the order in which they arose.
+    STA2  A station without a replica is no server of the channel; it produces, and sends its presence.
 
 What it leaves to others
     Files, sockets and clocks. The simulator and the processes of the bench run this class; `antiphon.node` is
@@ -31,7 +30,7 @@ _FOR_PRODUCER = heard_by(Machine.PRODUCER)
 _OF_PRODUCER = frozenset(OF_PRODUCER)
 
 
-# What there is for every envelope and concerns nobody here.
+# Effects of every envelope that no machine here takes.
 _AS_THEY_ARE = frozenset((bus.Append, bus.EnvelopeCommitted, bus.EnvelopeConfirmed))
 
 
@@ -40,8 +39,6 @@ def _as_said(message: BusMessage) -> BusMessage:
 
 
 class Station:
-    """One life of one node."""
-
     def __init__(
         self,
         config: GroupConfig,
@@ -53,7 +50,7 @@ class Station:
         disk_id: bytes = b"",
         carry: Callable[[BusMessage], BusMessage] | None = None,
     ) -> None:
-        """`carry` gives a message as those hear it to whom it is said; the simulator's uses the codec."""
+        """`carry` gives a message as its receivers decode it; the simulator's uses the codec."""
         self.node = node
         self.producer = producer
         self.replica = replica
@@ -62,20 +59,19 @@ class Station:
         self._carry = carry or _as_said
         self._for_producer: list[bus.Event] = []
         self._for_replica: list[bus.Event] = []
-        # Has the application something to say, perhaps?
+        # May the application have something to emit?
         self._has_heard = False
         self._now_ns = 0
         self._effects: list[bus.Effect] = []
-        # Told of every entry before it is applied, if anybody wants to know.
+        # Called with every entry before it is applied.
         self.on_applied: Callable[[bus.Apply], None] | None = None
         self.on_restored: Callable[[int], None] = lambda n: None
-        # A replica says by itself that its node is there.
+        # A replica sends its node's presence itself.
         self._presence = PresenceKeeper(config, node, role="client") if replica is None else None
         if replica is not None:
             replica.loopback = carry
 
     def next_deadline_ns(self) -> int | None:
-        """When `step` must be called at the latest, with or without events."""
         due = self.producer.next_deadline_ns()
         if self.replica is not None:
             other = self.replica.next_deadline_ns()
@@ -88,7 +84,7 @@ class Station:
         return due
 
     def step(self, now_ns: int, events: list[bus.Event]) -> list[bus.Effect]:
-        """Take what happened; returns what is for the disk, the network or who submitted."""
+        """Take events; returns the effects for the disk, the network and the submitter."""
         self._now_ns, self._effects = now_ns, []
         for event in events:
             if type(event) is bus.Received:
@@ -164,7 +160,7 @@ class Station:
             self._apply(effect)  # type: ignore[arg-type]
             return
         if kind is bus.Multicast and self.replica is None and type(effect.message) is said.Data:  # type: ignore[union-attr]
-            # Nobody here listens to what our producer says.
+            # No machine here listens to our producer.
             if self._carry is not _as_said:
                 effect = bus.Multicast(self._carry(effect.message))  # type: ignore[union-attr]
             self._effects.append(effect)
@@ -203,7 +199,7 @@ class Station:
         self._has_heard = True
 
     def _change_state(self, effect: bus.OpenState | bus.MoveState | bus.InstallState | bus.DropState) -> None:
-        """A state of another node is on its way to becoming that of our application."""
+        """A state of another node is on its way to becoming that of the application."""
         replica, application = self.replica, self.application
         assert replica is not None and application is not None, "a replica without an application"
         match effect:

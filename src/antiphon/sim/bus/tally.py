@@ -1,12 +1,11 @@
 """Tally: the smallest application of a channel, where only the bus is of interest.
 
 Where it sits
-    member  ->  TALLY  ->  producers, who hear how far it has applied
+    member  ->  TALLY  ->  producers, which hear how far it has applied
 
-It stands in for the message manager in the simulator, in tests of real processes and in the bench. Every
-entry is folded into a running digest, so that two nodes that applied the same order are equal and two that
-did not are not. Like the message manager it answers for a checkpoint, and the primary tells how far it has
-applied.
+The tally stands in for the message manager in the simulator, in tests of real processes and in the bench.
+Every entry is folded into a running digest, so that two nodes are equal exactly if they applied the same
+order. Like the message manager the tally has checkpoints, and the primary tells how far it has applied.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ENTRY = Struct("<QIBHQQ16s")
 
 
 class Tally(NoRecords):
-    """The state of one replica: how far it applied, and a digest of what. No payload is needed twice."""
+    """The state of one replica: how far it applied, and a digest. No payload is needed twice."""
 
     def __init__(self, node: int) -> None:
         self._node = node
@@ -35,14 +34,13 @@ class Tally(NoRecords):
         self.primary = 0
         self.digest = bytes(16)
         self.is_primary = False
-        # What this life has applied.
+        # Counts of this life.
         self.envelopes = self.messages = 0
         self._announced = 0
         self._asked: dict[int, int] = {}
         self._opened = b""
 
     def apply(self, entry: Entry, payload: memoryview | None) -> None:
-        """Take the next entry of the order."""
         first, count, kind, mid, _, digest, detail = entry
         assert first == self.applied + 1, f"number {first} follows {self.applied}"
         pid, pe, pseq = mid
@@ -57,11 +55,12 @@ class Tally(NoRecords):
         self.applied = first + count - 1
 
     def ask(self, sender: int, asked: AppliedGet) -> None:
-        """Somebody missed what was said. Outcomes are a function of the order: any replica may tell them."""
+        """A producer missed an announcement. Outcomes are a function of the order: any replica may tell
+        them."""
         self._asked[sender] = asked.after
 
     def flush(self) -> list[Multicast | Send]:
-        """What the primary has to say since the last time, and answers to those who missed it."""
+        """The primary's announcements since the last time, and answers to those who missed one."""
         asked, self._asked = self._asked, {}
         effects: list[Multicast | Send] = [
             Send(sender, self._applied_after(after))
@@ -77,15 +76,12 @@ class Tally(NoRecords):
     def _applied_after(self, after: int) -> Applied:
         return Applied(self.term, self.applied, (), after)
 
-    # Checkpoints.
-
     def capture(self, n: int) -> tuple[bytes, bytes]:
         """Digest and bytes of the state after number n."""
         assert n == self.applied, f"a checkpoint at {n}, but {self.applied} is applied"
         return self.digest, _STATE.pack(self.applied, self.term, self.primary, self.digest)
 
     def restore(self, state: Buffer) -> None:
-        """Begin with a checkpoint."""
         self.applied, self.term, self.primary, self.digest = _STATE.unpack_from(state)
 
     def open_state(self, state: Buffer) -> tuple[bytes, tuple[Location, ...]]:
@@ -95,12 +91,12 @@ class Tally(NoRecords):
         return digest, ()
 
     def move_state(self) -> tuple[bytes, bytes]:
-        """What `capture` gives, but of the opened state."""
+        """Digest and bytes of the opened state, as from `capture`."""
         digest: bytes = _STATE.unpack_from(self._opened)[3]
         return digest, self._opened
 
     def install_state(self, n: int, term_served: int) -> None:
-        """The opened state is ours from now on."""
+        """The opened state becomes the tally's."""
         assert n > self.applied, f"a state after {n} takes the place of one after {self.applied}"
         self.restore(self._opened)
         assert self.applied == n, f"the state after {n} is not the one that is open"

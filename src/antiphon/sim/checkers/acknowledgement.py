@@ -1,11 +1,8 @@
-"""An acknowledgement is final, as seen at the client port (I13 from outside).
+"""An acknowledgement is final, as seen at the client ports (I13 from outside).
 
-Once a node has told any client that its acknowledgement of a message was accepted, no other
-acknowledgement of that message is accepted, and from a node that is alone the message never leaves again.
-Both are judged by what crosses the client port, in the order in which it crosses, over all lives of the node.
-
-And where several nodes hand out what others keep: once a client was told so, no client library hands the
-message to its application, whatever lay in sockets and buffers, and whoever slept meanwhile.
+Once a node has confirmed an acknowledgement of a message to a client, no other acknowledgement of the message
+is confirmed, over all lives of the node. A lone node never delivers the message again. In a cluster no client
+library hands the message to its application after that, whatever lay in sockets and buffers.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ _ACCEPTED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
 
 
 class Acknowledgements(Checker):
-    """Remembers which acknowledgement of a message was the accepted one."""
+    """The confirmed acknowledgement of each message."""
 
     promise = "I13 acknowledged once"
 
@@ -48,7 +45,7 @@ class Acknowledgements(Checker):
 
 
 class FinalAcknowledgements(Acknowledgements):
-    """Where whoever hands out also applies: what has been confirmed cannot be under way any more."""
+    """A lone node applies and delivers itself: a confirmed message cannot be under way any more."""
 
     def on_handed_out(
         self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
@@ -59,16 +56,16 @@ class FinalAcknowledgements(Acknowledgements):
 
 
 class Finality(Checker):
-    """Holds what client libraries hand to applications against what was confirmed to be acknowledged."""
+    """Compares the messages that client libraries hand over with the confirmed acknowledgements."""
 
     promise = "I13 acknowledged for good"
 
     def __init__(self, world: World, channel: str = "") -> None:
-        """With a channel, its acknowledgements outside of transactions count."""
+        """With a channel, the acknowledgements outside of transactions in that channel count."""
         super().__init__(world)
         self._channel = channel
         self._asked: dict[tuple[int, int], tuple[int, Ranges]] = {}
-        # By channel and subscription: what is acknowledged, and when that was told.
+        # By channel and subscription: the acknowledged numbers, and when their client was told.
         self._settled: dict[tuple[str, int, int], int] = {}
 
     def on_acknowledged(self, session: int, number: int, subscription: int, ranges: Ranges) -> None:
@@ -81,13 +78,13 @@ class Finality(Checker):
                     self.settle(self._channel, *asked)
 
     def settle(self, channel: str, subscription: int, numbers: Ranges) -> None:
-        """A client was told that it has acknowledged these."""
+        """A client was told that its acknowledgement of these messages is accepted."""
         for number in numbers.numbers():
             self._settled.setdefault((channel, subscription, number), self.world.now_ns)
 
     def on_given(self, channel: str, subscription: int, number: int, redelivered: int) -> None:
         if redelivered:
-            # It was another's before. That one's acknowledgement may come late, and is accepted.
+            # Another consumer had the message before; its acknowledgement may come late, and is accepted.
             return
         settled_ns = self._settled.get((channel, subscription, number))
         if settled_ns is not None:

@@ -1,13 +1,12 @@
-"""A session lasts while its client is attached, and for a while after that; then it goes.
+"""A session lasts while its client is attached, and for its expiry time longer.
 
     - a session does not expire while a client manager has its client, unless that client manager was taken
       for dead for as long as a session may be without a client
     - a session whose client is gone is kept for that long, by the time of the world
-    - once nothing fails any more, it goes
+    - once nothing fails any more, the session goes
 
-Whether a client is attached is seen at the client ports, under the generation that the client was told. A
-client that comes back has a higher generation; channels that it does not name hear of it with its first
-command.
+Attachment is seen at the client ports, by generation. A client that resumes has a higher generation; channels
+that the resume does not name hear of the generation with the client's first command.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from antiphon.sim.world import CLOCK_RATE_MAX, MILLISECOND_NS, World
 from antiphon.wire.commands import CommandKind, ExpireSession, iterate_commands
 
 EXPIRY_SHORT_MS = 1_000
-"""What lasts no longer than that is waited for at the end of a run."""
+"""A run waits at its end for expiries up to this."""
 
 Attachment = tuple[int, int]
 """A session and its generation."""
 
 
 class Attachments(Checker):
-    """Whose client is where, as the nodes with clients know it."""
+    """Which client manager has the client of each session, as the client managers know."""
 
     promise = "I29 session"
 
@@ -58,7 +57,7 @@ class _Known:
 
 
 class Expiries(Checker):
-    """Sessions of one channel, and when they end by themselves."""
+    """The sessions of one channel, and when they expire."""
 
     promise = "I29 session"
 
@@ -68,7 +67,7 @@ class Expiries(Checker):
         self._expiry_ms = expiry_ms
         self._folded = 0
         self._known: dict[int, _Known] = {}
-        # What the entry at hand wants to end.
+        # Sessions that the entry at hand proposes to end.
         self._ending: list[int] = []
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
@@ -118,7 +117,7 @@ class Expiries(Checker):
             )
 
     def what_is_open(self, state: ChannelState) -> list[str]:
-        """Sessions that have no client and are still there, where that is not for long."""
+        """Sessions without a client that are still there though they should be gone."""
         if self._expiry_ms > EXPIRY_SHORT_MS:
             return []
         return [

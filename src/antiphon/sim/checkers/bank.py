@@ -1,19 +1,20 @@
 """Transactions happen wholly or not at all, over all channels, and clients are told the truth.
 
-    all or nothing   a part is committed whole; a transaction that is committed anywhere is committed in every
-                     channel that has a part of it, and only after its home has decided so
-    promises         the home decides to commit when every participant has promised, and none was let go
-    truth            what a client was told is what happened, then and at the end
-    no dirty read    what is delivered or shown has been committed, under that number and with that content
+    all or nothing   a part is committed whole; a transaction that is committed in one channel is committed in
+                     every channel that has a part of it, and only after its home has decided so
+    promises         the home decides to commit when every participant has promised, and no promised part was
+                     rolled back
+    truth            a client is told the outcome that happened, then and at the end
+    no dirty read    a delivered or browsed message has been committed, under that number and with that
+                     content
     closed ranges    a range of numbers that was shown never gains a message
     once             a version of an application is committed once, and versions go up
     log order        the consumers of a subscription are shown messages for the first time by their numbers
-    conservation     money is neither made nor lost: what was paid in, and what versions brought, is what was
-                     taken out when all accounts are empty; a message to a topic counts once for each
-                     subscription that there was
+    conservation     the money paid in and brought by versions is the money taken out when all accounts are
+                     empty; a message to a topic counts once for each subscription
 
-The bank knows what clients wished (they tell it, before they tell their client manager) and what the orders
-of all channels made of it (each channel's `ChannelLedger` tells it, once for each entry).
+Clients tell the bank their wishes before they send them; each channel's `ChannelLedger` tells the bank the
+effects of each entry, once.
 """
 
 from __future__ import annotations
@@ -33,63 +34,60 @@ Key = tuple[int, int]
 
 
 class Money(NamedTuple):
-    """One message: which queue it goes to, and a body that nobody else has."""
+    """A message: its destination, and a body that no other message has."""
 
     destination: int
     body: bytes
 
     @property
     def amount(self) -> int:
-        """What it is worth."""
         return amount_of(self.body)
 
 
 def amount_of(body: bytes) -> int:
-    """Bodies are `name:amount`, and dots to fill them up."""
+    """The amount in a body `name:amount`, which dots fill up."""
     return int(body.rstrip(b".").rpartition(b":")[2])
 
 
 @dataclass(slots=True)
 class Story:
-    """All that is known of one transaction."""
+    """Everything known of one transaction."""
 
-    # What its client sent for it, by channel, in the order of its sends.
+    # By channel, in the order of the client's sends.
     sent: dict[str, list[Money]] = field(default_factory=dict)
-    # Channels that have a part of it; empty until its client wishes to commit.
+    # The channels with a part of the transaction; empty until the client wishes to commit.
     channels: tuple[str, ...] = ()
     staged: dict[str, tuple[int, ...]] = field(default_factory=dict)
     withdrawn: int = 0
     application: str = ""
     version: int = 0
-    # What the orders made of it.
     promised: set[str] = field(default_factory=set)
     let_go: set[str] = field(default_factory=set)
     committed: dict[str, int] = field(default_factory=dict)
     decision: bool | None = None
-    # Everybody has carried out the decision: whoever asks much later may hear that there was none.
+    # Every participant has carried out the decision: a later question may be answered "none".
     is_forgotten: bool = False
     told: TransactionFate | None = None
 
 
 class Bank(Checker):
-    """Compares wishes, orders, and what clients are told and shown."""
+    """Compares the clients' wishes, the logs, and the answers and messages that clients get."""
 
     promise = "transactions"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.stories: dict[Key, Story] = {}
-        # What is or was to be seen under a number of a channel.
+        # Every message that is or was visible, by channel and number.
         self.seen_as: dict[tuple[str, int], Money] = {}
         self._place_of: dict[bytes, tuple[str, int]] = {}
         self._deposits: dict[tuple[str, int, int], Money] = {}
         self._staged: dict[tuple[str, int], list[Money]] = {}
-        # By channel: who knows what its consumers were told.
+        # By channel: the checker of the delivery counts that consumers were told.
         self.redeliveries: dict[str, Redeliveries] = {}
-        # What clients were told to have taken for good.
         self.finality = Finality(world)
         self._shown_through: dict[tuple[str, int], int] = {}
-        # By channel and subscription: the highest number that was shown as delivered for the first time.
+        # By channel and subscription: the highest number shown as delivered for the first time.
         self._taken_first: dict[tuple[str, int], int] = {}
         self._done: dict[str, int] = {}
         self._paid_in = 0
@@ -99,7 +97,6 @@ class Bank(Checker):
 
     @property
     def figures(self) -> dict[str, int]:
-        """How much happened, for the report."""
         stories = self.stories.values()
         return {
             "transactions": len(stories),
@@ -112,30 +109,28 @@ class Bank(Checker):
             "to topics": self._topic_messages,
         }
 
-    # What clients wish.
+    # Wishes of clients.
 
     def on_deposit(self, channel: str, session: int, number: int, money: Sequence[Money]) -> None:
-        """A client pays in, outside of any transaction."""
         for row, one in enumerate(money):
             self._deposits[channel, session, number + row] = one
 
     def on_sent_within(self, key: Key, channel: str, money: Sequence[Money]) -> None:
-        """A client sends these in a transaction."""
         self._story(key).sent.setdefault(channel, []).extend(money)
 
     def on_staged(self, channel: str, part: int, money: Sequence[Money]) -> None:
-        """A client stages these under a part id."""
         self._staged.setdefault((channel, part), []).extend(money)
 
     def on_commit_wished(self, key: Key, channels: Sequence[str], withdrawn: int = 0) -> None:
-        """A client wishes to commit what it has in these channels; so much money leaves the bank by it."""
+        """A client wishes to commit its parts in these channels; `withdrawn` money leaves the bank by
+        that."""
         story = self._story(key)
         story.channels, story.withdrawn = tuple(channels), withdrawn
 
     def on_version_wished(
         self, key: Key, application: str, version: int, staged: dict[str, tuple[int, ...]]
     ) -> None:
-        """A client wishes to commit what it has staged, as a version."""
+        """A client wishes to commit the staged messages as a version."""
         story = self._story(key)
         story.channels, story.staged = tuple(staged), staged
         story.application, story.version = application, version
@@ -143,10 +138,10 @@ class Bank(Checker):
     def _story(self, key: Key) -> Story:
         return self.stories.setdefault(key, Story())
 
-    # What clients are told and shown.
+    # Answers and messages that clients get.
 
     def on_told(self, key: Key, fate: TransactionFate) -> None:
-        """A client learned what became of its transaction."""
+        """A client learned the outcome of its transaction."""
         story = self.stories[key]
         self.world.probe(f"bank.told.{fate.name}")
         if story.told not in (None, fate):
@@ -177,7 +172,7 @@ class Bank(Checker):
     def on_taken(
         self, channel: str, session: int, consumer: int, subscription: int, number: int, count: int
     ) -> None:
-        """A consumer was given a message that says how often it was delivered before."""
+        """A consumer was given a message with its count of earlier deliveries."""
         at = (channel, subscription)
         if subscription and not count:
             if number <= self._taken_first.get(at, 0):
@@ -192,7 +187,7 @@ class Bank(Checker):
         at = (channel, destination)
         self._shown_through[at] = max(self._shown_through.get(at, 0), through)
 
-    # What the orders make of it; each of these is told once.
+    # Effects of the logs; each is told once.
 
     def deposit(self, channel: str, session: int, number: int, sequence: int) -> Money:
         """A number of a session was stored outside of a transaction."""
@@ -204,7 +199,7 @@ class Bank(Checker):
         return money
 
     def copied(self, money: Money, copies: int) -> None:
-        """A message came to a topic, and so to this many subscriptions: each of them has the money."""
+        """A message came to a topic with this many subscriptions: each subscription has the money."""
         self.world.probe(f"bank.copies.{min(copies, 2)}")
         self._topic_messages += 1
         self._paid_in += money.amount * (copies - 1)
@@ -223,11 +218,10 @@ class Bank(Checker):
         story.promised.add(channel)
         story.let_go.discard(channel)
         if story.decision is False:
-            # It was too late, and somebody will be told so.
+            # The promise came too late, and the client will be told so.
             self.world.probe("bank.promised_in_vain")
 
     def decided(self, key: Key, commits: bool, participants: Sequence[str]) -> None:
-        """The home has decided, for the first time."""
         story = self._story(key)
         self.world.probe(f"bank.decided.{commits}")
         story.decision = commits
@@ -246,7 +240,7 @@ class Bank(Checker):
         self._check_told(key, story)
 
     def committed(self, key: Key, channel: str, sequence: int, messages: int, is_home: bool) -> list[Money]:
-        """A part took effect, with so many messages from this number on: what they must be."""
+        """A part took effect, with so many messages from this number on; they must be the client's."""
         story = self._story(key)
         if not is_home and story.decision is not True:
             self.fail(f"{channel} commits its part of {_name(key)}, which its home has not decided to commit")
@@ -268,7 +262,7 @@ class Bank(Checker):
         return money
 
     def collected(self, channel: str, number: int) -> None:
-        """A message went because somebody who has its queue alone has gone past it."""
+        """A message went because the only consumer of its queue has passed it."""
         self.world.probe("bank.collected")
         self._withdrawn += self.seen_as[channel, number].amount
 
@@ -280,14 +274,11 @@ class Bank(Checker):
         story.let_go.add(channel)
 
     def forgotten(self, key: Key) -> None:
-        """The home may forget its decision."""
         story = self._story(key)
         if story.decision and set(story.committed) != set(story.channels):
             missing = sorted(set(story.channels) - set(story.committed))
             self.fail(f"{_name(key)} may be forgotten, and {missing} have not committed their parts")
         story.is_forgotten = True
-
-    # The end.
 
     def at_quiet(self, facts: dict[int, int]) -> None:
         for key, story in self.stories.items():

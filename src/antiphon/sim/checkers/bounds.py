@@ -1,11 +1,11 @@
-"""Bounds: what a run leaves behind is a matter of what lives, not of what has happened.
+"""Bounds: memory, disk and log of a run depend on what is alive, not on what has happened.
 
-memory   at rest every container of every machine holds at most a constant, and one for each thing that
-         lives: sessions, connections, destinations, subscriptions. A few hold the log since its base, or the
-         rows of what is stored, or a table of a given length.
-disk     at rest the journal of every node that votes has three segments, and those that hold something live.
-log      what is ordered is a small multiple of what was sent: each break of a connection has a client send
-         again what it has not heard of, but nothing is said for ever.
+memory   at rest every container of every machine holds at most a constant, plus one for each live
+         session, connection, destination and subscription. A few hold the log since its base, the rows of
+         stored messages, or a table of a given length.
+disk     at rest the journal of every voting node has three segments, and those with something live.
+log      the log is a small multiple of the clients' commands: a client sends unconfirmed commands again
+         after each break of a connection, but nothing is sent for ever.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from antiphon.wire.commands import CommandKind, iterate_commands
 
 _SIZED = (list, dict, set, deque, bytearray, array)
 _OURS = "antiphon."
-# The world around the machines is the simulator's, and may remember everything.
+# The world around the machines may remember everything.
 _NOT_OURS = "antiphon.sim."
 
 
 class Container(NamedTuple):
-    """One container: where it is kept, and how much it holds."""
+    """A container: its place, and its size."""
 
     name: str
     size: int
@@ -44,9 +44,9 @@ class Container(NamedTuple):
 
 
 def containers(*roots: Any) -> Iterator[Container]:
-    """All containers that these objects keep, directly or not, each once. They may be of any module."""
+    """All containers that these objects keep, directly or not, each once, of any module."""
     seen: set[int] = set()
-    # What is reached, with the container's name if it is one, and whose it is.
+    # Reached objects, with the container's name, if the object is a container, and its owner.
     left: list[tuple[Any, str, Any]] = [(root, type(root).__name__, None) for root in roots]
     while left:
         thing, name, owner = left.pop()
@@ -80,7 +80,7 @@ def _fields(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 AT_REST = 24
-"""What any container may hold, whatever lives; more than the largest window of a client in a run."""
+"""The bound of any container, besides its live things; above the largest window of a client in a run."""
 
 RANGES_MAX = 100
 """More than the messages of a run."""
@@ -95,7 +95,7 @@ SAID_ANYHOW = 64
 
 
 class Living(NamedTuple):
-    """What there is, by the books of one node."""
+    """Counts of everything alive at one node."""
 
     things: int
     entries: int
@@ -144,7 +144,7 @@ _TABLES: dict[str, Callable[[], int]] = {
 
 
 class Repetitions(Checker):
-    """Counts the commands of one channel, and how many of them differ."""
+    """Counts the commands of one channel, and the different ones among them."""
 
     promise = "bounded log"
 
@@ -176,13 +176,11 @@ class Repetitions(Checker):
 
 
 class Space(Checker):
-    """Looks at the disks when a run is over."""
-
     promise = "bounded disk"
 
     def complaint(self, name: str, disk: MemoryDisk, live: ChannelState | None) -> str | None:
-        """What this disk has too much of. What lives is told by the state itself, record by record, and not
-        by the books that the journal goes by."""
+        """The files of this disk beyond its bound; live records are counted by the state, not by the
+        journal."""
         files = disk.list_files()
         segments = [segment_name(number) for number in segment_numbers(files)]
         spares = [spare_name(number) for number in spare_numbers(files)]
@@ -198,18 +196,16 @@ class Space(Checker):
 
 
 class Rest(Checker):
-    """Looks at all machines when a run is over."""
-
     promise = "bounded memory"
 
     def at_rest(self, name: str, machines: Iterable[Any]) -> None:
-        """Nothing is under way any more; these are all the machines of a node, or of a client."""
+        """Nothing is under way any more; `machines` are all machines of a node or of a client."""
         complaint = self.complaint(name, machines)
         if complaint is not None:
             self.fail(complaint)
 
     def complaint(self, name: str, machines: Iterable[Any]) -> str | None:
-        """What these machines hold too much of."""
+        """The first container of these machines beyond its bound."""
         found = list(containers(*machines))
         living = _living(found)
         for one in found:
@@ -231,7 +227,7 @@ def _living(found: Sequence[Container]) -> Living:
 def _most(container: Container, living: Living) -> int:
     name = container.name
     if name in _THINGS or name == "CommitLog._entries":
-        # How many there may be is not told by what a machine keeps.
+        # The bound does not follow from a machine's contents.
         return 1 << 62
     if name in _CODE:
         return IN_CODE
@@ -244,7 +240,7 @@ def _most(container: Container, living: Living) -> int:
     if name in _BY_LOG or name.startswith("PayloadIndex."):
         return most + living.entries
     if name in _BY_ROWS:
-        # What a client has of many messages, here and there, is as many ranges.
+        # Messages of a client that are not consecutive are as many ranges.
         return most + max(living.rows, RANGES_MAX)
     if name.startswith("BatchIndex."):
         return index._TIDY_ROWS_MIN + 2 * living.rows + most

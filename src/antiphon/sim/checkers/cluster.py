@@ -1,13 +1,13 @@
-"""What clients are promised where several nodes keep the messages and others hand them out.
+"""Promises to clients in a cluster, where client managers deliver the messages of message managers.
 
-I14  a term has one primary; who has not applied its own claim does not act as one; and what a primary
-     proposes is void unless its term is current
+I14  a term has one primary; a node acts as primary only after it has applied its own claim; and a
+     proposal of a primary is void unless its term is current
 I17  once nothing fails any more, all replicas are equal, and one of them leads
-I19  a page shows everything that was confirmed to the session before it was asked for, and a
-     subscription that was confirmed to it is found
-I24  a node keeps its disk, whatever its software cannot read: no other node could read it either. Only a
-     damaged superblock, a damaged order and a failed sync take a disk out of use, and then its id, too: under
-     that id others would count what is not there any more
+I19  a page shows every message that was confirmed to the session before the page was asked for, and a
+     subscription that was confirmed to the session is found
+I24  a node keeps its disk even if the node's software cannot read it: no other node could read it either.
+     Only a damaged superblock, a damaged order and a failed sync take a disk out of use, together with
+     its id: under that id others would count what is not there any more
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STORED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE)
 
 
 class Primaries(Checker):
-    """Who claimed which term, and who acts as its primary."""
+    """The node that claimed each term, and the nodes that act as its primary."""
 
     promise = "I14 primary"
     hears = (Deliver, Registered, ConsumerEnded, Heartbeat)
@@ -45,9 +45,9 @@ class Primaries(Checker):
         super().__init__(world)
         self._claims: dict[int, int] = {}
         self._claimed_at: dict[int, int] = {}
-        # Which terms each node has applied in its present life, by itself or with the state of another.
+        # The terms that each node has applied in its present life, by entries or with a checkpoint.
         self._seen: dict[int, set[int]] = {}
-        # In which of its lives the primary of a term spoke.
+        # The life in which the primary of a term spoke.
         self._lives: Counter[int] = Counter()
         self._spoke_in: dict[int, int] = {}
 
@@ -85,7 +85,7 @@ class Primaries(Checker):
 
 
 class Reads(Checker):
-    """Holds pages against what had been confirmed to the session that asked for them."""
+    """Compares pages with the messages that had been confirmed to the asking session."""
 
     promise = "I19 read"
 
@@ -93,7 +93,7 @@ class Reads(Checker):
         super().__init__(world)
         self._destinations = destinations
         self._confirmed: dict[int, set[int]] = {}
-        # What must be in a page, unless it is acknowledged by then: destination and numbers.
+        # The destination and numbers that a page must show, unless they are acknowledged by then.
         self._wanted: dict[int, tuple[int, set[int]]] = {}
         self._sought: dict[tuple[int, int], int] = {}
 
@@ -118,7 +118,7 @@ class Reads(Checker):
         destination, wanted = self._wanted.pop(look)
         queue = self._destinations.queues.get(destination)
         if queue is None:
-            # A topic need not keep what everybody has got.
+            # A topic need not keep what every subscription has acknowledged.
             return
         missing = [n for n in sorted(wanted.difference(numbers)) if n <= through and n in queue.live]
         self.world.probe("model.page_shown")
@@ -127,12 +127,10 @@ class Reads(Checker):
 
 
 class Convergence(Checker):
-    """Once nothing fails any more, all replicas are equal, and one of them leads."""
-
     promise = "I17 liveness"
 
     def what_is_open(self, facts: dict[int, NodeFacts]) -> str:
-        """What still has to happen; nothing when all is quiet."""
+        """What still has to happen, in words; empty when all is quiet."""
         leading = [node for node, fact in facts.items() if fact.is_leading]
         if len(leading) != 1:
             return f"nodes {leading} lead"
@@ -150,14 +148,13 @@ class Convergence(Checker):
 
 
 class SameDisks(Checker):
-    """Knows with which disk each node began first."""
+    """The first disk of each node."""
 
     promise = "I24 disks"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._disk_of: dict[int, bytes] = {}
-        # The disks that nodes had to put aside.
         self._replaced: dict[int, set[bytes]] = {}
 
     def on_replaced(self, node: int) -> None:

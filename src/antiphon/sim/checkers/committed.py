@@ -1,13 +1,13 @@
-"""What is committed, by the disks alone, and that nobody believes more or forgets any of it (I6, I10).
+"""The committed log by the disks alone: no node believes more or forgets any of it (I6, I10).
 
-    I6   whoever calls a number committed, or applies it, is right: commit_quantity commit servers have, or
-         had, its entry durably in a log of one epoch
-    I10  what was committed in an epoch is in the log of every later epoch, as its sequencer sends it
+    I6   a node that calls a number committed, or applies it, is right: commit_quantity commit servers have,
+         or had, its entry durably in a log of one epoch
+    I10  an entry that was committed in an epoch is in the log of every later epoch, as its sequencer sends it
          and as servers write it
 
-A number is committed from the moment at which enough disks hold it, whether or not anybody knows yet. That
-is sooner than any node can know, so everything a node says can be held against it. The same log is the
-ghost that other checkers read: the first entry ever committed at a number, over all lives of all nodes.
+A number is committed from the moment at which enough disks hold it, which is before any node can know; so
+every statement of a node can be compared. This log is the ghost that other checkers read: the first entry
+ever committed at a number, over all lives of all nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.sim.checkers.write_before_send import WriteBeforeSend
 from antiphon.sim.image import Image
 from antiphon.sim.world import World
 
-# Which field of a message says that everything up to a number is committed.
+# The field of a message which says that everything up to a number is committed.
 _CLAIMS: Final[dict[type[Any], str]] = {
     m.Commit: "committed_upto",
     m.CommitSubmit: "committed_upto",
@@ -44,10 +44,9 @@ _WITH_ENTRIES: Final = (m.Commit, m.FetchIdReply, m.FetchRangeReply)
 
 
 class Memberships:
-    """All configurations that a group has had in a run, and which of them an epoch belongs to.
+    """All configurations that a group has had in a run, and the configuration of each epoch.
 
-    An epoch is sealed in one configuration and stays in it, so whatever is asked about quantities is asked by
-    epoch, and a checker never has to know when a group changed.
+    An epoch is sealed in one configuration and stays in it, so quantities are asked by epoch.
     """
 
     def __init__(self, config: GroupConfig) -> None:
@@ -56,18 +55,16 @@ class Memberships:
         self.add(config)
 
     def add(self, config: GroupConfig) -> None:
-        """The group goes on in this one."""
         self._configs[config.config_id] = config
         self.newest = config
 
     def bind(self, epoch: int, config_id: int) -> GroupConfig | None:
-        """An epoch is sealed in this configuration; None if there is none, or it was sealed in another."""
+        """An epoch is sealed in this configuration; None if that cannot be: unknown, or sealed in another."""
         if self._config_of.setdefault(epoch, config_id) != config_id:
             return None
         return self._configs.get(config_id)
 
     def of_epoch(self, epoch: int) -> GroupConfig:
-        """The configuration of an epoch."""
         config_id = self._config_of.get(epoch)
         return self.newest if config_id is None else self._configs[config_id]
 
@@ -86,22 +83,21 @@ class Committed(Checker):
         self.log: dict[int, Entry] = {}
         self.upto = 0
         self.place_of: dict[Mid, int] = {}
-        # Told of every entry when it is first committed, in order.
+        # Called with every entry when it is first committed, in order.
         self.followers: list[Callable[[Entry], None]] = []
         self._disks = disks
         self._reigns = reigns
         reigns.on_new = self._on_new
-        # Parallel: where entries begin, and in which epoch they were first committed.
+        # Parallel to the entries: their first numbers, and the epochs in which they were first committed.
         self._firsts: list[int] = []
         self._epochs: list[int] = []
-        # By epoch: how far each server has had the log of it durably, and how far that is committed.
+        # By epoch: how far each server has held its log durably, and how far that is committed.
         self._held: dict[int, dict[int, int]] = {}
         self._upto_in: dict[int, int] = {}
         self._noticed: dict[int, tuple[int, int]] = {}
         self._seen: m.BusMessage | None = None
 
     def covering(self, number: int) -> Entry | None:
-        """The committed entry that owns a number."""
         at = bisect_right(self._firsts, number) - 1
         if at < 0 or number > self.upto:
             return None
@@ -109,15 +105,12 @@ class Committed(Checker):
 
     @property
     def config_id(self) -> int:
-        """Of which configuration the epoch is that committed the last entry."""
+        """The configuration of the epoch that committed the last entry."""
         epoch = self._epochs[-1] if self._epochs else 0
         return self.memberships.of_epoch(epoch).config_id
 
     def epoch_of(self, number: int) -> int:
-        """In which epoch a number was first committed."""
         return self._epochs[bisect_right(self._firsts, number) - 1]
-
-    # What disks hold.
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self._noticed[node] = (found.log_epoch, found.last)
@@ -137,7 +130,7 @@ class Committed(Checker):
         if epoch:
             self._count(node, image)
         else:
-            # A node that does not vote keeps what it heard to be committed.
+            # A node without a vote keeps the entries it heard to be committed.
             for entry in tail(image.log, before_last):
                 self._compare(entry, f"node {node} keeps")
 
@@ -161,8 +154,8 @@ class Committed(Checker):
     def _is_of(self, epoch: int, log: EpochLog, last: int) -> bool:
         """Is this base in the log of the epoch, as it was committed?
 
-        A server that took over a checkpoint from others may stand at a number which the epoch that last
-        wrote its log never reached, or gave to another entry. It holds nothing in that epoch then.
+        A server with a checkpoint of others may stand at a number which the epoch that last wrote its log
+        never reached, or gave to another entry. Then the server holds nothing in that epoch.
         """
         known = self.covering(last)
         if last > log.last or known is None:
@@ -199,10 +192,8 @@ class Committed(Checker):
         for follow in self.followers:
             follow(entry)
 
-    # What later epochs begin with.
-
     def _compare_later(self, epoch: int, entry: Entry) -> None:
-        """The entry was committed late: later epochs have begun, and must have it."""
+        """The entry was committed late: later epochs have begun, and must have the entry."""
         self.world.probe("committed.late")
         for later, log in self._reigns.logs.items():
             if later > epoch and (entry.last > log.last or log.at.get(entry.first, entry) != entry):
@@ -218,10 +209,8 @@ class Committed(Checker):
             self.fail(f"epoch {epoch:#x} has {words(entry)}, where {words(known)} was committed")
 
     def _upto_before(self, epoch: int) -> int:
-        """Through which number the order was committed in earlier epochs."""
+        """The number through which earlier epochs committed the order."""
         return max([upto for earlier, upto in self._upto_in.items() if earlier < epoch], default=0)
-
-    # What nodes say and do.
 
     def on_sent(self, node: int, message: m.BusMessage) -> None:
         if isinstance(message, m.CommitAcknowledge):
@@ -255,7 +244,7 @@ class Committed(Checker):
             self.fail(f"epoch {start.epoch:#x} begins with a log through {last}, {needed} was committed")
 
     def _compare_acknowledgement(self, node: int, said: m.CommitAcknowledge) -> None:
-        """To acknowledge in an epoch is to hold the log of that epoch, not only to stand at its number."""
+        """A server that acknowledges in an epoch holds that epoch's log, not only its number."""
         held = self._held.get(said.epoch, {}).get(node, 0)
         if said.status is ServerStatus.OK and said.last > held:
             self.fail(
@@ -273,7 +262,7 @@ class Committed(Checker):
             self.fail(f"{who} {words(entry)}, where {words(known)} was committed")
 
     def _compare_seal(self, node: int, seal: m.SealOk) -> None:
-        """Which of its entries a server may call committed is known only to the epoch that wrote them."""
+        """Only the epoch that wrote a server's entries tells which of them the server may call committed."""
         for entry in self._disks.images[node].log:
             if entry.first > seal.committed_upto:
                 break

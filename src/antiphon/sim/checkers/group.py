@@ -1,14 +1,14 @@
-"""What a group of nodes that share one order promises beside that order (Q1, I12, I17, I18).
+"""Promises of a group beside its order (Q1, I12, I17, I18).
 
-Q1   copies     what is numbered is held by enough data servers, the sequencer's own among them: it must
-                survive the failures that the group is made for, and whoever leads must have it
+Q1   copies     a numbered envelope is held by enough data servers, the sequencer's own among them: it
+                survives the failures that the group is made for, and the leader has it
 I12  deletion   payloads and entries up to a number go only when a checkpoint at or behind it is stable,
                 and the entry that says so is committed; an envelope without a number goes only when it
                 can never get one: it is not in the order, and its run is over or the order passed ts + L
-I17  liveness   once nothing fails any more, one node leads, nobody waits for an envelope, and all members
-                have applied what was committed, and are equal
-I18  damage     a commit server whose disk is damaged, or is not the one that the configuration lists,
-                promises and acknowledges nothing, and never says that something is not there
+I17  liveness   once nothing fails any more, one node leads, no node waits for an envelope, and all
+                members have applied the committed entries, and are equal
+I18  damage     a commit server whose disk is damaged, or is not the listed one, promises and acknowledges
+                nothing, and never says that something is not there
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ from antiphon.sim.world import World
 
 
 class Copies(Checker):
-    """Counts who has reported an envelope when it is first submitted with a number.
-
-    That a report is true is another promise (I15).
-    """
+    """Counts the reports of an envelope when it is first submitted with a number; their truth is I15."""
 
     promise = "Q1 copies"
     hears = (CommitSubmit, DataReport)
@@ -69,7 +66,7 @@ class Copies(Checker):
 
 
 class Deletions(Checker):
-    """Watches the base of every log, and what is given up."""
+    """Watches the base of every log, and the envelopes that data servers give up."""
 
     promise = "I12 deletion"
 
@@ -118,7 +115,7 @@ class Deletions(Checker):
             if not self._failures.is_hopeless(mid):
                 self.fail(f"node {node} gives up {tuple(mid)}, which may still get a number")
         elif self._committed.log[first].last > self._stable and node not in self._damaged:
-            # On a damaged disk it is a copy that cannot be read, and another holder has it.
+            # On a damaged disk the copy cannot be read, and another data server has one.
             self.fail(f"node {node} gives up {tuple(mid)}, and no stable checkpoint covers number {first}")
 
 
@@ -126,7 +123,7 @@ _FORGETFUL = (ServerStatus.DAMAGED, ServerStatus.AMNESIA)
 
 
 class Damage(Checker):
-    """Knows the status of each server by what the runner tells and by what the server says itself."""
+    """The status of each server, from the runner and from the server's own messages."""
 
     promise = "I18 damage"
     hears = (
@@ -169,7 +166,7 @@ class Damage(Checker):
 
 
 class Liveness(Checker):
-    """Compares how the nodes stand at the end."""
+    """Compares the nodes at the end."""
 
     promise = "I17 liveness"
 
@@ -178,7 +175,7 @@ class Liveness(Checker):
         self._committed = committed
 
     def what_is_open(self, facts: dict[int, NodeFacts]) -> str:
-        """What still has to happen; nothing when all is quiet."""
+        """What still has to happen, in words; empty when all is quiet."""
         committed = self._committed
         leading = [node for node, fact in facts.items() if fact.is_leading]
         if len(leading) != 1:
@@ -204,7 +201,7 @@ class Liveness(Checker):
 
 
 def cluster_checkers(world: World, config: GroupConfig) -> tuple[Checker, ...]:
-    """Those that others read come first: what is on the disks, the logs of epochs, what is committed."""
+    """Checkers that others read come first: the disks, the logs of epochs, the committed log."""
     disks = WriteBeforeSend(world)
     reigns = Reigns(world, disks)
     memberships = Memberships(config)

@@ -1,16 +1,16 @@
-"""What is in the hands of applications, and what they asked for.
+"""Messages that applications have, and messages that they asked for.
 
-    I30 others    an application begins to work on a message without `redelivered`, and another had begun
-    I31 twice     a consumer has two copies of one message that it neither acknowledged nor gave back
+    I30 others    an application works on a message that another began before only if `redelivered` is set
+    I31 twice     no consumer has two copies of a message that it neither acknowledged nor gave back
     I32 asked     a consumer is sent no more than its client gave it credit for
-        drained   when a client was told that a consumer is drained, nothing follows before it asks anew
-        one       a consumer without a prefetch, whose client acknowledges before it asks, has one at a time
+        drained   after a client was told that a consumer is drained, nothing follows before new credit
+        one       a consumer without a prefetch, whose client acknowledges before it asks, has one message
 
-What lies in a client's buffer may be given to others while its client manager is asleep, cut off or taken for
-dead, and nobody can tell the client then. But once its client manager has registered its consumers again, and
-the client has heard anything since, it has been told. So the first promise is held against what the client
-manager knew when it said the last thing that the client heard. Credit is seen at the client ports; it counts
-from the step in which the client manager hears of it.
+A message in a client's buffer may be given to others while its client manager is asleep, cut off or taken for
+dead, and the client cannot be told. But once the client manager has registered its consumers again, and the
+client has heard anything since, the client has been told. So I30 is compared with what the client manager
+knew when it sent the last frame that the client received. Credit counts from the step in which the client
+manager receives it.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ Owner = tuple[int, int]
 
 
 class Hands(Checker):
-    """Compares what primaries gave to whom with what applications work on."""
+    """Compares the primaries' deliveries with the messages that applications work on."""
 
     promise = "I30 hands"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._clock = 0
-        # When a message of a queue was last given to whom; when a registration was answered first.
+        # When a message of a queue was last given to each consumer; when a registration was answered first.
         self._given: dict[tuple[str, int], dict[Owner, int]] = {}
         self._registered: dict[tuple[str, Stand], int] = {}
-        # Who has begun to work on a message.
+        # The consumers whose application has begun to work on a message.
         self._workers: dict[tuple[str, int], dict[Owner, None]] = {}
 
     def given(self, channel: str, number: int, owner: Owner) -> None:
-        """A primary gives a message to a consumer."""
         self._clock += 1
         self._given.setdefault((channel, number), {})[owner] = self._clock
 
     def registered(self, channel: str, stand: Stand) -> None:
-        """A primary answers a registration. What it gave to others before, it knows to be lost."""
+        """A primary answers a registration; its earlier deliveries to others are known to be lost."""
         self._clock += 1
         self._registered.setdefault((channel, stand), self._clock)
 
@@ -76,7 +75,7 @@ class Hands(Checker):
 
 
 class GivenOut(Checker):
-    """Tells the hands what the primaries of one channel say."""
+    """Tells `Hands` the messages of the primaries of one channel."""
 
     promise = "I30 hands"
     hears = (Deliver, Register, Registered)
@@ -85,7 +84,7 @@ class GivenOut(Checker):
         super().__init__(world)
         self._channel = channel
         self._hands = hands
-        # By the client manager and the key that it gave.
+        # By client manager and key.
         self._owners: dict[tuple[int, int], Owner] = {}
 
     def on_sent(self, node: int, message: BusMessage) -> None:
@@ -104,8 +103,6 @@ class GivenOut(Checker):
 
 
 class OneCopy(Checker):
-    """No consumer has a number twice."""
-
     promise = "I31 one copy"
 
     def on_has(self, holder: PortConsumer, channel: str, numbers: Sequence[int]) -> None:
@@ -117,20 +114,20 @@ class OneCopy(Checker):
 
 
 class Asked(Checker):
-    """Counts what each consumer was given credit for, and what it was sent."""
+    """Counts each consumer's credit and the messages sent to it."""
 
     promise = "I32 asked"
 
     def __init__(self, world: World, *, is_one_by_one: bool) -> None:
         super().__init__(world)
-        # Do clients acknowledge what they have before they ask for more?
+        # Do clients acknowledge their messages before they ask for more?
         self._is_one_by_one = is_one_by_one
         self._asked: dict[PortConsumer, int] = {}
         self._sent: dict[PortConsumer, int] = {}
-        # Those without a prefetch, on whichever connection: what they were sent and have not acknowledged.
+        # By consumer without a prefetch, on any connection: messages sent and not acknowledged.
         self._ones: set[tuple[int, int]] = set()
         self._has: dict[PortConsumer, Ranges] = {}
-        # By session: what was acknowledged or given back, and not handed out again since.
+        # By session: messages acknowledged or given back, and not delivered again since.
         self._done: dict[int, Ranges] = {}
 
     def on_credit(self, node: int, holder: PortConsumer, through: int, sent: int | None) -> None:
@@ -152,7 +149,7 @@ class Asked(Checker):
     def on_sent_through(self, node: int, holder: PortConsumer, delivery: int) -> None:
         asked = self._asked.get(holder)
         if asked is None:
-            # It was closed in the same step.
+            # The consumer was closed in the same step.
             return
         self._sent[holder] = delivery
         if delivery > asked:
@@ -172,7 +169,7 @@ class Asked(Checker):
 
     def on_kept(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         if holder in self._has:
-            # While the answer was under way, its client may have acknowledged or given back what it held.
+            # While the answer was under way, the client may have acknowledged or returned its messages.
             self._has[holder].add_all(numbers.difference(self._done.get(holder.session, Ranges())))
 
     def on_acknowledged(self, session: int, number: int, subscription: int, ranges: Ranges) -> None:

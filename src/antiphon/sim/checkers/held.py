@@ -1,11 +1,9 @@
-"""Queues and topics that somebody holds, and queues that somebody has alone, by an obvious model.
+"""Held queues and topics, and queues with one exclusive consumer, by an obvious model.
 
-    - a word that was said before the hold of its name began, or before a hold was last ended, does nothing
-    - who consumes a queue has it alone: nobody else's acknowledgement counts, no primary that knows of it
-      hands out anything, and what the position passes is acknowledged
-    - all replicas have the holds that the order gives, from the number on where each began
-
-The model folds holds by name, with plain sets, as it folds everything else.
+- a command from before its hold began, or before a hold was last ended, does nothing
+- an exclusive consumer has its queue alone: no other acknowledgement counts, no primary that knows of the
+  hold delivers, and messages below the position are acknowledged
+- all replicas have the holds that the order gives, each from the number on where it began
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from antiphon.wire.holds import Hold, ReleaseHold
 
 @dataclass(slots=True)
 class HoldModel:
-    """A hold, said plainly; `renewed_ms` is None until time is told."""
+    """A hold; `renewed_ms` is None until log time is told."""
 
     position: int
     limit_ms: int
@@ -35,7 +33,7 @@ class HoldModel:
 
 @dataclass(slots=True)
 class Alone:
-    """A queue was somebody's alone from one number on, and up to another, if that has come."""
+    """A queue had an exclusive consumer from one number on, and up to another, if that has come."""
 
     began: int
     ended: int | None = None
@@ -48,18 +46,17 @@ class HeldDestinations(Destinations):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        # Places in the streams to client managers that something was said in.
+        # Places in the streams to client managers that a delivery had.
         self._told: set[tuple[int, int, int, int]] = set()
         self._holds: dict[str, HoldModel] = {}
         self._hold_ended = 0
         self._log_time_ms = 0
         self._alone: dict[int, list[Alone]] = {}
-        # Session and number: acknowledged while another had the queue alone, so that it comes again.
+        # Session and number of acknowledgements that an exclusive consumer made void: the message comes
+        # again.
         self._in_vain: set[tuple[int, int]] = set()
         # After each entry: position and beginning of every hold.
         self._holds_after: dict[int, dict[str, tuple[int, int]]] = {}
-
-    # The model.
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
         is_first = entry.last > self._folded
@@ -148,14 +145,12 @@ class HeldDestinations(Destinations):
                 self.world.probe("model.hold_expired")
                 self._end(name, sequence)
 
-    # Who holds what.
-
     def _may_lose(self, other: PortConsumer, holder: PortConsumer, subscription: int, number: int) -> bool:
         is_in_vain = not subscription and (other.session, number) in self._in_vain
         return is_in_vain or super()._may_lose(other, holder, subscription, number)
 
     def _is_taken_away(self, holder: PortConsumer, number: int) -> bool:
-        """What a consumer had is not its own any more once somebody has the queue alone."""
+        """A consumer loses its messages once the queue has an exclusive consumer."""
         return super()._is_taken_away(holder, number) and not self._was_anothers(number)
 
     def _was_anothers(self, number: int) -> bool:
@@ -166,12 +161,10 @@ class HeldDestinations(Destinations):
             for alone in times
         )
 
-    # What leaves the node.
-
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, Deliver):
             places = [(message.term, one.node, one.stream, one.number) for one in message.targets]
-            # What is said once more in a stream was said before.
+            # A repetition in a stream was judged before.
             if not self._told.issuperset(places):
                 self._check_alone(node, message.destination)
             self._told.update(places)

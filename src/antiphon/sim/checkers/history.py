@@ -1,17 +1,16 @@
-"""Nothing lost, nothing invented, nothing twice: the history of queues and topics as clients saw it.
+"""The history of queues and topics as clients saw it: nothing lost, nothing invented, nothing twice.
 
     lost         a confirmed message that reached no application
     unexpected   a body that reached an application and was never published, or was definitely refused
     twice        one body under two numbers: a message was stored two times
-    again        a second copy of a message that does not say that it may have been delivered before
+    again        a second copy of a message without `redelivered`
     order        a message of a session behind one that the session sent later
 
-A message whose fate its producer never learned may appear, at most under one number. All bodies of a run are
-unique. What was lost is known only after the queues were drained. What is asked of a queue holds for every
-subscription by itself.
+A message whose producer never learned its outcome may appear, at most under one number. All bodies of a run
+are unique. Losses are known only after the queues were drained. Each subscription is judged as a queue is.
 
-The first copy need not be the first to arrive: it may lie in the buffer of a client that lost its connection,
-while another application gets the second, which says what it is.
+The first copy need not arrive first: it may lie in the buffer of a client that lost its connection, while
+another application gets the second copy, with `redelivered`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _DEFINITE = (OutcomeCode.NO_DESTINATION, OutcomeCode.REFUSED)
 
 
 class TotalQueue(Checker):
-    """Compares what went in with what came out."""
+    """Compares published with received messages."""
 
     promise = "total queue"
 
@@ -42,12 +41,11 @@ class TotalQueue(Checker):
         self._number_of: dict[bytes, int] = {}
         self._body_at: dict[int, bytes] = {}
         self._times: dict[int, int] = {}
-        # Of which numbers a copy arrived that says to be the first.
+        # Numbers of which a copy without `redelivered` arrived.
         self._first_copies: set[int] = set()
 
     @property
     def figures(self) -> dict[str, int]:
-        """How much happened, for the report."""
         return {
             "attempted": len(self._attempted),
             "confirmed": len(self._confirmed),
@@ -107,7 +105,7 @@ class TotalQueue(Checker):
             self.fail(f"{len(lost)} confirmed messages were never delivered, the first is {lost[0]}")
 
     def _check_order(self) -> None:
-        """Whatever of a session arrived has its place in the order of its numbers in the session."""
+        """Received messages of a session are in the order of their numbers in the session."""
         places: dict[int, int] = {}
         for (session, number), body in sorted(self._body_of.items()):
             place = self._number_of.get(body)
@@ -119,7 +117,7 @@ class TotalQueue(Checker):
 
 
 class TotalTopic(TotalQueue):
-    """Compares what went in with what came out, for each subscription."""
+    """Compares published with received messages, for each subscription."""
 
     promise = "total topic"
 
@@ -133,7 +131,7 @@ class TotalTopic(TotalQueue):
         assert self.topics is not None, "the model of the topics watches, too"
         # 0 for the consumer of a queue.
         subscription = self.topics.subscription_of[holder.session, holder.consumer]
-        # The base class counts over everybody; here it is counted for the subscription.
+        # The base class counts over all consumers; here the counts are the subscription's.
         self._times = self._times_of.setdefault(subscription, {})
         self._first_copies = self._first_copies_of.setdefault(subscription, set())
         super().on_received(holder, sequence, body, redelivered)

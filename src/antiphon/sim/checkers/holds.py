@@ -1,14 +1,14 @@
-"""What is held stays, and what was read under a hold is what there is to read.
+"""Held messages stay, and a reader with a hold reads exactly the messages there are.
 
-    - from one number of the log to the next, nothing goes that a hold needs, unless its position has passed
-    - and nothing comes below what is there: a range once read never gains messages
-    - a queue keeps nothing that is acknowledged unless somebody holds it
+    - from one number of the log to the next, no message goes that a hold needs, unless its position has
+      passed
+    - no message comes into a range that was read
+    - a queue keeps no acknowledged message unless it is held
     - all replicas keep the same for every hold
-    - what a client reads from its position up to the number of its hold is just that
-    - a hold whose holder was told that it is released begins again only if he says so
+    - a client reads from its position up to the number of its hold exactly these messages
+    - a released hold begins again only by a command of its holder
 
-It looks at the state after every entry, and believes it in nothing but what it says now: what was there
-before is remembered here.
+The checker looks at the state after every entry, and remembers the earlier states itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _END = 1 << 64
 
 
 class KeptByHold(NamedTuple):
-    """What a hold of one destination has from its position on; `began` where it is held since."""
+    """The numbers that a hold keeps in one destination from its position on; `began` is where the hold
+    began."""
 
     began: int
     position: int
@@ -37,13 +38,14 @@ class KeptByHold(NamedTuple):
 
 
 def _numbers(destination: Destination, row: HoldRow) -> Ranges:
-    """What there is to read for whoever has this hold; what others have consumed is nothing to a consumer."""
+    """The numbers that a hold's reader has to read; an exclusive consumer's acknowledged ones do not
+    count."""
     there = destination.live if row.consumes else destination.stored
     return there.clip(row.position, _END)
 
 
 class Holdings(Checker):
-    """Remembers, for every number of the log, what each hold has kept."""
+    """Remembers, for every number of the log, the messages that each hold has kept."""
 
     promise = "I20 hold"
 
@@ -53,7 +55,7 @@ class Holdings(Checker):
         self._kept: dict[str, KeptByHold] = {}
         self._folded = 0
         self._after: dict[int, dict[str, KeptByHold]] = {}
-        # Whose hold is released, as far as they were told, and who have not asked for another since.
+        # Holders that were told of their release, and have not asked for a hold since.
         self._unwanted: set[str] = set()
 
     def on_hold_said(self, holder: str) -> None:
@@ -115,11 +117,11 @@ class Holdings(Checker):
     def on_range_read(self, holder: str, destination: int, start: int, stop: int, numbers: Ranges) -> None:
         known = self._kept.get(holder)
         if known is None or known.began > stop or known.destination != destination:
-            # It has ended since, whether or not another one has begun.
+            # The hold has ended since, whether or not another has begun.
             self.world.probe("model.read_without_a_hold")
             return
         self.world.probe("model.read_under_a_hold")
-        # What lies below its position may be gone: a word of the reader may be on its way.
+        # Messages below the position may be gone: a command of the reader may be on its way.
         start = max(start, known.position)
         if numbers.clip(start, stop) != known.numbers.clip(start, stop):
             self.fail(

@@ -1,11 +1,11 @@
-"""A channel does with its queues and subscriptions what the commands in its order say, and nothing else.
+"""A channel does with its queues and subscriptions what the commands in its log say, and nothing else.
 
-After each entry the first replica that folds it is looked at: which messages came to its queues and
-subscriptions, which went, and which outcome each command has. A message that came must be brought by a
-publish or a commit in this entry, and a message to a topic comes to every subscription that was begun before,
-by the order; a message that went must be named by an acknowledgement or a commit in it. The other replicas
-must then hold as many messages. A primary gives out nothing that it knows to be locked or gone. What a commit
-means for other channels is the `Bank`'s business.
+After each entry the first replica that folds it is compared: the messages that came to queues and
+subscriptions, the messages that went, and the outcome of each command. A message that came must be brought by
+a publish or a commit in the entry, and a message to a topic comes to every subscription that was begun
+before; a message that went must be named by an acknowledgement or a commit. The other replicas must hold as
+many messages. A primary delivers nothing that it knows to be locked or gone. The effects of a commit on other
+channels are judged by the `Bank`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Place = tuple[int, int]
 
 
 class Promised(NamedTuple):
-    """A part that was prepared and not finished yet."""
+    """A prepared part that is not finished yet."""
 
     messages: int
     consumed: tuple[Consumed, ...]
@@ -75,25 +75,25 @@ class ChannelLedger(Checker):
         self._books: dict[int, tuple[tuple[int, int], ...]] = {}
         self._promised: dict[Key, Promised] = {}
         self._topics: set[int] = set()
-        # By topic: its subscriptions, as the order says.
+        # By topic: its subscriptions, by the log.
         self._subscriptions: dict[int, list[int]] = {}
-        # Messages that are locked, or gone, and by which number of the order.
+        # Messages that are locked, or gone, with the number of the command.
         self._locked: dict[Place, int] = {}
         self._gone: dict[Place, int] = {}
         self._applied: dict[int, int] = {}
         # The queue or subscription of each consumer, by the key that its client manager gave.
         self._takes_from: dict[tuple[int, int], int] = {}
-        # Places in the streams to client managers that something was said in.
+        # Places in the streams to client managers that a delivery had.
         self._told: set[tuple[int, int, int, int]] = set()
         # Nodes that began with a checkpoint, and have applied nothing since.
         self._restored: set[int] = set()
-        # Which client manager, in which of its runs, has each session; none that was lost.
+        # The client manager, and its run, that has each session; lost sessions have none.
         self._owners: dict[int, tuple[int, int]] = {}
-        # What this channel decided to commit as a home, and not everybody is known to have carried out.
+        # Transactions that this home decided to commit and that are not known to be carried out everywhere.
         self._unfinished: set[Key] = set()
-        # Sessions that had something open after the entry before.
+        # Sessions that had an open part after the entry before.
         self._had_open: set[int] = set()
-        # Of the entry that is being judged: what came, what went; and the exceptions.
+        # Of the entry that is being judged: messages that came and went; and the exceptions.
         self._came: set[Place] = set()
         self._went: set[Place] = set()
         self._codes: dict[int, int] = {}
@@ -128,7 +128,7 @@ class ChannelLedger(Checker):
         self._restored.add(node)
 
     def _note_contents(self, node: int, entry: Entry, state: ChannelState) -> None:
-        """Count what states have in them that go through a checkpoint."""
+        """Count the contents of states that go through a checkpoint."""
         if entry.kind is EntryKind.CHECKPOINT_MARK:
             when = "checkpoint_with"
         elif node in self._restored:
@@ -161,7 +161,7 @@ class ChannelLedger(Checker):
                     self._check_given_out(node, (source, number), is_fresh)
 
     def _check_given_out(self, node: int, place: Place, is_fresh: bool) -> None:
-        """What was given out before it was locked is still its holder's, and may be said again."""
+        """A message that was delivered before it was locked may be delivered again to the same consumer."""
         applied = self._applied[node]
         if is_fresh and self._locked.get(place, applied + 1) <= applied:
             self.fail(f"{place} of {self._channel} is given out while a transaction has it locked")
@@ -186,7 +186,7 @@ class ChannelLedger(Checker):
             )
 
     def _check_open(self, entry: Entry, state: ChannelState) -> None:
-        """A claim rolls back whatever is open, a fence what is open at the client manager that is fenced."""
+        """A claim rolls back every open part, a fence those at the fenced client manager."""
         is_open = state.transactions.open
         if entry.kind is EntryKind.PRIMARY_CLAIM and entry.mid.pe == state.term:
             if is_open:
@@ -205,7 +205,7 @@ class ChannelLedger(Checker):
         self._had_open = set(is_open)
 
     def _check_decisions(self, entry: Entry, state: ChannelState) -> None:
-        """What was decided is kept until all participants have reported, whatever becomes of the session."""
+        """A decision is kept until all participants have reported, even if the session ends."""
         for key in sorted(self._unfinished):
             known = state.transactions.decision(*key)
             if known is None or not known.commits or known.is_complete:
@@ -219,14 +219,14 @@ class ChannelLedger(Checker):
             before = self._live.get(id, set())
             self._came |= {(id, number) for number in numbers - before}
             if id not in self._topics:
-                # A topic lets go of what is too old for it, and no subscription needs.
+                # A topic drops messages that are too old and that no subscription needs.
                 self._went |= {(id, number) for number in before - numbers}
         self._live = live
 
     def _is_applied(self, sequence: int) -> bool:
         return self._codes.get(sequence, OutcomeCode.APPLIED) == OutcomeCode.APPLIED
 
-    # What each kind of command may do.
+    # Effects of each kind of command.
 
     def _follow(self, header: CommandHeader, payload: Payload, sequence: int, owner: tuple[int, int]) -> None:
         match payload:
@@ -268,7 +268,7 @@ class ChannelLedger(Checker):
                     self._finish((payload.session, payload.transaction), payload, sequence)
 
     def _collect(self, hold: Hold) -> None:
-        """Who has a queue alone has consumed what is below its position, but for what is locked."""
+        """An exclusive consumer has consumed the messages below its position, except locked ones."""
         for place in sorted(one for one in self._went if one[0] in hold.destinations):
             if place in self._locked:
                 self.fail(f"{place} of {self._channel} was consumed under a hold, and a transaction has it")
@@ -319,7 +319,7 @@ class ChannelLedger(Checker):
             self._bank.let_go(key, self._channel)
 
     def _commit(self, key: Key, sequence: int, part: Promised, *, is_home: bool) -> None:
-        """All of this part happens now."""
+        """The whole part takes effect now."""
         money = self._bank.committed(key, self._channel, sequence, part.messages, is_home)
         for row, one in enumerate(money):
             self._arrive(sequence + row, one)
@@ -331,12 +331,12 @@ class ChannelLedger(Checker):
             self.world.probe("ledger.consumed_of_subscription", int(consumed.subscription > 0))
 
     def _arrive(self, number: int, money: Money) -> None:
-        """A message is stored: in its queue, or in every subscription that its topic has by now."""
+        """A message is stored in its queue, or in every subscription that its topic has by now."""
         topic = money.destination
         places = {(one, number) for one in self._subscriptions.get(topic, ())}
         if topic in self._topics:
             self._bank.copied(money, len(places))
-            # Nobody may need the message, and the topic not keep it for its own sake.
+            # A topic need not keep a message that no subscription needs.
             self._came.discard((topic, number))
         else:
             places.add((topic, number))
@@ -346,7 +346,7 @@ class ChannelLedger(Checker):
 
 
 def _held(state: ChannelState) -> Iterator[tuple[int, Ranges]]:
-    """What is in each queue, topic and subscription, by its id."""
+    """The numbers in each queue, topic and subscription, by its id."""
     for one in state.directory:
         yield one.id, one.live
         for subscription in one.subscriptions.values() if isinstance(one, Topic) else ():
@@ -354,6 +354,6 @@ def _held(state: ChannelState) -> Iterator[tuple[int, Ranges]]:
 
 
 def _places(consumed: tuple[Consumed, ...]) -> list[Place]:
-    """Where everything lies that is consumed."""
+    """The places of consumed messages."""
     sources = [(one.subscription or one.destination, one.numbers) for one in consumed]
     return [(source, number) for source, numbers in sources for number in numbers.numbers()]

@@ -1,17 +1,17 @@
-"""Queues and topics of a channel, held against an obvious model (I13).
+"""Queues and topics of a channel, compared with an obvious model (I13).
 
     - a message of a queue or of a subscription has at most one accepted acknowledgement; after that it is
-      never handed out there again
-    - it is in the hands of at most one living consumer
-    - what is handed out to a subscription was published to its topic, at or after its start; messages that
-      nobody saw before come to a consumer in the order of their numbers
-    - enqueued = live + acknowledged, a topic keeps what a subscription needs, and the node's own books say
-      the same, on every replica after every entry
+      never delivered there again
+    - at most one living consumer has the message
+    - a message delivered to a subscription was published to its topic, at or after the subscription's start;
+      new messages come to a consumer in the order of their numbers
+    - enqueued = live + acknowledged, a topic keeps what a subscription needs, and the node's own counts
+      agree, on every replica after every entry
 
-The model folds the committed commands with plain sets, without segments, indexes or ranges. It folds each
-number once, the first time any life applies it: what a node delivers is held against all that was ever
-ordered, not against what that node remembers. Where several nodes keep the messages (`Destinations`), a node
-is held only against what it has applied, and what was pushed before an acknowledgement may arrive behind it.
+The model folds the committed commands with plain sets, each number once, when any life first applies it:
+deliveries are compared with everything ever ordered, not with a node's memory. With several replicas
+(`Destinations`) a node is compared only with what it has applied, and a delivery from before an
+acknowledgement may arrive behind it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Session:
 
 @dataclass(slots=True)
 class QueueModel:
-    """What a queue holds, said plainly."""
+    """The contents of a queue."""
 
     enqueued: int = 0
     live: set[int] = field(default_factory=set)
@@ -66,7 +66,7 @@ class QueueModel:
 
 
 class Queues(Checker):
-    """Folds what is applied, and watches what is handed out."""
+    """Folds the applied commands, and watches deliveries."""
 
     promise = "I13 queue"
 
@@ -76,14 +76,12 @@ class Queues(Checker):
         self.place_of: dict[tuple[int, int], int] = {}
         self._folded = 0
         self._term = 0
-        # Whose commands are being folded.
+        # The client manager whose commands are being folded.
         self._owner = NOBODY
         self._names: dict[str, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._holders: dict[int, PortConsumer] = {}
         self._held: dict[PortConsumer, set[int]] = {}
-
-    # The model.
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
         if entry.last <= self._folded:
@@ -119,7 +117,7 @@ class Queues(Checker):
         self._do(decode_payload(header.kind, body), header, sequence, skip)
 
     def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
-        """What a command that is admitted does; its first `skip` numbers did it before."""
+        """The effect of an admitted command; its first `skip` numbers had theirs before."""
         match payload:
             case Publish(destination=destination):
                 queue = self.queues.get(destination)
@@ -156,7 +154,7 @@ class Queues(Checker):
         del self._sessions[session]
 
     def _rows_to_skip(self, header: CommandHeader, sequence: int) -> int | None:
-        """How many of its numbers were applied before; None when it does nothing at all."""
+        """How many numbers of the command were applied before; None when the command has no effect."""
         session = self._sessions.get(header.session)
         if header.kind == CommandKind.SESSION_OPEN and session is None:
             self._sessions[header.session] = _Session(header.generation, self._owner)
@@ -191,8 +189,6 @@ class Queues(Checker):
         if len(queue.live) + len(queue.acknowledged) != queue.enqueued:
             self.fail("the model itself lost count")
 
-    # What leaves the node.
-
     def on_sent(self, node: int, message: BusMessage) -> None:
         if not isinstance(message, Deliver):
             return
@@ -208,7 +204,7 @@ class Queues(Checker):
                     self.fail(f"{number} is handed out after its acknowledgement was accepted")
 
     def _knows(self, node: int, number: int) -> bool:
-        """Must a node that speaks now go by what was ordered under this number? One that is alone must."""
+        """Must a node go by the command under this number now? A lone node must."""
         return True
 
     def on_handed_out(
@@ -225,7 +221,7 @@ class Queues(Checker):
     def on_kept(self, node: int, holder: PortConsumer, numbers: Ranges) -> None:
         self.world.probe("model.consumer_came_back")
         for number in numbers.numbers():
-            # What was acknowledged while it came back is held by nobody.
+            # A message acknowledged while its consumer came back has no holder.
             if not self._is_done(holder, number):
                 self.on_handed_out(node, holder, number, 1, 0)
 
@@ -257,8 +253,6 @@ class Queues(Checker):
         self._holders.clear()
         self._held.clear()
 
-    # The books.
-
     def at_quiet(self, facts: dict[int, int]) -> None:
         for destination in self.queues:
             if destination not in facts:
@@ -280,7 +274,7 @@ Held = tuple[int, int]
 
 @dataclass(slots=True)
 class SubscriptionModel:
-    """What a subscription wanted and what it has acknowledged, said plainly."""
+    """The messages that a subscription wanted, and those it has acknowledged."""
 
     topic: int
     session: int
@@ -291,7 +285,7 @@ class SubscriptionModel:
 
 
 class Topics(Queues):
-    """Folds what is applied, and watches what is handed out."""
+    """Folds the applied commands of topics, too, and watches their deliveries."""
 
     promise = "I13 topic"
 
@@ -299,19 +293,17 @@ class Topics(Queues):
         super().__init__(world)
         self.subscriptions: dict[int, SubscriptionModel] = {}
         self.stored: dict[int, set[int]] = {}
-        # By topic and number, in the order in which they came: how many bytes each message counts for.
+        # By topic and number, in order of arrival: the bytes that each message counts for.
         self.sizes: dict[int, dict[int, int]] = {}
-        # Whose consumer it is: by the number in its session, and by its key at the primary.
+        # By the consumer's number in its session, and by its key at the primary.
         self.subscription_of: dict[tuple[int, int], int] = {}
         self._subscription_at: dict[tuple[int, int], int] = {}
-        # With what each was and under which number it was ended.
+        # The last contents of each ended subscription, and the number of its end.
         self._ended: dict[int, tuple[SubscriptionModel, int]] = {}
         self._durable: dict[tuple[str, str], int] = {}
         self._fresh_through: dict[PortConsumer, int] = {}
         self._holding: dict[Held, PortConsumer] = {}
         self._in_hand: dict[PortConsumer, set[Held]] = {}
-
-    # The model.
 
     def _do(self, payload: Payload, header: CommandHeader, sequence: int, skip: int) -> None:
         match payload:
@@ -364,8 +356,6 @@ class Topics(Queues):
         for id in [id for id, known in self.subscriptions.items() if known.session == session]:
             self._end_subscription(id, sequence)
 
-    # What leaves the node.
-
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, Register):
             self.subscription_of[message.session, message.number] = message.subscription
@@ -406,7 +396,8 @@ class Topics(Queues):
             self._holding[id, number] = holder
             in_hand.add((id, number))
         if not redelivered:
-            # What a consumer did not see is fresh for the next one; for the same one numbers only rise.
+            # Messages that a consumer did not see are fresh for the next one; for one consumer numbers only
+            # rise.
             before = self._fresh_through.get(holder, 0)
             if sequence <= before:
                 self.fail(f"{sequence} comes to {holder} of subscription {id} behind {before}")
@@ -449,8 +440,6 @@ class Topics(Queues):
         self._holding.clear()
         self._in_hand.clear()
 
-    # The books.
-
     def at_quiet(self, facts: dict[int, int]) -> None:
         for id, subscription in self.subscriptions.items():
             if len(subscription.wanted) != len(subscription.done):
@@ -472,15 +461,13 @@ class Destinations(Topics):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        # Is a message given to nobody while a living consumer holds it? Not if client managers are cut off.
+        # Is a message given to no other while a living consumer has it? Not if client managers are cut off.
         self.is_exclusive = False
         self._applied: dict[int, int] = {}
         self._books: dict[int, Books] = {}
         self._node_of: dict[PortConsumer, int] = {}
-        # What was ever given back: session, subscription and number.
+        # All returns: session, subscription and number.
         self._given_back: set[tuple[int, int, int]] = set()
-
-    # What each replica has applied.
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self._applied[node] = checkpoint
@@ -513,8 +500,6 @@ class Destinations(Topics):
         held += [(id, len(one.wanted) - len(one.done)) for id, one in self.subscriptions.items()]
         return self._term, len(self._sessions), tuple(sorted(held))
 
-    # Who holds what.
-
     def on_handed_out(
         self, node: int, holder: PortConsumer, sequence: int, count: int, redelivered: int
     ) -> None:
@@ -531,10 +516,10 @@ class Destinations(Topics):
         super().on_handed_out(node, holder, sequence, count, redelivered)
 
     def _may_lose(self, other: PortConsumer, holder: PortConsumer, subscription: int, number: int) -> bool:
-        """May what one consumer holds come to another, or once more to the same?
+        """May a message of one consumer come to another, or once more to the same?
 
-        What a client gave back is not told to a new primary as held. If it hands that out before the return
-        is ordered, it does so again behind it.
+        A new primary is not told of returned messages as held. If it delivers one before the return is
+        ordered, it delivers the message again behind it.
         """
         if (other.session, subscription, number) in self._given_back:
             return True
@@ -552,7 +537,7 @@ class Destinations(Topics):
         super().on_lost_told(node, holder, numbers)
 
     def _is_taken_away(self, holder: PortConsumer, number: int) -> bool:
-        """Does a consumer hold this, which nobody has acknowledged?"""
+        """Does a consumer have this message, with no acknowledgement of it?"""
         id = self.subscription_of[holder.session, holder.consumer]
         other = self._holding.get((id, number)) if id else self._holders.get(number)
         return other == holder and not self._is_done(holder, number)
@@ -562,7 +547,7 @@ class Destinations(Topics):
         super().on_kept(node, holder, numbers)
 
     def on_crashed(self, node: int) -> None:
-        """What the consumers of a client manager held is held by nobody; other nodes hand out nothing."""
+        """Consumers of a crashed client manager have nothing any more; other nodes deliver nothing."""
         for holder in [holder for holder, at in self._node_of.items() if at == node]:
             self.on_holder_gone(node, holder)
 

@@ -1,21 +1,20 @@
-"""One order for ever, and what was said of it stays (I1-I5, I8, I10, I11).
+"""One order for ever, and statements about it stay true (I1-I5, I8, I10, I11).
 
-    I1   agreement   whatever is applied as number n, on any node and in any life, is the same entry
+    I1   agreement   the entry applied as number n is the same on every node and in every life
     I2   contiguity  a life applies start+1, start+2, … where start is 0 or the checkpoint it began with
-    I3   integrity   what is applied was sent, with that digest, and an envelope has one place only
+    I3   integrity   an applied envelope was sent, with that digest, and has one place only
     I4   durability  a command that was confirmed to a client has the place it was told, now and for ever
     I5   FIFO        the envelopes of one producer run have places in the order in which they were sent, and
                      none is missing in between
     I8   monotone    promised, log_epoch and base of a commit server never go back, also across a crash;
                      log_epoch is never above promised; an epoch once claimed is never claimed again
-    I10  epochs      a node comes back with all that was ever committed, and starts its epoch with it
-    I11  checkpoint  two checkpoints after one number have one digest, whichever life of whichever node made
-                     them; what the order calls stable was reported with that digest by those it names
+    I10  epochs      a node comes back with everything ever committed, and starts its epoch with it
+    I11  checkpoint  two checkpoints after one number have one digest, in every life of every node; a stable
+                     checkpoint was reported with that digest by the nodes that the order names
 
-The ghost log `committed` holds the first entry ever seen committed at a number, over all lives. What a commit
-server says and what its disk holds are watched apart: two answers of one step may leave in any order, the
-promise of a higher epoch before that of a lower one; both are true. But no later life may find less than was
-said.
+The ghost log `committed` holds the first entry ever seen committed at a number, over all lives. A commit
+server's messages and its disk are watched apart: two answers of one step may leave in any order, the promise
+of a higher epoch before that of a lower one. But no later life may find less than was said.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from antiphon.wire.commands import OutcomeCode
 
 
 class Order(Checker):
-    """Watches what is committed and applied."""
+    """Watches committed and applied entries."""
 
     promise = "I1-I3, I5 one order"
     hears = (Data, Commit)
@@ -63,7 +62,6 @@ class Order(Checker):
         self._applied: dict[int, int] = {}
 
     def covering(self, number: int) -> Entry | None:
-        """The committed entry that owns a number."""
         at = bisect_right(self._firsts, number) - 1
         if at < 0:
             return None
@@ -129,7 +127,7 @@ def _words(entry: Entry) -> str:
 
 
 class Confirmations(Checker):
-    """Compares what clients were told with the ghost log."""
+    """Compares the confirmations of clients with the ghost log."""
 
     promise = "I4, I10 durability"
 
@@ -140,7 +138,8 @@ class Confirmations(Checker):
 
     def on_confirmed(self, session: int, number: int, count: int, code: int, sequence: int) -> None:
         if code == OutcomeCode.DUPLICATE and sequence == 0:
-            # Forgotten because the client had confirmed hearing of it: ours never resend such a one.
+            # Forgotten because the client had confirmed hearing of the outcome: simulated clients never
+            # resend such a command.
             self.fail(f"number {number} of session {session:#x} is a duplicate of nobody knows what")
         if code not in (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE):
             return
@@ -156,7 +155,7 @@ class Confirmations(Checker):
 
 
 class Durability(Confirmations):
-    """Compares the ghost log with each new life, too: of a node that is alone with its disk."""
+    """Compares the ghost log with each new life of a lone node, too."""
 
     def on_sent(self, node: int, message: BusMessage) -> None:
         if not isinstance(message, EpochStart):
@@ -184,7 +183,7 @@ class Durability(Confirmations):
 
 
 class Monotone(Checker):
-    """Watches what a commit server says and writes, and what each new life finds on its disk."""
+    """Watches a commit server's messages and records, and the disk that each new life finds."""
 
     promise = "I8 monotone"
     hears = (CommitAcknowledge, Seal, SealOk)
@@ -202,7 +201,7 @@ class Monotone(Checker):
         self._life[node] = self._life.get(node, 0) + 1
         self._on_disk[node] = (found.promised, found.epoch_max, found.base)
         if node in self._damaged:
-            # What is found now is not what was written. What was said stands.
+            # The disk differs from what was written; the server's messages still count.
             self._damaged.discard(node)
         else:
             self._rise(node, promised=found.promised, log_epoch=found.epoch_max, base=found.base)
@@ -232,7 +231,7 @@ class Monotone(Checker):
             self._promise(node, message.epoch)
             self._rise(node, base=message.base)
             if message.log_epoch:
-                # None is said of a log that belongs to a former configuration; the disk tells which it is.
+                # A log of a former configuration is told as epoch 0; the disk tells which epoch it is.
                 self._rise(node, log_epoch=message.log_epoch)
         elif isinstance(message, CommitAcknowledge):
             if message.last and message.status is ServerStatus.OK:

@@ -1,10 +1,10 @@
-"""Places: what the checkpoints on a disk refer to is durable, and is there; and nothing sound is mended.
+"""Places: the envelopes that checkpoints refer to are durable and present; and no sound record is mended.
 
-    I22  at every checkpoint that is written, every segment that is used again or removed, and every start:
-         each place that one of the two newest checkpoint files refers to is durable and holds that envelope
-    I23  a node asks others for a record only if something was damaged on its disk
+I22  at every checkpoint that is written, every segment that is used again or removed, and every start:
+     each place that one of the two newest checkpoint files refers to is durable and holds that envelope
+I23  a node asks others for a record only if something was damaged on its disk
 
-The first is looked for on the disk itself, past the journal and its books.
+I22 is looked for on the disk itself, past the journal.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from antiphon.sim.world import World
 
 
 class Places(Checker):
-    """Reads the two newest checkpoints of a disk, and looks at what they refer to."""
+    """Reads the two newest checkpoints of a disk, and the places they refer to."""
 
     promise = "I22 places"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        # What a file refers to, by node and number, with its checksum: it is read once. A node that began
-        # with an older file writes the later ones again, with other places perhaps.
+        # By node and number, with the file's checksum: each file is read once. A node that began with an
+        # older file writes the later ones again, perhaps with other places.
         self._places: dict[tuple[int, int], tuple[bytes, tuple[Location, ...]]] = {}
-        # Nodes whose present disk was damaged: nothing is said about what cannot be read there.
+        # Nodes whose present disk was damaged: unreadable places do not count there.
         self._damaged: set[int] = set()
 
     def on_files(self, node: int, disk: MemoryDisk, disk_id: bytes) -> None:
@@ -97,7 +97,7 @@ def _what_is_wrong(
 
 
 class Mending(Checker):
-    """Nobody asks for what is sound."""
+    """No sound record is asked for."""
 
     promise = "I23 mending"
     hears = (BatchGet,)

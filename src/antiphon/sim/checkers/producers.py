@@ -1,14 +1,14 @@
-"""What producers are told is true, and stays true (I4, I5, I16).
+"""Producers are told the truth, and it stays true (I4, I5, I16).
 
-    I4   an envelope that was confirmed is in the order, where it was told, with what was submitted
-    I5   the envelopes of a node are in the order in which they were submitted, each at most once,
-         in however many runs they were sent, unless the producer said that it could not tell
-    I16  what was told to have failed for good never enters the order
+    I4   a confirmed envelope is in the order, at the place that was told, with the submitted payload
+    I5   the envelopes of a node are in the order in which they were submitted, each at most once, in however
+         many runs they were sent, unless the producer called one uncertain
+    I16  an envelope that failed for good never enters the order
 
-A failure is final for one of two reasons, both facts of the committed order. The run of the envelope is
-over: another was opened, or it was fenced, behind it. Or the order has passed ts + L: rule X says that an
-envelope is numbered n only if n <= ts + L. The word of a sequencer alone is not final, because its log may
-be given up; so a refusal is held to this only when a data server says it by itself.
+A failure is final for one of two reasons, both facts of the committed order. The run of the envelope is over:
+another was opened, or it was fenced, behind it. Or the order has passed ts + L: rule X says that an envelope
+is numbered n only if n <= ts + L. A sequencer's statement alone is not final, because its log may be given
+up; so a refusal counts only when a data server makes it by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REFUSALS = (NackReason.EXPIRED, NackReason.FENCED)
 
 
 class Failures(Checker):
-    """Folds the runs of producers, and remembers what was said about their envelopes."""
+    """Folds the runs of producers, and remembers the statements about their envelopes."""
 
     promise = "I16 definite failure"
     hears = (m.Data, m.ReportNack, m.Published, m.ProducerOpened)
@@ -54,8 +54,6 @@ class Failures(Checker):
         lifetime = committed.memberships.newest.lifetime
         return self._ts.get(mid, committed.upto) + lifetime < committed.upto
 
-    # The order.
-
     def _on_committed(self, entry: Entry) -> None:
         if entry.kind is EntryKind.DATA:
             self._on_data(entry)
@@ -80,8 +78,6 @@ class Failures(Checker):
         if entry.first > entry.ts + self._committed.memberships.newest.lifetime:
             self.fail(f"{words(entry)} enters the order after its lifetime, its ts is {entry.ts}")
 
-    # What is said.
-
     def on_sent(self, node: int, message: m.BusMessage) -> None:
         if isinstance(message, m.Data):
             self._ts.setdefault(message.mid, message.ts)
@@ -100,15 +96,14 @@ class Failures(Checker):
     def _on_refusal(self, node: int, nack: m.ReportNack) -> None:
         mid, key = nack.mid, (nack.epoch, nack.mid, int(nack.reason))
         if node == epoch_node(nack.epoch):
-            # The sequencer, or its own data server: nobody can tell from outside.
+            # From the sequencer, or from its own data server: the two cannot be told apart.
             self._refused.add(key)
             return
         if key in self._refused:
-            # Only passed on.
             return
         is_ancient = mid.pe < self._runs.get(mid.pid, (0, 0))[1]
         if is_ancient:
-            # Of runs before the last two nobody keeps books: that they are over is all that is said.
+            # Of runs before the last two only their end is known.
             return
         if mid in self._committed.place_of:
             self.fail(f"node {node} calls {tuple(mid)} {nack.reason.name}, and it is in the order")
@@ -119,7 +114,7 @@ class Failures(Checker):
 
 
 class SubmittedEnvelopes(Checker):
-    """Follows envelopes from their submission to their confirmation, by what is in them."""
+    """Follows envelopes from their submission to their confirmation, by their payloads."""
 
     promise = "I4, I5 envelopes"
     hears = (m.Data,)
@@ -128,11 +123,11 @@ class SubmittedEnvelopes(Checker):
         super().__init__(world)
         self._committed = committed
         committed.followers.append(self._on_committed)
-        # node and how many it had submitted, by payload; and the payload by node and tag.
+        # Node and its count of submissions, by payload; and the payload by node and tag.
         self._submitted: dict[bytes, tuple[int, int]] = {}
         self._payload_of: dict[tuple[int, int], bytes] = {}
         self._counts: dict[int, int] = {}
-        # The payloads of what was sent; their places; how far into its submissions a node has come.
+        # The payloads of sent envelopes; their places; each node's progress in its submissions.
         self._sent: dict[Mid, bytes] = {}
         self._placed: dict[bytes, int] = {}
         self._reached: dict[int, int] = {}
@@ -141,7 +136,6 @@ class SubmittedEnvelopes(Checker):
 
     @property
     def figures(self) -> dict[str, int]:
-        """How much happened, for the report."""
         return {"submitted": len(self._submitted), "ordered": len(self._placed)}
 
     def on_submitted(self, node: int, tag: int, payload: bytes) -> None:
@@ -162,7 +156,7 @@ class SubmittedEnvelopes(Checker):
         payload = self._sent.get(entry.mid, b"")
         submitted = self._submitted.get(payload)
         if submitted is None:
-            # What the machines of a node ask of each other is not followed here.
+            # Messages among the machines of a node are not followed here.
             return
         node, count = submitted
         is_repeated = payload in self._uncertain

@@ -1,13 +1,13 @@
-"""What comes back comes back in its place, and says how often it was given back (promise 3).
+"""A returned message comes back in its place, with the count of its returns (promise 3).
 
-    counts  every replica counts, after every entry, the counted returns of each message that is still there
-    told    a primary tells that count. Of what was never given back it says once more that it may have been
-            seen, if it was published before its term or given out in it; and of nothing else
-    shown   an application is shown what was told to its consumer, in that order
-    place   a primary gives out nothing while a message with a lower number, which came back, waits
+    counts  after every entry every replica counts the counted returns of each message that is still there
+    told    a primary tells that count. A message without returns is told as redelivered if it was published
+            before the primary's term or delivered in it; no other is
+    shown   an application is shown the counts told to its consumer, in that order
+    place   a primary delivers nothing while a returned message with a lower number waits
 
-The counts of the model are those of the RETURNs in the order, of which each replica says whether it applied
-them. What a failover gives out again is not counted.
+The model counts the RETURNs in the log that a replica says it applied. Deliveries after a failover are not
+counted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Place = tuple[int, int]
 """A message of a source: the id of its queue or subscription, and its number."""
 
 Given = tuple[int, int, int]
-"""What a primary has given out: in which term, of which source, which number."""
+"""A delivery of a primary: term, source and number."""
 
 
 class _Returned(NamedTuple):
-    """A RETURN that was applied: who gave back what, of which source."""
+    """An applied RETURN: its session, its source and its messages."""
 
     session: int
     source: int
@@ -42,7 +42,7 @@ class _Returned(NamedTuple):
 
 
 class _Taker(NamedTuple):
-    """A consumer as its client knows it, and what it takes from."""
+    """A consumer as its client knows it, and its source."""
 
     session: int
     consumer: int
@@ -50,7 +50,7 @@ class _Taker(NamedTuple):
 
 
 class Redeliveries(Checker):
-    """Counts returns, and holds against it what primaries tell and applications are shown."""
+    """Counts returns, and compares the counts that primaries tell and applications are shown."""
 
     promise = "I21 redelivery"
     hears = (Deliver, Register)
@@ -60,30 +60,28 @@ class Redeliveries(Checker):
         self._folded = 0
         self._applied: dict[int, int] = {}
         self._states: dict[int, ChannelState] = {}
-        # By term: who claimed it, and the number before the claim.
+        # By term: the node that claimed it, and the number before the claim.
         self._claims: dict[int, tuple[int, int]] = {}
-        # Counted returns of what is still there: now, after each entry that has been folded, and for each
-        # message by the numbers of the entries that changed its count.
+        # Counted returns of messages that are still there: now, after each folded entry, and for each message
+        # by the numbers of the entries that changed its count.
         self._counts: dict[Place, int] = {}
         self._after: dict[int, dict[Place, int]] = {0: {}}
         self._history: dict[Place, list[tuple[int, int]]] = {}
         self._commands: list[tuple[int, _Returned]] = []
         self._returned: dict[int, list[_Returned]] = {}
-        # Consumers by the key that their client manager gave them there.
+        # Consumers by the key that their client manager gave them.
         self._takers: dict[tuple[int, int], _Taker] = {}
-        # Places in the streams to client managers that something was said in.
+        # Places in the streams to client managers that a delivery had.
         self._told: set[tuple[int, int, int, int]] = set()
-        # What each consumer was told, number and count, by term; and how far its application has come.
+        # By consumer and term: the numbers and counts it was told; and how far its application has come.
         self._log: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
         self._shown: dict[tuple[int, int], tuple[int, int]] = {}
-        # To which session a message was given last; and those that a consumer claims to hold.
+        # The session that was given a message last; and the messages that a consumer claims to hold.
         self._with: dict[Given, int] = {}
         self._claimed: set[Given] = set()
-        # What came back in a term and waits; and the highest number of each source in this flush.
+        # Returned messages that wait, by term; and the highest number of each source in this flush.
         self._waiting: dict[int, dict[int, set[int]]] = {}
         self._highest: dict[int, dict[int, int]] = {}
-
-    # The model.
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self._applied[node] = checkpoint
@@ -161,14 +159,12 @@ class Redeliveries(Checker):
             count = since
         return count
 
-    # What primaries say.
-
     def on_sent(self, node: int, message: BusMessage) -> None:
         if isinstance(message, Register):
             source = message.subscription or message.destination
             self._takers[node, message.consumer] = _Taker(message.session, message.number, source)
             for number in message.held.numbers():
-                # Whether it gets this depends on when its word arrives.
+                # Whether the consumer gets the message depends on when its claim arrives.
                 self._claimed.add((message.term, source, number))
         elif isinstance(message, Deliver):
             for target in message.targets:
@@ -210,10 +206,8 @@ class Redeliveries(Checker):
                 f"{told} times before; {least} to {most} is right"
             )
 
-    # What comes back.
-
     def _wait(self, node: int, returned: _Returned, state: ChannelState) -> None:
-        """This node has applied a return: what its sender held is ready there, if it leads."""
+        """This node has applied a return: the messages of its sender are ready there, if the node leads."""
         term = state.term
         if self._claims.get(term, (0, 0))[0] != node:
             return
@@ -232,8 +226,6 @@ class Redeliveries(Checker):
                 is_ready = (state.term, *place) not in self._claimed and _is_there(state, place)
                 if number < highest and is_ready and not _is_locked(state, place):
                     self.fail(f"{number} of {source} came back and waits, and {highest} is given out")
-
-    # What applications see.
 
     def on_received(self, holder: PortConsumer, sequence: int, body: bytes, redelivered: int) -> None:
         self.shown(holder.session, holder.consumer, sequence, redelivered)

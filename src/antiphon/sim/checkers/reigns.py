@@ -1,13 +1,13 @@
 """One log per epoch (I7, I9).
 
-    I7  all COMMIT_SUBMIT and EPOCH_START of an epoch come from the node whose epoch it is, in one life,
-        and are pieces of one log
+    I7  all COMMIT_SUBMIT and EPOCH_START of an epoch come from the node whose epoch it is, in one life, and
+        are pieces of one log
     I7  and nothing stands behind the entry that ends the configuration of the epoch: one change at a time
     I9  the logs of two commit servers with the same log_epoch are one a prefix of the other
 
-Both say that an epoch has one log. So there is one here for each epoch: put together from what its
-sequencer sent, and from what servers keep of their own. Every message and every disk must agree with it. An
-entry is compared when it is first said or first durable somewhere, a whole log only when its epoch began.
+The checker builds one log for each epoch, from the sequencer's messages and from the servers' disks. Every
+message and every disk must agree with it. An entry is compared when it is first sent or first durable
+somewhere, a whole log only when its epoch began.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from antiphon.sim.world import World
 
 
 class EpochLog:
-    """The log of one epoch: it ends at `last`. Of the entries behind `start` some may not have been seen yet,
-    because the start of an epoch is sent in pages and every server gets only what it lacks."""
+    """The log of one epoch, through `last`. Entries behind `start` may be unknown: the start of an epoch is
+    sent in pages, and every server gets only those that it lacks."""
 
     __slots__ = ("at", "author", "config_id", "end", "last", "start")
 
@@ -33,15 +33,15 @@ class EpochLog:
         self.start = start
         self.last = last
         self.at: dict[int, Entry] = {}
-        # The node that leads in this epoch, and which of its lives.
+        # The node that leads in this epoch, and its life.
         self.author = author
-        # Its configuration, and where that ends, if it does.
+        # The configuration of the epoch, and the number at which it ends, if it does.
         self.config_id = config_id
         self.end: int | None = None
 
 
 class Reigns(Checker):
-    """Puts together the log of every epoch."""
+    """Builds the log of every epoch."""
 
     promise = "I7, I9 one log per epoch"
     hears = (CommitSubmit, EpochStart)
@@ -50,13 +50,11 @@ class Reigns(Checker):
         super().__init__(world)
         self.logs: dict[int, EpochLog] = {}
         self.highest = 0
-        # Told of every entry when it first becomes part of the log of an epoch.
+        # Called with every entry when it first becomes part of the log of an epoch.
         self.on_new: Callable[[int, Entry], None] = _ignore
         self._disks = disks
         self._compared: dict[int, tuple[int, int]] = {}
         self._seen: BusMessage | None = None
-
-    # What sequencers say.
 
     def on_sent(self, node: int, message: BusMessage) -> None:
         assert isinstance(message, CommitSubmit | EpochStart), "nothing else is heard"
@@ -88,8 +86,6 @@ class Reigns(Checker):
         if log.end is not None and log.last > log.end:
             self.fail(f"epoch {epoch:#x} goes on behind {log.end}, where its configuration ends")
 
-    # What disks hold.
-
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self._compared.pop(node, None)
         self._compare_disk(node)
@@ -101,7 +97,7 @@ class Reigns(Checker):
         image = self._disks.images[node]
         epoch, last = image.log_epoch, image.last
         before = self._compared.get(node, (0, 0))
-        # What a node keeps that does not vote was written by no epoch.
+        # The log of a node without a vote was written by no epoch.
         if (epoch, last) == before or not epoch:
             return
         self._compared[node] = (epoch, last)
@@ -116,7 +112,7 @@ class Reigns(Checker):
         self._merge(epoch, log, entries, f"node {node} holds")
 
     def _merge(self, epoch: int, log: EpochLog, entries: Sequence[Entry], who: str) -> None:
-        """Compare a piece of the log with what is known of it."""
+        """Compare a piece of the log with the known entries."""
         known = log.at
         for entry in entries:
             same = known.get(entry.first)
@@ -141,7 +137,7 @@ def tail(log: Sequence[Entry], after: int) -> Sequence[Entry]:
 
 
 def words(entry: Entry) -> str:
-    """An entry as the report names it."""
+    """An entry as reports name it."""
     return f"{entry.kind.name} {entry.first}..{entry.last} {tuple(entry.mid)}"
 
 

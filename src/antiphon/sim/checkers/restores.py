@@ -1,13 +1,11 @@
-"""What a checkpoint gives is what was captured: restore(capture(state)) is the identity.
+"""restore(capture(state)) is the identity.
 
-A part of the state that is not written down but derived (from which number on a destination is held, what is
-locked, where to find a name) is in no digest: two replicas may differ in it and report the same. So a state
-that was captured is restored, and both are compared by walking through all that they are made of:
+A derived part of the state (the first held number of a destination, the locks, the index of names) is in no
+digest: two replicas may differ in it and report the same. So after a sample of the entries a captured state
+is restored, and both are compared by walking through all their objects:
 
     - the same values everywhere, and the same order where the order is a part of the state
-    - one object in two places of one is one object in the same two places of the other
-
-It looks after a sample of the entries, each life of each node at others.
+    - an object in two places of one state is one object in the same two places of the other
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ SAMPLE_ONE_IN: Final = 24
 
 Restore = Callable[[bytes], ChannelState]
 
-# Of one life only: a new one begins to count anew, and is told again what is wrong on purpose.
+# Of one life only: a new one counts anew, and receives the same wrong commands again.
 _PASSING: Final = {(Uncommitted, "generation")}
-# Where the order of a dict is that of the log.
+# Dicts whose order is that of the log.
 _ORDERED: Final = {
     (Directory, "_by_id"),
     (Directory, "_topics"),
@@ -47,7 +45,7 @@ _VALUES: Final = (int, float, str, bytes, bool, frozenset, array, type(None))
 
 
 def difference(state: ChannelState, other: ChannelState) -> str | None:
-    """Where two states differ, in words; None if one cannot be told from the other."""
+    """The first difference of two states, in words; None if there is none."""
     walk = _Walk()
     found = next(walk.compare("state", state, other), None)
     if found is not None:
@@ -73,7 +71,7 @@ def what_a_restore_changes(state: ChannelState, restore: Restore = ChannelState.
 
 
 class _Walk:
-    """Through two states at once, in step."""
+    """Walks through two states in step."""
 
     def __init__(self) -> None:
         # The partner of each object that was met, by identity; both are kept alive meanwhile.
@@ -136,7 +134,7 @@ def _fields(kind: type[Any]) -> list[str]:
 
 
 class Restores(Checker):
-    """Restores what is captured after some entries, and compares."""
+    """Restores the captured state after some entries, and compares."""
 
     promise = "I11 restore"
 

@@ -1,13 +1,14 @@
-"""Nothing goes before its time, by the time of the world, which no node knows; and everything goes.
+"""No message, hold or part goes before its time, by the time of the world, which no node knows; and each
+goes.
 
     - a primary moves log time at most as fast as docs/design/log-time.md says, whatever its wall clock shows,
       and at least as fast as its own clock
-    - a topic lets go of a message that nobody needs when it is older than the retention by log time, or when
-      more than the bytes of the retention are newer, and not one message earlier or later
-    - a hold that is not released lasts for its limit, and so does what is staged or open
+    - a topic drops a message that no subscription needs when it is older than the retention by log time, or
+      when more than the bytes of the retention are newer, and not one message earlier or later
+    - a hold that is not released lasts for its limit, and so does a staged or open part
 
-By log time this is exact. By the time of the world, it is so up to how fast log time may go. The age of a
-thing counts from the first mark of time that is applied behind it: that mark may have been proposed before.
+By log time this is exact; by the time of the world, up to the speed of log time. An age counts from the first
+mark of time that is applied behind the thing, which may have been proposed before it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ROUNDING_MS = 1
 
 
 class Said(NamedTuple):
-    """A mark that was proposed: when by the world, when by the own clock, and the time that it tells."""
+    """A proposed mark: when by the world, when by the node's clock, and the time that it tells."""
 
     at_ns: int
     own_ns: int
@@ -43,17 +44,17 @@ class Said(NamedTuple):
 
 
 class LogTimePace(Checker):
-    """How fast primaries move log time."""
+    """The speed at which primaries move log time."""
 
     promise = "I27 log time"
 
     def __init__(self, world: World, interval_ms: int) -> None:
         super().__init__(world)
         self._slack_ms = interval_ms / SLACK_SHARE + _ROUNDING_MS
-        # What each node has applied of log time in its present life, and when it heard of that.
+        # The log time that each node has applied in its present life, and when it heard of that.
         self._applied_ms: dict[int, int] = {}
         self._since_ns: dict[int, int] = {}
-        # By node and term: what was said last, and whether the wall clock was met.
+        # By node and term: the last mark, and whether it met the wall clock.
         self._said: dict[tuple[int, int], Said] = {}
         self._has_met: set[tuple[int, int]] = set()
 
@@ -62,7 +63,7 @@ class LogTimePace(Checker):
         self._since_ns[node] = self.world.now_ns
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
-        # A node that takes over a checkpoint may have known its mark of time before: then that counts.
+        # A node may have known the mark of a restored checkpoint before: the earlier moment counts.
         known = self._applied_ms.get(node)
         if known != state.log_time_ms:
             self._applied_ms[node] = state.log_time_ms
@@ -91,7 +92,7 @@ class LogTimePace(Checker):
             self.world.probe("time.wall_clock_not_followed")
 
     def _check_first(self, node: int, time_ms: int) -> None:
-        """The first mark of a term goes on from what the node has applied; that of a channel may be any."""
+        """The first mark of a term goes on from the node's applied log time; that of a channel may be any."""
         applied_ms = self._applied_ms.get(node, 0)
         if not applied_ms:
             return
@@ -107,7 +108,7 @@ class LogTimePace(Checker):
 
 @dataclass(slots=True)
 class _Stored:
-    """A message of a topic: when it came, how much came before it, and the first mark behind it."""
+    """A message of a topic: when it came, the bytes before it, and the first mark behind it."""
 
     born_ns: int
     before_bytes: int
@@ -123,8 +124,8 @@ class _TopicAges:
 
 
 class _Lasting(NamedTuple):
-    """Something with a limit: when it was last heard of, how long it lasts from then on, and whether that
-    moment has been told since."""
+    """A thing with a limit: its last command, its limit from then on, and whether a mark followed that
+    command."""
 
     heard_ns: int
     limit_ms: int
@@ -132,7 +133,7 @@ class _Lasting(NamedTuple):
 
 
 class Lifetimes(Checker):
-    """What goes, and whether its time had come; what stays, and whether its time has not come."""
+    """Messages, holds and parts go when their time has come, and not before."""
 
     promise = "I28 lifetime"
 
@@ -157,7 +158,7 @@ class Lifetimes(Checker):
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
         if entry.last <= self._folded:
             return
-        # Under which numbers there are commands of which kind.
+        # The numbers of each kind of command.
         self._kinds = {}
         sequence = entry.first
         for header, _, _ in iterate_commands(payload) if payload is not None else ():
@@ -177,8 +178,6 @@ class Lifetimes(Checker):
             for topic in state.directory.topics:
                 self._look_at_topic(topic, state, told_at[-1] if told_at else 0)
         self._look_at_lasting(entry, state)
-
-    # Topics.
 
     def _look_at_topic(self, topic: Topic, state: ChannelState, told_at: int) -> None:
         assert self._model is not None, "topics are looked at with a model of them"
@@ -224,7 +223,7 @@ class Lifetimes(Checker):
     def _check_kept(self, topic: Topic, state: ChannelState, number: int, known: _TopicAges) -> None:
         age_ms, most_bytes = topic.retention
         row = known.rows[number]
-        # With many ranges a topic lets go of several messages at once, and not of each for itself.
+        # With many ranges a topic drops several messages at once.
         is_coarse = len(topic.live) > topics.RANGES_FEW
         spare_bytes = topic.fresh_bytes // topics.TRIM_SHARE if is_coarse else 0
         too_much = known.bytes - row.before_bytes > most_bytes + spare_bytes
@@ -247,8 +246,6 @@ class Lifetimes(Checker):
         )
         return any(held) or any(wanted)
 
-    # Holds, and parts of transactions.
-
     def _look_at_lasting(self, entry: Entry, state: ChannelState) -> None:
         lasting: dict[str, _Lasting] = {}
         heard_ns = self._proposed_ns.get((state.term, self._log_ms), self.world.now_ns)
@@ -259,7 +256,7 @@ class Lifetimes(Checker):
             self._keep(lasting, what, part.since_ms, OPEN_MS_MAX, heard_ns)
         for id, staged in state.transactions.staged.items():
             self._keep(lasting, f"staged part {id:#x}", staged.since_ms, staged.seconds * 1_000, heard_ns)
-        # Whatever else is in an entry may have ended something.
+        # Other commands in an entry may have ended something.
         is_time_alone = entry.kind is EntryKind.DATA and set(self._kinds) == {_LOG_TIME}
         for what, known in self._lasting.items() if is_time_alone else ():
             if what not in lasting:
@@ -270,7 +267,7 @@ class Lifetimes(Checker):
     def _keep(
         self, lasting: dict[str, _Lasting], what: str, since_ms: int, limit_ms: int, told_ns: int
     ) -> None:
-        """Note that it is there. Its time begins with the mark that is applied behind the last word of it."""
+        """Note the thing. Its time begins with the mark that is applied behind its last command."""
         before = self._lasting.get(what)
         is_told = since_ms >= 0
         if before is None or (before.is_told and not is_told):

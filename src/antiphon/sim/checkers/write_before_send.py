@@ -1,13 +1,11 @@
-"""Nothing is said before it is durable (I15).
+"""No node speaks of a record before it is durable (I15).
 
-A COMMIT_ACKNOWLEDGE, a SEAL_OK and a DATA_REPORT tell others to rely on this node's disk. At the
-moment one is sent, what it says must lie within the records that a finished sync has covered, a sync
-that began after they were written. The same holds for an envelope that is applied. And a node that comes
-back must find at least those records.
+A COMMIT_ACKNOWLEDGE, a SEAL_OK and a DATA_REPORT tell others to rely on this node's disk. When one is sent,
+the records it speaks of must be covered by a finished sync that began after they were written. The same holds
+for an applied envelope. A node that comes back must find at least those records.
 
-The image kept here is the commit server's log and the data server's ids as the disk would give them
-back if the power went now; it is made from the records alone, not from what the machines believe. Other
-checkers read these images, so this one comes before them.
+The image is the commit server's log and the data server's ids as the disk would give them back if the power
+went now, made from the records alone. Other checkers read these images, so this checker comes before them.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from antiphon.sim.world import World
 
 
 class WriteBeforeSend(Checker):
-    """Holds every promise about the disk against the disk."""
+    """Compares every statement about the disk with the disk."""
 
     promise = "I15 write before send"
     hears = (CommitAcknowledge, DataReport, SealOk)
@@ -97,20 +95,20 @@ class WriteBeforeSend(Checker):
                 )
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:
-        # What is applied is told to others as done, whether or not another node holds it, too.
+        # An applied entry is told to others as done, whether or not another node holds it, too.
         is_kept = payload is None or entry.mid in self.images[node].mids
         if entry.kind is EntryKind.DATA and not is_kept:
             self.fail(f"node {node} applies envelope {tuple(entry.mid)}, which its disk does not hold")
 
     def _compare(self, node: int, image: Image, found: Image) -> None:
-        """What was durable must be found again; more may be found, if the disk was lucky."""
+        """Durable records must be found again; others may be."""
         if found.promised < image.promised or found.epoch_claimed < image.epoch_claimed:
             self.fail(f"node {node} forgot a promise or a claim that was durable")
         if found.epoch_max < image.epoch_max or found.base < image.base:
             self.fail(f"node {node} came back with an older epoch or base than was durable")
         if (found.epoch_max, found.log_config) != (image.epoch_max, image.log_config):
-            # A later epoch, written and not synced, may have replaced what was never committed, or a server
-            # that lost its vote what it had without the others.
+            # A later, unsynced epoch may have replaced entries that were never committed, and so may a server
+            # that lost its vote.
             return
         kept = {entry.first: entry for entry in found.log}
         for entry in image.log:

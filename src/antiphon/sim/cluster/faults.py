@@ -1,7 +1,6 @@
-"""TownFaults: what goes wrong around a cluster, and when.
+"""TownFaults: the faults of a cluster.
 
-A client manager that sleeps is left by some of its clients, which go on elsewhere; when it
-wakes, it finds in its queues what they had said to it.
+Some clients leave a sleeping client manager; when it wakes, it finds their earlier frames in its queues.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from antiphon.sim.world import MILLISECOND_NS
 
 
 class TownFaults(FaultTable):
-    """What goes wrong around a cluster."""
-
     def __init__(self, town: Town, profile: ClusterProfile, clients: Sequence[ClientProcess]) -> None:
         chance = town.world.random("faults")
         super().__init__(town.world, chance, profile.safety_ns, may_freeze=not profile.is_made)
@@ -30,7 +27,6 @@ class TownFaults(FaultTable):
         self._disks = DiskFaults(town, profile.safety_ns, profile.disk_faults)
 
     def plan(self) -> None:
-        """Lay out what will happen until the safety phase ends."""
         self.plan_rows(
             self._profile,
             {
@@ -53,7 +49,7 @@ class TownFaults(FaultTable):
         self._disks.plan()
 
     def end(self) -> None:
-        """Nothing fails any more, and whoever is down comes back."""
+        """Nothing fails any more, and all nodes come back."""
         super().end()
         self._misreading.end()
         self._disks.end()
@@ -61,10 +57,8 @@ class TownFaults(FaultTable):
         for runner in self._town.runners.values():
             runner.heal()
 
-    # Nodes.
-
     def _manager(self) -> SimNode:
-        """Half of the time it is whoever leads."""
+        """The leader in half of the cases."""
         channel = self._channel()
         leader = self._town.leader(channel)
         if leader is not None and self._chance.random() < 0.5:
@@ -101,7 +95,7 @@ class TownFaults(FaultTable):
                 self.after(self._chance.randrange(duration), self._leave(client))
 
     def _miss_failover(self) -> None:
-        """A primary goes, and a client manager hears of the next one when that has given out a lot."""
+        """A primary goes, and a client manager hears of the next one only after many deliveries of it."""
         self._world.probe("faults.failover_missed")
         leader = self._town.leader(self._channel())
         if leader is not None:
@@ -110,9 +104,9 @@ class TownFaults(FaultTable):
         door.sleep(self._chance.randrange(300, 600) * MILLISECOND_NS)
 
     def _miss_end(self) -> None:
-        """A client manager whose clock stands still is taken for dead, and the word that says so is lost.
+        """A client manager whose clock stands still is taken for dead, and the message that says so is lost.
 
-        What was said before that word, and the heartbeats after it, wait for the client manager to wake.
+        The messages before that one, and the heartbeats after it, wait for the client manager to wake.
         """
         self._world.probe("faults.end_missed")
         door = self._chance.choice(list(self._town.doors.values()))
@@ -134,8 +128,6 @@ class TownFaults(FaultTable):
     def _duration(self) -> int:
         return self._chance.randrange(50 * MILLISECOND_NS, self._profile.sleep_ns_max)
 
-    # The network.
-
     def _part(self) -> None:
         kind = self._chance.choice(("one", "one", "deaf", "mute", "halves", "pair"))
         nodes, one = list(self._town.runners), self._anybody().node_id
@@ -148,8 +140,6 @@ class TownFaults(FaultTable):
 
     def _clog(self) -> None:
         self.clog(self._town.links, list(self._town.runners), 400 * MILLISECOND_NS)
-
-    # Clients.
 
     def _break(self) -> None:
         connected = [client.connection for client in self._clients if client.connection is not None]

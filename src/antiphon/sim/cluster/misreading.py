@@ -1,8 +1,8 @@
 """Misreading: for a while the software of all nodes cannot read the states that it has written.
 
-Meanwhile nodes are restarted, as in a rolling restart to a version with a fault. Of some faults only the
-newest checkpoint of a node is the victim, of others all that it has and all that it is given. Then the fault
-is mended, and nodes that run without a state are restarted, as an operator would.
+Meanwhile nodes are restarted, as in a rolling restart to a faulty version. Some faults hit only the newest
+checkpoint of a node, others all its checkpoints and all it receives. Then the fault is mended, and nodes
+without a state are restarted, as an operator would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LASTS_NS = 500 * MILLISECOND_NS
 
 
 class Misreads(Enum):
-    """What cannot be read."""
+    """The states that cannot be read."""
 
     NOTHING = "nothing"
     NEWEST = "newest"
@@ -30,8 +30,6 @@ class Misreads(Enum):
 
 
 class Misreading:
-    """Plans those times."""
-
     def __init__(self, town: Town, profile: ClusterProfile) -> None:
         self._town = town
         self._world = town.world
@@ -42,7 +40,7 @@ class Misreading:
         self._is_over = False
 
     def plan(self) -> None:
-        """Lay out when the software cannot read, and who is restarted meanwhile."""
+        """Plan the faulty times, and the nodes that are restarted meanwhile."""
         for _ in range(self._times):
             self._world.after(self._chance.randrange(self._safety_ns), self._begin)
 
@@ -70,6 +68,5 @@ class Misreading:
                 runner.crash()
 
     def end(self) -> None:
-        """Nothing fails any more."""
         self._is_over = True
         self._mend()

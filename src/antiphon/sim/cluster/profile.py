@@ -1,8 +1,8 @@
-"""Profiles of a cluster: its shape and settings, its clients, what goes wrong around it, and how much.
+"""Profiles of a cluster: its shape and settings, its clients, its faults, and how many.
 
 As in the other workloads every kind of fault is switched on with a probability of one half. A *gentle* run
-has faults of message managers and clients alone: there a message is given to nobody while a living consumer
-holds it, which nobody can promise while client managers are cut off, asleep or gone.
+has faults of message managers and clients alone: there no message goes to a second consumer while a living
+one has it, which cannot be promised while client managers are cut off, asleep or gone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClusterProfile:
     topics: int = 1
     subscribers: int = 2
     messages: int = 40
-    # How many of the clients of queues are made of the client library.
+    # The share of queues' clients that use the client library.
     library_share: float = 0.5
     is_gentle: bool = False
 
@@ -63,12 +63,12 @@ class ClusterProfile:
     blackouts: int = 0
     door_crashes: int = 0
     sleeps: int = 0
-    # A client manager sleeps, and some of its clients go to another one meanwhile.
+    # A client manager sleeps, and some of its clients go to another meanwhile.
     door_sleeps: int = 0
     leave_probability: float = 0.7
     # The primary goes while a client manager sleeps.
     missed_failovers: int = 0
-    # A client manager sleeps, and what tells it that it was taken for dead is lost.
+    # A client manager sleeps, and the message that it was taken for dead is lost.
     missed_ends: int = 0
     # Does each client begin at another client manager than the one before it?
     is_spread: bool = False
@@ -80,15 +80,15 @@ class ClusterProfile:
     moves: int = 0
     # How often the software cannot read states for a while; None: drawn apart from all else.
     misreads: int | None = None
-    # What goes wrong with disks; None: drawn apart from all else.
+    # None: drawn apart from all else.
     disk_faults: DiskProfile | None = None
     are_clocks_unsteady: bool = False
     # Are wall clocks set wrong by days in any case, and not only in half of the runs?
     are_clocks_set: bool = False
-    # The settings of all topics; those of the run's seed if there are none.
+    # The settings of all topics; drawn if empty.
     topic_settings: str = ""
     sleep_ns_max: int = 1_200 * MILLISECOND_NS
-    # Is it a named profile? Then clocks of sleepers stand still only where it says so.
+    # Is this a named profile? Then clocks of sleepers stand still only where the profile says so.
     is_made: bool = False
 
     disk: DiskHabits = field(default_factory=DiskHabits)
@@ -105,7 +105,7 @@ class ClusterProfile:
 
     @property
     def client_managers(self) -> tuple[int, ...]:
-        """The nodes without one."""
+        """The nodes without a disk."""
         return tuple(range(_FIRST_DOOR, _FIRST_DOOR + self.doors))
 
     def group(self, new_disk_id: Callable[[], bytes]) -> GroupConfig:
@@ -122,7 +122,7 @@ class ClusterProfile:
 
 
 def draw(chance: random.Random, name: str = "") -> ClusterProfile:
-    """The profile of a run; a named one lays stress on one thing."""
+    """The profile of a run; a named one stresses one thing."""
     profile = ClusterProfile()
     draw_into(chance, profile)
     if name:
@@ -135,7 +135,7 @@ def draw(chance: random.Random, name: str = "") -> ClusterProfile:
 
 
 def draw_into(chance: random.Random, profile: ClusterProfile) -> None:
-    """Draw all that runs of any kind have."""
+    """Draw the values that all kinds of runs have."""
     _draw_size(chance, profile)
     _draw_faults(chance, profile)
     _draw_network(chance, profile)
@@ -213,7 +213,7 @@ def _draw_habits(chance: random.Random, profile: ClusterProfile) -> None:
 
 
 def _be_gentle(profile: ClusterProfile) -> None:
-    """Nothing fails but message managers, and a new primary waits for everybody."""
+    """Only message managers fail, and a new primary waits for all client managers."""
     profile.door_crashes = profile.door_sleeps = profile.partitions = profile.clogs = 0
     profile.sleeps = profile.blackouts = profile.misreads = 0
     profile.missed_failovers = profile.missed_ends = 0
@@ -225,7 +225,7 @@ def _be_gentle(profile: ClusterProfile) -> None:
 
 
 def _for_held_ranges(chance: random.Random, profile: ClusterProfile) -> None:
-    """The primary goes again and again while slow consumers hold what they got and have credit for more."""
+    """The primary goes again and again while slow consumers hold messages and have credit for more."""
     profile.is_gentle = True
     profile.shape = "three"
     profile.safety_ns = 1_800 * MILLISECOND_NS
@@ -236,12 +236,12 @@ def _for_held_ranges(chance: random.Random, profile: ClusterProfile) -> None:
     profile.clients.take_pause_ns = 100 * MILLISECOND_NS
     profile.clients.acknowledge_pause_ns = 600 * MILLISECOND_NS
     profile.clients.credit_messages = 100
-    # What was given back when the primary went may come twice, which is not what this looks for.
+    # Messages returned while the primary went may come twice, which this profile does not look for.
     profile.clients.return_probability = 0.0
 
 
 def _for_lower_generations(chance: random.Random, profile: ClusterProfile) -> None:
-    """Clients leave client managers that sleep, which then wake with what these had sent."""
+    """Clients leave sleeping client managers, which then wake with the clients' earlier frames."""
     profile.is_gentle = False
     profile.door_sleeps = 3
     profile.clients.resume_probability = 1.0
@@ -251,9 +251,8 @@ def _for_lower_generations(chance: random.Random, profile: ClusterProfile) -> No
 
 
 def _for_second_acknowledgements(chance: random.Random, profile: ClusterProfile) -> None:
-    """A client manager sleeps until it is taken for dead; others get what its consumers hold, and both
-    acknowledge it.
-    """
+    """A client manager sleeps until it is taken for dead; other consumers get its messages, and both sides
+    acknowledge."""
     profile.is_gentle = False
     profile.topics, profile.queues = 0, 1
     profile.consumers = 4
@@ -271,9 +270,8 @@ def _for_second_acknowledgements(chance: random.Random, profile: ClusterProfile)
 
 def _for_sleepers(chance: random.Random, profile: ClusterProfile) -> None:
     """Client managers with idle consumers sleep until they are taken for dead, their clocks stand still, and
-    the word that says so is lost: else it lies behind the deliveries, and ends in the same step what they
-    began. Consumers at other client managers get and acknowledge the messages meanwhile.
-    """
+    the message that says so is lost: otherwise it lies behind the deliveries, and ends in the same step what
+    they began. Consumers at other client managers get and acknowledge the messages meanwhile."""
     _for_second_acknowledgements(chance, profile)
     profile.shape = "three"
     profile.doors, profile.door_sleeps, profile.missed_ends = 3, 0, 6
@@ -282,8 +280,8 @@ def _for_sleepers(chance: random.Random, profile: ClusterProfile) -> None:
     profile.power_cuts = profile.clogs = 0
     profile.links.drop_probability = 0.0
     profile.settings["suspicion_ms"] = 300
-    # Messages come as long as a client manager may fall asleep, and consumers wait for them: a message that
-    # was buffered before is asked about, and the answer to that question comes too late.
+    # Messages come as long as a client manager may fall asleep, and consumers wait for them: a message
+    # buffered before is asked about, and the answer comes too late.
     profile.producers, profile.consumers = 4, 6
     profile.messages, profile.library_share = 300, 1.0
     profile.clients.batch_rows_max, profile.clients.credit_messages = 1, 20
@@ -293,7 +291,7 @@ def _for_sleepers(chance: random.Random, profile: ClusterProfile) -> None:
 
 
 def _for_old_terms(chance: random.Random, profile: ClusterProfile) -> None:
-    """Sessions are soon over, and the primary that proposes to end them goes before that is ordered."""
+    """Sessions are soon over, and the primary that proposes their end goes before that is ordered."""
     profile.is_gentle = False
     profile.shape = "three"
     profile.safety_ns = 1_800 * MILLISECOND_NS
@@ -306,7 +304,7 @@ def _for_old_terms(chance: random.Random, profile: ClusterProfile) -> None:
 
 
 def _for_early_pages(chance: random.Random, profile: ClusterProfile) -> None:
-    """Backups lag, and producers look at what they have just sent."""
+    """Backups lag, and producers browse the messages that they have just sent."""
     profile.is_gentle = False
     profile.shape = "three"
     profile.library_share = 0.0
@@ -317,7 +315,7 @@ def _for_early_pages(chance: random.Random, profile: ClusterProfile) -> None:
 
 
 def _for_returns(chance: random.Random, profile: ClusterProfile) -> None:
-    """Consumers that compete give back half of what they take, again and again, and nodes hardly fail."""
+    """Competing consumers return half of their messages, again and again, and nodes hardly fail."""
     profile.library_share = 0.0
     profile.consumers, profile.queues = 3, 1
     profile.crashes = profile.power_cuts = profile.blackouts = profile.sleeps = 0
@@ -371,7 +369,7 @@ def _for_misreading(chance: random.Random, profile: ClusterProfile) -> None:
 
 
 def _for_losses(chance: random.Random, profile: ClusterProfile) -> None:
-    """Primaries go while client managers sleep, and slow consumers have much that they have not looked at."""
+    """Primaries go while client managers sleep, and slow consumers have many messages in their buffers."""
     profile.is_gentle = False
     profile.shape = "three"
     profile.safety_ns = 2_500 * MILLISECOND_NS
@@ -399,7 +397,7 @@ def _for_wrong_clocks(chance: random.Random, profile: ClusterProfile) -> None:
 
 
 def _for_retention_by_age(chance: random.Random, profile: ClusterProfile) -> None:
-    """A topic keeps what it gets for a moment, and gets more all the time."""
+    """A topic keeps messages for a moment, and gets more all the time."""
     profile.topics, profile.topic_settings = 1, '{"retention":0.1}'
     profile.subscribers, profile.messages = 1, 120
     profile.clients.publish_pause_ns = 20 * MILLISECOND_NS
@@ -415,7 +413,7 @@ def _for_retention_by_bytes(chance: random.Random, profile: ClusterProfile) -> N
 
 
 def _for_late_words(chance: random.Random, profile: ClusterProfile) -> None:
-    """Clients lose their connections and come back to the same client manager, whose words come late."""
+    """Clients lose their connections and come back to the same client manager, whose frames come late."""
     profile.is_gentle = False
     profile.doors = 1
     profile.safety_ns = 1_800 * MILLISECOND_NS
@@ -442,7 +440,7 @@ def _for_return_after_a_fence(chance: random.Random, profile: ClusterProfile) ->
 
 
 def _for_kept_credit(chance: random.Random, profile: ClusterProfile) -> None:
-    """Consumers without a prefetch ask for what is there now, and mostly there is nothing."""
+    """Consumers without a prefetch ask for the messages of now, and mostly there is none."""
     profile.queues, profile.consumers = 1, 3
     profile.clients.asking_share = 1.0
     profile.clients.publish_pause_ns = 60 * MILLISECOND_NS

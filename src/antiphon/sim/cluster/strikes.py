@@ -1,8 +1,8 @@
-"""Strikes: somebody dies or sleeps at a step of a transaction.
+"""Strikes: a node or a client dies or sleeps at a step of a transaction.
 
-A step is a command of a transaction that a client manager has just said, and nobody may have heard yet; or
-one that a channel has just applied, and whoever waits for it does not know. Whom it strikes is drawn: the
-client manager that coordinates, the primary of the channel, somebody of another channel, a client.
+A step is a command of a transaction that a client manager has just sent, or that a channel has just applied.
+The victim is drawn: the coordinating client manager, the primary of the channel, a node of another channel, a
+client.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SLEEP_NS_MAX = 400 * MILLISECOND_NS
 
 
 class Strikes:
-    """Decides at each step whether it is one of those, and whom it strikes."""
+    """Decides at each step whether to strike, and the victim."""
 
     def __init__(self, world: World, count: int, probability: float) -> None:
         self.left = count
@@ -44,16 +44,14 @@ class Strikes:
         self._chance: random.Random = world.random("strikes")
 
     def end(self) -> None:
-        """Nothing fails any more."""
         self.left = 0
 
     def step(self, moment: str, channel: str, kind: int, door: int) -> None:
-        """A step has happened."""
         if not self.left or self._chance.random() >= self._probability:
             return
         self.left -= 1
         self._world.probe(f"strike.{moment}.{CommandKind(kind).name}")
-        # Never in the middle of somebody's step.
+        # Never in the middle of a node's step.
         delay = 0 if self._chance.random() < 0.5 else self._chance.randrange(_SOON_NS)
         self._world.after(delay, lambda: self._strike(channel, door))
 

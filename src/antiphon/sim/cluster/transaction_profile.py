@@ -1,8 +1,8 @@
-"""Profiles of a bank: several channels, and what is made worse for transactions among them.
+"""Profiles of a bank: several channels, and more faults for the transactions among them.
 
-A run is like one of the cluster, with two or three channels of which most have one message manager: what
-happens between channels is what is looked for here. Clocks that decide how long a transaction may be in doubt
-run quickly, checkpoints come every few entries.
+A run is like one of the cluster, with two or three channels of which most have one message manager: this
+workload looks for mistakes between channels. Transactions are soon in doubt, and checkpoints come every few
+entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NODES_OF_CHANNEL = 3
 
 @dataclass(slots=True)
 class TransactionProfile(ClusterProfile):
-    """What is drawn besides."""
+    """The values that are drawn besides."""
 
     # One for each channel.
     shapes: tuple[str, ...] = ("one", "one")
@@ -32,14 +32,13 @@ class TransactionProfile(ClusterProfile):
     stagers: int = 1
     deposits: int = 12
     versions: int = 2
-    # How many steps of transactions somebody dies or sleeps at.
+    # How many steps of transactions are struck.
     strikes: int = 0
     strike_probability: float = 0.2
     tellers: TellerHabits = field(default_factory=TellerHabits)
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Their names."""
         return CHANNELS[: len(self.shapes)]
 
     def servers_of(self, at: int) -> tuple[int, ...]:
@@ -56,7 +55,7 @@ class TransactionProfile(ClusterProfile):
 
 
 def draw(chance: random.Random, name: str = "") -> TransactionProfile:
-    """The profile of a run; a named one lays stress on one thing."""
+    """The profile of a run; a named one stresses one thing."""
     profile = TransactionProfile()
     draw_into(chance, profile)
     profile.is_gentle = False
@@ -111,7 +110,7 @@ def _for_lonely_decisions(chance: random.Random, profile: TransactionProfile) ->
 
 
 def _for_hasty_commits(chance: random.Random, profile: TransactionProfile) -> None:
-    """Commits across channels that the home cannot agree to: what they took is gone by then."""
+    """Commits across channels that the home refuses: their messages are gone by then."""
     profile.strikes, profile.strike_probability = 4, 0.2
     profile.tellers.go_on_probability = 1.0
     profile.tellers.pause_ns = 5 * MILLISECOND_NS
@@ -135,7 +134,7 @@ def _for_open_parts(chance: random.Random, profile: TransactionProfile) -> None:
 
 
 def _for_ended_sessions(chance: random.Random, profile: TransactionProfile) -> None:
-    """Sessions are over soon after their clients die in the middle of a commit, and participants are slow."""
+    """Sessions end soon after their clients die in the middle of a commit, and participants are slow."""
     profile.safety_ns = 900 * MILLISECOND_NS
     profile.strikes, profile.strike_probability = 6, 0.3
     profile.node.session_expiry_ms = 20
@@ -146,7 +145,7 @@ def _for_ended_sessions(chance: random.Random, profile: TransactionProfile) -> N
 
 
 def _for_topics(chance: random.Random, profile: TransactionProfile) -> None:
-    """Half of the money goes through topics; clients die while their commits are under way, which is long."""
+    """Half of the money goes through topics; clients die during their commits, which take long."""
     profile.safety_ns = 900 * MILLISECOND_NS
     profile.accounts, profile.topics, profile.traders = 2, 2, 2
     profile.strikes, profile.strike_probability = 6, 0.3

@@ -1,7 +1,7 @@
-"""Waits: how long everybody lets things wait, drawn for each run, tiny and large.
+"""Waits: the waiting times of nodes and clients, drawn for each run, tiny and large.
 
-Nothing but speed may depend on them. They come from a generator of their own, so that a run is what it was
-without them; `without=("Waits",)` leaves them as they usually are.
+Only speed may depend on them. The waits have a generator of their own, so that they do not change the rest of
+a run; `without=("Waits",)` leaves the usual ones.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OF_PRIMARIES: dict[str, tuple[int, ...]] = {
 
 
 def draw_waits(chance: random.Random, profile: ClusterProfile) -> None:
-    """Draw them for a run that is not sharpened for a bug."""
+    """Draw the waits of a run without a named profile."""
     node = profile.node
     node.door_waits = {name: chance.choice(choices) for name, choices in OF_DOORS.items()}
     node.primary_waits = {name: chance.choice(choices) for name, choices in OF_PRIMARIES.items()}
     registration_wait_ms = chance.choice((0, 2, 20, 300))
     if not profile.is_gentle:
-        # There a new primary waits for everybody.
+        # In a gentle run a new primary waits for all client managers.
         node.registration_wait_ms = registration_wait_ms
         profile.missed_failovers = chance.choice((0, 0, 1, 2))
     profile.clients.pace = Pace(
@@ -50,5 +50,5 @@ def draw_waits(chance: random.Random, profile: ClusterProfile) -> None:
         linger_commands=chance.choice((1, 2, 4, 16)),
         small_bytes=chance.choice((1, 100, 65_536)),
     )
-    # Drawn last: what is above is what it was without it.
+    # Drawn last, so that the draws above stay the same.
     profile.clients.asking_share = chance.choice((0.0, 0.0, 0.4, 1.0))

@@ -1,8 +1,7 @@
-"""WorkloadRun: what the runs of all workloads have in common, which is their two acts.
+"""WorkloadRun: the two acts of a run, which all workloads have.
 
-Act one, safety: everything works and fails as the run's profile says, for as long as it says.
-Act two, liveness: nothing fails any more. Within bounded time nothing may be left open; then the history is
-judged.
+Act one, safety: the faults of the run's profile happen, for as long as the profile says. Act two, liveness:
+nothing fails any more. Within bounded time nothing may be left open; then the history is judged.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RESTS = 120
 
 
 class AnyProfile(Protocol):
-    """What every profile says."""
+    """The fields that every profile has."""
 
     safety_ns: int
     disk: DiskHabits
@@ -35,7 +34,7 @@ DrawnProfile = TypeVar("DrawnProfile", bound=AnyProfile)
 
 
 class WorkloadRun(Generic[DrawnProfile]):
-    """One run of a workload; each kind draws its profile first of all."""
+    """One run of a workload; subclasses draw their profile first of all."""
 
     profile: DrawnProfile
     liveness_ns = 60 * SECOND_NS
@@ -47,7 +46,7 @@ class WorkloadRun(Generic[DrawnProfile]):
         self._without = without
 
     def run(self) -> None:
-        """Both acts; raises `Violation` when a promise is broken."""
+        """Play both acts; raises `Violation` when a promise is broken."""
         if self.world.trace.is_on:
             self.world.note("profile", summary(self.profile))
         self._begin()
@@ -57,14 +56,12 @@ class WorkloadRun(Generic[DrawnProfile]):
         self._judge()
         self._rest()
 
-    # For the kinds of run.
-
     def figures(self) -> dict[str, int]:
-        """How much happened."""
+        """Counts of this run, for the report."""
         raise NotImplementedError
 
     def _begin(self) -> None:
-        """Let everybody start, and plan what goes wrong."""
+        """Start nodes and clients, and plan the faults."""
         raise NotImplementedError
 
     def _heal(self) -> None:
@@ -78,29 +75,26 @@ class WorkloadRun(Generic[DrawnProfile]):
         return not self._what_is_open()
 
     def _what_is_open(self) -> str:
-        """What still has to happen until all is quiet, in words."""
+        """What still has to happen, in words."""
         raise NotImplementedError
 
     def _judge(self) -> None:
-        """All is quiet: was everything right?"""
+        """Judge the history, when all is quiet."""
         raise NotImplementedError
 
     def _machines(self) -> dict[str, list[Any]]:
-        """All machines of this moment, by whose they are."""
+        """All machines of this moment, by their owner."""
         raise NotImplementedError
 
     def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
-        """The disk of each node that is up and votes, whose it is, and which messages live on it, if any."""
+        """The name and disk of each voting node that is up, and the state with its live messages, if any."""
         raise NotImplementedError
 
-    # What they share.
-
     def _rest(self) -> None:
-        """Let what is still under way arrive; then look at what everybody keeps.
+        """Let messages under way arrive; then look at all containers and disks.
 
-        A link may be slow for a second after all is well again, and what waits for an answer is kept; a
-        journal comes to rest by checkpoints, and in seconds: what is too much counts if it is there still
-        after many looks.
+        A link may be slow for a second after the faults end, and requests wait for their answers; a journal
+        comes to rest by checkpoints, in seconds: an excess counts only if it is there after many looks.
         """
         told: tuple[Checker, str] | None = None
         for _ in range(_RESTS):
@@ -112,7 +106,7 @@ class WorkloadRun(Generic[DrawnProfile]):
             told[0].fail(told[1])
 
     def _complaints(self) -> Iterator[tuple[Checker, str]]:
-        # Disks first: they come to rest last, and all containers need not be walked through until then.
+        # Disks come to rest last; until then the walk through all containers is not needed.
         rest, space = Rest(self.world), Space(self.world)
         if Space.__name__ not in self._without:
             for name, disk, live in self._disks_at_rest():
@@ -124,7 +118,7 @@ class WorkloadRun(Generic[DrawnProfile]):
                     yield rest, complaint
 
     def _watch_by(self, checkers: Sequence[Checker]) -> Watch:
-        """Those of the checkers that are to look, and those that every run has."""
+        """The wanted checkers of this run, and those that every run has."""
         every = [*checkers, Places(self.world), Mending(self.world), Repetitions(self.world)]
         return Watch([one for one in every if type(one).__name__ not in self._without])
 

@@ -1,10 +1,10 @@
-"""The bus workload: a group of nodes agrees on one order while everything around it fails.
+"""The bus workload: a group of nodes agrees on one order under faults.
 
 Act one, safety: nodes submit envelopes while processes crash and sleep, disks stall and forget, and the
-network loses, repeats, delays and parts, as the run's profile says. The checkers watch every message,
-every record and everything applied.
-Act two, liveness: nothing fails any more. Within bounded time exactly one node leads, everything that a
-living producer submitted is confirmed, and all members have applied the same.
+network loses, repeats, delays and parts. The checkers watch every message, every record and every applied
+entry.
+Act two, liveness: nothing fails any more. Within bounded time exactly one node leads, every envelope of a
+living producer is confirmed, and all members have applied the same.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from antiphon.wire.commands import CommandKind, LogTime, encode_command
 
 
 class BusRun(WorkloadRun[BusProfile]):
-    """A run of the workload."""
-
     profiles = tuple(PROFILES)
 
     def __init__(
@@ -75,15 +73,14 @@ class BusRun(WorkloadRun[BusProfile]):
         self._has_spoken: set[int] = set()
 
     def _refusals(self, seed: int, profile: str) -> int:
-        """One number in how many fails. The table must hold what several nodes have under way: nobody
-        here tells outcomes in time, as a message manager does, or gathers a few commands only.
-        """
+        """One number in how many fails. The table must hold the outcomes of all envelopes under way: nothing
+        here asks for outcomes in time, as client managers do."""
         if profile:
             return self.profile.refuses_one_in
         return limits.refusals(seed) if outcomes.OUTCOMES_MAX >= 64 else 0
 
     def adjust(self, profile: BusProfile) -> None:
-        """Nothing; the test of a mistake that was found says here what made its seed special."""
+        """Nothing; the test of an earlier failure says here what made its seed special."""
 
     def _runner(self, node: int) -> BusRunner:
         has_disk = node in self.profile.servers
@@ -119,8 +116,6 @@ class BusRun(WorkloadRun[BusProfile]):
         self._plan_work()
         self.faults.plan()
 
-    # Act one.
-
     def _plan_work(self) -> None:
         for _ in range(self.profile.envelopes):
             runner = self.runners[self._chance.choice(self._sources)]
@@ -140,14 +135,12 @@ class BusRun(WorkloadRun[BusProfile]):
         self._submitted += 1
         runner.submit(b"".join([_command(self._submitted, row) for row in range(count)]), count)
 
-    # Act two.
-
     def _heal(self) -> None:
         self.hall.restart_ns = 20 * MILLISECOND_NS
         self.faults.end()
         super()._heal()
-        # Everybody says one last thing, also those who came back: what a former life left behind is settled
-        # when the next one opens.
+        # Every producer submits once more, also those that came back: the envelopes of a former life are
+        # settled when the next one opens.
         self._speak()
 
     def _speak(self) -> None:

@@ -2,10 +2,10 @@
 
 Act one, safety: clients work while nodes of both tiers crash and sleep, the network between them loses,
 repeats, delays and parts, connections break and clients move from one client manager to another, also away
-from one that only sleeps. Whatever arrives must keep the promises.
-Act two, liveness: nothing fails any more. Everything that is not given up must be confirmed or refused,
-queues and subscriptions must be drained to the last message, and all replicas must be equal; only then can
-the history be judged.
+from a sleeping one.
+Act two, liveness: nothing fails any more. Every command must be confirmed, refused or given up, queues and
+subscriptions must be drained to the last message, and all replicas must be equal; only then is the history
+judged.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ _SESSION_EXPIRY_SHORT_MS = 1_000
 
 
 class ClusterRun(TownRun[ClusterProfile]):
-    """One run of the workload."""
-
     profiles = tuple(PROFILES)
     model = Destinations
 
@@ -63,7 +61,7 @@ class ClusterRun(TownRun[ClusterProfile]):
         self.faults = TownFaults(self.town, self.profile, self.clients)
 
     def adjust(self, profile: ClusterProfile) -> None:
-        """Nothing; the test of a mistake that was found says here what made its seed special."""
+        """Nothing; the test of an earlier failure says here what made its seed special."""
 
     def _checkers(self) -> list[Checker]:
         # `Confirmations`, `Reads` and the history read what `Order` and `Destinations` have seen.
@@ -107,8 +105,6 @@ class ClusterRun(TownRun[ClusterProfile]):
         for runner in self._replicas(self._channel):
             assert runner.manager is not None, "a replica that is up keeps messages"
             self._watch.at_quiet({one.id: one.live.count for one in runner.manager.state.directory})
-
-    # Who acts.
 
     def _producers(self) -> list[ClientProcess]:
         profile = self.profile
@@ -155,8 +151,6 @@ class ClusterRun(TownRun[ClusterProfile]):
                 RudeSubscriber(client, topic, settings, name)
                 clients.append(client)
         return clients
-
-    # Act two.
 
     def _heal(self) -> None:
         clients = self.profile.clients

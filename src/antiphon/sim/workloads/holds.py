@@ -15,8 +15,6 @@ _HOLDERS_MAX = 3
 
 
 class HoldsRun(ClusterRun):
-    """A run of the workload."""
-
     model = HeldDestinations
 
     def _checkers(self) -> list[Checker]:
@@ -40,8 +38,6 @@ class HoldsRun(ClusterRun):
                 RudeHolder(client, f"queue:q{queue}")
             clients.append(client)
         return clients
-
-    # Act two.
 
     def _heal(self) -> None:
         for client in self.clients:

@@ -1,10 +1,9 @@
 """The node workload: clients publish and consume through one node that crashes and comes back.
 
-Act one, safety: clients work while the node loses its power, its process is paused, connections
-break, clients die and disks stall, as the run's profile says. Whatever arrives must keep the promises.
-Act two, liveness: nothing fails any more and the disk is quick. Everything that is not given up must be
-confirmed or refused, and the queues must be drained to the last message; only then can the history be
-judged.
+Act one, safety: clients work while the node loses its power, its process is paused, connections break,
+clients die and disks stall.
+Act two, liveness: nothing fails any more and the disk is quick. Every command must be confirmed, refused or
+given up, and the queues must be drained to the last message; only then is the history judged.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ _RESTART_NS = 50 * MILLISECOND_NS
 
 
 class NodeRun(WorkloadRun[Profile]):
-    """One run of the workload."""
-
     look_ns = 5 * MILLISECOND_NS
     total_kind: type[TotalQueue] = TotalQueue
     profiles = tuple(PROFILES)
@@ -81,7 +78,7 @@ class NodeRun(WorkloadRun[Profile]):
         self._clients = [*self._producers(), *self._consumers()]
 
     def adjust(self, profile: Profile) -> None:
-        """Nothing; the test of a mistake that was found says here what made its seed special."""
+        """Nothing; the test of an earlier failure says here what made its seed special."""
 
     def _checkers(self) -> list[Checker]:
         # `Durability` reads what `Order` and `Queues` have seen: those two cannot be left out.
@@ -101,7 +98,7 @@ class NodeRun(WorkloadRun[Profile]):
         ]
 
     def _of_time(self, topics: Topics | None) -> list[Checker]:
-        """Those who know the time of the world."""
+        """The checkers that know the time of the world."""
         pace = LogTimePace(self.world, self.profile.node.log_time_interval_ms)
         return [pace, Lifetimes(self.world, topics), self._attachments, self._expiries]
 
@@ -126,15 +123,12 @@ class NodeRun(WorkloadRun[Profile]):
 
     @property
     def _state(self) -> ChannelState:
-        """The channel, by the books of the node, which is up."""
+        """The state of the channel at the node, which is up."""
         assert self.node.manager is not None, "a node that is down knows nothing"
         return self.node.manager.state
 
     def _held(self) -> dict[int, int]:
-        """How many messages each queue holds."""
         return {queue.id: queue.live.count for queue in self._state.directory}
-
-    # Who acts.
 
     def _queue(self, number: int) -> str:
         return f"queue:q{number % self.profile.queues}"
@@ -167,8 +161,6 @@ class NodeRun(WorkloadRun[Profile]):
         RudeReader(client, queue)
         return client
 
-    # What goes wrong.
-
     def _plan_faults(self) -> None:
         may_freeze = self._may_freeze and faults.are_drawn
         table = FaultTable(self.world, self._chance, self.profile.safety_ns, may_freeze=may_freeze)
@@ -200,8 +192,6 @@ class NodeRun(WorkloadRun[Profile]):
             self.world.probe("network.connection_broken")
             self._chance.choice(connected).break_off()
 
-    # Act two.
-
     def _heal(self) -> None:
         self.profile.network.stall_probability = 0.0
         clients = self.profile.clients
@@ -219,7 +209,7 @@ class NodeRun(WorkloadRun[Profile]):
         return not any(self._held().values()) and not self._left_behind()
 
     def _left_behind(self) -> list[str]:
-        """What goes by itself, and is still there."""
+        """Sessions and messages that go by themselves, and are still there."""
         return self._expiries.what_is_open(self._state)
 
     def _what_is_open(self) -> str:

@@ -1,8 +1,8 @@
-"""Profiles: what goes wrong in a run, and how much of it.
+"""Profiles: the faults of a run, and how many.
 
-By default every kind of fault is switched on with a probability of one half and its rate is drawn:
-leaving kinds out finds more than having all of them always, because some hide others. A named profile
-lays stress on one thing, at the expense of others.
+By default every kind of fault is switched on with a probability of one half and its rate is drawn: leaving
+kinds out finds more than having all of them always, because some hide others. A named profile stresses one
+thing, at the expense of others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Profile:
     consumers: int = 2
     queues: int = 1
     messages: int = 60
-    # How many of the clients are made of the client library.
+    # The share of clients that use the client library.
     library_share: float = 0.4
     crashes: int = 0
     power_cuts: int = 0
@@ -47,7 +47,7 @@ class Profile:
 
 
 def draw(chance: random.Random, name: str = "") -> Profile:
-    """The profile of a run; a named one lays stress on one thing."""
+    """The profile of a run; a named one stresses one thing."""
     profile = Profile()
     _draw_size(chance, profile)
     _draw_faults(chance, profile)
@@ -112,7 +112,7 @@ def _draw_habits(chance: random.Random, profile: Profile) -> None:
 
 
 def _for_acknowledging_early(chance: random.Random, profile: Profile) -> None:
-    """Crashes while syncs are slow, and a disk that keeps nothing: what was only said is gone."""
+    """Crashes while syncs are slow, and a disk that keeps nothing unsynced."""
     profile.crashes = max(profile.crashes, 3)
     profile.disk.sync_ns = 5 * MILLISECOND_NS
     profile.disk.styles = ("nothing",)

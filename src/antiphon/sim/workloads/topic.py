@@ -1,8 +1,8 @@
-"""The topic workload: subscribers with cursors of their own, under the same faults as the node workload.
+"""The topic workload: subscribers with cursors of their own, under the faults of the node workload.
 
-Some subscriptions are durable and are found again by their name, whatever became of the client; some
-end with their session. Now and then a subscriber unsubscribes and begins anew. In the end every
-subscription that is left must have got every message since its beginning.
+Some subscriptions are durable and are found again by their name; some end with their session. Now and then a
+subscriber unsubscribes and begins anew. In the end every subscription that is left must have got every
+message since its beginning.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ def too_old(state: ChannelState) -> list[str]:
 
 
 class TopicRun(NodeRun):
-    """A run of the workload."""
-
     total_kind = TotalTopic
 
     def _checkers(self) -> list[Checker]:
@@ -61,8 +59,6 @@ class TopicRun(NodeRun):
             self._total,
         ]
 
-    # The clients.
-
     def _queue(self, number: int) -> str:
         return f"topic:t{number % self.profile.queues}"
 
@@ -76,21 +72,19 @@ class TopicRun(NodeRun):
 
     def _consumer(self, number: int) -> ClientProcess:
         client = RudeClient(f"consumer{number}", self._hall, self.profile.clients)
-        # One that ends with its session keeps messages until the session has expired.
+        # A subscription that ends with its session keeps messages until the session has expired.
         is_passing = self.profile.node.session_expiry_ms < _SESSION_EXPIRY_SHORT_MS and number % 2 == 1
         name = "" if is_passing else f"audit{number}"
         RudeSubscriber(client, self._queue(number), self._settings(number), name)
         return client
 
     def _backlogs(self) -> dict[int, int]:
-        """How many messages each subscription still needs."""
+        """The count of messages that each subscription still needs."""
         return {
             subscription.id: subscription.backlog
             for topic in self._state.directory.topics
             for subscription in topic.subscriptions.values()
         }
-
-    # Act two.
 
     def _is_quiet(self) -> bool:
         if self.node.port_if_serving() is None or not all(client.is_idle for client in self._clients):

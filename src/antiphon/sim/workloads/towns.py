@@ -31,7 +31,7 @@ TownProfile = TypeVar("TownProfile", bound=ClusterProfile)
 
 
 class TownRun(WorkloadRun[TownProfile]):
-    """A run; subclasses build the town, fill it with clients, and say what goes wrong there."""
+    """A run with nodes of both tiers; subclasses add the quarters, the clients and the faults."""
 
     liveness_ns = 20 * SECOND_NS
     town: Town
@@ -41,7 +41,6 @@ class TownRun(WorkloadRun[TownProfile]):
     def __init__(self, seed: int, trace: Trace, without: Sequence[str]) -> None:
         super().__init__(seed, trace, without)
         self._disk_ids = self.world.random("disk ids")
-        # By channel.
         self._convergence: dict[str, Convergence] = {}
         self._expiries: dict[str, Expiries] = {}
         self._attachments = Attachments(self.world)
@@ -50,11 +49,9 @@ class TownRun(WorkloadRun[TownProfile]):
         return self._disk_ids.randbytes(16)
 
     def _converging(self, channel: str) -> Convergence:
-        """The checker that sees whether the replicas of a channel become equal."""
         return self._convergence.setdefault(channel, Convergence(self.world))
 
     def _expiring(self, channel: str) -> Expiries:
-        """The checker that sees which sessions of a channel end."""
         expiry_ms = self.profile.node.session_expiry_ms
         return self._expiries.setdefault(channel, Expiries(self.world, self._attachments, expiry_ms))
 
@@ -100,8 +97,6 @@ class TownRun(WorkloadRun[TownProfile]):
         for client in self.clients:
             client.address = self._chance.randrange(self.profile.doors)
             client.connect_later()
-
-    # Act two.
 
     def _heal(self) -> None:
         self.profile.network.stall_probability = 0.0

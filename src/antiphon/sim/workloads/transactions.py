@@ -2,13 +2,12 @@
 
 Accounts are queues and, in half of the runs, topics, each in one of two or three channels; money is messages.
 Depositors pay in, stagers bring money in versions, traders move it between accounts in transactions, and in
-half of the runs a collector has a queue alone now and then and consumes it. From a topic money is taken by
-durable subscriptions, each of which has all of it.
-Before the first act all clients arrive.
+half of the runs a collector consumes a queue alone now and then. Durable subscriptions take the money of a
+topic, each all of it. All clients arrive before the first act.
 Act one, safety: nodes of both tiers crash and sleep, at random and at the steps of transactions; the network
 between them loses, repeats, delays and parts; clients die, lose connections, and move.
-Act two, liveness: nothing fails any more. Traders take the money out until all accounts are empty. No part is
-prepared then and nothing is locked; all replicas are equal; and the money must be right.
+Act two, liveness: nothing fails any more. Traders take the money out until all accounts are empty. Then no
+part is prepared, nothing is locked, all replicas are equal, and the money is right.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ _OPENING_NS = 2 * SECOND_NS
 
 
 class TransactionRun(TownRun[TransactionProfile]):
-    """A run of the workload."""
-
     clients: list[RudeClient | Trader]
     profiles = tuple(PROFILES)
 
@@ -132,8 +129,6 @@ class TransactionRun(TownRun[TransactionProfile]):
         super()._begin()
         self.world.run(_OPENING_NS, lambda: all(client.is_ready for client in self.clients))
         self.faults.plan()
-
-    # Act two.
 
     def _heal(self) -> None:
         tellers = self.profile.tellers
