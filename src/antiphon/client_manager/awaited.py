@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from antiphon.bus.messages import SessionDetached
 from antiphon.wire.frames import DestinationOpened, SubscriptionFound, TransactionAsk
 
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ class SessionOpening(NamedTuple):
     session: Session
 
 
+class RepeatedAbsence(NamedTuple):
+    """Tell the primary again that a former generation has no client, if the next one is refused."""
+
+    lane: SessionLane
+    told: SessionDetached
+
+
 class KnownAnswer(NamedTuple):
     """Answer a request whose client will send commands to the lane's channel."""
 
@@ -99,6 +107,7 @@ Awaited: TypeAlias = (
     | LaneDetached
     | HomeRollback
     | SessionOpening
+    | RepeatedAbsence
     | KnownAnswer
     | Preparation
     | Inquiry

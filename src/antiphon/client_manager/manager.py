@@ -38,6 +38,7 @@ from antiphon.client_manager.awaited import (
     LaneDetached,
     Preparation,
     Registration,
+    RepeatedAbsence,
     SessionOpening,
 )
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
@@ -630,6 +631,8 @@ class ClientManager:
                 self._sessions.detach_lane(lane)
             case SessionOpening(session):
                 self._sessions.tell_opened(session)
+            case RepeatedAbsence():
+                self._sessions.repeat_absence(awaited)
             case KnownAnswer(lane, waiter, answer):
                 self._sessions.tell_known(lane, waiter, answer)
             case Preparation(transaction):

@@ -101,13 +101,14 @@ class Requests:
             self._detached.forget(next(iter(self._detached)))
         self._detached.put(key, asked, self._reviewed_ns)
 
-    def resumed(self, channel: str, session: int) -> None:
-        """Its client is here again."""
-        self._forget((channel, session))
+    def resumed(self, channel: str, session: int) -> SessionDetached | None:
+        """The client of a session is here again; returns what the primary is told of its absence."""
+        told = self._forget((channel, session))
+        return told if isinstance(told, SessionDetached) else None
 
-    def _forget(self, key: Key) -> None:
-        self._asked.forget(key)
-        self._detached.forget(key)
+    def _forget(self, key: Key) -> Asked | None:
+        asked, detached = self._asked.forget(key), self._detached.forget(key)
+        return asked or detached
 
     def primary_changed(self, channel: str, event: PrimaryChanged) -> None:
         """What was for the former primary is void; of detached sessions the new one is told (REQ3)."""

@@ -20,7 +20,14 @@ What it leaves to others
 from __future__ import annotations
 
 from antiphon.bus.messages import SessionDetached
-from antiphon.client_manager.awaited import KnownAnswer, LaneClosed, LaneClosing, LaneDetached, SessionOpening
+from antiphon.client_manager.awaited import (
+    KnownAnswer,
+    LaneClosed,
+    LaneClosing,
+    LaneDetached,
+    RepeatedAbsence,
+    SessionOpening,
+)
 from antiphon.client_manager.connection import Connection, Outbox, Refusal
 from antiphon.client_manager.consumers import Consumers
 from antiphon.client_manager.destination_service import Waiter
@@ -111,17 +118,24 @@ class SessionService:
         self._sessions[session_id] = connection.sessions[session_id] = session
         for channel in dict.fromkeys(wish.channels):
             self._flow.welcome(connection, channel)
+            lane = session.lane(channel)
             # At once, though there may be nothing to send: until then it is taken for lost.
-            self._ordering.open_lane(session.lane(channel))
+            self._ordering.open_lane(lane)
+            # In a channel that is not named the former generation stays without a client.
+            absence = self._requests.resumed(channel, session_id)
+            if absence is not None:
+                self._ordering.when_opened(lane, RepeatedAbsence(lane, absence))
         self.tell_opened(session)
         for lane in list(session.lanes.values()):
             self._ordering.when_opened(lane, SessionOpening(session))
 
+    def repeat_absence(self, absence: RepeatedAbsence) -> None:
+        """Tell the primary again that a session has no client, if its channel refused the next generation."""
+        if absence.lane.state == LaneState.REFUSED:
+            self._requests.detach(absence.lane.channel, absence.told)
+
     def _take_over(self, connection: Connection, wish: SessionOpen) -> None:
         """The client comes back, perhaps before we noticed that it was gone."""
-        # A channel that is not named does not hear of it: there the former generation stays without a client.
-        for channel in wish.channels:
-            self._requests.resumed(channel, wish.session)
         former = self._sessions.get(wish.session)
         if former is None:
             return

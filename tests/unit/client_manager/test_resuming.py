@@ -241,6 +241,45 @@ def test_a_session_that_opens_late_is_away_unless_its_next_generation_is_resumed
     assert stage.to_primary(SessionDetached) == ([] if is_resumed else [SessionDetached(session, 1)])
 
 
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_the_absence_of_a_client_is_told_again_if_its_next_generation_is_refused(is_resumed: bool) -> None:
+    stage = Stage()
+    stage.connect(1)
+    session = stage.open_session(1)
+    stage.say(1, publish(session, 1))
+    stage.confirm()
+    stage.lose(1)
+    assert stage.to_primary(SessionDetached) == [SessionDetached(session, 1)]
+    # The primary has not answered. The client was elsewhere meanwhile, where the session ended.
+    stage.connect(2)
+    stage.say(2, resume(session=session, generation=3, known=(2,)))
+    stage.effects.clear()
+
+    unknown = Outcome(0, 1, OutcomeCode.SESSION_UNKNOWN, 0, "")
+    stage.confirm(*() if is_resumed else (unknown,))
+
+    assert stage.to_primary(SessionDetached) == ([] if is_resumed else [SessionDetached(session, 1)])
+
+
+def test_a_client_that_may_not_resume_a_session_is_still_away() -> None:
+    stage = Stage()
+    stage.connect(1)
+    session = stage.open_session(1)
+    stage.say(1, publish(session, 1))
+    stage.confirm()
+    stage.lose(1)
+    stage.connect(2)
+    stage.say(2, resume(session=session, generation=2, channels=()))
+    stage.connect(3)
+    stage.say(3, resume(session=session, generation=2))
+    stage.effects.clear()
+
+    stage.new_term(2)
+    stage.wait(1_000)
+
+    assert SessionDetached(session, 1) in stage.to_primary(SessionDetached)
+
+
 def test_the_connection_that_had_a_session_is_told_and_keeps_its_others() -> None:
     stage = Stage()
     stage.connect(1)
