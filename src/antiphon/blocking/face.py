@@ -53,7 +53,8 @@ class Admin(Face[AsyncAdmin]):
         return self._loop.run(self._inner.destinations())
 
     def digests(self) -> list[dict[str, Any]]:
-        """What the state of every replica is. Those that have applied the same must have the same digest.
+        """The digest of every replica's state. Replicas that have applied the same must have the same
+        digest.
 
         >>> {row["digest"] for row in admin.digests() if row["channel"] == "a"}
         """
@@ -110,8 +111,8 @@ class Ranges(Block[AsyncRanges]):
     ) -> tuple[RangeDestination, ...]:
         """Where destinations are, by their names or by a pattern for them.
 
-        One that does not exist is a DestinationError. A pattern is held against whole names such as
-        `topic:orders.eu`; nothing may match it. What exists later is found by asking again:
+        A missing destination is a DestinationError. A pattern is compared with whole names such as
+        `topic:orders.eu`; nothing may match it. Later destinations are found by asking again:
         `head.version` differs from `ranges.versions` of its channel then.
 
         >>> ranges.destinations(pattern="topic:orders.*")
@@ -144,11 +145,11 @@ class Ranges(Block[AsyncRanges]):
         channels: Iterable[str] = (),
         acks: bool = False,
     ) -> dict[str, ChannelHead]:
-        """How far the destinations go, by channel; also for `channels` of which none is wanted yet.
+        """The extent of the destinations, by channel; also for `channels` of which none is wanted yet.
 
-        With `wait`, this returns when one of them goes beyond what `above` says for its channel, when
-        what exists in a listed channel has changed, or when so many seconds are over. With `acks`, kept
-        acknowledgements count like messages.
+        With `wait`, this returns when one of them goes beyond its channel's number in `above`, when the
+        destinations of a listed channel have changed, or when so many seconds are over. With `acks`,
+        kept acknowledgements count like messages.
 
         >>> ranges.heads(prices, {"a": 5_000}, wait=0.1)["a"].next
         5012
@@ -173,7 +174,7 @@ class Ranges(Block[AsyncRanges]):
         rows: int | None = None,
         bytes: int | None = None,
     ) -> Bound:
-        """Up to which number, `stop` at most, there are at most so many messages, or so many bytes.
+        """The number, `stop` at most, up to which there are at most so many messages, or so many bytes.
 
         At least one message if only `rows` limit it, and one stored batch if `bytes` do.
 
@@ -185,9 +186,9 @@ class Ranges(Block[AsyncRanges]):
         )
 
     def at_time(self, channel: str, log_time_ms: int) -> int:
-        """The number from which on everything lies that was stored at this time of the channel or later.
+        """The number from which on all messages lie that were stored at this time of the channel or later.
 
-        Some of it may be a little older.
+        Some of them may be a little older.
 
         >>> ranges.at_time("a", 1_700_000_000_000)
         5012
@@ -206,12 +207,12 @@ class Ranges(Block[AsyncRanges]):
         live: bool = False,
         page_bytes: int = PAGE_BYTES,
     ) -> Iterator[RangePage]:
-        """All that is stored of these destinations from number `start` on and below `stop`, page by page.
+        """All stored messages of these destinations from number `start` on and below `stop`, page by page.
 
-        Some pages are fetched ahead. What is not kept any more is a RangeLost, unless it is allowed:
-        then the pages say what they miss. With `acks` they also have the acknowledgements that were kept
-        because of a hold that asked for it. With `live`, what is kept of a queue only because somebody
-        holds it is left out: others have consumed it.
+        Some pages are fetched ahead. A message that is not kept any more is a RangeLost, unless that is
+        allowed: then the pages say what they miss. With `acks` they also have the acknowledgements that
+        were kept because of a hold that asked for it. With `live`, messages of a queue that only a hold
+        keeps are left out: others have consumed them.
 
         >>> for page in ranges.read("a", 1, 5_000, prices):
         ...     for piece in page.pieces:
@@ -243,10 +244,10 @@ class Ranges(Block[AsyncRanges]):
     ) -> None:
         """Have everything of these destinations kept from `positions` on, which are one for each channel.
 
-        Said again under the same name, it goes on from the new positions. It ends `limit` seconds after
-        it was last said, or when it is released. To `consume` a queue is to be the only one who gets its
-        messages: what the position has passed is acknowledged. With `acks`, acknowledgements are kept,
-        too.
+        A repeated call under the same name goes on from the new positions. The hold ends `limit` seconds
+        after the last call, or when it is released. To `consume` a queue is to be the only reader that
+        gets its messages: messages below the position are acknowledged. With `acks`, acknowledgements
+        are kept, too.
 
         >>> ranges.hold("nightly", {"a": 5_000}, prices)
         """
@@ -287,8 +288,8 @@ class Ranges(Block[AsyncRanges]):
 class PartWriter(Block[AsyncPartWriter]):
     """Stages one part, batch by batch, for as many destinations as need be; `staging.writer` makes them.
 
-    A batch is handed over when `write` returns, and stored when `seal` does. What was not sealed when
-    the block ends is dropped.
+    A batch is handed over when `write` returns, and stored when `seal` does. Without a `seal` the part
+    is dropped at the end of the block.
 
     >>> with staging.writer() as writer:
     ...     writer.write("queue:alerts", batch)
@@ -298,8 +299,8 @@ class PartWriter(Block[AsyncPartWriter]):
     def write(self, destination: str, batch: Batch) -> None:
         """Have the rows of a batch stored without showing them; return when there is room for more.
 
-        Whose they are and how they are numbered is said here, whatever the batch says. If this
-        raises, nothing of the part can be committed.
+        The writer gives the rows their producer and numbers, whatever the batch says. If this raises,
+        nothing of the part can be committed.
 
         >>> writer.write("queue:alerts", batch)
         """
@@ -313,7 +314,7 @@ class PartWriter(Block[AsyncPartWriter]):
         return self._loop.run(self._inner.seal())
 
     def close(self) -> None:
-        """Drop what was not sealed; it is not waited for.
+        """Drop an unsealed part, without waiting.
 
         >>> writer.close()
         """
@@ -321,7 +322,7 @@ class PartWriter(Block[AsyncPartWriter]):
 
 
 class Staging(Block[AsyncStaging]):
-    """What one application stages, commits and gives up; `connection.staging` makes them.
+    """Stages, commits and aborts parts of one application; `connection.staging` makes them.
 
     >>> with connection.staging("nightly-report") as staging:
     ...     part = staging.stage("queue:alerts", [b"a", b"b"])
@@ -397,14 +398,14 @@ class Staging(Block[AsyncStaging]):
         return self._loop.run(self._inner.commit(version, self._loop.taken(parts), timeout=timeout))
 
     def abort(self, parts: Iterable[StagedPart]) -> None:
-        """Drop what was staged. What is committed stays, so this never does harm.
+        """Drop staged parts. Committed ones stay, so this never does harm.
 
         >>> staging.abort([part])
         """
         self._loop.run(self._inner.abort(self._loop.taken(parts)))
 
     def close(self) -> None:
-        """End its session. What is staged stays.
+        """End its session. Staged parts stay.
 
         >>> staging.close()
         """
@@ -492,8 +493,8 @@ class Producer(ProducerByHand):
     def send_batches(self, batches: Iterable[Batch], *, timeout: Duration | None = None) -> Receipts:
         """Send messages that are columns already; return when all are stored. Not in a transaction.
 
-        Whose they are and how they are numbered is said here, whatever a batch says. What goes
-        wrong is told as by `send_many`.
+        The producer gives the messages their session and numbers, whatever a batch says. Failures are
+        told as by `send_many`.
 
         >>> receipts = producer.send_batches(columns())
         """
@@ -505,7 +506,7 @@ class Producer(ProducerByHand):
         )
 
     def close(self) -> None:
-        """Send nothing more. What was sent is still confirmed to those who wait for it.
+        """Send nothing more. Earlier messages are still confirmed to the sends that wait.
 
         >>> producer.close()
         """
@@ -515,8 +516,8 @@ class Producer(ProducerByHand):
 class Consumer(ConsumerByHand):
     """Receives the messages of one destination; `session.consumer` makes them.
 
-    One that the application drops gives back what it has not handed out, unless the session is asked for
-    the same consumer again at once: then that goes on where this one was.
+    A consumer that the application drops gives back the messages it has not handed out, unless the
+    session is asked for the same consumer again at once: then that one goes on where this one was.
 
     >>> for message in session.consumer("queue:orders"):
     ...     print(message.body, message.properties)
@@ -524,12 +525,12 @@ class Consumer(ConsumerByHand):
 
     @property
     def destination(self) -> str:
-        """The name it was asked for by."""
+        """The name of its destination."""
         return self._inner.destination
 
     @property
     def closed(self) -> bool:
-        """Was it closed, here or by the server?"""
+        """Was the consumer closed, here or by the server?"""
         return self._inner.closed
 
     def close(self) -> None:
@@ -559,7 +560,7 @@ class Session(SessionByHand):
 
     @property
     def closed(self) -> bool:
-        """Was it closed, or can it not go on? One that was away for minutes expires."""
+        """Was the session closed, or can it not go on? A session that was away for minutes expires."""
         return self._inner.closed
 
     def producer(self, destination: str) -> Producer:
@@ -580,24 +581,24 @@ class Session(SessionByHand):
     ) -> Consumer:
         """A consumer of the messages of a destination.
 
-        At most `prefetch` messages, and about 1 MiB, are sent ahead of what the application has taken.
-        If it is not given, that is 32 at first and up to 1,000 as the application takes them, so that
+        At most `prefetch` messages, and about 1 MiB, are sent ahead of those that the application has
+        taken. By default that is 32 at first and up to 1,000 as the application takes them, so that
         workers which start one after the other share a backlog. With 0 nothing is sent ahead: each call
-        asks for what it returns, and other consumers get the rest. A call that ends without a message
-        leaves nothing behind: what was on its way goes back to its queue as if it had not been
-        delivered.
+        asks for the messages it returns, and other consumers get the rest. A call that ends without a
+        message leaves nothing behind: messages on their way go back to their queue as if they had not
+        been delivered.
 
         A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
-        one has a name, unique for the connection's client id, and stays: messages wait in it until
-        somebody consumes it again or `unsubscribe` ends it. A new subscription begins with what is
-        published from now on, or where `start` says: "earliest" is the first message that is kept,
-        a number is a sequence number. A durable subscription that exists goes on where it stands.
+        subscription has a name, unique for the connection's client id, and stays: messages wait in it
+        until it is consumed again or `unsubscribe` ends it. A new subscription begins with the next
+        published message, or where `start` says: "earliest" is the first message that is kept, a number
+        is a sequence number. A durable subscription that exists goes on where it stands.
 
         A destination that does not exist is made, unless `create` is False: then DestinationError.
 
-        A consumer that is dropped without being closed gives back what it has not handed out, after a
-        moment. Whoever asks for the same in that moment goes on where it was, so that calls like
-        `session.consumer("queue:orders").receive()` may follow each other.
+        A consumer that is dropped without being closed gives back the messages it has not handed out,
+        after a moment. A call for the same consumer in that moment goes on where it was, so that calls
+        like `session.consumer("queue:orders").receive()` may follow each other.
 
         >>> with session.consumer("queue:orders", prefetch=100) as consumer:
         ...     message = consumer.receive(timeout=1.0)
@@ -613,11 +614,11 @@ class Session(SessionByHand):
         )
 
     def browse(self, destination: str, *, create: bool = True) -> Iterator[Message]:
-        """The messages of a queue, or what a topic keeps, without consuming them.
+        """The messages of a queue, or those that a topic keeps, without consuming them.
 
-        They come in their order, those in the hands of consumers too. What is acknowledged
-        meanwhile is left out, what is sent meanwhile comes at the end. A destination that does not
-        exist is made, unless `create` is False: then DestinationError.
+        They come in their order, also those that consumers have. Messages acknowledged meanwhile are
+        left out, messages sent meanwhile come at the end. A destination that does not exist is made,
+        unless `create` is False: then DestinationError.
 
         >>> for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)
@@ -627,7 +628,7 @@ class Session(SessionByHand):
         )
 
     def unsubscribe(self, name: str) -> None:
-        """End a durable subscription; what waits in it is lost to it.
+        """End a durable subscription; messages that wait in it are lost to it.
 
         Refused (SubscriptionInUse) while another session consumes it.
 
@@ -636,11 +637,11 @@ class Session(SessionByHand):
         self._loop.run(self._inner.unsubscribe(name))
 
     def commit(self, timeout: Duration | None = None) -> None:
-        """Make all that was sent since the last commit visible, and acknowledge all that was received.
+        """Make all messages sent since the last commit visible, and acknowledge all that were received.
 
-        All of it, wherever it is; or nothing, and TransactionRolledBack says why: then what was received
-        comes again. When it is not known after `timeout` (60 s if not given) this raises
-        CommitUncertain; it goes on meanwhile, and `commit` again waits for it.
+        All of it, in every channel; or nothing, and TransactionRolledBack says why: then the received
+        messages come again. When the outcome is not known after `timeout` (60 s if not given) this
+        raises CommitUncertain; the commit goes on meanwhile, and `commit` again waits for it.
 
         >>> with connection.session(transacted=True) as session:
         ...     message = session.consumer("queue:orders").receive()
@@ -650,17 +651,18 @@ class Session(SessionByHand):
         self._loop.run(self._inner.commit(timeout))
 
     def rollback(self) -> None:
-        """Forget all that was sent since the last commit, and give back all that was received.
+        """Forget all messages sent since the last commit, and give back all that were received.
 
-        It comes again, in its order, and its `delivery_count` is one more. After a CommitUncertain this
-        waits for the outcome of that commit; if it was committed after all, LocalError says so.
+        The received messages come again, in their order, and their `delivery_count` is one more. After a
+        CommitUncertain this waits for the outcome of that commit; if it was committed after all,
+        LocalError says so.
 
         >>> session.rollback()
         """
         self._loop.run(self._inner.rollback())
 
     def recover(self) -> None:
-        """Give back all that was received and not acknowledged: it comes again, in its order.
+        """Give back all messages that were received and not acknowledged: they come again, in their order.
 
         For sessions that are not transacted.
 
@@ -681,8 +683,8 @@ class Session(SessionByHand):
     def close(self) -> None:
         """Wait until everything is confirmed, then end the session.
 
-        Messages that were received and not acknowledged will be delivered again. What was sent in a
-        transaction and not committed is forgotten.
+        Messages that were received and not acknowledged will be delivered again. Messages of a
+        transaction that was not committed are forgotten.
 
         >>> session.close()
         """
@@ -728,7 +730,7 @@ class Connection(ConnectionByHand):
 
     @property
     def closed(self) -> bool:
-        """Was it closed, or given up? One that is lost for a while is not."""
+        """Was the connection closed, or given up? A connection that is lost for a while is not."""
         return self._inner.closed
 
     def session(self, ack: AckName | None = None, *, transacted: bool = False) -> Session:
@@ -739,8 +741,8 @@ class Connection(ConnectionByHand):
         individual: `message.ack()` acknowledges this one.
         dups_ok: as auto, but lazily: after a failure more messages may come a second time.
 
-        In a `transacted` one `session.commit()` acknowledges everything that was received, and makes
-        visible everything that was sent.
+        In a `transacted` session `session.commit()` acknowledges every received message, and makes every
+        sent one visible.
 
         >>> with connection.session(ack="client") as session:
         ...     consumer = session.consumer("queue:orders")
@@ -748,7 +750,7 @@ class Connection(ConnectionByHand):
         return Session(self._loop, self._loop.open(lambda: self._inner.session(ack, transacted=transacted)))
 
     def staging(self, app_id: str) -> Staging:
-        """What an application stages outside of sessions, and commits all at once, see `Staging`.
+        """Messages that are staged outside of sessions, and committed all at once, see `Staging`.
 
         >>> with connection.staging("nightly-report") as staging:
         ...     part = staging.stage("queue:alerts", [b"a", b"b"])
@@ -757,7 +759,7 @@ class Connection(ConnectionByHand):
         return Staging(self._loop, self._loop.open(lambda: self._inner.staging(app_id)))
 
     def ranges(self) -> Ranges:
-        """What is stored, read by ranges of numbers without consuming it, see `Ranges`.
+        """Stored messages, read by ranges of numbers without consuming them, see `Ranges`.
 
         >>> with connection.ranges() as ranges:
         ...     prices = ranges.destinations(["topic:prices"])

@@ -1,2 +1,2 @@
-"""What an application imports: `core`, the whole protocol without sockets or a clock, and `aio`, its asyncio
-face. The blocking face, `antiphon.blocking`, is generated from that."""
+"""The client: `core` is the whole protocol without sockets or a clock, `aio` its asyncio face. The blocking
+face, `antiphon.blocking`, is generated from `aio`."""

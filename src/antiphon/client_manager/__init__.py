@@ -1,15 +1,15 @@
-"""The door: connections, sessions, and the way of a command into the order and back.
+"""The client manager: connections, sessions, and the way of a command into the order and back.
 
-effects              what happens to a client manager, and what it asks for
+effects              the events and effects of a client manager
 settings             its limits and windows
-connection           who speaks, what a peer may say when, and what is said to it
+connection           one peer: its requests, its sessions, the frames to it
 session              a client's ordered stream of commands, and its consumers
-awaited              what is done once a channel has come far enough, as data
+awaited              acts that wait until a channel has come far enough, as data
 destination_service  names of destinations to ids
 admission            is this a command that a client may have ordered?
 envelopes            the commands of all sessions gathered, fairly, into envelopes
 ordering             a command's way into its envelope, and its outcome's way back
-repetition           what is said of a session when the channel may have heard it before
+repetition           commands of an envelope that is ordered once more
 coordination         a transaction in several channels: prepared, decided, carried out
 consumers            attached at the primary, fed, and attached again when the primary changes
 manager              all of it as one machine

@@ -1,7 +1,7 @@
 """Admission: is this a command that a client may have ordered, and is it whole?
 
-Everything behind the door trusts what is in an envelope: every replica applies it, and a fault found
-there could only be found by all of them at once. So a batch is looked at once, here, in full.
+Every replica applies the commands of an envelope without further checks, and a fault would stop all replicas
+at once. So a batch is decoded once, here, in full.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from antiphon.wire.transactions import (
     TransactedPublish,
 )
 
-# Past the constructor of a tuple with names: there is one for every command.
+# Past the constructor of a NamedTuple: there is one for every command.
 _new: Final = tuple.__new__
 
 _PUBLISH = int(CommandKind.PUBLISH)
 _ACK = int(CommandKind.ACK)
 _RETURN = int(CommandKind.RETURN)
-# With all that may stand in front of the ranges.
+# With all fields that may stand in front of the ranges.
 _RANGES_PAYLOAD_MAX = 32 + 16 * RANGES_MAX
 _SUBSCRIBE = int(CommandKind.SUBSCRIBE)
 _UNSUBSCRIBE = int(CommandKind.UNSUBSCRIBE)
 
 PUBLICATIONS: Final = frozenset(map(int, (CommandKind.PUBLISH, CommandKind.TX_PUBLISH, CommandKind.STAGE)))
-"""What brings messages: it counts in the windows, and waits while there is no room."""
+"""Commands with messages: they count in the windows, and wait while there is no room."""
 
 STAGED_PARTS_MAX: Final = 16_384
 """Staged parts that one command names: as many bytes as ranges may have."""
@@ -60,8 +60,8 @@ Consumption = tuple[Consumed, ...]
 
 
 class Admitted(NamedTuple):
-    """What there is to know of a command on its way: which destination it names, if it does, and what is
-    acknowledged or returned by it; by a commit, in several destinations."""
+    """A checked command: its destination, if it names one, and the messages that it acknowledges or returns;
+    those of a commit may be in several destinations."""
 
     header: CommandHeader
     destination: int
@@ -109,13 +109,10 @@ def _check_publish(header: CommandHeader, payload: memoryview) -> int:
     return publish.destination
 
 
-# -- transactions ------------------------------------------------------------------------------------
-
-
 def check_consumed(all_consumed: Iterable[Consumed]) -> None:
-    """Raise ProtocolError if a transaction acknowledges more, in one channel, than may be said at once.
+    """Raise ProtocolError if a transaction acknowledges more ranges in one channel than one command may.
 
-    Where there is no range, it counts as one: a command that fits no envelope would stop all others.
+    An empty set counts as one range: a command that fits no envelope would stop all others.
     """
     ranges = sum(max(1, len(consumed.numbers)) for consumed in all_consumed)
     if ranges > RANGES_MAX:
@@ -155,7 +152,7 @@ def _check_stage(header: CommandHeader, payload: memoryview) -> Admitted:
 
 
 def _check_unnumbered_batch(header: CommandHeader, data: Buffer, rows: int) -> None:
-    """A batch whose command takes one number, whatever it holds: its rows are counted apart."""
+    """Check a batch whose command takes one number; its rows are counted apart."""
     batch = Batch.decode(data)
     producer, first, count = batch.producer, batch.first_number, batch.count
     if producer != header.session or not first & TRANSACTED_NUMBER or count != rows:
@@ -182,9 +179,6 @@ def _check_rollback(header: CommandHeader, payload: memoryview) -> Admitted:
 def _check_drop(header: CommandHeader, payload: memoryview) -> Admitted:
     check_staged(DropStaged.decode(payload).parts)
     return Admitted(header, 0)
-
-
-# -- holds -------------------------------------------------------------------------------------------
 
 
 def _check_hold_name(name: str) -> None:

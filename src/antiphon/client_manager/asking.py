@@ -4,18 +4,17 @@ Where it sits
     destinations, subscriptions, ranges  ->  ASKING  ->  the primary or a replica, and back
 
 What it promises
-    A1  A replica that gives no answer is not waited for: another one is asked. Whoever answered in its place
-        is asked first the next time, but not for ever: it may be the primary, which has other things to do.
-    A2  A question is answered once, whoever else answers it later; and never by what was said to an earlier
-        life of this node, which counted elsewhere. One that has waited for too long is answered by None.
-    A3  A name is looked up at the primary, again and again and at once when there is another. Only when it
-        has been silent for longer than a change of primary takes, any replica may answer: it may not know
-        yet what was made last, but what exists can still be used.
-    A4  What is looked up is not older than what this client manager has confirmed to anybody before it asked.
+    ASK1  A replica that gives no answer is passed over: another one is asked, and stays the first for a
+          while, but not for ever: it may be the primary, which has other work.
+    ASK2  A question has one answer, the first; never an answer to an earlier life of this node. A question
+          that has waited for too long is answered by None.
+    ASK3  A name is looked up at the primary, repeatedly, and at once when the primary changes. Only when the
+          primary has been silent for longer than a change takes, any replica may answer: the replica may not
+          know the newest names, but existing ones can still be used.
+    ASK4  An answer is not older than any confirmation that this client manager sent before the question.
 
 What it leaves to others
-    Which replica an attempt means: reading is better done by one that does not deliver. What an answer means
-    is its asker's business, and so is a client that has left meanwhile.
+    The node chooses the replica of an attempt. The asker handles an answer, and a client that has left.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _NS_PER_MS = 1_000_000
 
 _REMEMBERED_NS = 10_000 * _NS_PER_MS
-"""How long who gave no answer is passed over."""
+"""How long a replica that gave no answer is passed over."""
 
 Asked = RangeRequest | Query
 Said = RangeReply | Reply
@@ -55,11 +54,11 @@ class ClientQuestion(NamedTuple):
 
 
 Asker: TypeAlias = "Search | Hunt | Wish | ClientQuestion"
-"""Who wants an answer, and as far as the asker has come."""
+"""The asker, with its progress."""
 
 
 class Patience(NamedTuple):
-    """After which time a question is asked again, and after which it is given up, if ever.
+    """The interval at which a question is asked again, and the time after which it is given up, if ever.
 
     For `primary_ms` only the primary is asked.
     """
@@ -71,7 +70,7 @@ class Patience(NamedTuple):
 
 @dataclass(slots=True)
 class ChannelQuestion:
-    """A question on its way, who wants the answer, and how often replicas have been asked."""
+    """A question on its way, its asker, and the count of attempts."""
 
     channel: str
     message: Asked
@@ -81,7 +80,7 @@ class ChannelQuestion:
 
 
 class Asking:
-    """What one client manager has asked; `told` hands an answer, or None, to the asker.
+    """The questions of one client manager; `told` hands an answer, or None, to the asker.
 
     `floors` are the highest numbers confirmed in each channel.
     """
@@ -102,13 +101,12 @@ class Asking:
         )
         self._numbers = count(first_number)
         self._questions: Retries[int, ChannelQuestion] = Retries()
-        # The attempt that was answered last, in each channel: who gave no answer then is passed over (A1).
+        # The attempt that was answered last, in each channel: earlier replicas are passed over (ASK1).
         self._answering: dict[str, int] = {}
-        # Until when; None until this step ends.
+        # The end of that; None until this step ends.
         self._passed_over: dict[str, int | None] = {}
 
     def next_number(self) -> int:
-        """A number for the next question."""
         return next(self._numbers)
 
     def put(self, channel: str, message: Asked, asker: Asker, patience: Patience, longer_ms: int = 0) -> None:
@@ -125,7 +123,7 @@ class Asking:
         self._send(question)
 
     def look_up(self, channel: str, question: Mapping[str, Any], asker: Asker) -> None:
-        """Ask what the channel knows of a name or a session (A3)."""
+        """Ask for the channel's knowledge of a name or a session (ASK3)."""
         text, floor = json.dumps(question), self._floors[channel]
         query = Query(self.next_number(), About.NAMES, text, floor, anybody=False)
         self.put(channel, query, asker, self._lookups)
@@ -141,7 +139,7 @@ class Asking:
         self._outbox.do(SendToReplica(question.channel, question.message, attempt))
 
     def answered(self, channel: str, reply: Said) -> None:
-        """A replica has answered; the first answer counts (A2)."""
+        """A replica has answered; the first answer counts (ASK2)."""
         question = self._questions.get(reply.request)
         if question is None:
             return
@@ -155,11 +153,10 @@ class Asking:
         self._told(question, reply)
 
     def forget(self, number: int) -> None:
-        """Nobody waits for the answer any more."""
         self._questions.forget(number)
 
     def primary_changed(self, channel: str) -> None:
-        """Who was asked may be gone: ask again."""
+        """The asked node may be gone: ask again."""
         for _, question in self._questions.items():
             if question.channel == channel:
                 self._send(question)
@@ -168,7 +165,7 @@ class Asking:
         return self._questions.next_deadline_ns()
 
     def keep_time(self, now_ns: int) -> None:
-        """Ask another replica for what did not come; those that have waited for too long are given up."""
+        """Ask another replica for overdue answers; questions that have waited for too long are given up."""
         for channel, until_ns in list(self._passed_over.items()):
             if until_ns is None:
                 self._passed_over[channel] = now_ns + _REMEMBERED_NS

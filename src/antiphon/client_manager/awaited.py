@@ -1,7 +1,7 @@
-"""Awaited: what a client manager does once a channel has come far enough, as data.
+"""Awaited: acts of a client manager that wait until a channel has come far enough, as data.
 
 A lane keeps an `Awaited` until everything received before is confirmed, or until the channel has said whether
-the channel knows the session. `ClientManager` carries it out, in one `match`.
+it knows the session. `ClientManager` executes it, in one `match`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class HomeRollback(NamedTuple):
 
 
 class SessionOpening(NamedTuple):
-    """Tell the client what became of the opening of a session."""
+    """Tell the client the outcome of the opening of a session."""
 
     session: Session
 
@@ -92,7 +92,7 @@ class Preparation(NamedTuple):
 
 
 class Inquiry(NamedTuple):
-    """Find out what became of a commit."""
+    """Find out the outcome of a commit."""
 
     lane: SessionLane
     waiter: CommitWaiter

@@ -1,9 +1,9 @@
-"""Connection: who speaks, what a peer may say when, and what is to be said to it.
+"""Connection: one peer, its requests, and the frames to it.
 
     greeting  --Hello-->  open  --Goodbye, a breach, or silence-->  over
 
-In the greeting only Hello is allowed; once open, anything but Hello. A request stays outstanding
-until it is answered, and its number may not be used again before that.
+In the greeting only Hello is allowed; once open, anything but Hello. A request stays outstanding until it is
+answered, and its number may not be used again before that.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ class Refusal(Exception):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Connection:
-    """What a client manager knows of one peer."""
-
     conn: int
     peer: str
     user: str = ""
@@ -45,16 +43,16 @@ class Connection:
     questions: int = 0
     sessions: dict[int, Session] = field(default_factory=dict)
     left: deque[int] = field(default_factory=lambda: deque(maxlen=LEFT_REMEMBERED))
-    """Sessions that left it without its doing, which it may not have heard of yet."""
+    """Sessions that left the connection from the server's side; the peer may not have heard of that yet."""
     channels: dict[str, None] = field(default_factory=dict)
-    """The channels it has to do with."""
+    """The channels that the peer uses."""
     requests: set[int] = field(default_factory=set)
     credits_held: dict[int, tuple[Consumer, int, int]] = field(default_factory=dict)
     """Credit that waits until the peer reads again: consumer, messages, bytes."""
     outbox: list[Buffer] = field(default_factory=list)
 
     def check_turn(self, frame: ClientFrame) -> None:
-        """Is this the peer's turn to say such a thing?"""
+        """Raise unless the peer may send such a frame now."""
         if self.is_welcome == isinstance(frame, Hello):
             name = type(frame).__name__
             raise ProtocolError(f"{name} a second time" if self.is_welcome else f"{name} before Hello")
@@ -68,7 +66,7 @@ class Connection:
 
 
 class Outbox:
-    """What one step has to say, in order: effects, and one `SendFrames` for each peer."""
+    """The output of one step, in order: effects, and one `SendFrames` for each peer."""
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
@@ -81,7 +79,7 @@ class Outbox:
         self.send_buffers(connection, [encode_frame(frame)])
 
     def send_buffers(self, connection: Connection, buffers: list[Buffer]) -> None:
-        """Whole frames for a peer; to one that is gone, nothing."""
+        """Whole frames for a peer; nothing for a peer that is gone."""
         if connection.is_over:
             return
         if not connection.outbox:
@@ -89,7 +87,7 @@ class Outbox:
         connection.outbox.extend(buffers)
 
     def answer(self, connection: Connection, request: int, frame: ServerFrame | None = None) -> None:
-        """The answer to a request; Done when there is nothing more to say."""
+        """Answer a request; by Done when there is nothing more to say."""
         connection.requests.discard(request)
         self.send(connection, Done(request=request) if frame is None else frame)
 
@@ -97,7 +95,7 @@ class Outbox:
         self.answer(connection, request, Failed(request=request, code=code, text=text))
 
     def flush(self, connection: Connection) -> None:
-        """Everything said to a peer so far comes before the next effect."""
+        """Put everything for a peer so far before the next effect."""
         if connection.outbox:
             self._effects.append(SendFrames(connection.conn, connection.outbox))
             connection.outbox = []

@@ -4,25 +4,25 @@ Where it sits
     message_manager of the primary  ->  streams  ->  CONSUMERS  ->  the client's connection
 
 What it promises
-    C1  A consumer is registered only when its channel knows its session; and when that came back, what was
-        received of it before is confirmed: a return among it would take from the consumer what it just got.
-    C2  It is detached only when all acknowledgements received before are confirmed, so that nothing
-        acknowledged is given to somebody else.
-    C3  A new primary hears what each consumer still holds: a failover does not hand it out again. So does
-        one that took us for dead.
-    C4  A peer that does not read gets no further credit: what the primary may send it is bounded by
-        the credit it has.
-    C5  A consumer that the primary has and we do not, because words about it crossed, is detached there.
-    C6  Nothing is passed on, and no client is told that what it has buffered is still its own, unless the
-        primary has said so of us a moment ago (`streams`).
-    C7  A client hears at once what its consumers hold no more, because others have got it: with the answer to
-        a registration, before anything that is delivered behind that. No number is with a consumer twice.
-    C8  A client that drains a consumer is answered when the primary has used up the credit it had then, and
-        what came before is on its way to it: from then on nothing comes that it does not ask for anew.
+    CON1  A consumer is registered only when its channel knows its session; after a resume also only when the
+          session's earlier commands are confirmed: a return among them would take messages that the consumer
+          just got.
+    CON2  A consumer is detached only when all acknowledgements received before are confirmed, so that no
+          other consumer gets an acknowledged message.
+    CON3  A new primary hears which messages each consumer has, so a failover does not deliver them again. So
+          does a primary that took this node for dead.
+    CON4  A peer that does not read gets no further credit: its credit bounds the primary's deliveries.
+    CON5  A consumer that the primary has and this node does not, because messages crossed, is detached there.
+    CON6  No delivery is passed on, and no client is told that its buffer is still its own, unless the primary
+          has said so of this node within `sure_ms` (`streams`).
+    CON7  A client hears at once which messages its consumers have lost to others: with the answer to a
+          registration, before any later delivery. No consumer has a number twice.
+    CON8  A drain is answered when the primary has used up the credit of that moment, and the deliveries
+          before are on their way: from then on nothing comes without new credit.
 
 What it leaves to others
-    Who gets what, and in which order, is the primary's; counting what the application has worked off
-    is the client's. That nothing is lost on the way: `requests`, `credits`, `streams`.
+    The primary chooses consumers and order; the client counts the messages that its application has taken.
+    `requests`, `credits` and `streams` repeat what is lost on the way.
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ _LOST_RANGES_MAX = 65_536
 
 
 class Consumers:
-    """The consumers of all clients of one client manager."""
-
     def __init__(
         self,
         node: int,
@@ -87,9 +85,9 @@ class Consumers:
         self.streams = Streams(channels, settings, outbox, self._take, self._stream_begun, self._ask)
         floors = ordering.confirmed_through
         self.credits = CreditAccounts(self._by_channel, settings, outbox, self.streams, floors)
-        # Clients that asked whether what they have is still theirs, and wait (C6).
+        # Clients that asked whether their buffer is still theirs, and wait (CON6).
         self._unsure: dict[str, dict[Consumer, int]] = {channel: {} for channel in channels}
-        # Those who were attached in an earlier term and have no answer yet in this one.
+        # Consumers of an earlier term that have no answer yet in this one.
         self._settling: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
@@ -98,7 +96,7 @@ class Consumers:
     # -- what the client asks for ----------------------------------------------
 
     def open(self, session: Session, lane: SessionLane, wish: ConsumerOpen | ConsumerResume) -> None:
-        """Attach a consumer, now or as soon as the channel knows the session (C1)."""
+        """Attach a consumer, now or as soon as the channel knows the session (CON1)."""
         key = self._new_key()
         consumer = Consumer(key, wish.consumer, session, lane, wish.destination, wish.subscription)
         consumer.request = wish.request
@@ -123,7 +121,7 @@ class Consumers:
             self._register(consumer)
 
     def register_waiting(self, consumer: Consumer) -> None:
-        """Perhaps it was closed meanwhile, or is registered."""
+        """Register the consumer, unless it was closed or registered meanwhile."""
         is_known = self._by_channel[consumer.lane.channel].get(consumer.key) is consumer
         if is_known and consumer.state == ConsumerState.WAITING and consumer.lane.state == LaneState.OPEN:
             self._register(consumer)
@@ -133,7 +131,7 @@ class Consumers:
         return self._ids.next() & U64_MAX
 
     def session_known(self, lane: SessionLane) -> None:
-        """The channel knows the session: what waited for that is registered."""
+        """The channel knows the session: register its waiting consumers."""
         for consumer in self._of_lane(lane):
             if consumer.state == ConsumerState.WAITING:
                 self._register_in_turn(consumer)
@@ -144,18 +142,18 @@ class Consumers:
                 self._end(consumer, code, text)
 
     def credit(self, consumer: Consumer, messages: int, size: int) -> None:
-        """Credit is absolute; it counts once the peer reads what it has asked for (C4)."""
+        """Credit is absolute, and counts once the peer reads (CON4)."""
         connection = consumer.session.connection
         if connection is not None and connection.is_blocked:
             connection.credits_held[consumer.key] = (consumer, messages, size)
             return
-        # It never shrinks: a smaller figure is an older one.
+        # Credit never shrinks: a smaller figure is an older one.
         consumer.credit_messages = max(consumer.credit_messages, messages)
         consumer.credit_bytes = max(consumer.credit_bytes, size)
         self.credits.changed(consumer)
 
     def drain(self, consumer: Consumer, request: int, messages: int, size: int) -> None:
-        """A client wants what is there now, and its credit back (C8)."""
+        """A client wants the messages of now, and its credit back (CON8)."""
         if consumer.drain_request is not None:
             raise ProtocolError(f"consumer {consumer.number} drains a second time before the first answer")
         consumer.drain_request, consumer.drain_messages = request, messages
@@ -163,7 +161,7 @@ class Consumers:
         self._look_at_drain(consumer)
 
     def _look_at_drain(self, consumer: Consumer) -> None:
-        """Perhaps all that it had credit for has come: then there is nothing to use up."""
+        """End the drain if everything it had credit for has come."""
         if consumer.delivered_messages >= consumer.drain_messages:
             self._answer_drain(consumer)
 
@@ -182,7 +180,7 @@ class Consumers:
     def close(
         self, consumer: Consumer, seen_through: int, request: int | None = None, *, is_lost: bool = False
     ) -> None:
-        """Detach a consumer once its acknowledgements are confirmed (C2), then answer the request."""
+        """Detach a consumer once its acknowledgements are confirmed (CON2), then answer the request."""
         if consumer.request is not None:
             self._refuse_opening(consumer, ConsumerClosed.code, "the consumer was closed before it was open")
         if consumer.state == ConsumerState.WAITING:
@@ -192,7 +190,7 @@ class Consumers:
         self._ordering.after_confirmed(consumer.lane, Detachment(consumer, seen_through, request, is_lost))
 
     def close_all(self, session: Session, *, is_lost: bool = False) -> None:
-        """The client is gone or goes: it may have seen everything that was sent to it."""
+        """The client is gone or goes, and may have seen every delivery."""
         for consumer in list(session.consumers.values()):
             if consumer.state != ConsumerState.CLOSING:
                 self.close(consumer, consumer.delivered_messages, is_lost=is_lost)
@@ -201,7 +199,7 @@ class Consumers:
         """The acknowledgements of a consumer that closes are confirmed."""
         consumer, seen_through, request, is_lost = detachment
         if self._forget(consumer):
-            # What it got before this registration comes before the primary's delivery number 1.
+            # Deliveries before this registration come before the primary's delivery number 1.
             seen = max(0, min(seen_through, consumer.delivered_messages) - consumer.base_messages)
             self._unregister(consumer.lane.channel, consumer.key, seen, is_lost=is_lost)
         connection = consumer.session.connection
@@ -222,17 +220,17 @@ class Consumers:
             self.streams.learn(channel, message.term, message.stream)
 
     def deliver(self, channel: str, message: Deliver) -> None:
-        """What concerns other client managers is not for us, though it may come our way."""
+        """Pass on a delivery; one for another client manager is ignored."""
         for target in message.targets:
             if target.node == self._node:
                 self.streams.arrive(channel, target.stream, target.number, message)
 
     def numbered(self, channel: str, message: ConsumerEnded | Drained) -> None:
-        """A word that stands in our stream."""
+        """A message of the node's stream."""
         self.streams.arrive(channel, message.stream, message.number, message)
 
     def head(self, channel: str, message: DeliverHead) -> None:
-        """How our stream stands at the primary; or that it knows of none (C3)."""
+        """The standing of this node's stream at the primary; or that the primary knows of none (CON3)."""
         if not message.is_void:
             self.streams.learn(channel, message.term, message.stream)
         if not self.streams.is_current(channel, message.term, message.stream):
@@ -247,15 +245,15 @@ class Consumers:
             self._attach_again(channel, message.stream)
 
     def time_missed(self, channel: str, event: TimeMissed) -> None:
-        """Our clock stood still: what lies in our queues may be with others, and acknowledged by them."""
+        """The clock stood still: queued deliveries may be with others by now, and acknowledged."""
         self.streams.doubt(channel)
 
     def _ask(self, channel: str, is_anew: bool) -> None:
-        """Only what the primary says when it has heard from us tells whether the stream is ours (C6)."""
+        """Ask the primary: only its answer tells whether the stream is this node's (CON6)."""
         self.credits.ask(channel, is_anew=is_anew)
 
     def check(self, consumer: Consumer, request: int) -> None:
-        """A client asks whether what it has buffered is still its own; it hears of what it lost before."""
+        """A client asks whether its buffer is still its own; losses are told first."""
         unsure = self._unsure[consumer.lane.channel]
         if consumer in unsure:
             raise ProtocolError(
@@ -265,7 +263,7 @@ class Consumers:
         self._assure(consumer.lane.channel)
 
     def _assure(self, channel: str) -> None:
-        """Answer those who wait to hear that what they have is theirs (C6)."""
+        """Answer the clients that wait for that (CON6)."""
         if not self._unsure[channel] or not self.streams.is_sure(channel):
             return
         for consumer in list(self._unsure[channel]):
@@ -281,7 +279,6 @@ class Consumers:
             self._outbox.answer(connection, request)
 
     def _take(self, channel: str, message: Numbered) -> None:
-        """The next message of the stream."""
         if type(message) is Deliver:
             self._on_deliver(channel, message)
         elif isinstance(message, Registered):
@@ -300,12 +297,12 @@ class Consumers:
         is_all = consumer.base_messages + message.through >= consumer.drain_messages
         unused = consumer.base_messages + message.through - consumer.delivered_messages
         if unused > 0:
-            # Nothing came under these numbers, and the client counts on without a gap.
+            # These numbers had no messages; the client counts on without a gap.
             consumer.base_messages -= unused
         if consumer.drain_request is not None and is_all:
             self._answer_drain(consumer)
         elif unused > 0:
-            # Of what the client had credit for, some was given and gone: that much is still to be drained.
+            # Messages that are gone used a part of the client's credit: so much is still to be drained.
             self.credits.changed(consumer)
 
     def _on_registered(self, channel: str, message: Registered) -> None:
@@ -325,8 +322,8 @@ class Consumers:
             self._look_at_drain(consumer)
             if consumer.credit_left != consumer.said_credit or consumer.drains:
                 self.credits.changed(consumer)
-        # The first answer counts. One that was said again is as old as the question, and does not know what
-        # was delivered meanwhile.
+        # The first answer counts. A repeated one is as old as the question, and does not know later
+        # deliveries.
         lost = message.lost if consumer.awaits_answer else Ranges()
         consumer.awaits_answer = False
         consumer.held.remove_all(lost)
@@ -340,7 +337,7 @@ class Consumers:
         self._assure(channel)
 
     def _tell_lost(self, consumer: Consumer, lost: Ranges) -> None:
-        """Its client is not to work on these any more (C7)."""
+        """The client must not work on these messages any more (CON7)."""
         connection = consumer.session.connection
         if connection is None:
             return
@@ -353,15 +350,15 @@ class Consumers:
     def _on_refused(self, consumer: Consumer, message: Registered) -> None:
         if message.code != SESSION_DETACHED:
             self._end(consumer, message.code, message.text)
-            # Perhaps because the destination is gone; whoever asks for the name again gets a fresh answer.
+            # Perhaps the destination is gone: the next question for the name gets a fresh answer.
             self._destination_gone(consumer.lane.channel, consumer.destination)
         elif consumer.state != ConsumerState.CLOSING:
-            # The channel took us for dead, and does not know whose the session is.
+            # The channel took this node for dead, and does not know the session's owner.
             consumer.state = ConsumerState.WAITING
             self._ordering.claim_lane(consumer.lane)
 
     def _detach_stray(self, channel: str, key: int) -> None:
-        """The primary attached a consumer that is here no more: an old word reached it late (C5)."""
+        """The primary attached a consumer that this node does not have: an old message came late (CON5)."""
         if not self._requests.is_leaving(channel, key):
             self._unregister(channel, key, 0)
 
@@ -379,15 +376,15 @@ class Consumers:
     def _hand_over(self, channel: str, consumer: Consumer, taker: Taker, message: Deliver) -> None:
         connection = consumer.session.connection
         if connection is None or consumer.state == ConsumerState.CLOSING:
-            # Nobody will see it: detaching gives it back, uncounted.
+            # No client will see the delivery: detaching returns it, uncounted.
             return
         first = consumer.delivered_messages + 1
         missed = consumer.base_messages + taker.first_delivery - first
         if missed < 0:
             return
         if missed:
-            # Messages were gone when they were to be sent a second time. The client has got none of them,
-            # and counts on without a gap; what they took of its credit is given anew.
+            # Messages were gone when they were to be sent a second time. The client has got none of them, and
+            # counts on without a gap; their credit is given anew.
             consumer.base_messages -= missed
             self.credits.changed(consumer)
         if not message.pieces:
@@ -399,8 +396,8 @@ class Consumers:
         for first_sequence, rows, redelivery_count, buffers in message.pieces:
             is_new = consumer.held.add(first_sequence, first_sequence + rows) == rows
             if not is_new or (redelivery_count and consumer.has_given_back):
-                # Whatever it has of this is void (C7): others got it, and the answer that says so is late; or
-                # it gave back an earlier copy than the one that was taken from it.
+                # The consumer's copy is void (CON7): others got the message, and the answer that says so is
+                # late; or the consumer returned an earlier copy than the one that was taken from it.
                 self._tell_lost(consumer, Ranges([(first_sequence, first_sequence + rows)]))
             consumer.delivered_messages += rows
             pieces.append((first_sequence, redelivery_count, buffers))
@@ -420,7 +417,7 @@ class Consumers:
     # -- attaching again -------------------------------------------------------
 
     def primary_changed(self, channel: str, event: PrimaryChanged) -> None:
-        """Attach everybody again, with what they hold (C3)."""
+        """Attach all consumers again, with the messages they have (CON3)."""
         former = self.streams.term(channel)
         if event.term <= former:
             return
@@ -429,7 +426,7 @@ class Consumers:
         self._requests.primary_changed(channel, event)
         again = [one for one in self._by_channel[channel].values() if one.state != ConsumerState.WAITING]
         if former:
-            # An earlier life of ours is not settled: its clients may still be on their way back.
+            # An earlier life of this node is not settled: its clients may still be on their way back.
             self._settling[channel] = {consumer.key for consumer in again}
         for consumer in again:
             self._begin_count(consumer)
@@ -446,13 +443,13 @@ class Consumers:
                 self.credits.settled(channel)
 
     def _stream_begun(self, channel: str, stream: int) -> None:
-        """The channel knows another run of ours now: whoever was attached in the former one is not."""
+        """The channel knows another run of this node now: consumers of the former run are detached."""
         self._attach_again(channel, stream - 1)
 
     def _attach_again(self, channel: str, void: int) -> None:
-        """The primary has detached whoever was attached in a stream up to `void`.
+        """The primary has detached the consumers of every stream up to `void`.
 
-        They get other keys: whatever is still on its way about the former ones is about nobody.
+        They get other keys: late messages under the former keys concern no consumer.
         """
         consumers = self._by_channel[channel]
         for consumer in list(consumers.values()):
@@ -482,7 +479,7 @@ class Consumers:
         channel = consumer.lane.channel
         term = self.streams.term(channel)
         if not term:
-            # Nobody to register with is known yet; who comes first hears of it (`primary_changed`).
+            # No primary is known yet; the first one hears of it (`primary_changed`).
             return
         consumer.stream = 0
         consumer.awaits_answer = True
@@ -508,7 +505,7 @@ class Consumers:
     # -- ending ----------------------------------------------------------------
 
     def _end(self, consumer: Consumer, code: str, text: str) -> None:
-        """The consumer is gone without having asked for it."""
+        """The consumer is gone without the client's wish."""
         if not self._forget(consumer):
             return
         connection = consumer.session.connection
@@ -527,7 +524,7 @@ class Consumers:
             self._outbox.refuse(connection, request, code, text)
 
     def _forget(self, consumer: Consumer) -> bool:
-        """Is it forgotten now, or was it before?"""
+        """Forget the consumer; False if it was forgotten before."""
         connection, channel = consumer.session.connection, consumer.lane.channel
         if connection is not None:
             connection.credits_held.pop(consumer.key, None)

@@ -2,23 +2,23 @@
 
 Where it sits
     a client's TransactionCommit or TransactionAsk, a primary's InDoubt or Unfinished
-      ->  COORDINATION  ->  ordered commands in the channels  ->  TransactionDecided
+        ->  COORDINATION  ->  ordered commands in the channels  ->  TransactionDecided
 
     preparing  --all are ready-->  deciding  --the home channel has decided-->  finishing  -->  over
         |  one cannot, or takes too long                                            ^
         +---------------------------------------------------------------------------+
 
 What it promises
-    T1  Commit is carried out nowhere before the home channel is heard to have decided so.
-    T2  Roll back is carried out when the home channel is heard to have decided so, or when no decision to
-        commit was ever ordered from here, and so none will be.
-    T3  What has begun is brought to its end, whether or not its client is still there to hear of it.
-    T4  Whoever asks is told what became of it, and nothing else ever becomes of it; or is told nothing.
-    T5  Of one transaction there is one coordination at a time, whoever wants it.
-    T6  What a session leaves behind in channels that do not answer is bounded, and counts like its commands.
+    COO1  No channel commits before the home channel is heard to have decided so.
+    COO2  A channel rolls back when the home channel is heard to have decided so, or when no decision to
+          commit was ever ordered from here, and so none will be.
+    COO3  A coordination that has begun is brought to its end, even if its client is gone.
+    COO4  A client that asks is told the final outcome, or nothing.
+    COO5  A transaction has one coordination at a time.
+    COO6  The rest of a session in channels that do not answer is bounded, and counts like its commands.
 
 What it leaves to others
-    Whether a part can be committed, the folds say; who is in doubt when this node dies, the primaries. The
+    The folds say whether a part can be committed; the primaries find parts in doubt when this node dies. The
     rules have numbers in docs/design/transactions.md.
 """
 
@@ -66,7 +66,7 @@ from antiphon.wire.transactions import (
 _NS_PER_MS: Final = 1_000_000
 
 _WEIGHT: Final = 512
-"""Bytes that are kept, about, of a question, of a part of a commit, or of one of the sources in it."""
+"""Bytes kept, about, of a question, of a part of a commit, or of one of the sources in it."""
 
 _AS_ASKED: Final = (int(OutcomeCode.APPLIED), int(OutcomeCode.DUPLICATE))
 _DUPLICATE: Final = int(OutcomeCode.DUPLICATE)
@@ -75,19 +75,17 @@ _NOT_OURS: Final = (int(OutcomeCode.STALE), int(OutcomeCode.SESSION_UNKNOWN))
 
 
 class Key(NamedTuple):
-    """The name of a transaction."""
-
     session: int
     transaction: int
 
 
 class Stage(IntEnum):
     PREPARING = 0
-    """The participants are asked to promise. Nothing is decided, and nobody but us could have it decided."""
+    """The participants are asked to promise. Nothing is decided, and only this node could have it decided."""
     DECIDING = 1
-    """The home channel is asked: to decide, or what it has decided."""
+    """The home channel is asked: to decide, or for its decision."""
     FINISHING = 2
-    """It is decided, and carried out."""
+    """The decision is carried out."""
 
 
 class CommitWaiter(NamedTuple):
@@ -100,23 +98,23 @@ class CommitWaiter(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Transaction:
-    """A transaction under way: one that was begun here, or another one that somebody asks about."""
+    """A transaction under way: begun here, or asked about."""
 
     key: Key
     home: str
     participants: dict[str, int]
-    """With the messages that they get by it."""
+    """With the count of messages for each."""
     stage: Stage
     fate: TransactionFate = TransactionFate.ROLLED_BACK
     text: str = ""
     waiters: list[CommitWaiter] = field(default_factory=list)
     awaited: set[str] = field(default_factory=set)
-    """Channels in whose order something of ours is, and from which we wait to hear."""
+    """Channels that have a command of this coordination in their order, and have not answered."""
     has_asked: bool = False
-    """Was the home channel asked what it has decided, instead of being asked to decide?"""
+    """Was the home channel asked for its decision, instead of being asked to decide?"""
     is_complete: bool = True
     """Have all participants carried it out, and are all of them known?"""
-    # Of one that was begun here: what its client said, and the lanes as they were then. A session that is
+    # Of a transaction begun here: the client's commit, and the lanes of that moment. A session that is
     # detached meanwhile forgets them.
     commit: TransactionCommit | None = None
     session: Session | None = None
@@ -124,7 +122,7 @@ class Transaction:
     weight: int = 0
 
     def part(self, channel: str) -> TransactionPart:
-        """What it has in a channel; in the home channel of an application perhaps nothing."""
+        """The part in a channel; the home channel of an application may have none."""
         assert self.commit is not None, "only who has begun it knows its parts"
         for part in self.commit.parts:
             if part.channel == channel:
@@ -133,7 +131,7 @@ class Transaction:
 
 
 class _Patience:
-    """Transactions that may stay as they are for a while; all equally long."""
+    """Transactions with one common time limit."""
 
     __slots__ = ("_due", "_fresh", "_wait_ns")
 
@@ -155,7 +153,7 @@ class _Patience:
         return next(iter(self._due.values()), None)
 
     def over(self, now_ns: int) -> list[Transaction]:
-        """Those whose time is over; it is not measured any more."""
+        """The transactions whose time is over, and which are no longer timed."""
         gone = []
         for transaction, due_ns in self._due.items():
             if due_ns > now_ns:
@@ -170,7 +168,7 @@ class _Patience:
 
 
 class Coordination:
-    """All transactions in several channels that one client manager has to do with."""
+    """All transactions in several channels that one client manager coordinates."""
 
     def __init__(
         self,
@@ -185,11 +183,11 @@ class Coordination:
         self._outbox = outbox
         self._ordering = ordering
         self._sessions = sessions
-        # What the node itself says is said outside of sessions.
+        # The node's own commands are outside of sessions.
         self._own = {channel: SessionLane(channel, None) for channel in channels}
         self._under_way: dict[Key, Transaction] = {}
-        # Sessions, in a generation, whose commit is not answered yet; and how many each has begun here that
-        # are not over.
+        # Sessions, in a generation, whose commit is not answered yet; and each session's count of unfinished
+        # commits.
         self._busy: set[tuple[int, int]] = set()
         self._unfinished: Counter[int] = Counter()
         self._preparing = _Patience(settings.prepare_wait_ms)
@@ -215,15 +213,15 @@ class Coordination:
         transaction.weight = sum(map(_weight_of, wish.parts))
         for lane in transaction.lanes.values():
             if lane.state == LaneState.NEW:
-                # Nothing of it is there but what others have staged, or the decision.
+                # The channel has nothing of the session but staged messages, or the decision.
                 self._ordering.open_lane(lane, may_create=True)
         self._under_way[key] = transaction
         self._busy.add((session.id, session.generation))
         self._unfinished[session.id] += 1
         self._ordering.burden(session, transaction.weight)
         self._preparing.begin(transaction)
-        # Nothing is prepared before the home channel knows the session. Else, if it was asked meanwhile what
-        # it has decided, it could not keep in mind that it said no; and our word to decide, coming late
+        # Nothing is prepared before the home channel knows the session. Otherwise, if the channel was asked
+        # meanwhile for its decision, it could not remember that it said no; and a late command to decide,
         # together with the session's opening, would be obeyed.
         self._ordering.when_opened(transaction.lanes[home], Preparation(transaction))
 
@@ -262,9 +260,9 @@ class Coordination:
             raise ProtocolError(f"there is no channel {channel[:80]!r}")
 
     def ask(self, connection: Connection, wish: TransactionAsk) -> None:
-        """Find out what became of a commit; nothing yet means that it is rolled back (rule 10).
+        """Find out the outcome of a commit; one that is not decided is rolled back (rule 10).
 
-        One that is under way here is waited for. The system channel may be left unnamed.
+        A commit that is under way here is waited for. The system channel may be left unnamed.
         """
         session = self._sessions.of(connection, wish.session)
         check_transaction(wish.transaction)
@@ -273,8 +271,8 @@ class Coordination:
         self._ordering.burden(session, _WEIGHT)
         lane = session.lane(home)
         if lane.state == LaneState.NEW:
-            # From then on nothing counts there that a former client manager of the session still says: the
-            # answer would not be true for long if it did.
+            # From then on no command of a former client manager of the session counts in the channel:
+            # otherwise the answer would not stay true.
             self._ordering.open_lane(lane, may_create=True)
         waiter = CommitWaiter(connection, wish.request, session)
         self._ordering.when_opened(lane, Inquiry(lane, waiter, wish))
@@ -310,7 +308,7 @@ class Coordination:
     # -- what primaries say ----------------------------------------------------
 
     def in_doubt(self, channel: str, message: InDoubt) -> None:
-        """A participant does not know what was decided: ask, and tell it (rule 8)."""
+        """A participant does not know the decision: ask the home, and tell the participant (rule 8)."""
         if message.home not in self._own:
             return
         key = Key(message.session, message.transaction)
@@ -318,16 +316,16 @@ class Coordination:
         if transaction is None:
             transaction = self._under_way[key] = Transaction(key, message.home, {}, Stage.DECIDING)
         if transaction.home != message.home:
-            # Somebody asks about it in a channel that knows nothing of it. It will be in doubt again.
+            # A client asks about it in a channel without a part of it. The part will be in doubt again.
             return
         if transaction.stage == Stage.DECIDING:
             if transaction.commit is None:
                 transaction.participants[channel] = message.messages
-            # Our own word to decide may be stuck behind what the session has sent there.
+            # The command to decide may be stuck behind the session's other commands.
             self._resolve(transaction)
 
     def unfinished(self, channel: str, message: Unfinished) -> None:
-        """A decision to commit was not heard to be carried out everywhere (rule 8)."""
+        """A decision to commit is not known to be carried out everywhere (rule 8)."""
         key = Key(message.session, message.transaction)
         if key in self._under_way:
             return
@@ -341,7 +339,7 @@ class Coordination:
     # -- what the channels have done -------------------------------------------
 
     def settled(self, transaction: Transaction, ordered: Ordered, outcomes: Sequence[Outcome]) -> None:
-        """A command for a transaction was applied, except for what `outcomes` says."""
+        """A command for a transaction was applied, except for `outcomes`."""
         channel = ordered.lane.channel
         match ordered.kind:
             case CommandKind.TX_PREPARE:
@@ -358,7 +356,7 @@ class Coordination:
     def prepare(self, transaction: Transaction) -> None:
         """The home channel has said whether it knows the session."""
         if transaction.stage != Stage.PREPARING:
-            # It took too long to get here.
+            # The answer took too long.
             return
         lane = transaction.lanes[transaction.home]
         if lane.state == LaneState.REFUSED:
@@ -383,7 +381,7 @@ class Coordination:
     def _on_prepared(self, transaction: Transaction, channel: str, outcomes: Sequence[Outcome]) -> None:
         transaction.awaited.discard(channel)
         if transaction.stage != Stage.PREPARING:
-            # It was given up meanwhile; what is prepared now must hear of it, too.
+            # The transaction was given up meanwhile; a part prepared now must hear of that, too.
             self._finish_in(transaction, (channel,))
         elif outcomes and outcomes[0].code not in _AS_ASKED:
             self._give_up(transaction, outcomes[0].text or f"channel {channel} cannot commit it")
@@ -396,10 +394,10 @@ class Coordination:
         self._decide(transaction)
 
     def _give_up(self, transaction: Transaction, text: str) -> None:
-        """One channel cannot. No decision was ordered, so none can be to commit (T2)."""
+        """A channel cannot prepare. No decision was ordered, so none can be to commit (COO2)."""
         self._preparing.end(transaction)
         self._decided(transaction, TransactionFate.ROLLED_BACK, text)
-        # Behind what the session has sent there: its part is not prepared, and lies open.
+        # Behind the session's commands there: its part is not prepared, and lies open.
         home = transaction.home
         transaction.awaited.add(home)
         unheard = transaction.awaited - {home}
@@ -407,14 +405,14 @@ class Coordination:
         self._ordering.after_confirmed(transaction.lanes[home], HomeRollback(transaction))
 
     def roll_back_home(self, transaction: Transaction) -> None:
-        """What the session has sent to the home channel of a transaction that was given up is confirmed."""
+        """The session's commands in the home channel of an abandoned transaction are confirmed."""
         self._finish_in(transaction, (transaction.home,))
 
     # -- deciding --------------------------------------------------------------
 
     def _decide(self, transaction: Transaction) -> None:
         if transaction.stage != Stage.DECIDING:
-            # It was held up here, and is rolled back.
+            # The transaction was held up here, and is rolled back.
             return
         commit = transaction.commit
         assert commit is not None, "only who has begun it may have it decided"
@@ -442,13 +440,13 @@ class Coordination:
         elif code in _AS_ASKED:
             self._carry_out(transaction, TransactionFate.COMMITTED, "")
         elif code in _NOT_OURS:
-            # The session is not ours any more. Whatever is decided, the channel knows (rule 9).
+            # The session has left this node. The channel knows the decision (rule 9).
             self._resolve(transaction)
         else:
             self._carry_out(transaction, TransactionFate.ROLLED_BACK, text)
 
     def _resolve(self, transaction: Transaction) -> None:
-        """Ask the home channel what it has decided: once (T5)."""
+        """Ask the home channel for its decision: once (COO5)."""
         if transaction.has_asked:
             return
         transaction.has_asked = True
@@ -467,7 +465,7 @@ class Coordination:
             # The question was lost: ask again.
             self._resolve(transaction)
         else:
-            # Who is in doubt asks again.
+            # A participant in doubt asks again.
             self._over(transaction)
 
     def _decided(self, transaction: Transaction, fate: TransactionFate, text: str) -> None:
@@ -476,7 +474,7 @@ class Coordination:
         transaction.text = text
         session, commit = transaction.session, transaction.commit
         if session is None or commit is None:
-            # What it has to do with others is not known here: who asks need not wait for them.
+            # The other participants are not known here: a waiting client need not wait for them.
             transaction.is_complete = False
             self._answer(transaction)
             return
@@ -498,7 +496,7 @@ class Coordination:
             self._finished(transaction)
 
     def _finish_in(self, transaction: Transaction, channels: Iterable[str]) -> None:
-        """Have it carried out in these channels."""
+        """Carry the decision out in these channels."""
         commits = transaction.fate == TransactionFate.COMMITTED
         session, number = transaction.key
         for channel in channels:
@@ -524,7 +522,7 @@ class Coordination:
             self._over(transaction)
 
     def _forget(self, transaction: Transaction) -> None:
-        """Everybody has carried it out: the home channel need not remember its decision."""
+        """All participants have carried it out: the home channel need not remember its decision."""
         session, number = transaction.key
         forget = ForgetTransaction(session=session, transaction=number)
         self._ordering.order(self._own[transaction.home], forget)
@@ -540,7 +538,7 @@ class Coordination:
                 del self._unfinished[session.id]
 
     def _answer(self, transaction: Transaction) -> None:
-        """Tell whoever waits what was decided (T4)."""
+        """Tell the waiting clients the decision (COO4)."""
         self._finishing.end(transaction)
         if transaction.session is not None:
             self._busy.discard((transaction.session.id, transaction.session.generation))
@@ -560,7 +558,7 @@ class Coordination:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def keep_time(self, now_ns: int) -> None:
-        """Give up who cannot prepare in time; tell who has waited long enough for others to carry it out."""
+        """Give up participants that do not prepare in time; answer clients that have waited long enough."""
         for transaction in self._preparing.over(now_ns):
             silent = ", ".join(sorted(transaction.awaited or {transaction.home}))
             self._give_up(transaction, f"channel {silent} did not answer in time")
@@ -569,6 +567,6 @@ class Coordination:
 
 
 def _weight_of(part: TransactionPart) -> int:
-    """How many bytes of a commit are kept for a part of it, about."""
+    """The bytes kept for a part of a commit, about."""
     ranges = sum(len(each.numbers) for each in part.consumed)
     return _WEIGHT * (1 + len(part.consumed)) + 16 * (ranges + len(part.staged))

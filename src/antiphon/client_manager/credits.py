@@ -1,19 +1,20 @@
-"""Credits: what consumers may be sent, said to the primary until it has heard of it.
+"""Credits: the credit of consumers, sent to the primary until the primary has heard of it.
 
 Where it sits
     consumers  ->  CREDITS  ->  the primary of the channel
 
 What it promises
-    K1  There is at most one word for each channel and step, and it says what holds at the end of the step.
-    K2  What the primary has not heard of is said again, as it stands by then. Credit is absolute, so it does
-        not matter which of two words comes first.
-    K3  Credit is said of consumers that are attached; until then their registration says it. A word that
-        overtook the registration would be heard and lost.
-    K4  While there is an attached consumer, the primary is asked now and then whether it knows us: who was
-        taken for dead would wait for ever, and who has not asked for long is not sure (`streams`).
+    CRD1  There is at most one `Credits` for each channel and step, with the credit at the end of the step.
+    CRD2  Credit that the primary has not heard of is sent again, as it stands by then. Credit is absolute, so
+          the order of two messages does not matter.
+    CRD3  Credit is sent for attached consumers; until then their registration has it. A message that overtook
+          the registration would be heard and lost.
+    CRD4  While a consumer is attached, the primary is asked now and then whether it knows this node: a node
+          that was taken for dead would wait for ever, and without an answer its streams are not sure
+          (`streams`).
 
 What it leaves to others
-    Who is attached, and what to do when the primary does not know us: `consumers`.
+    `consumers` attaches, and acts when the primary does not know this node.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from antiphon.client_manager.streams import Streams
 
 _NS_PER_MS: Final = 1_000_000
 _APART: Final = 16
-"""So many words are known one by one of the time for which one of them holds."""
+"""So many messages within the time for which one of them holds are known one by one."""
 
 
 class _Account:
-    """What is to be said in one channel."""
+    """The unsent and unheard credit of one channel."""
 
     __slots__ = (
         *(
@@ -51,20 +52,20 @@ class _Account:
     )
 
     def __init__(self) -> None:
-        # The number of the last word. It goes on from term to term.
+        # The number of the last message. The count goes on from term to term.
         self.number = 0
         self.begin()
 
     def begin(self) -> None:
-        """There is a new primary: it hears everything with the registrations."""
+        """A new primary hears everything with the registrations."""
         self.changed: dict[int, Consumer] = {}
-        # Said and not heard of: the consumer, and the number of the last word about it.
+        # Sent and not heard of: the consumer, and the number of the last message about it.
         self.said: dict[int, tuple[Consumer, int]] = {}
         self.repeat_at_ns: int | None = None
         self.check_at_ns: int | None = None
-        # Numbers of words and when they were said, of those that the primary may still answer for.
+        # Numbers and times of the messages that the primary may still answer.
         self.words: deque[tuple[int, int]] = deque()
-        # Is it to be said that everybody is attached again, and in which word was it said?
+        # Is the primary to hear that all consumers are attached again, and in which message was that sent?
         self.is_settled = False
         self.settled_number = 0
 
@@ -78,25 +79,24 @@ class _Account:
             self.repeat_at_ns = None
 
     def note(self, now_ns: int, apart_ns: int) -> None:
-        """The last word is said now. Those that follow it soon need not be known one by one, and an answer to
-        one that is too old makes nothing sure (`Streams.answered`): a primary may be away for hours.
-        """
+        """The last message is sent now. Those that follow soon need not be known one by one, and an answer to
+        one that is too old makes nothing sure (`Streams.answered`): a primary may be away for hours."""
         while self.words and now_ns - self.words[0][1] >= 2 * _APART * apart_ns:
             self.words.popleft()
         if not self.words or now_ns - self.words[-1][1] >= apart_ns:
             self.words.append((self.number, now_ns))
 
     def said_at(self, number: int) -> int | None:
-        """When a word was said that is no later than this one; it is not asked for again."""
+        """When a message was sent that is no later than this one; it is not asked for again."""
         said_ns = None
         while self.words and self.words[0][0] <= number:
             said_ns = self.words.popleft()[1]
         return said_ns
 
     def take(self) -> tuple[ConsumerCredit, ...]:
-        """What to say now, under the next number.
+        """The credit to send now, under the next number.
 
-        Whatever the primary has not heard of is in it: that it heard a word says nothing about earlier ones.
+        Everything unheard is in it: that the primary heard one message says nothing about earlier ones.
         """
         self.number += 1
         for key, (consumer, _) in self.said.items():
@@ -115,8 +115,6 @@ class _Account:
 
 
 class CreditAccounts:
-    """The credit of all consumers of one client manager."""
-
     def __init__(
         self,
         consumers: Mapping[str, Sized],
@@ -126,7 +124,7 @@ class CreditAccounts:
         floors: Mapping[str, int],
     ) -> None:
         """`floors` are the highest numbers confirmed in each channel."""
-        # Of each channel; here only to see whether there are any (K4).
+        # Of each channel; here only to see whether there are any (CRD4).
         self._consumers = consumers
         self._outbox = outbox
         self._streams = streams
@@ -139,7 +137,7 @@ class CreditAccounts:
         self._accounts = {channel: _Account() for channel in consumers}
 
     def changed(self, consumer: Consumer) -> None:
-        """Say what its credit is at the end of this step (K1)."""
+        """Send the consumer's credit at the end of this step (CRD1)."""
         if consumer.state == ConsumerState.ATTACHED:
             self._accounts[consumer.lane.channel].changed[consumer.key] = consumer
 
@@ -149,26 +147,26 @@ class CreditAccounts:
         account.said.pop(consumer.key, None)
 
     def settled(self, channel: str) -> None:
-        """Everybody whom an earlier primary knew is attached again: this one need not wait for more."""
+        """All consumers of earlier terms are attached again: the primary need not wait for more."""
         self._accounts[channel].is_settled = True
 
     def new_term(self, channel: str) -> None:
         self._accounts[channel].begin()
 
     def ask(self, channel: str, *, is_anew: bool) -> None:
-        """Ask at the end of this step whether the primary knows us (K4); perhaps only that counts."""
+        """Ask at the end of this step whether the primary knows this node (CRD4); if `is_anew`, only that
+        answer counts."""
         account = self._accounts[channel]
         account.check_at_ns = 0
         if is_anew:
             account.words.clear()
 
     def heard(self, channel: str, message: DeliverHead) -> int | None:
-        """The primary has heard our words; when the last that it answers for was said, if that is news."""
+        """The primary has heard; returns when the last message that it answers for was sent, if that is
+        news."""
         account = self._accounts[channel]
         account.heard(message.credits_heard)
         return account.said_at(message.sure)
-
-    # -- time ------------------------------------------------------------------
 
     def next_deadline_ns(self) -> int | None:
         deadlines = [

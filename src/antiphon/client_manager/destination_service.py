@@ -3,24 +3,22 @@
 Where it sits
     a client's request  ->  DESTINATION SERVICE  ->  lookups and ordered commands  ->  the answer
 
-What is known is kept. What is not is asked of the channels: the system channel, which has the lowest name,
-knows in which channel each name has its place, and that channel has the destination. Where there is one
-channel only, it is that one. A destination that does not exist and may be made is given its place by an
-ordered PLACE in the system channel, and is made by an ordered CREATE in its own.
+The service keeps known names. For others it asks the channels: the system channel, which has the lowest name,
+has the placements, and a name's channel has the destination. A missing destination that may be made is placed
+by an ordered PLACE in the system channel, and made by an ordered CREATE in its own.
 
     name  ->  placement  ->  (PLACE)  ->  the destination itself  ->  (CREATE)  ->  id
 
 What it promises
-    D1  However many ask for a missing name at once, one CREATE is ordered, and all get its answer; one
-        more for everybody who asks for other settings.
-    D2  Two client managers never make one name twice: the second is told the first one's channel and id.
-    D3  What is remembered may be out of date, and is asked for anew before anything is refused or made
-        because of it.
-    D4  Nobody waits for ever for a channel that has no quorum: what exists there is still found, what would
-        have to be made is refused after a while. What was ordered by then may be made all the same.
+    DST1  All requests for a missing name share one CREATE and its answer; each other settings have one more.
+    DST2  Two client managers never make one name twice: the second is told the first one's channel and id.
+    DST3  A remembered name may be out of date, and is asked for anew before a request is refused or a
+          destination is made because of it.
+    DST4  No request waits for ever for a channel without a quorum: existing destinations are still found, a
+          creation is refused after a while. An ordered creation may happen all the same.
 
 What it leaves to others
-    An id that is used after its destination was deleted is judged by the fold, and by the primary.
+    The fold and the primary judge an id that is used after its destination was deleted.
 """
 
 from __future__ import annotations
@@ -61,15 +59,13 @@ _NS_PER_MS = 1_000_000
 
 
 class Destination(NamedTuple):
-    """Where a destination lives."""
-
     id: int
     channel: str
     settings_version: int
 
 
 class Waiter(NamedTuple):
-    """Who asked for a destination, and for which session if it is for one."""
+    """The request for a destination, and the session it is for, if any."""
 
     connection: Connection
     request: int
@@ -78,22 +74,22 @@ class Waiter(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """A destination that somebody waits for, on its way to being found or made."""
+    """A requested destination, on its way to being found or made."""
 
     creation: Creation
     waiters: list[Waiter]
     asked: Literal["placement", "destination"] = "placement"
-    """Which question was asked last: after the place of the name, or after the destination itself."""
+    """The last question: for the placement of the name, or for the destination itself."""
     channel: str = ""
-    """Where it lives, or is about to."""
+    """The channel of the destination, also before it is made."""
     is_certain: bool = False
-    """Did the system channel say so, or do we only remember it (D3)?"""
+    """Did the system channel say so, or is it only remembered (DST3)?"""
     ordered_in: str = ""
-    """The channel in whose order a command of ours is, which cannot be taken back."""
+    """The channel that has a command for it in its order, which cannot be taken back."""
 
 
 class DestinationService:
-    """What one client manager knows of destinations. `found` tells a waiter."""
+    """The destinations known to one client manager; `found` tells a waiter."""
 
     def __init__(
         self,
@@ -118,14 +114,12 @@ class DestinationService:
         self._names: dict[tuple[str, int], str] = {}
         self._placed: dict[str, str] = {}
         self._searches: dict[Creation, Search] = {}
-        # When those who wait for a command that is in the order are told that it takes too long.
+        # When the waiters for an ordered command are told that it takes too long.
         self._deadlines: dict[Creation, int] = {}
         self._untimed: list[Search] = []
 
-    # -- what clients ask for --------------------------------------------------
-
     def open(self, text: str, waiter: Waiter, *, may_create: bool) -> None:
-        """Find a destination, and make it if there is none and that is wanted."""
+        """Find a destination, and make it if there is none and `may_create`."""
         name = str(_parse(text))
         known = self._by_name.get(name)
         if known is not None:
@@ -134,7 +128,7 @@ class DestinationService:
             self._search(Creation(name, AS_IT_IS if may_create else None), waiter)
 
     def create(self, text: str, settings: str, waiter: Waiter) -> None:
-        """Make a destination; whether an existing one is set as asked for, its channel says."""
+        """Make a destination; its channel judges the settings of an existing one."""
         name = str(_parse(text))
         settings, channel = _take_channel(settings)
         if channel and channel not in self._channels:
@@ -150,8 +144,6 @@ class DestinationService:
         search.waiters.append(waiter)
         if search.ordered_in and creation not in self._deadlines:
             self._untimed.append(search)
-
-    # -- where it lives --------------------------------------------------------
 
     def _locate(self, search: Search) -> None:
         if len(self._channels) == 1:
@@ -202,8 +194,6 @@ class DestinationService:
         else:
             self._fail(search, REFUSED, outcomes[0].text)
 
-    # -- the destination itself ------------------------------------------------
-
     def _enter(self, search: Search, channel: str) -> None:
         """The destination lives in this channel, if anywhere."""
         creation = search.creation
@@ -236,7 +226,7 @@ class DestinationService:
 
     def _make(self, search: Search) -> None:
         if not search.waiters:
-            # It took so long that everybody was told no.
+            # The search took so long that all waiters were refused.
             del self._searches[search.creation]
             return
         kind, _, name = search.creation.name.partition(":")
@@ -257,15 +247,13 @@ class DestinationService:
             text = outcomes[0].text or f"{search.creation.name} could not be made"
             self._fail(search, REFUSED, text)
 
-    # -- ordering --------------------------------------------------------------
-
     def _order(self, search: Search, channel: str, payload: Payload) -> None:
         search.ordered_in = channel
         self._untimed.append(search)
         self._ordering.order(self._lanes[channel], payload, detail=search.creation)
 
     def settled(self, creation: Creation, kind: int, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        """A command of ours was applied at `sequence`, except for what `outcomes` says."""
+        """A command of this service was applied at `sequence`, except for `outcomes`."""
         search = self._searches[creation]
         search.ordered_in = ""
         self._deadlines.pop(creation, None)
@@ -278,7 +266,7 @@ class DestinationService:
         return next(iter(self._deadlines.values()), None)
 
     def keep_time(self, now_ns: int) -> None:
-        """Tell those who have waited for too long (D4)."""
+        """Refuse the requests that have waited for too long (DST4)."""
         for creation, deadline_ns in list(self._deadlines.items()):
             if deadline_ns > now_ns:
                 break
@@ -289,8 +277,6 @@ class DestinationService:
             if search.ordered_in and search.waiters:
                 self._deadlines.setdefault(search.creation, now_ns + self._wait_ns)
         self._untimed.clear()
-
-    # -- answers ---------------------------------------------------------------
 
     def _finish(self, search: Search, found: Destination) -> None:
         del self._searches[search.creation]
@@ -309,10 +295,8 @@ class DestinationService:
         for waiter in waiters:
             self._outbox.refuse(waiter.connection, waiter.request, code, text)
 
-    # -- what is remembered ----------------------------------------------------
-
     def advertised(self, channel: str, message: Advertised) -> None:
-        """The system channel tells of new places: they need not be asked for."""
+        """The system channel tells of new placements, which need not be asked for."""
         for name, place in zip(message.names, message.channels, strict=False):
             self.remember_place(name, place)
 
@@ -335,7 +319,7 @@ class DestinationService:
 
 
 def _parse(text: str) -> DestinationName:
-    """The name a client gave, or a Refusal that says what is wrong with it."""
+    """The name a client gave, or a Refusal with its fault."""
     try:
         name = parse_destination(text)
     except InvalidName as error:
@@ -346,10 +330,7 @@ def _parse(text: str) -> DestinationName:
 
 
 def _take_channel(settings: str) -> tuple[str, str]:
-    """The settings without the channel, which decides where they go, and that channel.
-
-    What cannot be read is for the fold to refuse.
-    """
+    """The settings without their `channel`, and that channel; the fold refuses unreadable ones."""
     try:
         given: Any = json.loads(settings or DEFAULTS)
     except (ValueError, RecursionError):

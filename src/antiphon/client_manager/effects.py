@@ -1,7 +1,7 @@
-"""What happens to a client manager, and what it asks the world to do.
+"""Events and effects of a client manager.
 
-The rim numbers its connections (`conn`) and never gives a number twice. It tells of bytes as frames
-already decoded; what could not be decoded it refuses by itself, and tells `ConnectionLost`.
+The rim numbers its connections (`conn`), each number once. It hands over decoded frames; undecodable bytes it
+refuses by itself, and tells `ConnectionLost`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphon.wire.primitives import Buffer
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOpened:
-    """A peer has connected and has said nothing yet."""
+    """A peer has connected and has sent nothing yet."""
 
     conn: int
     peer: str
@@ -36,7 +36,7 @@ class ConnectionOpened:
 
 @dataclass(frozen=True, slots=True)
 class FramesReceived:
-    """A peer said this, in this order, since we last looked."""
+    """The frames of a peer since the last step, in order."""
 
     conn: int
     frames: list[ClientFrame]
@@ -44,7 +44,7 @@ class FramesReceived:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost:
-    """The peer is gone: it left, it was silent, or the rim closed it. `code` says why, if anybody knows."""
+    """The peer is gone: it left, it was silent, or the rim closed it. `code` is the reason, if known."""
 
     conn: int
     code: str = ""
@@ -53,21 +53,21 @@ class ConnectionLost:
 
 @dataclass(frozen=True, slots=True)
 class WriteBlocked:
-    """The peer reads more slowly than we write: much is waiting to be sent to it."""
+    """The peer reads too slowly: many bytes are waiting to be sent to it."""
 
     conn: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteUnblocked:
-    """What was waiting for the peer is mostly sent."""
+    """The bytes that were waiting for the peer are mostly sent."""
 
     conn: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Time passed: `next_deadline_ns` has come."""
+    """`next_deadline_ns` has come."""
 
 
 # --- events of the node --------------------------------------------------------------------------
@@ -99,7 +99,7 @@ FromChannel = (
 
 @dataclass(frozen=True, slots=True)
 class ChannelEvent:
-    """Something happened in a channel; a message of its primary may come bare or as `Received`."""
+    """An event of a channel; a message of its primary may come bare or as `Received`."""
 
     channel: str
     event: FromChannel
@@ -130,7 +130,7 @@ class SendFrames:
 
 @dataclass(frozen=True, slots=True)
 class AdmitConnection:
-    """The peer has shown who it is: no more handshake deadline, and frames up to this size."""
+    """The peer is authenticated: no more handshake deadline, and frames up to this size."""
 
     conn: int
     frame_bytes_max: int
@@ -138,7 +138,7 @@ class AdmitConnection:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Say Goodbye with this code and text, if there is one, and close. No `ConnectionLost` is expected."""
+    """Send Goodbye with this code and text, if there is one, and close. No `ConnectionLost` is expected."""
 
     conn: int
     code: str
@@ -147,21 +147,19 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class PauseReading:
-    """Take nothing more from this peer: it is ahead of what the channels can order."""
+    """Take nothing more from this peer: it is ahead of the channels."""
 
     conn: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeReading:
-    """Read from this peer again."""
-
     conn: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitEnvelope:
-    """Hand an envelope to the channel's producer; its fate is told under `tag`."""
+    """Hand an envelope to the channel's producer; its outcome comes under `tag`."""
 
     channel: str
     tag: int
@@ -171,7 +169,7 @@ class SubmitEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class SendToPrimary:
-    """Hand a message to whoever serves the channel."""
+    """Send a message to the channel's primary."""
 
     channel: str
     message: BusMessage
@@ -179,8 +177,8 @@ class SendToPrimary:
 
 @dataclass(frozen=True, slots=True)
 class SendToReplica:
-    """Hand a message to some replica of the channel that keeps up with it; not to the primary if another
-    one does. With every `attempt` that was not answered, to the next one."""
+    """Send a message to a replica of the channel that keeps up, not to the primary if another one does. Every
+    unanswered `attempt` goes to the next one."""
 
     channel: str
     message: BusMessage

@@ -4,19 +4,20 @@ Where it sits
     session  ->  GATHERER  ->  the channel's producer on the bus  ->  back, committed and applied
 
 What it promises
-    G1  Commands of one lane keep their order, within envelopes and between them.
-    G2  Lanes take turns of `turn_bytes`; a lane whose next command did not fit is first next time.
-        So a very large transfer delays another session by one turn, not by its own length.
-    G3  At most `submitted_bytes_max` are submitted and not committed, or one envelope, and at most
-        `unconfirmed_commands_max` not confirmed. What comes meanwhile waits and is gathered: the slower the
-        disk, the larger the envelopes.
-    G4  Meanwhile a small envelope goes along only if it has as many commands as are under way already. So a
-        few clients need not wait for each other, while what many send one by one leaves in few envelopes.
-    G5  While the channel is blocked no publication goes into an envelope, nor what its session sent
-        after it. What other sessions send goes on: acknowledgements may be what makes room.
+    ENV1  Commands of one lane keep their order, within envelopes and between them.
+    ENV2  Lanes take turns of `turn_bytes`; a lane whose next command did not fit is first next time. So a
+          very large transfer delays another session by one turn, not by its own length.
+    ENV3  At most `submitted_bytes_max` are submitted and not committed, or one envelope, and at most
+          `unconfirmed_commands_max` not confirmed. Later commands wait and are gathered: the slower the disk,
+          the larger the envelopes.
+    ENV4  Meanwhile a small envelope is submitted only if it has as many commands as are under way already. So
+          a few clients need not wait for each other, while the single commands of many leave in few
+          envelopes.
+    ENV5  While the channel is blocked no publication goes into an envelope, nor a later command of its
+          session. Other sessions go on: acknowledgements may make room.
 
 What it leaves to others
-    Retrying, numbering and durability are the bus's; bounding what waits is the manager's.
+    The bus retries, numbers and makes durable; the manager bounds the waiting commands.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from antiphon.wire.commands import ConfirmItem, Outcome, OutcomeCode
 from antiphon.wire.primitives import Buffer
 
 ENVELOPE_WEIGHT_MIN = 1_280
-"""What a small datagram costs in a socket buffer, whatever its length."""
+"""The cost of a small datagram in a socket buffer."""
 
 _APPLIED = int(OutcomeCode.APPLIED)
 _DUPLICATE = int(OutcomeCode.DUPLICATE)
 
 
 class Gatherer:
-    """What waits for a channel, and what was submitted to it."""
+    """The waiting and the submitted commands of a channel."""
 
     def __init__(self, channel: str, settings: ClientManagerSettings) -> None:
         self.channel = channel
@@ -47,7 +48,7 @@ class Gatherer:
         self.submitted_bytes = 0
         self._settings = settings
         self._turns: deque[SessionLane] = deque()
-        # Lanes that begin with a publication, while none is taken.
+        # Lanes that begin with a publication, while the channel is blocked.
         self._held: list[SessionLane] = []
         self._is_blocked = False
         self._next_tag = 1
@@ -63,7 +64,6 @@ class Gatherer:
         return bool(self._turns)
 
     def put(self, ordered: Ordered, data: Buffer) -> None:
-        """A command waits for its envelope."""
         lane = ordered[0]
         lane.put(ordered, data)
         self.waiting_bytes += ordered[4]
@@ -73,7 +73,7 @@ class Gatherer:
             self._turns.append(lane)
 
     def set_blocked(self, is_blocked: bool) -> None:
-        """May publications go on, or must they wait (G5)?"""
+        """Block or unblock publications (ENV5)."""
         self._is_blocked = is_blocked
         if not is_blocked and self._held:
             self._turns.extend(self._held)
@@ -83,7 +83,7 @@ class Gatherer:
         """As many envelopes as may be submitted now."""
         envelopes: list[SubmitEnvelope] = []
         if self._waiting < self._under_way and self.waiting_bytes < self._settings.turn_bytes:
-            # Too little to go along (G4).
+            # Too small (ENV4).
             return envelopes
         most = self._settings.unconfirmed_commands_max
         while self._turns and self._unconfirmed < most:
@@ -107,12 +107,12 @@ class Gatherer:
         return envelopes
 
     def _room(self) -> int:
-        """How many bytes the next envelope may have; 0 when it must wait."""
+        """The bytes of the next envelope; 0 when it must wait."""
         settings = self._settings
         if not self.submitted_bytes:
             return settings.envelope_bytes
         room = settings.submitted_bytes_max - self.submitted_bytes
-        # A sliver would be used up by a tiny envelope although much is waiting, and each costs a commit.
+        # A tiny envelope would use up a sliver of room although much is waiting, and each costs a commit.
         if room < max(ENVELOPE_WEIGHT_MIN, min(self.waiting_bytes, settings.turn_bytes)):
             return 0
         return min(room, settings.envelope_bytes)
@@ -136,7 +136,7 @@ class Gatherer:
                 if self._is_blocked and ordered.kind in PUBLICATIONS:
                     break
                 fits = size + ordered.size <= room and count + ordered.count <= count_max
-                # One that fits no envelope travels alone, as soon as nothing else is on the way.
+                # A command that fits no envelope travels alone, as soon as nothing else is on the way.
                 if (not fits and (commands or not may_exceed)) or len(commands) == commands_max:
                     is_full = True
                     break
@@ -156,17 +156,16 @@ class Gatherer:
         return buffers, commands, count, size
 
     def committed(self, tag: int) -> None:
-        """The envelope has its numbers: there is room for more. Told again, it changes nothing."""
+        """The envelope has its numbers: there is room for more. A repetition changes nothing."""
         weight, commands = self._weights.pop(tag, (0, 0))
         self.submitted_bytes -= weight
         self._under_way -= commands
 
     def commands(self, tag: int) -> Sequence[Ordered]:
-        """What an envelope that is not yet confirmed was made of."""
         return self._commands.get(tag, ())
 
     def confirmed(self, tag: int) -> list[Ordered]:
-        """The envelope is applied: the commands it was made of, in order. None when told again."""
+        """The envelope is applied: its commands, in order; none for a repetition."""
         self.committed(tag)
         commands = self._commands.pop(tag, [])
         self._unconfirmed -= len(commands)
@@ -174,10 +173,10 @@ class Gatherer:
 
 
 def items_of(ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> Iterator[ConfirmItem]:
-    """What became of one command, in its session's numbers.
+    """The outcomes of one command, in its session's numbers.
 
-    `sequence` is the place of its first number, `outcomes` those that lie within its numbers, in order.
-    A publish that was partly sent before has an outcome for that part; the rest was applied.
+    `sequence` is the place of its first number, `outcomes` those within its numbers, in order. A publish that
+    was partly sent before has an outcome for that part; the rest was applied.
     """
     stop = sequence + ordered.count
     shift = ordered.number - sequence
@@ -194,10 +193,7 @@ def items_of(ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> It
 def outcomes_by_command(
     commands: Sequence[Ordered], first: int, exceptions: Sequence[Outcome]
 ) -> Iterator[tuple[Ordered, int, list[Outcome]]]:
-    """Each command of an envelope with its place and with the exceptions that lie in it.
-
-    An exception may go on over several commands; each gets its part of it.
-    """
+    """Each command of an envelope with its place and its exceptions, cut at the command's ends."""
     left = deque(sorted(exceptions))
     sequence = first
     for ordered in commands:

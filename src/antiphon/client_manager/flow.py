@@ -1,10 +1,9 @@
-"""Flow: whether more may be published in a channel, and who has to know.
+"""Flow: whether more may be published in a channel, and the clients that have to know.
 
-A channel whose disk is nearly full takes no more publications, but whatever frees space goes on:
-deliveries, acknowledgements, the ends of sessions. A channel that nobody serves takes nothing at all: what
-has not left yet waits at the client, which can tell an application that it was never sent. Clients are told
-before their windows are full, so that an application can see it (`producer.is_blocked`) and is told why,
-instead of only waiting longer and longer.
+A channel whose disk is nearly full takes no more publications; deliveries, acknowledgements and ends of
+sessions go on, and free space. A channel without a primary takes nothing: unsent commands wait at the client,
+which can tell its application that they were never sent. Clients are told before their windows are full, so
+that an application can see it (`producer.is_blocked`) with the reason.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from antiphon.wire.frames import FlowState
 
 
 class Flow:
-    """What the clients of one client manager are told of the state of its channels."""
+    """The state of the channels, as the clients of one client manager are told it."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        # Why a channel takes nothing, by channel.
+        # The reason why a channel takes nothing, by channel.
         self._full: dict[str, str] = {}
         self._unserved: dict[str, str] = {}
 
     def space_changed(self, channel: str, event: SpaceChanged, connections: Iterable[Connection]) -> None:
-        """The disk of a channel has room or not; whoever has to do with it hears the news, if it is news."""
+        """The disk of a channel has room or not; its clients are told of a change."""
         before = self._reason(channel)
         if not event.is_low:
             self._full.pop(channel, None)
@@ -35,7 +34,7 @@ class Flow:
         self._tell_all(channel, before, connections)
 
     def served(self, channel: str, event: ServiceChanged, connections: Iterable[Connection]) -> None:
-        """Nobody serves a channel, or somebody does again."""
+        """A channel has lost its primary, or has one again."""
         before = self._reason(channel)
         if event.is_served:
             self._unserved.pop(channel, None)
@@ -44,7 +43,7 @@ class Flow:
         self._tell_all(channel, before, connections)
 
     def welcome(self, connection: Connection, channel: str) -> None:
-        """A client begins to have to do with a channel: it hears if it has to wait."""
+        """A client begins to use a channel: it is told if it has to wait."""
         connection.channels[channel] = None
         if self._reason(channel):
             self._tell(connection, channel)
@@ -64,7 +63,7 @@ class Flow:
 
 
 def orders_nothing(channel: str) -> str:
-    """What a client is told of a channel in which nothing is ordered."""
+    """The text for clients of a channel in which nothing is ordered."""
     return (
         f"channel {channel} orders nothing at the moment, most likely because too few of its nodes can be "
         "reached"

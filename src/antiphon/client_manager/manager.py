@@ -1,21 +1,21 @@
-"""Client manager: the door of a node, as one machine.
+"""ClientManager: connections, sessions and commands of a node's clients, as one machine.
 
 Where it sits
     client  ->  runtime/network  ->  CLIENT MANAGER  ->  producer, bus  ->  message_manager
     and back: confirmations from the bus, deliveries from the primary
 
 What it promises
-    P1  A command goes into the order exactly as its client sent it, once, after the session's opening,
-        and in the order of the session; or the connection is over and the client knows.
-    P2  Everything received is still ordered when the connection is lost.
-    P3  A confirmation tells what the channel did, never what it was asked to do.
-    P4  One peer's breach ends its own connection and nothing else.
-    P5  What is kept for a peer is bounded: windows for its publications, a limit for its requests,
-        sessions and consumers, and no more reading from one who is too far ahead.
+    CMG1  A command goes into the order exactly as its client sent it, once, after the session's opening, and
+          in the order of the session; or the connection is over and the client knows.
+    CMG2  Every received command is still ordered when the connection is lost.
+    CMG3  A confirmation tells what the channel did, never what it was asked to do.
+    CMG4  A peer's breach ends its own connection and nothing else.
+    CMG5  The memory for a peer is bounded: windows for its publications, limits for its requests, sessions
+          and consumers, and no more reading from a peer that is too far ahead.
 
 What it leaves to others
-    Bytes, deadlines and slow writers are the rim's (runtime/network); numbers, durability and outcomes
-    are the bus's and the message managers'.
+    The rim (runtime/network) has bytes, deadlines and slow writers; the bus and the message managers have
+    numbers, durability and outcomes.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ UNAVAILABLE = "channel.unavailable"
 EXPIRED = "the channel does not know the session; it was away for too long and has expired"
 _LOOKS = 2
 _OF_ORDERING = frozenset((bus.EnvelopeCommitted, bus.EnvelopeConfirmed))
-"""What may be no business of those who keep time; whether it is, `Ordering` says."""
+"""Events that may not concern the timed parts; `Ordering` says whether they do."""
 
 RESUMED_ELSEWHERE = "the session has been resumed elsewhere"
 
 
 class Timed(Protocol):
-    """A part that says things again until they are answered."""
+    """A part that repeats its messages until they are answered."""
 
     def next_deadline_ns(self) -> int | None:
         """When `keep_time` must be called at the latest."""
 
     def keep_time(self, now_ns: int) -> None:
-        """At the end of every step: note when what was said is to be said again, and say what is due."""
+        """At the end of every step: note when to repeat the new messages, and send those that are due."""
 
 
 class ClientManager:
@@ -145,8 +145,8 @@ class ClientManager:
         )
         self._coordination = Coordination(channels, settings, self._outbox, self._ordering, self._sessions)
         self._timed = self._timed_parts()
-        # In how many steps the parts that keep time are still to look at it; and what they said last, if
-        # they have not looked since.
+        # In how many steps the timed parts still have to look at the time; and their last deadline, if they
+        # have not looked since.
         self._looks = _LOOKS
         self._deadline_ns: int | None = None
         self._is_deadline_known = False
@@ -243,8 +243,8 @@ class ClientManager:
         return len(self._consumers)
 
     def attachments(self, conn: int) -> Iterator[tuple[tuple[int, int], tuple[int, int, int]]]:
-        """The consumers of a connection that are attached, by session and number: as what a primary knows
-        them, in which term and stream."""
+        """The attached consumers of a connection, by session and number: their key at the primary, term and
+        stream."""
         connection = self._connections.get(conn)
         for session in connection.sessions.values() if connection is not None else ():
             for consumer in session.consumers.values():
@@ -253,7 +253,7 @@ class ClientManager:
                     yield (session.id, consumer.number), (consumer.key, term, consumer.stream)
 
     def next_deadline_ns(self) -> int | None:
-        """When to step even if nothing happens: what a channel was told is said again until it is heard."""
+        """When to step even if nothing happens: messages to a channel are repeated until they are heard."""
         if not self._is_deadline_known:
             deadlines = [part.next_deadline_ns() for part in self._timed]
             self._deadline_ns = min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
@@ -261,7 +261,6 @@ class ClientManager:
         return self._deadline_ns
 
     def step(self, now_ns: int, events: Iterable[Event]) -> list[Effect]:
-        """Take what has happened, return what must happen next, in order."""
         self._consumers.streams.look(now_ns)
         for event in events:
             kind = type(event)
@@ -275,9 +274,9 @@ class ClientManager:
         return self._outbox.take()
 
     def _keep_time(self, now_ns: int) -> None:
-        """Commands and their confirmations, by far the most there is, are no business of those who keep time.
+        """Commands and their confirmations, by far the most events, do not concern the timed parts.
 
-        What is may lead from one of them to another, whose turn was before it: so they look twice.
+        Other events may lead from one timed part to another, whose turn was before it: so they look twice.
         """
         if not self._looks:
             due_ns = self.next_deadline_ns()
@@ -305,7 +304,7 @@ class ClientManager:
             order = self._ordering.take
             for frame in event.frames:
                 if type(frame) is frames.Command and connection.is_welcome:
-                    # By far the most there are. It may be a breach, but it ends nothing.
+                    # By far the most frequent frame. It may be a breach, but it ends nothing.
                     order(connection, frame)
                     continue
                 self._looks = _LOOKS
@@ -372,7 +371,8 @@ class ClientManager:
         self._let_go(connection, is_lost=False)
 
     def _let_go(self, connection: Connection, *, is_lost: bool) -> None:
-        """The peer is gone; its sessions finish what was received (P2). One that `is_lost` may come back."""
+        """The peer is gone; its sessions finish the received commands (CMG2). A client that `is_lost` may
+        come back."""
         connection.is_over = True
         connection.outbox.clear()
         del self._connections[connection.conn]
@@ -410,7 +410,7 @@ class ClientManager:
             self._asking.look_up(of_channel["channel"], of_channel, asker)
 
     def _question_to_channel(self, text: str) -> dict[str, str] | None:
-        """What a channel knows of a session, no node knows but its replicas. Who adopts one asks for it."""
+        """The question for a session's state in a channel, which only its replicas know; adopters ask it."""
         try:
             asked = json.loads(text)
             question = {key: str(asked[key]) for key in ("question", "channel", "session")}
@@ -475,7 +475,7 @@ class ClientManager:
     def _answer_within(
         self, waiter: Waiter, channel: str, answer: frames.DestinationOpened | frames.SubscriptionFound
     ) -> None:
-        """Answer a request that a session made, once the channel it will speak to knows it."""
+        """Answer a session's request, once its channel knows the session."""
         connection, request, session = waiter
         if connection.is_over:
             return
@@ -532,7 +532,7 @@ class ClientManager:
         session = self._sessions.of(connection, wish.session)
         consumer = session.consumers.get(wish.consumer)
         if consumer is None:
-            # It was ended from our side, and the word about that crossed this one.
+            # The server ended the consumer, and the message about that crossed this request.
             self._outbox.answer(connection, wish.request)
         else:
             self._consumers.close(consumer, wish.seen_through, wish.request)
@@ -540,7 +540,7 @@ class ClientManager:
     def _on_consumer_check(self, connection: Connection, wish: frames.ConsumerCheck) -> None:
         consumer = self._sessions.of(connection, wish.session).consumers.get(wish.consumer)
         if consumer is None:
-            # Its client has been told that it is gone, or is about to close it.
+            # The client has been told that the consumer is gone, or is about to close it.
             self._outbox.answer(connection, wish.request)
         else:
             self._consumers.check(consumer, wish.request)
@@ -570,7 +570,7 @@ class ClientManager:
 
     def _on_space_changed(self, channel: str, event: bus.SpaceChanged) -> None:
         self._flow.space_changed(channel, event, self._connections.values())
-        # What clients sent before they heard of it may still go on, as long as there is room for that.
+        # Publications from before the clients heard of it may still go on, as long as there is room for them.
         self._ordering.set_blocked(channel, event.is_tight)
 
     def _retire(self, channel: str, destination: int) -> None:
@@ -586,14 +586,14 @@ class ClientManager:
             self._on_channel[type(what)](event.channel, what)
 
     def _on_own_settled(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        """A command of our own was applied: a creation, the opening or end of a session, a transaction's."""
+        """An own command was applied: a creation, the opening or end of a session, a transaction's."""
         if ordered.kind in (CommandKind.CREATE, CommandKind.PLACE):
             assert isinstance(ordered.detail, Creation), "a creation remembers what was wanted"
             self._destinations.settled(ordered.detail, ordered.kind, sequence, outcomes)
         elif ordered.kind in (CommandKind.SESSION_OPEN, CommandKind.SESSION_RESUME):
-            # Nothing of the session has been told to anybody yet. To go on would be to tell its client
-            # that the channel has its messages, because it has others under the same numbers. STALE is
-            # another thing: our word was so late that the client has resumed the session elsewhere.
+            # No client has been told anything of the session yet. To go on would be to tell its client that
+            # the channel has its messages, because the channel has others under the same numbers. STALE is
+            # another case: the command was so late that the client has resumed the session elsewhere.
             lane, session = ordered.lane, ordered.lane.session
             is_made_up_here = session is not None and not session.is_resumed and not lane.is_repeated
             assert not (is_made_up_here and outcomes and outcomes[0].code == OutcomeCode.DUPLICATE), (
@@ -609,7 +609,7 @@ class ClientManager:
                 self._go_on(awaited)
             self._consumers.session_known(lane)
         else:
-            # Its commands have outcomes of their own, which say the same.
+            # The session's commands have outcomes of their own, which say the same.
             is_stale = outcomes[0].code == OutcomeCode.STALE
             text = outcomes[0].text or (RESUMED_ELSEWHERE if is_stale else EXPIRED)
             for awaited in lane.opened(LaneState.REFUSED, text):

@@ -4,15 +4,15 @@ Where it sits
     connection  ->  ORDERING  ->  envelopes  ->  the bus, and the same way back
 
 What it promises
-    O1  A command is ordered only if its session is on this connection, in this generation, and if its
-        number is the next: what a session sent is what the channel hears.
-    O2  A session's first command in a channel stands behind the session's opening.
-    O3  Confirmations of one session are put together over a step, and come before an answer that
-        waited for them.
-    O4  Who is too far ahead of the channels is not read from until half of it is confirmed.
+    ORD1  A command is ordered only if its session is on this connection, in this generation, and if its
+          number is the next: the channel receives what the session sent.
+    ORD2  A session's first command in a channel stands behind the session's opening.
+    ORD3  Confirmations of one session are put together over a step, and come before an answer that waited for
+          them.
+    ORD4  A client that is too far ahead of the channels is not read from until half of it is confirmed.
 
 What it leaves to others
-    Whether there is a destination with the id that a command names, the fold says: ids are a channel's own,
+    The fold knows whether there is a destination with the id that a command names: ids are a channel's own,
     and a client that comes from another client manager knows some that were never asked for here.
 """
 
@@ -52,13 +52,13 @@ _RETURN = int(CommandKind.RETURN)
 _TX_COMMIT = int(CommandKind.TX_COMMIT)
 _APPLIED = int(OutcomeCode.APPLIED)
 _NEW = LaneState.NEW
-# Past the constructor of a tuple with names: there is one for every command.
+# Past the constructor of a NamedTuple: there is one for every command.
 _new: Final = tuple.__new__
 _DONE = (_APPLIED, int(OutcomeCode.DUPLICATE))
 
 _KEEP_VIEW_BYTES = 32 * 1024
-"""A waiting command of this size may keep the bytes it arrived among; a smaller one is copied, or a
-few of them could hold on to many times their own size."""
+"""A waiting command of this size may keep the bytes it arrived among; a smaller one is copied, or a few of
+them could hold on to many times their own size."""
 
 OwnSettled = Callable[[Ordered, int, Sequence[Outcome]], None]
 DestinationGone = Callable[[str, int], None]
@@ -88,12 +88,9 @@ class Ordering:
         self._paused: dict[int, Connection] = {}
         self._unconfirmed_bytes = 0
         self.has_stirred = False
-        """Has something been settled that others do something about, who may want to be woken?"""
-
-    # -- on the way in ---------------------------------------------------------
+        """Was anything settled on which the timed parts may have to act?"""
 
     def take(self, connection: Connection, frame: Command) -> None:
-        """A client wants this ordered."""
         data, channel, settings = frame.command, frame.channel, self._settings
         gatherer = self._gatherers.get(channel)
         if gatherer is None:
@@ -105,7 +102,7 @@ class Ordering:
         kind, _, _, count, generation, number, _, who = header
         session = connection.sessions.get(who)
         if session is None and who in connection.left:
-            # It left without the client's doing; the word about that crosses this one.
+            # The session left from the server's side; the message about that crosses this command.
             return
         if session is None or generation != session.generation:
             raise ProtocolError(
@@ -122,8 +119,8 @@ class Ordering:
         ordered = _new(Ordered, (lane, kind, number, count, size, destination, subscription, ranges))
         gatherer.put(ordered, data if size >= _KEEP_VIEW_BYTES else bytes(data))
         if kind == _RETURN and isinstance(ranges, Ranges):
-            # Its client has let go of them. When we hear that this was ordered, it may have got them again;
-            # and a new primary that was told they are held here would keep them from everybody.
+            # The client has let go of them. When the return is confirmed, the client may have got them again;
+            # and a new primary that was told they are held here would keep them from all consumers.
             session.give_back(channel, destination, subscription, ranges)
         weight = size + settings.command_weight
         self._unconfirmed_bytes += weight
@@ -135,10 +132,10 @@ class Ordering:
             self._pause_reading(connection)
 
     def open_lane(self, lane: SessionLane, *, may_create: bool = False) -> None:
-        """The channel must hear of the session before it hears of anything else (O2).
+        """Open the session in the channel, before its first command (ORD2).
 
-        One that is resumed must be known there, unless its client has never sent anything to the channel
-        and so `may_create` it.
+        A resumed session must be known there, unless its client has never sent anything to the channel and so
+        `may_create` it.
         """
         session = lane.of_session
         lane.state = LaneState.OPENING
@@ -148,10 +145,10 @@ class Ordering:
             self.order(lane, OpenSession(user=session.user, client_id=session.client_id))
 
     def claim_lane(self, lane: SessionLane) -> None:
-        """The channel has lost sight of who has the session: it must hear that it is still here."""
+        """The channel has lost the session's owner: it must hear that the session is still here."""
         if lane.state == LaneState.OPEN:
             lane.state = LaneState.OPENING
-            # It is known there already, by our own doing.
+            # The channel knows the session already, from this node.
             lane.is_repeated = True
             self.order(lane, ResumeSession(known=lane.of_session.generation))
 
@@ -162,7 +159,7 @@ class Ordering:
         detail: Creation | Transaction | None = None,
         count: int = 1,
     ) -> None:
-        """Order a command of our own: of the node, or about a session. It has no number."""
+        """Order an own command, of the node or about a session; it has no number."""
         kind = kind_of(payload)
         session = lane.session
         if session is None:
@@ -173,24 +170,22 @@ class Ordering:
         self._gatherers[lane.channel].put(ordered, command)
 
     def when_opened(self, lane: SessionLane, awaited: Awaited) -> None:
-        """Go on once the channel has said whether it knows the session: perhaps at once."""
+        """Act once the channel has said whether it knows the session: perhaps at once."""
         if lane.has_answered(awaited):
             self._go_on(awaited)
 
     def after_confirmed(self, lane: SessionLane, awaited: Awaited) -> None:
-        """Go on once everything received for the lane so far is confirmed: perhaps at once."""
+        """Act once everything received for the lane so far is confirmed: perhaps at once."""
         if lane.has_confirmed(awaited):
             self._go_on(awaited)
-
-    # -- on the way back -------------------------------------------------------
 
     def committed(self, channel: str, event: EnvelopeCommitted) -> None:
         self._gatherers[channel].committed(event.tag)
 
     def uncertain(self, channel: str, event: EnvelopeUncertain) -> None:
-        """The bus orders the envelope once more, as `repetition` says it.
+        """The bus orders the envelope once more, as `repetition` rewrites it.
 
-        Its sessions may already be known, by their own doing; what opened one resumes it now.
+        Its sessions may already be known, from the first time; commands that opened a session resume it now.
         """
         for ordered in self._gatherers[channel].commands(event.tag):
             ordered.lane.is_repeated = True
@@ -209,7 +204,7 @@ class Ordering:
             sequence += ordered.count
 
     def _settle(self, ordered: Ordered, sequence: int, outcomes: Sequence[Outcome]) -> None:
-        """A command was applied at `sequence`, except for what `outcomes` says."""
+        """A command was applied at `sequence`, except for `outcomes`."""
         lane, kind, number, count, size, destination, _, _ = ordered
         has_reached_barrier = lane.settle()
         session = lane.session
@@ -245,22 +240,22 @@ class Ordering:
                 self._go_on(awaited)
 
     def _release(self, ordered: Ordered, session: Session, outcomes: Sequence[Outcome]) -> None:
-        """A command that brings no messages is confirmed: what it acknowledged is held by nobody here."""
+        """A command without messages is confirmed: no consumer here has the acknowledged messages."""
         lane, kind, detail = ordered.lane, ordered.kind, ordered.detail
         if isinstance(detail, Ranges) and kind != _RETURN:
             session.release(lane.channel, ordered.destination, ordered.subscription, detail)
         elif kind == _TX_COMMIT and _is_done(outcomes):
-            # What was rolled back is still held: its client gives it back.
+            # The client still has the messages of a rollback, and returns them.
             assert isinstance(detail, tuple) and not isinstance(detail, Creation), "a commit consumes"
             session.release_all(lane.channel, detail)
 
     def confirm_now(self, lane: SessionLane) -> None:
-        """What is confirmed of a lane is told before what is said next (O3)."""
+        """Send the lane's confirmations before the next frame (ORD3)."""
         if lane.items and lane.session is not None and lane.session.connection is not None:
             self._outbox.send_buffers(lane.session.connection, [lane.take_confirm()])
 
     def _confirm_all(self) -> None:
-        """What all lanes have to say, those of a connection together."""
+        """Send the confirmations of all lanes, those of a connection together."""
         said: dict[Connection, list[Buffer]] = {}
         for lane in self._to_confirm:
             session = lane.session
@@ -275,7 +270,7 @@ class Ordering:
             self._outbox.send_buffers(connection, words)
 
     def finish_step(self) -> None:
-        """Everything has been taken in: what can be told is told, what can be submitted is submitted."""
+        """All events are taken: confirm and submit what can be."""
         if self._to_confirm:
             self._confirm_all()
         for gatherer in self._gatherers.values():
@@ -286,10 +281,7 @@ class Ordering:
             self._resume_reading()
 
     def set_blocked(self, channel: str, is_blocked: bool) -> None:
-        """Are publications to go into the order of this channel, or to wait?"""
         self._gatherers[channel].set_blocked(is_blocked)
-
-    # -- who is too far ahead --------------------------------------------------
 
     def _pause_reading(self, connection: Connection) -> None:
         if connection.conn not in self._paused:
@@ -297,7 +289,7 @@ class Ordering:
             self._outbox.do(PauseReading(connection.conn))
 
     def burden(self, session: Session, weight: int) -> None:
-        """So much is kept for a session besides its commands, until it is `relieved`."""
+        """Count bytes kept for a session besides its commands, until it is `relieved`."""
         connection = session.connection
         assert connection is not None, "nobody is there who could have asked for it"
         self._unconfirmed_bytes += weight

@@ -4,15 +4,15 @@ Where it sits
     a client's request  ->  RANGE SERVICE  ->  a replica of the channel  ->  the client
 
 What it promises
-    G1  A few pages are on their way to a connection at a time, and none to a peer that does not read. Nothing
-        of a page is looked at or copied here.
-    G2  Every request is answered, or refused after a while in which no replica gave an answer.
-    G3  An answer is not older than what was confirmed here before it was asked for, nor than what the client
-        names.
+    RGS1  A few pages are on their way to a connection at a time, and none to a peer that does not read. Pages
+          are neither decoded nor copied here.
+    RGS2  Every request is answered, or refused after a while in which no replica gave an answer.
+    RGS3  An answer is not older than any confirmation sent here before the request, nor than the client's
+          floor.
 
 What it leaves to others
-    Which replica is asked: one that does not deliver, if it keeps up (`Asking`). Whether a page is complete
-    and undamaged the client sees for itself.
+    `Asking` asks a replica that does not deliver, if it keeps up. The client checks that a page is complete
+    and undamaged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from antiphon.wire import frames
 
 
 class Wish(NamedTuple):
-    """What a client wants; `floor` is what the answer must not be older than (G3)."""
+    """A client's request; the answer must not be older than `floor` (RGS3)."""
 
     connection: Connection
     frame: frames.RangeRead | frames.RangeAsk
@@ -41,7 +41,7 @@ class Wish(NamedTuple):
 
 @dataclass(slots=True)
 class _Line:
-    """What one connection waits for: in line, and on the way by the numbers asked under."""
+    """The requests of one connection: in line, and on the way by their numbers."""
 
     pages: deque[Wish] = field(default_factory=deque)
     asks: deque[Wish] = field(default_factory=deque)
@@ -54,7 +54,7 @@ class _Line:
 
 
 class RangeService:
-    """Who reads ranges. `floors` are the highest numbers confirmed in each channel."""
+    """The range requests of all clients. `floors` are the highest numbers confirmed in each channel."""
 
     def __init__(
         self,
@@ -74,10 +74,8 @@ class RangeService:
         self._patience = Patience(settings.range_repeat_ms, settings.range_wait_ms)
         self._lines: dict[int, _Line] = {}  # by connection
 
-    # -- what clients ask for --------------------------------------------------
-
     def ask(self, connection: Connection, ask: frames.RangeAsk) -> None:
-        """A client has a question about what is stored."""
+        """A client asks about stored messages."""
         if len(ask.question) > self._settings.range_question_length_max:
             raise Refusal(LIMIT, f"a question of {len(ask.question)} characters is too long")
         if not ask.channel:
@@ -91,7 +89,6 @@ class RangeService:
         self.go_on(connection)
 
     def read(self, connection: Connection, read: frames.RangeRead) -> None:
-        """A client wants a page of a range."""
         is_open = not read.stop and not read.goal
         if not read.start or not (is_open or read.start < read.stop <= read.goal):
             raise ProtocolError(f"a range from {read.start} to {read.stop} of {read.goal}")
@@ -111,10 +108,8 @@ class RangeService:
     def _line(self, connection: Connection) -> _Line:
         return self._lines.setdefault(connection.conn, _Line())
 
-    # -- asking ----------------------------------------------------------------
-
     def go_on(self, connection: Connection) -> None:
-        """Ask for what is next in a connection's line, if it is its turn (G1)."""
+        """Ask for the next pages in a connection's line, if it is their turn (RGS1)."""
         line = self._lines.get(connection.conn)
         if line is None:
             return
@@ -158,10 +153,8 @@ class RangeService:
         )
         self._asking.put(read.channel, request, wish, self._patience)
 
-    # -- answers ---------------------------------------------------------------
-
     def told(self, wish: Wish, number: int, reply: RangeReply | Reply | None) -> None:
-        """A replica gives a page, answers a question, or says why not; or none has in time (G2)."""
+        """A replica gives a page, answers a question, or refuses; or none has in time (RGS2)."""
         self._strike(wish, number)
         connection, request = wish.connection, wish.frame.request
         if reply is None:

@@ -1,18 +1,18 @@
-"""Repetition: what is said of a session when the channel may have heard it before.
+"""Repetition: the commands of an envelope that the channel may have applied before.
 
 Where it sits
-    ordering  ->  envelopes  ->  producer;  what may be in the order already  ->  REPETITION  ->  producer
+    ordering  ->  envelopes  ->  producer;  an uncertain envelope  ->  REPETITION  ->  producer
 
 What it promises
-    R1  A session is opened in a channel once. What may have been ordered before opens nothing: it resumes
-        the session, in the same generation, and only if the channel knows it in that one.
-    R2  So of a session that has ended meanwhile nothing is applied a second time. Its commands are told
-        that nobody knows it, and its client that their fate is uncertain, which is true.
-    R3  A session that goes on is not disturbed: its numbers tell what was applied.
+    RPT1  A session is opened in a channel once. A repeated opening resumes the session, in the same
+          generation, and only if the channel knows the session in that one.
+    RPT2  So nothing of a session that has ended meanwhile is applied a second time. The outcome of its
+          commands is "no session", and its client is told that they are uncertain, which is true.
+    RPT3  A session that goes on is not disturbed: its numbers tell what was applied.
 
 What it leaves to others
-    When an envelope is ordered once more is the producer's business (its P6); what a session's numbers say,
-    the fold's. Design note: docs/design/sessions.md.
+    The producer decides when an envelope is ordered once more (PRO6); the fold reads a session's numbers.
+    Design note: docs/design/sessions.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OPEN: Final = int(CommandKind.SESSION_OPEN)
 
 
 def said_again(payload: bytes) -> bytes:
-    """The commands of an envelope that may be in the order already, as they are to be said now."""
+    """The commands of an envelope that may be in the order already, as they are to be ordered again."""
     parts: list[bytes] = []
     done = 0
     for header, _, offset in iterate_commands(payload):

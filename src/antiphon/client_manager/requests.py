@@ -1,4 +1,4 @@
-"""Requests: what is sent to a primary again and again, until the primary answers.
+"""Requests: messages that are sent to a primary again and again, until the primary answers.
 
 Where it sits
     consumers, session_service  ->  REQUESTS  ->  the primary of the channel
@@ -6,13 +6,13 @@ Where it sits
 What it promises
     REQ1  A request that was not answered is sent again, at equal distances (`Retries`).
     REQ2  There is one request for each key: of two requests under the same key the later one counts.
-    REQ3  A request that was meant for one term is not sent in another. A session whose client is gone is told
-          to every new primary until one says that the session is over: only primaries know which sessions are
-          to expire, and each primary forgets.
+    REQ3  A request for one term is not sent in another. A session whose client is gone is told to every new
+          primary until one says that the session is over: only primaries know which sessions are to expire,
+          and each primary forgets.
     REQ4  However many requests there are, only so many are repeated at once.
 
 What it leaves to others
-    That a request does no harm when it comes twice, late, or behind a later one, the primary sees to.
+    The primary makes a request harmless that comes twice, late, or behind a later one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AT_ONCE: Final = 512
 """Repetitions in one step (REQ4); the rest follow a moment later."""
 
 _DETACHED_MAX: Final = 50_000
-"""Sessions without a client that are remembered for the next primary; of more, the oldest are forgotten."""
+"""Sessions without a client that are remembered for the next primary; the oldest above that are forgotten."""
 
 Key = tuple[str, int]
 """A channel, and the id of a consumer or a session."""
@@ -42,17 +42,15 @@ Asked = Register | Unregister | SessionDetached
 
 
 class Requests:
-    """Everything that one client manager waits to have answered by its channels."""
+    """The unanswered requests of one client manager."""
 
     def __init__(self, settings: ClientManagerSettings, outbox: Outbox) -> None:
         self._interval_ns = settings.request_interval_ms * _NS_PER_MS
         self._reviewed_ns = settings.detached_review_ms * _NS_PER_MS
         self._outbox = outbox
         self._asked: Retries[Key, Asked] = Retries(_AT_ONCE)
-        # Heard of by a primary, and to be told to the next one (REQ3).
+        # Known to a primary, and to be told to the next one (REQ3).
         self._detached: Retries[Key, Asked] = Retries(_AT_ONCE)
-
-    # -- asking ----------------------------------------------------------------
 
     def register(self, channel: str, message: Register) -> None:
         self._ask((channel, message.consumer), message)
@@ -65,7 +63,7 @@ class Requests:
         key = (channel, message.session)
         asked = self._asked.get(key) or self._detached.get(key)
         if isinstance(asked, SessionDetached) and asked.generation > message.generation:
-            # What a former generation waited for came to its end behind that of a later one.
+            # The commands of a former generation were confirmed behind those of a later one.
             return
         self._ask(key, message)
 
@@ -74,14 +72,12 @@ class Requests:
         self._asked.put(key, message, self._interval_ns)
         self._outbox.do(SendToPrimary(key[0], message))
 
-    # -- answers ---------------------------------------------------------------
-
     def is_leaving(self, channel: str, consumer: int) -> bool:
         """Was the primary asked to detach this consumer, and has not answered?"""
         return isinstance(self._asked.get((channel, consumer)), Unregister)
 
     def registered(self, channel: str, consumer: int) -> None:
-        """The primary has answered a `Register`, or nobody waits for that any more."""
+        """The primary has answered a `Register`, or the answer is not awaited any more."""
         if not self.is_leaving(channel, consumer):
             self._forget((channel, consumer))
 
@@ -111,16 +107,14 @@ class Requests:
         return asked or detached
 
     def primary_changed(self, channel: str, event: PrimaryChanged) -> None:
-        """What was for the former primary is void; of detached sessions the new one is told (REQ3)."""
+        """Requests to the former primary are void; the new one is told of detached sessions (REQ3)."""
         for key, message in [*self._detached.items(), *self._asked.items()]:
             if key[0] == channel:
                 self._forget(key)
                 if isinstance(message, SessionDetached):
-                    # There may be very many of them: they are due, and go in their turn (REQ4).
+                    # There may be very many: they are due, and go in their turn (REQ4).
                     self._asked.put(key, message, self._interval_ns)
                     self._asked.hurry(key)
-
-    # -- time ------------------------------------------------------------------
 
     def next_deadline_ns(self) -> int | None:
         asked_ns, detached_ns = self._asked.next_deadline_ns(), self._detached.next_deadline_ns()

@@ -1,13 +1,14 @@
-"""Session: a client's ordered stream of commands, and the consumers that hang on it.
+"""Session: a client's ordered stream of commands, and its consumers.
 
-A session numbers its commands per channel, so it has one `SessionLane` for each channel it has spoken to.
-It outlives its connection: what was received is still ordered, and a client that comes back resumes
-the session under a higher generation.
+A session numbers its commands per channel, so it has one `SessionLane` for each channel it has used. The
+session outlives its connection: received commands are still ordered, and a client that comes back resumes the
+session under a higher generation.
 
 What it promises
-    S1  The commands of a lane go into the order as they came, and are confirmed in that order.
-    S2  A barrier is passed when everything received before it is confirmed, never earlier.
-    S3  What a consumer holds: delivered to it, and no acknowledgement or return of it confirmed.
+    SSN1  The commands of a lane go into the order as they came, and are confirmed in that order.
+    SSN2  A barrier is passed when everything received before it is confirmed, never earlier.
+    SSN3  A consumer has the messages delivered to it, until an acknowledgement or return of them is
+          confirmed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from antiphon.client_manager.coordination import Transaction
 
 _APPLIED = int(OutcomeCode.APPLIED)
-# Past the constructor of a tuple with names: there is one for every command.
+# Past the constructor of a NamedTuple: there is one for every command.
 _new: Final = tuple.__new__
 
 
@@ -45,13 +46,13 @@ class LaneState(IntEnum):
 
 
 AS_IT_IS = ""
-"""In place of settings: a destination that exists is fine, however it is set, and need not be made."""
+"""In place of settings: an existing destination is fine, however it is set."""
 
 
 class Creation(NamedTuple):
-    """A destination that somebody wants to be there, and to be set so (JSON); or only to be found.
+    """A destination that a client wants to exist with these settings (JSON), or only to be found.
 
-    With a `channel`, it is to be there and nowhere else.
+    With a `channel`, the destination must be there and nowhere else.
     """
 
     name: str
@@ -60,12 +61,12 @@ class Creation(NamedTuple):
 
     @property
     def is_met_by_any(self) -> bool:
-        """Is one that exists fine, however it is set?"""
+        """Is an existing destination fine, however it is set?"""
         return self.settings in (None, AS_IT_IS)
 
 
 class Ordered(NamedTuple):
-    """All that is kept of a command until it is confirmed; its bytes are gone with the envelope."""
+    """A command until it is confirmed; its bytes are gone with the envelope."""
 
     lane: SessionLane
     kind: int
@@ -89,11 +90,11 @@ class SessionLane:
     waiting: deque[tuple[Ordered, Buffer]] = field(default_factory=deque)
     is_in_turn: bool = False
     is_repeated: bool = False
-    """Was something of it ordered twice by the bus? The channel may know the session from the first time."""
+    """Did the bus order something of the lane twice? The channel may know the session from the first time."""
     published_bytes: int = 0
     items: list[ConfirmItem] = field(default_factory=list)
     _confirm_head: bytes = b""
-    """What every Confirm begins with that tells of one thing."""
+    """The beginning of every Confirm with one item."""
     _received: int = 0
     _confirmed: int = 0
     _barriers: deque[tuple[int, Awaited]] = field(default_factory=deque)
@@ -111,21 +112,21 @@ class SessionLane:
         return self.session
 
     def has_answered(self, awaited: Awaited) -> bool:
-        """Has the channel said whether it knows the session? If not, `opened` gives what is awaited."""
+        """Has the channel said whether it knows the session? If not, `opened` returns the `awaited`."""
         if self.state in (LaneState.OPEN, LaneState.REFUSED):
             return True
         self._openers.append(awaited)
         return False
 
     def opened(self, state: LaneState, refusal: str = "") -> list[Awaited]:
-        """The channel has said whether it knows the session; what is awaited since."""
+        """The channel has said whether it knows the session; returns the acts that waited for that."""
         self.state = state
         self.refusal = refusal
         openers, self._openers = self._openers, []
         return openers
 
     def take_numbers(self, number: int, count: int) -> None:
-        """The next command takes these numbers; one that was left out or said twice is a breach."""
+        """The next command takes these numbers; a gap or a repetition is a breach."""
         if self.next_number and number != self.next_number:
             raise ProtocolError(
                 f"a command with number {number} for channel {self.channel} where {self.next_number} is due"
@@ -137,26 +138,26 @@ class SessionLane:
         self._received += 1
 
     def settle(self) -> bool:
-        """The oldest command that was not confirmed is confirmed now (S1); is a barrier reached?"""
+        """The oldest unconfirmed command is confirmed now (SSN1); is a barrier reached?"""
         confirmed = self._confirmed = self._confirmed + 1
         assert confirmed <= self._received, "a command was confirmed that never came"
         barriers = self._barriers
         return bool(barriers) and barriers[0][0] <= confirmed
 
     def has_confirmed(self, awaited: Awaited) -> bool:
-        """Is everything received so far confirmed? If not, a barrier stands behind it (S2)."""
+        """Is everything received so far confirmed? If not, a barrier stands behind it (SSN2)."""
         if self._confirmed == self._received:
             return True
         self._barriers.append((self._received, awaited))
         return False
 
     def pass_barriers(self) -> Iterator[Awaited]:
-        """What is awaited at the barriers that are reached, while it is carried out."""
+        """The acts at the barriers that are reached, one after the other."""
         while self._barriers and self._barriers[0][0] <= self._confirmed:
             yield self._barriers.popleft()[1]
 
     def tell(self, number: int, count: int, code: int, sequence: int, text: str = "") -> None:
-        """Note what to confirm; a success that continues the one before is put together with it."""
+        """Note a confirmation; a success that continues the one before is merged with it."""
         items = self.items
         if items and code == _APPLIED:
             before = items[-1]
@@ -170,7 +171,7 @@ class SessionLane:
         items.append(_new(ConfirmItem, (number, count, code, sequence, text)))
 
     def take_confirm(self) -> bytes:
-        """The Confirm frame of everything told since the last one."""
+        """The Confirm frame of everything noted since the last one."""
         assert self.session is not None, "the node confirms nothing to itself"
         items, self.items = self.items, []
         if len(items) > 1 or items[0].text:
@@ -191,10 +192,10 @@ class ConsumerState(IntEnum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Consumer:
-    """One consumer of a client, as it is known to the primary under `key`.
+    """One consumer of a client, known to the primary under `key`.
 
-    The primary counts deliveries and bytes from the registration it knows, the client from the
-    consumer's beginning. `base_*` is the difference: what the client had got before.
+    The primary counts deliveries and bytes from the registration it knows, the client from the consumer's
+    beginning. `base_*` is the difference: what the client had got before.
     """
 
     key: int
@@ -206,13 +207,13 @@ class Consumer:
     state: ConsumerState = ConsumerState.WAITING
     is_resumed: bool = False
     awaits_answer: bool = False
-    """Has the primary not answered its last registration yet?"""
+    """Has the primary not answered the last registration yet?"""
     resumes: bool = False
-    """Is it to take over what the primary still has of it under another key?"""
+    """Does the consumer take over the primary's record of it under another key?"""
     stream: int = 0
-    """In which stream it was attached."""
+    """The stream in which the consumer was attached."""
     said_credit: tuple[int, int] = (0, 0)
-    """The credit that its registration named."""
+    """The credit in the registration."""
     request: int | None = None
     credit_messages: int = 0
     credit_bytes: int = 0
@@ -222,14 +223,16 @@ class Consumer:
     base_bytes: int = 0
     drain_request: int | None = None
     drain_messages: int = 0
-    """How far the client's credit went when it asked for a drain."""
+    """The end of the client's credit when it asked for a drain."""
     held: Ranges = field(default_factory=Ranges)
     has_given_back: bool = False
-    """Has it given back anything? What comes again then may come once more, when that is ordered."""
+    """Has the consumer returned anything? A message that comes again then may come once more, when that is
+    ordered."""
 
     @property
     def credit_left(self) -> tuple[int, int]:
-        """Its credit in messages and bytes, as the primary counts. What began within it may end beyond."""
+        """The credit in messages and bytes, as the primary counts. A message that began within it may end
+        beyond."""
         return (
             max(0, self.credit_messages - self.base_messages),
             max(0, self.credit_bytes - self.base_bytes),
@@ -237,26 +240,24 @@ class Consumer:
 
     @property
     def drains(self) -> bool:
-        """Is the primary to use up its credit? Not before all of it has been passed on."""
+        """Is the primary to use up the credit? Not before all of it has been passed on."""
         return self.drain_request is not None and self.credit_messages >= self.drain_messages
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """What a client manager knows of one session."""
-
     id: int
     generation: int
     connection: Connection | None
-    """None once the client is gone: nobody is left to be told anything."""
+    """None once the client is gone."""
     user: str
     client_id: str
     is_resumed: bool
     known: Mapping[str, int]
-    """Under which generation each channel has known it, says its client."""
+    """The generation under which each channel has known the session, by its client."""
     is_closing: bool = False
     opening: int | None = None
-    """The request that opens it, until it is answered."""
+    """The request that opens the session, until it is answered."""
     unconfirmed_bytes: int = 0
     lanes: dict[str, SessionLane] = field(default_factory=dict)
     consumers: dict[int, Consumer] = field(default_factory=dict)
@@ -268,13 +269,13 @@ class Session:
         return lane
 
     def release(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:
-        """An acknowledgement of these is confirmed: nobody here holds them (S3)."""
+        """An acknowledgement of these is confirmed: no consumer here has them (SSN3)."""
         for consumer in self._consumers_of(channel, destination, subscription):
             if consumer.held:
                 consumer.held.remove_all(ranges)
 
     def give_back(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:
-        """These are to be given back: nobody here holds them (S3)."""
+        """A return of these was received: no consumer here has them (SSN3)."""
         for consumer in self._consumers_of(channel, destination, subscription):
             consumer.held.remove_all(ranges)
             consumer.has_given_back = True

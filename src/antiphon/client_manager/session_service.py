@@ -1,20 +1,19 @@
-"""Session service: sessions come, come back, go, and are lost.
+"""Session service: sessions are opened, resumed, closed and lost.
 
     opened  ->  (lost  ->  resumed, here or elsewhere, under a higher generation)*  ->  closed, or expired
 
 What it promises
-    S1  A client is told that its session is resumed when the first channel it names has resumed it: one that
-        does not answer holds up no other. If any of them does not know it, the session is not here, and its
-        client is told so, whether or not it had been told before that it is resumed.
-    S2  An answer that lets a client send commands to a channel comes when the channel knows the session.
-        So a client that comes back, and whose channel does not know it, has been away for too long.
-    S3  A session that is resumed elsewhere leaves the connection it was on, and that one is told.
-    S4  What was received is still ordered when the client is gone, and its consumers are detached when
-        its acknowledgements are confirmed.
+    SSV1  A client is told that its session is resumed when the first channel it names has resumed it: a
+          silent channel holds up no other. If any of them does not know the session, the session is not here,
+          and its client is told so, even after an earlier "resumed".
+    SSV2  An answer that lets a client send commands to a channel comes when the channel knows the session. So
+          a client that comes back, and whose channel does not know it, has been away for too long.
+    SSV3  A session that is resumed elsewhere leaves its connection, and the peer is told.
+    SSV4  Received commands are still ordered when the client is gone, and its consumers are detached when its
+          acknowledgements are confirmed.
 
 What it leaves to others
-    Which of two generations is the newer one, the fold decides; here only what can be seen is refused
-    early.
+    The fold decides which of two generations is the newer one; here only visible breaches are refused early.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ STALE = "session.stale"
 
 
 class SessionService:
-    """The sessions of all clients of one client manager."""
-
     def __init__(
         self,
         channels: list[str],
@@ -80,13 +77,11 @@ class SessionService:
         return len(self._sessions)
 
     def of(self, connection: Connection, session_id: int) -> Session:
-        """A session of this connection; anything else is refused."""
+        """A session of this connection; any other is refused."""
         session = connection.sessions.get(session_id)
         if session is None:
             raise Refusal(SessionClosed.code, f"session {session_id:032x} is not open on this connection")
         return session
-
-    # -- coming ----------------------------------------------------------------
 
     def open(self, connection: Connection, wish: SessionOpen) -> None:
         if len(connection.sessions) >= self._settings.sessions_max:
@@ -119,7 +114,7 @@ class SessionService:
         for channel in dict.fromkeys(wish.channels):
             self._flow.welcome(connection, channel)
             lane = session.lane(channel)
-            # At once, though there may be nothing to send: until then it is taken for lost.
+            # At once, though there may be nothing to send: until then the session counts as lost.
             self._ordering.open_lane(lane)
             # In a channel that is not named the former generation stays without a client.
             absence = self._requests.resumed(channel, session_id)
@@ -135,7 +130,7 @@ class SessionService:
             self._requests.detach(absence.lane.channel, absence.told)
 
     def _take_over(self, connection: Connection, wish: SessionOpen) -> None:
-        """The client comes back, perhaps before we noticed that it was gone."""
+        """The client comes back, perhaps before the loss of its connection is known."""
         former = self._sessions.get(wish.session)
         if former is None:
             return
@@ -153,12 +148,12 @@ class SessionService:
             self._remove(former)
 
     def tell_opened(self, session: Session) -> None:
-        """A channel that is to resume the session has, or has not (S1)."""
+        """A channel that is to resume the session has, or has not (SSV1)."""
         connection, request = session.connection, session.opening
         if connection is None:
             return
         if session.is_closing:
-            # Its client did not wait. What it still asks is answered, and then it is gone.
+            # The client did not wait. Its other requests are answered, and then the session is gone.
             if request is not None:
                 session.opening = None
                 self._outbox.refuse(connection, request, SessionClosed.code, "the session was closed")
@@ -186,7 +181,7 @@ class SessionService:
         self._outbox.answer(connection, request, opened)
 
     def when_known(self, waiter: Waiter, channel: str, answer: DestinationOpened | SubscriptionFound) -> None:
-        """Answer a request once the channel knows the session (S2)."""
+        """Answer a request once the channel knows the session (SSV2)."""
         lane = self.of(waiter.connection, waiter.session).lane(channel)
         if lane.state == LaneState.NEW:
             self._ordering.open_lane(lane, may_create=True)
@@ -199,11 +194,9 @@ class SessionService:
         else:
             self._outbox.refuse(waiter.connection, waiter.request, SessionClosed.code, lane.refusal)
 
-    # -- going -----------------------------------------------------------------
-
     def close(self, connection: Connection, wish: SessionClose) -> None:
         session = self.of(connection, wish.session)
-        # Nothing more is taken from it; what is confirmed of it is still told.
+        # Nothing more is taken from the session; its confirmations are still sent.
         del connection.sessions[session.id]
         session.is_closing = True
         self._consumers.close_all(session)
@@ -219,7 +212,6 @@ class SessionService:
         self._ordering.after_confirmed(lane, LaneClosed(lane, request))
 
     def closed_lane(self, lane: SessionLane, request: int) -> None:
-        """The channel has forgotten the session."""
         session = lane.of_session
         del session.lanes[lane.channel]
         if not session.lanes:
@@ -231,7 +223,7 @@ class SessionService:
             self._outbox.answer(session.connection, request)
 
     def _remove(self, session: Session) -> None:
-        """The session is not on its connection any more; what that still says of it is not heard (S3)."""
+        """The session leaves its connection, whose later commands for it are ignored (SSV3)."""
         connection = session.connection
         assert connection is not None, "a session was removed from no connection"
         del connection.sessions[session.id]
@@ -241,7 +233,8 @@ class SessionService:
         self.detach(session, is_lost=True)
 
     def detach(self, session: Session, *, is_lost: bool) -> None:
-        """The client of a session is gone; one that `is_lost` may come back, here or elsewhere (S4)."""
+        """The client of a session is gone; a client that `is_lost` may come back, here or elsewhere
+        (SSV4)."""
         session.connection = None
         self._consumers.close_all(session, is_lost=is_lost)
         for lane in list(session.lanes.values()):
@@ -254,7 +247,8 @@ class SessionService:
         session = lane.of_session
         now = self._sessions.get(session.id)
         later = now.lanes.get(lane.channel) if now is not None and now is not session else None
-        # A session that a higher generation resumes in this channel is not away; but it may be refused.
+        # A session that a higher generation resumes in this channel is not away; but the resume may be
+        # refused.
         if later is not None and not later.has_answered(LaneDetached(lane)):
             return
         if lane.state == LaneState.OPEN and (later is None or later.state == LaneState.REFUSED):

@@ -1,4 +1,4 @@
-"""How much a client manager takes in before it says wait, or no."""
+"""ClientManagerSettings: the limits above which a client manager makes clients wait, or refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClientManagerSettings:
     """Sessions of one connection."""
 
     sessions_total_max: int = 50_000
-    """Sessions of all connections, and of those that have gone and are still being finished."""
+    """Sessions of all connections, and of lost ones that are still being finished."""
 
     consumers_max: int = 1_000
     """Consumers of one session."""
@@ -51,20 +51,20 @@ class ClientManagerSettings:
     """Questions of one connection that wait for their answer: a short one may have a long answer."""
 
     directory_wait_ms: int = 5_000
-    """How long a channel may take to say what it knows of a name, or to make a destination, until whoever
-    waits for it is told that it does not."""
+    """How long a channel may take to look up a name, or to make a destination, until the request is
+    refused."""
 
     lookup_repeat_ms: int = 200
-    """After which a question to a channel is asked again."""
+    """The interval at which a question to a channel is asked again."""
 
     primary_wait_ms: int = 1_000
-    """How long only the primary is asked: about as long as it takes to have another."""
+    """How long only the primary is asked: about as long as a change of primary takes."""
 
     range_repeat_ms: int = 1_000
-    """After which another replica is asked for a page of a range, or a question about one."""
+    """The interval after which another replica is asked for a page of a range, or a question about one."""
 
     range_wait_ms: int = 8_000
-    """How long the replicas of a channel may take together, until a client is told that none answers."""
+    """How long the replicas of a channel may take together, until the request is refused."""
 
     range_question_length_max: int = 1 * MIB
     """Characters of one question about ranges: it may name very many destinations."""
@@ -79,7 +79,7 @@ class ClientManagerSettings:
     """Pages of ranges on their way to one connection."""
 
     range_asks_max: int = 64
-    """Questions about ranges of one connection that are on their way; longer ones wait in line."""
+    """Questions about ranges of one connection that are on their way; others wait in line."""
 
     range_ask_wait_ms_max: int = 30_000
     """How long a client may have a question wait for news."""
@@ -88,11 +88,10 @@ class ClientManagerSettings:
     """Names of destinations whose channel is remembered without their having been used here."""
 
     prepare_wait_ms: int = 5_000
-    """How long the channels of a transaction may take to promise that it can be committed, until it is
-    rolled back."""
+    """How long the channels of a transaction may take to promise a commit, until it is rolled back."""
 
     finish_wait_ms: int = 1_000
-    """How long a client waits for the channels to carry out what was decided, until it is told."""
+    """How long a client waits for the channels to carry out a decision, until it is told."""
 
     transactions_max: int = 8
     """Commits of one session that some channel has not carried out yet."""
@@ -101,13 +100,13 @@ class ClientManagerSettings:
     """Published but not yet confirmed, for each session and channel. A client is told, and keeps to it."""
 
     command_weight: int = 512
-    """What is kept of a command besides its bytes, about; it counts in the two limits that follow."""
+    """The bytes kept of a command besides its own, about; they count in the two limits that follow."""
 
     connection_bytes_max: int = 16 * MIB
-    """Unconfirmed commands of one connection above which we stop reading from it."""
+    """Unconfirmed commands of one connection above which the client manager stops reading from it."""
 
     total_bytes_max: int = 256 * MIB
-    """Unconfirmed commands of all clients above which we stop reading from whoever sends more."""
+    """Unconfirmed commands of all clients above which it stops reading from every client that sends more."""
 
     envelope_bytes: int = 512 * KIB
     """A quarter of `submitted_bytes_max`: one envelope is gathered while others are being written."""
@@ -119,45 +118,46 @@ class ClientManagerSettings:
 
     envelope_commands_max: int = 4_096
     """Commands of one envelope, and, below, of all that are not yet confirmed: a quarter and a half of the
-    outcomes that a channel keeps. If all fail, what became of them must be heard before it is forgotten."""
+    outcomes that a channel keeps. If all fail, the outcomes must be heard before they are forgotten."""
 
     unconfirmed_commands_max: int = 8_192
 
     submitted_bytes_max: int = 2 * MIB
-    """Submitted to a channel and not yet committed. What comes later waits, so that it is gathered. As much
+    """Submitted to a channel and not yet committed. Later commands wait, so that they are gathered. As much
     as a producer of the bus may have under way: with half of it, a third of two cores was idle."""
 
     turn_bytes: int = 64 * KIB
-    """What one session may add to an envelope before it is the next one's turn."""
+    """The bytes that one session may add to an envelope before the next one's turn."""
 
     request_interval_ms: int = 200
-    """What a primary has not answered is said again after this."""
+    """The interval at which an unanswered request to a primary is sent again."""
 
     detached_review_ms: int = 300_000
     """How often a session whose client is gone is asked about, to learn whether it has expired."""
 
     attachment_check_ms: int = 1_000
-    """How often a primary is asked whether it still knows us, when there is nothing else to say to it."""
+    """How often a primary is asked whether it still knows this node, when there is nothing else to send."""
 
     sure_ms: int = 0
-    """For how long a primary's word holds that what it delivered is still ours, see `GroupConfig.sure_ms`. It
-    is asked four times as often. 0: for ever, as the primary is in this process."""
+    """For how long a primary's answer holds that its deliveries are still this node's, see
+    `GroupConfig.sure_ms`. The primary is asked four times as often. 0: for ever, as the primary is in this
+    process."""
 
     client_sure_ms: int = 125
-    """For how long a word of ours holds for a client, likewise."""
+    """For how long this node's answer holds for a client, likewise."""
 
     acknowledge_delay_ms: int = 20
-    """How long a primary may wait to hear that a delivery came. Each word about that costs it a step, and it
+    """How long a primary may wait to hear that a delivery came. Each acknowledgement costs it a step, and it
     needs one only to know what may follow: far below its `stream_probe_ms`."""
 
     acknowledge_bytes: int = 256 * KIB
-    """What may have come and not be acknowledged, whatever the time: far below a `stream_window_bytes`."""
+    """The bytes that may be received and not acknowledged: far below a `stream_window_bytes`."""
 
     missing_delay_ms: int = 20
-    """How long a gap in what a primary delivers may be a matter of order: then it is named."""
+    """How long a gap in a primary's stream may be a matter of order: then it is named."""
 
     missing_interval_ms: int = 100
-    """A gap that was named is named again after this."""
+    """The interval at which a gap is named again."""
 
     early_bytes_max: int = 8 * MIB
-    """What may be kept of a channel's deliveries that came before others. The rest is sent again."""
+    """The bytes of a channel's early deliveries that are kept. The rest is sent again."""

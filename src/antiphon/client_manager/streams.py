@@ -1,23 +1,23 @@
-"""Streams: what a primary says to this client manager in numbers, put in order and acknowledged.
+"""Streams: the numbered messages of a primary to this client manager, put in order and acknowledged.
 
 Where it sits
     the primary of a channel  ->  STREAMS  ->  consumers  ->  clients
 
 What it promises
-    S1  Of each stream every number is taken once, in the order 1, 2, 3 …, whatever the network does to it.
-    S2  A higher term voids the stream of a lower one, and within a term that of a later run of ours voids
-        that of an earlier one. What still comes of a void stream is not taken.
-    S3  What came is acknowledged soon: when it is much, or a little later with what has come until then; at
-        once when the primary does not seem to know.
-    S4  A gap is named after a short while, because the network reorders; and again until it is closed.
-    S5  What is kept because it came too early is bounded. What is not kept counts as missing.
-    S6  A delivery, or the word that there is none, is taken only while the stream is sure to be ours: a word
-        of ours that was said no longer ago than `sure_ms` has been answered by a primary that led when it
-        heard it. Until then the stream is held: what came may be old. The same goes for a stream that is
-        void.
+    STM1  Of each stream every number is taken once, in the order 1, 2, 3 …, whatever the network does to it.
+    STM2  A higher term voids the stream of a lower one, and within a term the stream of a later run of this
+          node voids that of an earlier one. Messages of a void stream are not taken.
+    STM3  Received messages are acknowledged soon: when they are many, or a little later together; at once
+          when the primary does not seem to know.
+    STM4  A gap is named after a short while, because the network reorders; and again until it is closed.
+    STM5  The messages kept because they came too early are bounded; the others count as missing.
+    STM6  A delivery, or the message that there is none, is taken only while the stream is sure to be this
+          node's: a message of this node, sent no longer ago than `sure_ms`, has been answered by a primary
+          that led when it received it. Until then the stream is held: its messages may be old. The same goes
+          for a void stream.
 
 What it leaves to others
-    What the messages mean; and that what is missing comes again is the primary's.
+    The meaning of the messages; and the primary sends missing ones again.
 """
 
 from __future__ import annotations
@@ -34,23 +34,21 @@ from antiphon.ranges import Ranges
 _NS_PER_MS: Final = 1_000_000
 
 _EARLY_MAX: Final = 4_096
-"""How many messages may be kept that came before others."""
+"""Early messages that are kept."""
 
 _NAMED_MAX: Final = 256
-"""How many missing numbers are named at once: these first, the others when they are there."""
+"""Missing numbers that are named at once, the first ones."""
 
 _WEIGHT: Final = 256
-"""What a message weighs besides its rows, about."""
+"""The weight of a message besides its rows, about."""
 
 Numbered = Deliver | Registered | ConsumerEnded | Drained
 
 _FOR_SURE: Final = frozenset[type[Numbered]]((Deliver, Drained))
-"""What is held until the stream is sure to be ours (S6)."""
+"""Messages that are held until the stream is sure to be this node's (STM6)."""
 
 
 class Inflow:
-    """The stream of one channel."""
-
     __slots__ = (
         *("acknowledge_at_ns", "channel", "early", "early_bytes", "is_held", "is_owed", "is_urgent"),
         *("is_void", "name_at_ns", "next", "owed_bytes", "stream", "sure_until_ns", "term", "told"),
@@ -62,14 +60,14 @@ class Inflow:
         self.begin(0)
 
     def begin(self, stream: int) -> None:
-        """Nothing has come of this stream; of what there was before, nothing is wanted (S2)."""
+        """Begin a stream; the messages of the one before are dropped (STM2)."""
         self.stream = stream
         self.next = 1
-        # The highest number that is known to be said.
+        # The highest number that the primary is known to have sent.
         self.told = 0
         self.early: dict[int, Numbered] = {}
         self.early_bytes = 0
-        # Must deliveries wait, and until when need they not (S6)?
+        # Must deliveries wait, and until when need they not (STM6)?
         self.is_held = False
         self.is_void = False
         self.sure_until_ns = 0
@@ -78,7 +76,7 @@ class Inflow:
         self.is_urgent = False
         self.owed_bytes = 0
         self.acknowledge_at_ns: int | None = None
-        # When is a gap to be named?
+        # When a gap is to be named.
         self.name_at_ns: int | None = None
 
     @property
@@ -86,17 +84,16 @@ class Inflow:
         return self.told >= self.next
 
     def owe_at_once(self) -> None:
-        """The primary does not know what it could."""
+        """The primary lacks an acknowledgement."""
         self.is_owed = self.is_urgent = True
 
     def acknowledged(self) -> None:
-        """Nothing is owed any more."""
         self.is_owed = self.is_urgent = False
         self.owed_bytes = 0
         self.acknowledge_at_ns = None
 
     def missing(self) -> Ranges:
-        """What is known to be said and has not come, the first of it."""
+        """The first numbers that were sent and have not come."""
         missing = Ranges()
         number, left = self.next, _NAMED_MAX
         for early in [*sorted(self.early), self.told + 1]:
@@ -111,9 +108,9 @@ class Inflow:
 class Streams:
     """The streams of all channels.
 
-    `take` is handed what is in order, `begun` told of another stream, `doubted` of one that is not sure to be
-    ours any more: its owner has the primary asked; and if our clock cannot be trusted, only what is said from
-    now on counts.
+    `take` is handed the messages in order, `begun` is told of another stream, `doubted` of one that is not
+    sure to be this node's any more: its owner asks the primary; after a clock that stood still only later
+    answers count.
     """
 
     def __init__(
@@ -142,7 +139,6 @@ class Streams:
         return self._inflows[channel].term
 
     def stream(self, channel: str) -> int:
-        """The stream that is current in a channel; 0 while there is none."""
         return self._inflows[channel].stream
 
     def new_term(self, channel: str, term: int) -> None:
@@ -155,10 +151,8 @@ class Streams:
         inflow = self._inflows[channel]
         return term == inflow.term and stream == inflow.stream
 
-    # -- the primary says ------------------------------------------------------
-
     def arrive(self, channel: str, stream: int, number: int, message: Numbered) -> None:
-        """A message with a number came: it is taken in its turn, and once (S1)."""
+        """A numbered message came: it is taken in its turn, and once (STM1)."""
         inflow = self._inflows[channel]
         if message.term != inflow.term or stream < inflow.stream:
             return
@@ -167,7 +161,7 @@ class Streams:
         inflow.is_owed = True
         inflow.owed_bytes += _weight(message)
         if number < inflow.next:
-            # It was said again.
+            # A repetition.
             inflow.is_urgent = True
         if number != inflow.next or (inflow.is_held and type(message) in _FOR_SURE):
             self._keep(inflow, number, message)
@@ -209,14 +203,12 @@ class Streams:
             inflow.early[number] = message
             inflow.early_bytes += weight
 
-    # -- whose the stream is (S6) ------------------------------------------------
-
     def is_sure(self, channel: str) -> bool:
-        """Is what came of this stream still ours?"""
+        """Is this stream still this node's?"""
         return not self._inflows[channel].is_held
 
     def look(self, now_ns: int) -> None:
-        """A step begins: is each stream still sure to be ours?"""
+        """A step begins: is each stream still sure to be this node's?"""
         self._now_ns = now_ns
         if self._sure_ns:
             for inflow in self._inflows.values():
@@ -224,7 +216,7 @@ class Streams:
                     self._doubt(inflow, is_anew=False)
 
     def doubt(self, channel: str) -> None:
-        """We may have been taken for dead, whatever our clock says."""
+        """This node may have been taken for dead, whatever its clock says."""
         inflow = self._inflows[channel]
         if self._sure_ns and inflow.stream:
             self._doubt(inflow, is_anew=True)
@@ -235,10 +227,11 @@ class Streams:
         self._doubted(inflow.channel, is_anew)
 
     def answered(self, channel: str, said_ns: int, then: Callable[[str], None]) -> None:
-        """What we said at this time has reached the primary, and the stream was ours; `then` it still is.
+        """The primary has answered a message that was sent at `said_ns`: the stream was this node's then.
+        `then` is called while held messages may pass.
 
-        An answer that took long lets what has come by now pass, and nothing else: a primary that is always
-        so slow would never be heard otherwise.
+        A late answer lets only the messages of now pass: otherwise a primary that is always slow would never
+        be heard.
         """
         inflow = self._inflows[channel]
         inflow.sure_until_ns = max(inflow.sure_until_ns, said_ns + self._sure_ns)
@@ -250,10 +243,8 @@ class Streams:
         then(channel)
         inflow.is_held = self._now_ns >= inflow.sure_until_ns
 
-    # -- how long it is --------------------------------------------------------------
-
     def head(self, channel: str, message: DeliverHead) -> None:
-        """How long a stream of ours is, and how much of it the primary knows to be here (S3)."""
+        """The length of a stream, and how much of it the primary knows to be here (STM3)."""
         if self.is_current(channel, message.term, message.stream) and message.stream:
             inflow = self._inflows[channel]
             inflow.told = max(inflow.told, message.number)
@@ -261,14 +252,12 @@ class Streams:
                 inflow.owe_at_once()
 
     def void(self, channel: str) -> None:
-        """The primary has given up the stream: it waits for us to begin another."""
+        """The primary has given up the stream, and waits for this node to begin another."""
         inflow = self._inflows[channel]
         inflow.is_held = inflow.is_void = True
         inflow.acknowledged()
         inflow.name_at_ns = None
         inflow.told = inflow.next - 1
-
-    # -- time ------------------------------------------------------------------
 
     def next_deadline_ns(self) -> int | None:
         earliest: int | None = None
@@ -298,7 +287,7 @@ class Streams:
             self._outbox.do(SendToPrimary(inflow.channel, said))
 
     def _is_due(self, inflow: Inflow, now_ns: int) -> bool:
-        """Is the primary to hear now what came, or can that wait for more (S3)?"""
+        """Must the primary hear now, or can the acknowledgement wait for more (STM3)?"""
         if inflow.is_urgent or inflow.owed_bytes >= self._acknowledge_bytes:
             return True
         if inflow.acknowledge_at_ns is None:

@@ -1,7 +1,7 @@
-"""Subscription finder: in which channel a durable subscription is, by client id and name.
+"""Subscription finder: the channel of a durable subscription, by client id and name.
 
-No channel keeps a list of them all, so all are asked at once, and the first that has it decides. That
-there is none is said only when every channel has said so.
+No channel has a list of all subscriptions, so all channels are asked at once, and the first that has it
+decides. "None" is answered only when every channel has said so.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ class Hunt:
 
 
 class SubscriptionFinder:
-    """Finds the subscriptions that clients want to end."""
-
     def __init__(self, channels: Sequence[str], asking: Asking) -> None:
         self._channels = tuple(channels)
         self._asking = asking
@@ -46,7 +44,7 @@ class SubscriptionFinder:
             self._asking.look_up(channel, question, hunt)
 
     def told(self, hunt: Hunt, channel: str, answer: Answer | None) -> SubscriptionFound | Refusal | None:
-        """A channel has answered, or has not in time; what is found, or why nothing, if that is known now."""
+        """A channel has answered, or has not in time; the result, as soon as it is known."""
         if hunt.is_over:
             return None
         hunt.unheard.remove(channel)

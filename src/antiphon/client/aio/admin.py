@@ -48,7 +48,7 @@ class Admin:
             page = await self._ask("destinations", dict, **page["next"])
 
     async def digests(self) -> list[dict[str, Any]]:
-        """What the state of every replica is. Those that have applied the same must have the same digest.
+        """The digest of every replica's state. Replicas that have applied the same must have the same digest.
 
         >>> {row["digest"] for row in await admin.digests() if row["channel"] == "a"}
         """

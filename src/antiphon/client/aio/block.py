@@ -1,4 +1,4 @@
-"""What the classes of the face share: durations, opening on first use, and blocks that close."""
+"""Helpers of the face's classes: durations, opening on first use, and blocks that close."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Duration: TypeAlias = float | timedelta
 
 
 def seconds(value: Duration, what: str) -> float:
-    """The same in seconds; LocalError when it is not a time that can be waited for."""
+    """The duration in seconds; LocalError when it cannot be waited for."""
     given = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
         raise LocalError(f"{what} is a number of seconds or a timedelta, and not negative; it was {value!r}")
@@ -26,7 +26,7 @@ TIMEOUT_DEFAULT_S = 60.0
 
 
 def timeout_s(timeout: Duration | None) -> float:
-    """The time that something may take, in seconds."""
+    """A time limit in seconds."""
     return TIMEOUT_DEFAULT_S if timeout is None else seconds(timeout, "timeout")
 
 
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Runs a coroutine when it is first asked for, and remembers the result.
+    """Runs a coroutine on the first call, and remembers the result.
 
-    Whoever is cancelled while waiting does not stop it for the others. A failure is told
-    to all who waited; the next one to ask tries again. With `undo` it is cancelled when nobody waits
-    for it any more; a result that comes in that instant is undone.
+    A cancelled waiter does not stop the coroutine for the others. A failure is told to all waiters; the next
+    call tries again. With `undo` the coroutine is cancelled when no waiter is left; a result that comes in
+    that instant is undone.
     """
 
     def __init__(
@@ -87,14 +87,12 @@ class Once(Generic[T]):
 
 
 class Block:
-    """What an application opens, uses for a while, and closes."""
+    """An object that an application opens, uses for a while, and closes."""
 
     async def _opened(self) -> Self:
-        """What awaiting it does."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """What the end of its block does."""
         raise NotImplementedError
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -109,6 +107,6 @@ class Block:
         try:
             await self.close()
         except AntiphonError:
-            # What went wrong inside says more than that the end went wrong too.
+            # A failure inside the block says more than a failure of its end.
             if kind is None:
                 raise

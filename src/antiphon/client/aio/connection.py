@@ -1,4 +1,4 @@
-"""The asyncio face: `connect` and what it gives."""
+"""`connect`, and the connection that it returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = Literal["connected", "lost", "closed"]
 RECONNECT_S = 60.0
 
 CREDENTIAL_CHARACTERS_MAX = 1_024
-"""Of a user's name, a password or a client id: far more than anybody has, far less than a greeting holds."""
+"""Of a user's name, a password or a client id: far more than real ones, far less than a greeting holds."""
 
 _ACK_MODES = {
     "auto": AckMode.AUTO,
@@ -116,7 +116,7 @@ class Connection(Block):
 
     @property
     def closed(self) -> bool:
-        """Was it closed, or given up? One that is lost for a while is not."""
+        """Was the connection closed, or given up? A connection that is lost for a while is not."""
         return self._link is not None and self._link.error is not None
 
     def session(self, ack: AckName | None = None, *, transacted: bool = False) -> Session:
@@ -127,8 +127,8 @@ class Connection(Block):
         individual: `message.ack()` acknowledges this one.
         dups_ok: as auto, but lazily: after a failure more messages may come a second time.
 
-        In a `transacted` one `session.commit()` acknowledges everything that was received, and makes
-        visible everything that was sent.
+        In a `transacted` session `session.commit()` acknowledges every received message, and makes every sent
+        one visible.
 
         >>> async with connection.session(ack="client") as session:
         ...     consumer = session.consumer("queue:orders")
@@ -143,7 +143,7 @@ class Connection(Block):
         return session
 
     def staging(self, app_id: str) -> Staging:
-        """What an application stages outside of sessions, and commits all at once, see `Staging`.
+        """Messages that are staged outside of sessions, and committed all at once, see `Staging`.
 
         >>> async with connection.staging("nightly-report") as staging:
         ...     part = await staging.stage("queue:alerts", [b"a", b"b"])
@@ -154,7 +154,7 @@ class Connection(Block):
         return staging
 
     def ranges(self) -> Ranges:
-        """What is stored, read by ranges of numbers without consuming it, see `Ranges`.
+        """Stored messages, read by ranges of numbers without consuming them, see `Ranges`.
 
         >>> async with connection.ranges() as ranges:
         ...     prices = await ranges.destinations(["topic:prices"])
@@ -191,8 +191,6 @@ class Connection(Block):
         state = "closed" if self.closed else self._link.server if self._link is not None else "not connected"
         return f"<Connection {state}>"
 
-    # -- connecting ------------------------------------------------------------
-
     def _connected(self) -> ClientLink:
         if self._link is None:
             raise NotConnected("the connection was neither awaited nor entered with `async with`")
@@ -216,7 +214,7 @@ class Connection(Block):
             task.add_done_callback(self._callbacks.discard)
 
     def _leave(self, link: ClientLink) -> None:
-        """Whoever connected was cancelled, and has nothing to close."""
+        """The caller of `connect` was cancelled, and has nothing to close."""
         self._link = None
         link.leave()
 
@@ -232,7 +230,7 @@ class Connection(Block):
             reconnect_s=self._reconnect,
         )
         for place, server in enumerate(self._servers):
-            # A server that never answers leaves their share of the time to those after it.
+            # A server that never answers leaves the others their share of the time.
             share = (deadline - loop.time()) / (len(self._servers) - place)
             try:
                 await link.reach(server, share)

@@ -26,27 +26,27 @@ from antiphon.wire.commands import StartKind, Subscribe, Unsubscribe
 from antiphon.wire.frames import AckMode, DestinationOpened, Done
 
 Start: TypeAlias = Literal["earliest", "latest"] | int
-"""Where a new subscription begins: with what is kept, with what comes, or with a sequence number."""
+"""Where a new subscription begins: with the kept messages, with new ones, or with a sequence number."""
 
 
 PREFETCH_MAX = 1_000_000
 
 DROPPED_SECONDS = 0.2
-"""How long a consumer that the application dropped may be taken over, before it gives back its messages."""
+"""How long a dropped consumer may be taken over, before it gives back its messages."""
 
 LOT_MESSAGES = 256
-"""At most so many messages are lent to a thread at once, and a quarter of what may be sent ahead: so that the
-server hears in time that there is room for more."""
+"""Messages lent to a thread at once, also at most a quarter of the prefetch: so that the server hears in time
+that there is room for more."""
 
 LOT_SECONDS = 0.01
-"""How often the loop looks how far a thread came. From one that came no further, the lot is recalled."""
+"""How often the loop looks at a thread's progress. A lot without progress is recalled."""
 
 ANSWER_SECONDS = 1.0
 """How long a receive that has messages waits to hear that they are still its own, though its time is up."""
 
 
 class SubscriptionWish:
-    """What an application wants of a topic; of a queue it can want nothing of the kind."""
+    """The wanted subscription of a topic; a queue has none."""
 
     def __init__(self, destination: DestinationName, durable: str | None, start: Start | None) -> None:
         if destination.kind == "queue" and durable is not None:
@@ -58,7 +58,7 @@ class SubscriptionWish:
         if durable is not None:
             check_subscription_name(durable)
         self.is_topic = destination.kind == "topic"
-        # Its subscription ends with its consumer.
+        # The subscription ends with its consumer.
         self.is_passing = self.is_topic and durable is None
         self.durable = durable
         self._start, self._number = _start(start)
@@ -106,8 +106,8 @@ class Attached(NamedTuple):
 class Consumer(Block):
     """Receives the messages of one destination; `session.consumer` makes them.
 
-    One that the application drops gives back what it has not handed out, unless the session is asked for the
-    same consumer again at once: then that goes on where this one was.
+    A consumer that the application drops gives back the messages it has not handed out, unless the session is
+    asked for the same consumer again at once: then that one goes on where this one was.
 
     >>> async for message in session.consumer("queue:orders"):
     ...     print(message.body, message.properties)
@@ -118,12 +118,12 @@ class Consumer(Block):
 
     @property
     def destination(self) -> str:
-        """The name it was asked for by."""
+        """The name of its destination."""
         return self._intake.destination
 
     @property
     def closed(self) -> bool:
-        """Was it closed, here or by the server?"""
+        """Was the consumer closed, here or by the server?"""
         return self._intake.error is not None
 
     async def receive(self, timeout: Duration | None = None) -> Message | None:
@@ -168,7 +168,7 @@ class Consumer(Block):
 
         In an auto session a message is acknowledged when the next one is asked for, by the loop or by
         `receive`, or by `message.ack()`. The message at which a loop is left stays unacknowledged and comes
-        again, however the loop is left: whoever wants one message more and then leaves says `message.ack()`.
+        again, however the loop is left: to take one more message and then leave, call `message.ack()`.
 
         >>> async for message in consumer:
         ...     print(message.body)
@@ -227,7 +227,7 @@ class Iteration:
 
 
 class Intake:
-    """What a consumer does with its session and the server. Applications see it through a `Consumer`."""
+    """The work of a consumer with its session and the server; applications see it through a `Consumer`."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class Intake:
             raise LocalError(f"prefetch is 0 to {PREFETCH_MAX:,} messages; it was {prefetch!r}")
         self.destination = destination
         self.options = (destination, prefetch, durable, start, create)
-        """What it was asked for with: whoever asks for the same may take it over when it was dropped."""
+        """The arguments: a call with the same ones may take over a dropped consumer."""
         self._is_created = create
         self._scope = scope
         self._prefetch = prefetch
@@ -257,7 +257,7 @@ class Intake:
         self._is_used = True
         self._is_looked_after = False
         self._dropped_ns = 0
-        # What the application held of it when another consumer took it over.
+        # Messages that the application had of it when another consumer took it over.
         self._held_before = Ranges()
         self._waiters: deque[asyncio.Future[bool]] = deque()
         self._lot: Lot | None = None
@@ -265,7 +265,6 @@ class Intake:
     # -- opening and closing ---------------------------------------------------
 
     async def opened(self) -> None:
-        """What awaiting a consumer does."""
         self._check(await self._opening.get())
 
     async def _open(self) -> Attached:
@@ -309,14 +308,14 @@ class Intake:
         return Attached(link, session, core, opened)
 
     def is_fed_by(self, core: ConsumerCore) -> bool:
-        """Is this where its messages come from?"""
+        """Is this core the source of its messages?"""
         attached = self._opening.result
         return attached is not None and attached.core is core
 
     async def restart(self) -> None:
-        """Forget what was sent ahead, and have everything that is not acknowledged come again, in its order.
+        """Drop the buffer, and have every unacknowledged message come again, in order.
 
-        Nobody may take messages meanwhile, however long there is no connection.
+        Nothing may be taken meanwhile, however long there is no connection.
         """
         self.recall()
         link, session, core, opened = self._attached
@@ -334,7 +333,7 @@ class Intake:
             raise
         self.credit_returned()  # who waits has asked the former one
         if self.error is not None:
-            # It was closed meanwhile.
+            # The consumer was closed meanwhile.
             self._scope.consumers.pop(self, None)
             link.receivers.pop((session.session, anew.core.consumer), None)
             await self._detach(anew)
@@ -345,7 +344,7 @@ class Intake:
         attached.link.check()
 
     async def close(self) -> None:
-        """Give back what it has, and wait until its acknowledgements are confirmed."""
+        """Give back its messages, and wait until its acknowledgements are confirmed."""
         await self._closing.get()
 
     async def _close(self) -> None:
@@ -362,7 +361,8 @@ class Intake:
         link.receivers.pop((session.session, core.consumer), None)
         transactions = self._scope.transactions
         if transactions is not None and core.held and not self._scope.is_closed:
-            # Until the transaction has acknowledged what it gave, it has to stay: else others would get it.
+            # The consumer has to stay until the transaction has acknowledged its messages: else others would
+            # get them.
             transactions.close_later(partial(self._detach, attached))
         elif self._held_before.intersection(core.held) and not self._scope.is_closed:
             link.loop.call_later(DROPPED_SECONDS, self._detach_later, attached)
@@ -370,8 +370,8 @@ class Intake:
             await self._detach(attached)
 
     def _detach_later(self, attached: Attached) -> None:
-        """The application still has messages of a consumer that was there before: until it has acknowledged
-        those this has to stay, else others would get them."""
+        """The application still has messages of an earlier consumer: this one has to stay until they are
+        acknowledged, else others would get them."""
         if self._scope.is_over:
             return
         if self._held_before.intersection(attached.core.held):
@@ -386,13 +386,13 @@ class Intake:
             session.check()
             session.send_gathered(core)
             if not core.is_closing and not link.is_up and session.is_idle:
-                # Nothing is left to say: on another connection it will not be attached again.
+                # On another connection it will not be attached again.
                 core.is_closing = True
             elif not core.is_closing:
                 # The server answers when all acknowledgements before are confirmed.
                 await link.call(link.core.close_consumer(session, core), Done, self._scope.timeout)
             if self._wish.is_passing and link.is_up and not self._scope.is_closed:
-                # With the session it would end too; but the session may live long.
+                # The subscription would end with the session; but the session may live long.
                 await self._scope.order(core.channel, Unsubscribe(subscription=core.subscription))
         except (NotConnected, SessionClosed):
             if session.owes_word():
@@ -401,18 +401,18 @@ class Intake:
     # -- dropped, and taken over -----------------------------------------------
 
     def dropped(self) -> None:
-        """The application has no consumer any more: it may have been garbage in any thread, at any moment."""
+        """The application dropped the consumer: garbage collection may run in any thread, at any moment."""
         loop = self._loop
         if loop is None or self.error is not None:
             return
         self._is_used = False
         if asyncio._get_running_loop() is loop:
-            # The next call for the same is to find it.
+            # The next call with the same arguments is to find it.
             self._scope.dropped[self] = None
         try:
             loop.call_soon_threadsafe(self._on_dropped)
         except RuntimeError:
-            # The loop is closed, and what was open in it, too.
+            # The loop is closed, and everything open in it, too.
             pass
 
     def _on_dropped(self) -> None:
@@ -428,7 +428,7 @@ class Intake:
         self._loop.call_later(DROPPED_SECONDS, self._give_back)
 
     def _give_back(self) -> None:
-        """If nobody took it over, others are to have what was sent ahead."""
+        """If no other consumer took it over, give back its buffer."""
         scope, attached = self._scope, self._opening.result
         self._is_looked_after = False
         if self not in scope.dropped:
@@ -438,7 +438,7 @@ class Intake:
             del scope.dropped[self]
         elif (
             clock.now_ns() - self._dropped_ns < DROPPED_SECONDS * 0.5e9
-            # With it would go what the application still works on.
+            # The application still works on messages of it.
             or attached is None
             or attached.core.held
             or scope.hindrance is not None
@@ -459,7 +459,7 @@ class Intake:
     # -- the link says ---------------------------------------------------------
 
     def arrived(self) -> None:
-        """There are messages: whoever has waited longest may look."""
+        """There are messages: the longest waiting receiver may look."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -467,13 +467,13 @@ class Intake:
                 return
 
     def ended(self, error: AntiphonError) -> None:
-        """There will be no more messages, for this reason. The first reason counts."""
+        """There will be no more messages; the first reason counts."""
         self.recall()
         self.error = self.error or error
         self.credit_returned()
 
     def credit_returned(self) -> None:
-        """Whoever waits may look: for those whose time is up, nothing more will come."""
+        """Receivers may look: for those whose time is up, nothing more will come."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(True)
@@ -483,7 +483,7 @@ class Intake:
     async def take(self, count: int, timeout: Duration | None, *, in_turn: bool = False) -> list[Span]:
         """Up to `count` messages, not yet given to the application; see `given`.
 
-        A loop takes them `in_turn`: each is done with its own last message, and with no other's.
+        A loop takes them `in_turn`: each loop is done with its own last message, and with no other's.
         """
         link, session, core, _ = attached = self._opening.result or await self._open_to_take()
         if core.in_hand and not in_turn:
@@ -496,16 +496,16 @@ class Intake:
                 if self._scope.hindrance is not None and not await self._with(
                     taken, core, self._unhindered(deadline)
                 ):
-                    # Perhaps it is just beginning anew: what was taken is not to be given twice.
+                    # The consumer may be beginning anew: a taken message must not be given twice.
                     self._undo_take(attached, taken)
                     return []
                 if attached is not self._opening.result:
-                    # It began anew: what was taken of the former one comes again.
+                    # The consumer began anew: the taken messages come again.
                     link, session, core, _ = attached = self._attached
                     taken, count = [], wanted
                 self._check(attached)
                 if taken and not self._is_sure(attached):
-                    # What we have taken, and the application has not, may be another's by now.
+                    # Messages taken here and not given to the application may be another's by now.
                     self._undo_take(attached, taken)
                     taken, count = [], wanted
                 if core.buffered and not self._is_sure(attached):
@@ -526,7 +526,7 @@ class Intake:
                     # Only the primary knows whether there is a message now, or one on its way.
                     await self._with(taken, core, self._drain(attached, asker))
                     is_late = is_late or not core.buffered
-                # When time is up we look once more whether what we have is still ours.
+                # When time is up, look once more whether the messages are still the consumer's.
                 if is_late and not taken and not core.buffered:
                     break
                 count = wanted - sum([span.stop - span.start for span in taken])
@@ -552,14 +552,14 @@ class Intake:
             raise (link.away() if link.away_s else error) from None
 
     def _is_sure(self, attached: Attached) -> bool:
-        """Is what we have still ours? If nobody can say, the server is asked."""
+        """Is the buffer still the consumer's? If that is not known, the server is asked."""
         link, session, core, _ = attached
         return link.core.sureness.is_sure(clock.now_ns(), session, core)
 
     async def _make_sure(self, attached: Attached, deadline: float | None) -> bool:
         """Wait until the server has said whose the messages are; False when it has not in time.
 
-        There are messages: for those the server's answer is waited for, though the time may be up.
+        The answer is waited for because there are messages, though the time may be up.
         """
         link = attached.link
         if deadline is not None:
@@ -589,7 +589,6 @@ class Intake:
         return True
 
     def put_back(self, taken: Sequence[Span]) -> None:
-        """Undo a take that did not reach the application."""
         self.recall()
         link, session, core, _ = self._attached
         core.put_back(taken)
@@ -598,7 +597,7 @@ class Intake:
         self.arrived()
 
     async def _with(self, taken: list[Span], core: ConsumerCore, waiting: Coroutine[Any, Any, bool]) -> bool:
-        """Wait for this. What others get meanwhile of what was taken is not in it any more."""
+        """Wait for this; messages that others get meanwhile are removed from `taken`."""
         if not taken:
             return await waiting
         core.in_transit.append(taken)
@@ -611,16 +610,16 @@ class Intake:
         """Wait until messages have come; False when they have not by the deadline."""
         _, session, core, _ = attached
         if self._scope.ack_mode is not AckMode.DUPS_OK:
-            # The application has worked off everything: do not let the server wait for its word.
+            # The application has no more messages: the server is to have the acknowledgements now.
             session.send_gathered(core)
         return await self._woken(attached, deadline) or core.buffered > 0
 
     async def _drain(self, attached: Attached, asker: object) -> bool:
-        """Have all that is there now sent to us; False when the server has not answered that in time."""
+        """Have all messages of now sent; False when the server has not answered in time."""
         link, session, core, _ = attached
         deadline = link.loop.time() + ANSWER_SECONDS
         link.core.asking.stop(core, asker)
-        # An answer to who asked before us may be older than what we know of.
+        # An answer to an earlier question may be older than the messages known here.
         for is_asked in (False, True):
             if is_asked:
                 link.core.asking.drain(session, core)
@@ -647,14 +646,14 @@ class Intake:
                 self._waiters.remove(waiter)
 
     def given(self, spans: Sequence[Span]) -> None:
-        """The application has these now. In an auto session that is enough."""
+        """The application has these now. In an auto session they are acknowledged by that."""
         if self._attached.session.is_automatic:
             self._gather(spans)
         else:
             self._hold(spans)
 
     def given_in_turn(self, span: Span) -> None:
-        """The application has this one now, and will ask for the next, see `done_with`."""
+        """The application has this message now, and will ask for the next, see `done_with`."""
         if self._attached.session.is_automatic:
             link, _, core, _ = self._attached
             core.put_in_hand(span)
@@ -663,7 +662,7 @@ class Intake:
             self._hold([span])
 
     def done_with(self, span: Span) -> None:
-        """The application asked for the next one. Unless it acknowledged this one, we do."""
+        """The application asked for the next message: this one is acknowledged, unless it was."""
         if self._attached.core.take_from_hand(span.numbers[0]):
             self._gather([span])
 
@@ -674,13 +673,11 @@ class Intake:
         return attached
 
     def _hold(self, spans: Sequence[Span]) -> None:
-        """The application will acknowledge these."""
         link, _, core, _ = self._attached
         core.hold(spans)
         link.flush_soon()
 
     def _gather(self, spans: Sequence[Span]) -> None:
-        """Acknowledge these soon."""
         link, session, core, _ = self._attached
         if spans and link.error is None and session.error is None:
             session.gather(clock.now_ns(), core, spans)
@@ -689,7 +686,7 @@ class Intake:
     # -- lending ---------------------------------------------------------------
 
     def lend(self) -> Lot | None:
-        """Let a thread hand out what is buffered without asking for each; None if that is not worthwhile."""
+        """Let a thread hand out buffered messages without a call for each; None if that is not worthwhile."""
         attached = link, _, core, _ = self._attached
         count_max = min(LOT_MESSAGES, core.window // 4)
         if core.buffered < 2 or count_max < 2 or self._scope.hindrance is not None or self.error is not None:
@@ -703,7 +700,7 @@ class Intake:
         return lot
 
     def recall(self) -> None:
-        """From now on no thread hands out what is buffered."""
+        """From now on no thread hands out buffered messages."""
         lot, self._lot = self._lot, None
         if lot is not None:
             self._settle(lot, is_last=True)
@@ -717,7 +714,7 @@ class Intake:
             self.recall()
 
     def _settle(self, lot: Lot, *, is_last: bool) -> bool:
-        """What a thread has handed out is taken; has it come further?"""
+        """Messages that a thread has handed out are taken; has the thread come further?"""
         _, session, core, _ = self._attached
         progress = lot.look(is_last=is_last)
         place = progress.start
@@ -745,7 +742,6 @@ class Intake:
     # -- acknowledging ---------------------------------------------------------
 
     async def _acknowledge(self, message: MessageView) -> None:
-        """What `message.ack()` does."""
         link, session, core, _ = self._attached
         link.check()
         session.check()
@@ -767,7 +763,7 @@ class Intake:
                 if error is not None:
                     raise error
         if not sent and last is not None:
-            # It was acknowledged before, with the last ones or earlier, and perhaps is not confirmed yet.
+            # Acknowledged before, with the last ones or earlier, and perhaps not confirmed yet.
             await self._settled(last)
         if refusal is not None:
             raise refusal

@@ -1,7 +1,7 @@
-"""Holds: named readers for whom messages are kept, as long as they are heard of.
+"""Holds: named readers for whom messages are kept, as long as they renew the hold.
 
-A hold is a command in the order of each channel it concerns. It may be said as often as one likes, so after a
-failure it is simply said again, in a new session if need be.
+A hold is a command in the order of each channel it concerns. The command may be repeated, so after a failure
+it is simply sent again, in a new session if need be.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _ATTEMPTS = 3
 
 
 class HoldReport(NamedTuple):
-    """A hold in one channel: up to which number its holder is done, and how much is kept behind that.
+    """A hold in one channel: the number up to which its holder is done, and how much is kept behind that.
 
-    It ends when its holder has not been heard of for `limit_s`; that was `age_s` ago, by the channel's time.
+    The hold ends `limit_s` after its holder's last command, which was `age_s` ago by the channel's time.
     Without `destinations` it holds all of the channel.
     """
 
@@ -44,7 +44,7 @@ class HoldReport(NamedTuple):
 
 
 def read_reports(channel: str, rows: list[dict[str, Any]]) -> list[HoldReport]:
-    """What a replica says of the holds of its channel."""
+    """A replica's report of the holds of its channel."""
     return [
         HoldReport(
             row["name"],
@@ -85,7 +85,7 @@ def make_hold(
 
 
 class Holding:
-    """Says the commands, in a session of its own.
+    """Sends the commands, in a session of its own.
 
     `heard` is shared: the highest number of each channel that was heard of, here or elsewhere.
     """
@@ -96,9 +96,9 @@ class Holding:
         self._heard = heard
 
     async def say(self, channel: str, command: Hold | ReleaseHold) -> None:
-        """Have it ordered; raises why it was not done.
+        """Have the command ordered; raises why it was not done.
 
-        A word that is outdated is said again: a hold has begun or ended since, and now that is known.
+        An outdated command is sent again: a hold has begun or ended since, and now that is known.
         """
         while True:
             heard = self._heard.get(channel, 0)
@@ -112,7 +112,7 @@ class Holding:
             raise error
 
     async def _order(self, channel: str, command: Hold | ReleaseHold) -> ConfirmItem:
-        """What became of it, in another session if the one that there was is over."""
+        """The outcome of the command, in another session if the present one is over."""
         for attempt in range(_ATTEMPTS):
             is_last = attempt == _ATTEMPTS - 1
             try:

@@ -1,9 +1,9 @@
 """ClientLink: the core of a connection under asyncio, on one socket after the other.
 
-Bytes in, events out to whoever waits for them; bytes out at most once a turn of the event
-loop. There is one timer, set to when the core wants to be woken. When a socket is lost the
-link looks for another by itself, and those who wait only wait longer: for as long as somebody
-does or has a consumer, and at least for `reconnect_s`. Then, or when no other socket could help, it is over.
+Bytes come in, events go out to the waiters; bytes leave at most once a turn of the event loop. One timer is
+set to the core's next deadline. When a socket is lost the link looks for another by itself, and waiters only
+wait longer: for as long as there is a waiter or a consumer, and at least for `reconnect_s`. Then, or when no
+other socket could help, the link is over.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from antiphon.wire.frames import CONFIRM, ClientFrame, Goodbye, Welcome, decode_
 from antiphon.wire.primitives import Buffer
 
 ATTEMPT_S = 3.0
-"""How long a server may take to let us in again, before the next one is tried."""
+"""How long a server may take to admit the client again, before the next one is tried."""
 
 log = logging.getLogger("antiphon")
 
 R = TypeVar("R", bound=Reply)
 
 FAREWELL_S = 2.0
-"""How long a peer may take to read our last words."""
+"""How long a peer may take to read the Goodbye."""
 
 
 class ServerLine(asyncio.Protocol):
-    """One attempt to speak with a server: `welcomed` tells how the greeting went."""
+    """One attempt to connect to a server: `welcomed` tells how the greeting went."""
 
     def __init__(self, server: Server, link: ClientLink) -> None:
         loop = asyncio.get_running_loop()
@@ -75,14 +75,14 @@ class ServerLine(asyncio.Protocol):
         self._transport.writelines(buffers)
 
     def close(self, last_word: ClientFrame | None = None) -> None:
-        """Everything that was written is still sent, and this."""
+        """Close, after everything written and this frame are sent."""
         if self._transport is not None:
             if last_word is not None:
                 self._transport.write(encode_frame(last_word))
             self._transport.close()
 
     async def closed(self) -> None:
-        """Wait until the socket is closed; with a peer that reads nothing any more, not for long."""
+        """Wait until the socket is closed; not for long if the peer does not read."""
         if self._transport is None:
             return
         try:
@@ -93,7 +93,7 @@ class ServerLine(asyncio.Protocol):
             await self._gone
 
     def abort(self) -> None:
-        """Give up without a word."""
+        """Close without a Goodbye."""
         self.welcomed.cancel()
         if self._transport is not None:
             self._transport.abort()
@@ -117,17 +117,17 @@ class ServerLine(asyncio.Protocol):
 
 
 class Pending(Protocol):
-    """What commands are sent with: it learns their fate."""
+    """The tag of a command, which learns its outcome."""
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         """The outcomes are known."""
 
     def lose(self, error: AntiphonError) -> None:
-        """They never will be."""
+        """The outcomes will never be known."""
 
 
 class Fate:
-    """The tag of a command whose outcomes somebody waits for."""
+    """The tag of a command whose outcomes are awaited."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.outcomes: asyncio.Future[list[ConfirmItem]] = loop.create_future()
@@ -139,12 +139,12 @@ class Fate:
     def lose(self, error: AntiphonError) -> None:
         if not self.outcomes.done():
             self.outcomes.set_exception(error)
-            # Whoever waits sees it; if nobody does, it is not to be reported either.
+            # A waiter sees the exception; without one, it is not to be reported either.
             self.outcomes.exception()
 
 
 class Expiring(Protocol):
-    """A publication: it also learns that its time is over."""
+    """A publication, which also learns that its time is over."""
 
     def expire(self) -> None:
         """Stop waiting."""
@@ -157,10 +157,10 @@ class Receiver(Protocol):
         """There are messages."""
 
     def credit_returned(self) -> None:
-        """What was sent is here, and nothing more is on its way."""
+        """Everything that was sent is here, and nothing more is on its way."""
 
     def ended(self, error: AntiphonError) -> None:
-        """There will be no more."""
+        """There will be no more messages."""
 
 
 class ClientLink:
@@ -192,7 +192,7 @@ class ClientLink:
 
     @property
     def server(self) -> str:
-        """The server we are or were connected to."""
+        """The last server of the link."""
         return str(self._route.current)
 
     def sibling(self) -> ClientLink:
@@ -201,7 +201,6 @@ class ClientLink:
 
     @property
     def is_up(self) -> bool:
-        """Is there a connection at this moment?"""
         return self.core.welcome is not None
 
     @property
@@ -212,7 +211,7 @@ class ClientLink:
     # -- one socket after the other --------------------------------------------
 
     async def reach(self, server: Server, timeout: float) -> None:
-        """Connect to this server and be let in; raises why not."""
+        """Connect to this server and be admitted; raises why not."""
         line = self._line = ServerLine(server, self)
         self.core.greet()
         try:
@@ -231,7 +230,6 @@ class ClientLink:
             self.core.lose()
 
     def _recall(self) -> None:
-        """From now on no thread hands out what consumers have buffered."""
         for session in self.core.sessions.values():
             session.recall()
 
@@ -276,7 +274,7 @@ class ClientLink:
         self._leave(line)
         line.close(goodbye)
         if not line.welcomed.done():
-            # Whoever tries to reach the server hears it, and decides.
+            # The caller of `reach` hears it, and decides.
             line.welcomed.set_exception(error)
             line.welcomed.exception()
         elif is_final or not self._reconnect_s:
@@ -295,13 +293,13 @@ class ClientLink:
             self.tell(change)
 
     async def find(self) -> None:
-        """Try the servers, over and over, until one of them lets us in."""
+        """Try the servers, over and over, until one of them admits the client."""
         self._route.lost(clock.now_ns())
         while not await self._try_next():
             pass
 
     async def _try_next(self) -> bool:
-        """Try the server whose turn it is, when it is time; has it let us in?"""
+        """Try the next server, when it is time; has it admitted the client?"""
         route = self._route
         server, at_ns = route.next()
         await asyncio.sleep(max(0, at_ns - clock.now_ns()) / 1e9)
@@ -333,7 +331,7 @@ class ClientLink:
 
     @property
     def _is_needed(self) -> bool:
-        """Does somebody wait, or have a consumer, who will come and ask?"""
+        """Is there a waiter or a consumer?"""
         return bool(self._waiting or self.receivers or self.core.is_awaited)
 
     def _give_up(self, error: AntiphonError) -> None:
@@ -342,7 +340,7 @@ class ClientLink:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Somebody waits: as long as that lasts, a lost connection is not given up."""
+        """Within this block a lost connection is not given up."""
         self._waiting += 1
         try:
             yield
@@ -402,11 +400,12 @@ class ClientLink:
     # -- what the application's side calls -------------------------------------
 
     def wall_ms(self) -> int:
-        """The time that messages are stamped with."""
+        """The time stamp of messages."""
         return time.time_ns() // 1_000_000
 
     async def call(self, request: int, reply: type[R], timeout: float | None) -> R:
-        """Wait for the answer to a request that the core has just made; None: the caller sees to the time."""
+        """Wait for the answer to a request that the core has just made; without a timeout the caller sees to
+        the time."""
         future: asyncio.Future[Reply] = self.loop.create_future()
         self._replies[request] = future
         self.flush_soon()
@@ -438,7 +437,7 @@ class ClientLink:
         )
 
     def check(self) -> None:
-        """Raise NotConnected if the connection is over. One that was lost and is looked for is not."""
+        """Raise NotConnected if the connection is over. A lost one that is looked for is not."""
         if self.error is not None:
             raise self.lost() from self.error
 
@@ -446,19 +445,19 @@ class ClientLink:
         return NotConnected(f"the connection to {self.server} is over: {self.error}")
 
     async def news(self) -> None:
-        """Wait until the server has said something, or the connection is over."""
+        """Wait until the server has sent something, or the connection is over."""
         future: asyncio.Future[None] = self.loop.create_future()
         self._news.append(future)
         with self.waiting():
             await future
 
     def at_tick(self, action: Callable[[], None]) -> None:
-        """Do this in the next turn of the loop, just before everything is written."""
+        """Act in the next turn of the loop, just before everything is written."""
         self._at_tick.append(action)
         self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Write in the next turn of the loop, together with what this turn still brings."""
+        """Write in the next turn of the loop, together with the rest of this turn."""
         if not self._is_tick_due:
             self._is_tick_due = True
             self.loop.call_soon(self._tick)
@@ -471,7 +470,6 @@ class ClientLink:
         self.flush()
 
     def flush(self) -> None:
-        """Write now."""
         if self._line is not None and self._line.is_up:
             output = self.core.take_output()
             if output:
@@ -499,7 +497,7 @@ class ClientLink:
     # -- the end ---------------------------------------------------------------
 
     def end(self, error: AntiphonError) -> None:
-        """The connection is over, for this reason. The first reason counts."""
+        """The connection is over; the first reason counts."""
         if self.error is not None:
             return
         self._recall()
@@ -518,7 +516,6 @@ class ClientLink:
         wake(self._news)
 
     def leave(self) -> ServerLine | None:
-        """Say goodbye; the socket on which that was said."""
         self.flush()
         line, self._line = self._line, None
         self.end(NotConnected("it was closed here"))
@@ -527,14 +524,12 @@ class ClientLink:
         return line
 
     async def close(self) -> None:
-        """Say goodbye and wait until the socket is closed."""
         line = self.leave()
         if line is not None:
             await line.closed()
 
 
 def reason_of(error: Exception) -> str:
-    """Why a server could not be reached, in words."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return str(error)

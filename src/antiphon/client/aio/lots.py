@@ -4,14 +4,15 @@ Where it sits
     the loop's thread: `Intake.lend`  ->  LOT  ->  the application's thread: `blocking.Consumer`
 
 What it promises
-    L1  A message is handed out once, and in its order: while there is a lot nobody else takes them.
-    L2  Handed out is taken: the loop looks how far the thread came before it does anything with the consumer,
-        and every few milliseconds while the thread goes on. Until then they are in the consumer's buffer.
-    L3  Nothing is handed out after the loop has recalled the lot, or when it is not sure any more that the
-        messages are the consumer's own.
+    LOT1  A message is handed out once, and in its order: while there is a lot, only the lot's thread takes
+          messages.
+    LOT2  A handed out message is taken: the loop looks at the thread's progress before it does anything with
+          the consumer, and every few milliseconds. Until then the messages are in the consumer's buffer.
+    LOT3  Nothing is handed out after the loop has recalled the lot, or when the messages are not sure any
+          more to be the consumer's.
 
 What it leaves to others
-    Credit, acknowledgements and what is held are the consumer's business, as if it had been asked each time.
+    The consumer has credit, acknowledgements and held messages, as without a lot.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from antiphon.client.core.consumer import Span
 
 
 class LotProgress(NamedTuple):
-    """How far a thread came: places from `start` on and below `stop` are new; loops work on those in turn.
+    """A thread's progress: places from `start` on and below `stop` are new; loops work on those in turn.
 
-    When `receive` was called, loops are done with everything that they worked on before.
+    When `receive` was called, loops are done with all earlier messages.
     """
 
     start: int
@@ -36,7 +37,7 @@ class LotProgress(NamedTuple):
     was_called: bool = False
 
     def runs(self) -> Iterator[tuple[int, bool]]:
-        """The new places as runs: how many, and does an iteration work on it?"""
+        """The new places as runs: their length, and does an iteration work on the run?"""
         start = self.start
         for place in sorted(place for place in self.in_turn if self.start <= place < self.stop):
             if start < place:
@@ -48,7 +49,7 @@ class LotProgress(NamedTuple):
 
 
 class Lot:
-    """The first messages of a consumer's buffer; `until_ns` is how long they are sure to be its own."""
+    """The first messages of a consumer's buffer, which are sure to be its own until `until_ns`."""
 
     __slots__ = (
         "_guard",
@@ -67,9 +68,9 @@ class Lot:
     def __init__(self, spans: Sequence[Span], count: int, until_ns: int) -> None:
         self.spans = spans
         self.messages: list[Any] = []
-        """The same for the application; the thread that hands them out makes them."""
+        """The messages for the application; the thread that hands them out makes them."""
         self.in_hand: dict[int, Span] = {}
-        """What the loop knows iterations to work on."""
+        """The messages that iterations work on, as the loop knows."""
         self._until_ns = until_ns
         self._stop = count
         self._next = 0
@@ -85,7 +86,7 @@ class Lot:
     def hand_out(self) -> int:
         """The place of the next message, which is the application's from now on; -1: ask the loop.
 
-        That is `receive`: with it loops are done with what they work on.
+        Called by `receive`, with which loops are done with their messages.
         """
         with self._guard:
             place = self._next
@@ -98,7 +99,7 @@ class Lot:
             return place
 
     def hand_out_in_turn(self, done: int) -> int:
-        """The same for an iteration, which is done with another place; -1: it is not, ask the loop."""
+        """The same for an iteration, which is done with another place; -1: ask the loop."""
         with self._guard:
             place = self._next
             if place >= self._stop or clock.now_ns() >= self._until_ns:
@@ -109,7 +110,7 @@ class Lot:
             return place
 
     def finish(self, place: int) -> bool:
-        """The application is done with this one; False: the loop has to be told."""
+        """The application is done with this message; False: the loop has to be told."""
         with self._guard:
             if not self._is_over:
                 self._in_turn.discard(place)
@@ -118,7 +119,7 @@ class Lot:
     # -- the loop's thread -----------------------------------------------------
 
     def look(self, *, is_last: bool) -> LotProgress:
-        """How far the thread came since the last look; after the last one it gets no further."""
+        """The thread's progress since the last look; after the last look there is no more."""
         with self._guard:
             progress = LotProgress(self._seen, self._next, frozenset(self._in_turn), self._was_called)
             self._seen, self._was_called = self._next, False

@@ -78,7 +78,7 @@ class Producer(Block):
         ):
             row = Row(body, properties, priority, key, correlation_id, reply_to, type, persistent)
         if self._opening.result is None:
-            # What may not be sent should not bring a destination into being either.
+            # A message that may not be sent should not bring a destination into being either.
             (row or Row(body))._add_to(BatchBuilder(), timestamp_ms=0)
         lane = self._ready_lane
         if lane is None:
@@ -198,8 +198,8 @@ class Producer(Block):
     ) -> Receipts:
         """Send messages that are columns already; return when all are stored. Not in a transaction.
 
-        Whose they are and how they are numbered is said here, whatever a batch says. What goes
-        wrong is told as by `send_many`.
+        The producer gives the messages their session and numbers, whatever a batch says. Failures are told as
+        by `send_many`.
 
         >>> receipts = await producer.send_batches(columns())
         """
@@ -210,7 +210,7 @@ class Producer(Block):
         return await Sending(lane, timeout_s(timeout)).send_batches(batches)
 
     async def close(self) -> None:
-        """Send nothing more. What was sent is still confirmed to those who wait for it.
+        """Send nothing more. Earlier messages are still confirmed to the sends that wait.
 
         >>> await producer.close()
         """
@@ -218,8 +218,6 @@ class Producer(Block):
 
     def __repr__(self) -> str:
         return f"<Producer for {self.destination}>"
-
-    # -- opening ---------------------------------------------------------------
 
     async def _opened(self) -> Producer:
         await self._open()
@@ -230,20 +228,20 @@ class Producer(Block):
 
     @property
     def _transacted_lane(self) -> TransactedLane | None:
-        """The lane, if what is sent over it waits for a commit, and nothing is in the way."""
+        """The lane, if its messages wait for a commit, and nothing is in the way."""
         lane = self._ready_lane
         return lane if isinstance(lane, TransactedLane) else None
 
     @property
     def _ready_lane(self) -> SendLane | None:
-        """The lane, if nothing at all is in the way; if not, `_open` sees to it or says what is."""
+        """The lane, if nothing at all is in the way; if not, `_open` waits or raises."""
         lane = self._opening.result
         if lane is None or self._is_closed or self._scope.is_closed:
             return None
         return lane if lane.link.error is None and lane.core.error is None else None
 
     async def _open_within(self, timeout_s: float) -> tuple[SendLane, float]:
-        """The lane, and what is left of the time that a send has; an error if nothing is."""
+        """The lane, and the rest of a send's time; an error if nothing is left."""
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,11 +1,11 @@
-"""Ranges: what is stored, read by numbers, without consuming it.
+"""Ranges: stored messages, read by numbers, without consuming them.
 
-Made for readers that keep account themselves of how far they are, such as a Spark source. A channel numbers
-all that is ordered in it. Whoever has read a destination up to a number, reads on from there: now, later, or
+Made for readers that keep account of their own progress, such as a Spark source. A channel numbers everything
+that is ordered in it. A reader that has read a destination up to a number reads on from there: now, later, or
 in another process; the same range gives the same messages as long as they are kept.
 
-Every page is checked here: that its bytes are those that the replica sent, and that it has as many messages
-as the replica keeps in that part of the range.
+Every page is checked here: its bytes are those that the replica sent, and it has as many messages as the
+replica keeps in that part of the range.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Match = Literal["glob", "regex"]
 
 
 class RangeDestination(NamedTuple):
-    """A destination to be read. What of it had been lost below number `since` is no loss."""
+    """A destination to be read. Messages lost below number `since` are no loss."""
 
     name: str
     channel: str
@@ -50,9 +50,9 @@ class RangeDestination(NamedTuple):
 
 
 class DestinationHead(NamedTuple):
-    """How far a destination goes: the lowest number that is kept, one behind the last that ever was.
+    """The extent of a destination: the lowest number that is kept, one behind the last that ever was.
 
-    Of what had numbers up to `lost_through`, `lost` are gone, the last of which came at `lost_time_ms`.
+    Of the numbers up to `lost_through`, `lost` are gone, the last of which came at `lost_time_ms`.
     """
 
     id: int
@@ -64,9 +64,9 @@ class DestinationHead(NamedTuple):
 
 
 class ChannelHead(NamedTuple):
-    """How far the destinations go that were asked for, all of them in one channel.
+    """The extent of the requested destinations of one channel.
 
-    `rows` and, about, `bytes` are what is kept of them at or above the number that was given.
+    `rows` and, about, `bytes` are kept of them at or above the given number.
     """
 
     channel: str
@@ -81,7 +81,7 @@ class ChannelHead(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Up to where so much lies, and how much it is."""
+    """An end of a range, and the messages and bytes up to it."""
 
     stop: int
     rows: int
@@ -99,7 +99,7 @@ class RangePiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangePage:
-    """All there is up to number `through`, from where the page before ended."""
+    """All messages up to number `through`, from the end of the page before."""
 
     through: int
     rows: int
@@ -121,10 +121,10 @@ class Ranges(Block):
     def __init__(self, make_scope: Callable[[], SessionScope]) -> None:
         self._scope = make_scope()
         self._is_closed = False
-        # The highest number of each channel that was heard of: what is heard later is not older.
+        # The highest number of each channel that was heard of: later answers are not older.
         self._floors: dict[str, int] = {}
         self._holding = Holding(make_scope, self._floors)
-        # By channel, a question for news that nobody waits for at the moment, and its answer.
+        # By channel, an open question for news that is not awaited at the moment, and its answer.
         self._waiting: dict[str, tuple[dict[str, Any], asyncio.Task[dict[str, Any]]]] = {}
         self.versions: dict[str, int] = {}
         """Of each channel that was listed, the number of the last change of what exists there."""
@@ -136,9 +136,9 @@ class Ranges(Block):
     ) -> tuple[RangeDestination, ...]:
         """Where destinations are, by their names or by a pattern for them.
 
-        One that does not exist is a DestinationError. A pattern is held against whole names such as
-        `topic:orders.eu`; nothing may match it. What exists later is found by asking again:
-        `head.version` differs from `ranges.versions` of its channel then.
+        A missing destination is a DestinationError. A pattern is compared with whole names such as
+        `topic:orders.eu`; nothing may match it. Later destinations are found by asking again: `head.version`
+        differs from `ranges.versions` of its channel then.
 
         >>> await ranges.destinations(pattern="topic:orders.*")
         (RangeDestination(name='topic:orders.eu', channel='a', id=17, since=0),)
@@ -211,10 +211,10 @@ class Ranges(Block):
         channels: Iterable[str] = (),
         acks: bool = False,
     ) -> dict[str, ChannelHead]:
-        """How far the destinations go, by channel; also for `channels` of which none is wanted yet.
+        """The extent of the destinations, by channel; also for `channels` of which none is wanted yet.
 
-        With `wait`, this returns when one of them goes beyond what `above` says for its channel, when what
-        exists in a listed channel has changed, or when so many seconds are over. With `acks`, kept
+        With `wait`, this returns when one of them goes beyond its channel's number in `above`, when the
+        destinations of a listed channel have changed, or when so many seconds are over. With `acks`, kept
         acknowledgements count like messages.
 
         >>> (await ranges.heads(prices, {"a": 5_000}, wait=0.1))["a"].next
@@ -248,10 +248,10 @@ class Ranges(Block):
     async def _first_news(
         self, asked: dict[str, dict[str, Any]], wait_ms: int, destinations: Sequence[RangeDestination]
     ) -> dict[str, dict[str, Any]]:
-        """As soon as one channel has news, all the others say how they are without waiting for any.
+        """As soon as one channel has news, the others answer at once.
 
-        What still waits there goes on waiting. Of most channels the same will be asked the next time; and
-        nobody can take back what a server waits with, so new questions would pile up there.
+        Questions that wait there go on waiting. Most channels will be asked the same the next time; and a
+        question cannot be taken back from a server, so new ones would pile up there.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_ms / 1000
@@ -316,7 +316,7 @@ class Ranges(Block):
         rows: int | None = None,
         bytes: int | None = None,
     ) -> Bound:
-        """Up to which number, `stop` at most, there are at most so many messages, or so many bytes.
+        """The number, `stop` at most, up to which there are at most so many messages, or so many bytes.
 
         At least one message if only `rows` limit it, and one stored batch if `bytes` do.
 
@@ -336,9 +336,9 @@ class Ranges(Block):
         return Bound(told["stop"], told["rows"], told["bytes"])
 
     async def at_time(self, channel: str, log_time_ms: int) -> int:
-        """The number from which on everything lies that was stored at this time of the channel or later.
+        """The number from which on all messages lie that were stored at this time of the channel or later.
 
-        Some of it may be a little older.
+        Some of them may be a little older.
 
         >>> await ranges.at_time("a", 1_700_000_000_000)
         5012
@@ -384,12 +384,12 @@ class Ranges(Block):
         live: bool = False,
         page_bytes: int = PAGE_BYTES,
     ) -> AsyncGenerator[RangePage, None]:
-        """All that is stored of these destinations from number `start` on and below `stop`, page by page.
+        """All stored messages of these destinations from number `start` on and below `stop`, page by page.
 
-        Some pages are fetched ahead. What is not kept any more is a RangeLost, unless it is allowed: then
-        the pages say what they miss. With `acks` they also have the acknowledgements that were kept because
-        of a hold that asked for it. With `live`, what is kept of a queue only because somebody holds it is
-        left out: others have consumed it.
+        Some pages are fetched ahead. A message that is not kept any more is a RangeLost, unless that is
+        allowed: then the pages say what they miss. With `acks` they also have the acknowledgements that were
+        kept because of a hold that asked for it. With `live`, messages of a queue that only a hold keeps are
+        left out: others have consumed them.
 
         >>> async for page in ranges.read("a", 1, 5_000, prices):
         ...     for piece in page.pieces:
@@ -425,9 +425,10 @@ class Ranges(Block):
     ) -> None:
         """Have everything of these destinations kept from `positions` on, which are one for each channel.
 
-        Said again under the same name, it goes on from the new positions. It ends `limit` seconds after it
-        was last said, or when it is released. To `consume` a queue is to be the only one who gets its
-        messages: what the position has passed is acknowledged. With `acks`, acknowledgements are kept, too.
+        A repeated call under the same name goes on from the new positions. The hold ends `limit` seconds
+        after the last call, or when it is released. To `consume` a queue is to be the only reader that gets
+        its messages: messages below the position are acknowledged. With `acks`, acknowledgements are kept,
+        too.
 
         >>> await ranges.hold("nightly", {"a": 5_000}, prices)
         """
@@ -497,8 +498,6 @@ class Ranges(Block):
 
 
 class _Part(NamedTuple):
-    """A part of the range that a page was asked for."""
-
     start: int
     stop: int
     task: asyncio.Task[PageFrame]
@@ -515,7 +514,7 @@ class _Manner(NamedTuple):
 
 
 class _Reading:
-    """One read: parts asked for ahead, as far as it is known where pages end, and given in their order."""
+    """One read: parts asked for ahead, as far as the ends of pages are known, and given in their order."""
 
     def __init__(
         self,
@@ -534,11 +533,11 @@ class _Reading:
         self._wanted = tuple([RangeWanted(one.id, one.since) for one in destinations])
         self._ids = frozenset([one.id for one in destinations])
         self._parts: deque[_Part] = deque()
-        # Where pages might end that were not asked for yet; the last one that was, ends at `_asked`.
+        # Possible ends of pages that were not asked for yet; the last page asked for ends at `_asked`.
         self._ends: deque[int] = deque()
         self._asked = start
         self._is_asking_ends = False
-        # Up to where pages have been given.
+        # The end of the given pages.
         self._given = start
 
     @property
@@ -546,7 +545,6 @@ class _Reading:
         return self._given < self._goal
 
     async def next(self) -> RangePage:
-        """The next page."""
         self._go_ahead()
         start, stop, task = self._parts[0]
         try:
@@ -563,7 +561,7 @@ class _Reading:
         if ends:
             self._is_asking_ends = False
         if not self._parts and stop == self._goal:
-            # It was all or nothing: only now it is known where it ended.
+            # The page was all or nothing: only now its end is known.
             self._asked = through + 1
             self._ends.clear()
         elif through + 1 < stop:
@@ -616,7 +614,7 @@ class _Reading:
         return next((one.name for one in self._destinations if one.id == id), str(id))
 
     def close(self) -> None:
-        """Nobody waits for what is on its way."""
+        """Drop the pages on their way."""
         for _, _, task in self._parts:
             if task.done() and not task.cancelled():
                 task.exception()  # not to be reported either
@@ -625,9 +623,9 @@ class _Reading:
 
 
 async def browse(scope: SessionScope, destination: str, *, create: bool) -> AsyncIterator[Message]:
-    """What a queue holds, or a topic keeps. A page is asked for when the one before it is used up."""
+    """The messages of a queue or topic. A page is asked for when the one before it is used up."""
     await scope.core()
-    # Not for the session: nothing will be ordered, and an application may look while nothing can be.
+    # Not for the session: nothing will be ordered, and an application may browse while nothing can be.
     link = scope.link
     opened = await link.call(
         link.core.open_destination(destination, create=create), DestinationOpened, scope.timeout
@@ -655,11 +653,11 @@ async def browse(scope: SessionScope, destination: str, *, create: bool) -> Asyn
 
 
 def _contents(frame: PageFrame, start: int, ids: frozenset[int]) -> PageContents:
-    """What a page has, if it is the one that was asked for."""
+    """The contents of a page, if it is the one that was asked for."""
     page = decode_page(frame.page)
     at = start
     for id, first, count, _, _ in page.pieces:
-        # Otherwise it is a page that somebody else has asked for, however whole it is.
+        # Otherwise it is a page of another request, however whole it is.
         if id not in ids or first < at or first + count > page.through + 1:
             raise ProtocolError(f"a page of the range from {start} on has rows from {first} on")
         at = first + count
@@ -669,12 +667,12 @@ def _contents(frame: PageFrame, start: int, ids: frozenset[int]) -> PageContents
 
 
 def _once_each(destinations: Iterable[RangeDestination]) -> tuple[RangeDestination, ...]:
-    """One that is named twice is read once; ids are a channel's own."""
+    """A destination that is named twice is read once; ids are a channel's own."""
     return tuple({(one.channel, one.id): one for one in destinations}.values())
 
 
 def _batch(data: memoryview, count: int) -> Batch:
-    # Its bytes are those that the replica keeps, and its texts were looked at when they came in.
+    # Its bytes are those that the replica keeps, and its texts were checked when they came in.
     batch = Batch.decode(data, trusted=True)
     if batch.count != count:
         raise ProtocolError(f"a batch of {batch.count} rows where {count} were announced")
@@ -702,13 +700,11 @@ def _has_news(told: dict[str, Any], question: dict[str, Any]) -> bool:
 
 
 def _gone(error: DestinationError, destinations: Iterable[RangeDestination]) -> DestinationError:
-    """The destination that does not exist any more, by its name."""
     names = [one.name for one in destinations if str(one.id) == error.text]
     return DestinationError(f"there is no destination {names[0]} any more") if names else error
 
 
 def _matcher(pattern: str, match: str) -> Callable[[str], object]:
-    """Does a whole name match?"""
     if match == "glob":
         return re.compile(_glob(pattern)).fullmatch
     if match != "regex":

@@ -1,9 +1,9 @@
-"""Resending: messages whose fate is not known, sent again under the ids they have.
+"""Resending: messages without a known outcome, sent again under their ids.
 
-As long as their session is here they are sent again anyway, and only have to be waited for. When the
-session or the connection is over, or another process had them, the session is adopted: resumed under a
-higher generation, only to send the numbers in question. A channel that has them answers with their
-places; one that has not stores them now, unless something that was sent before them is missing too.
+As long as their session is here they are sent again anyway, and only have to be waited for. When the session
+or the connection is over, or another process had them, the session is adopted: resumed under a higher
+generation, only to send the numbers in question. A channel that has them answers with their places; another
+stores them now, unless an earlier message is missing too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from antiphon.wire.primitives import Buffer
 
 
 class Uncertain:
-    """Publications of one session to one channel that have left, and whose outcome is not known."""
+    """Publications of one session to one channel that have left, without a known outcome."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Uncertain:
         return self._receipts(outcomes) if place is None else self._receipt(outcomes, place)
 
     async def _learn(self, publication: Publication) -> None:
-        """Wait until the outcome is known; if it will not be as things are, send it once more."""
+        """Wait for the outcome; if none will come as things are, send the publication once more."""
         link = self._link
         if publication.outcomes is None and publication.command is None:
             told: asyncio.Future[None] = link.loop.create_future()
@@ -117,7 +117,6 @@ class Uncertain:
 
 
 def receipt_of(item: ConfirmItem, session: int, channel: str, number: int) -> Receipt:
-    """The receipt of one of the messages that an outcome is about."""
     past = number - item.number
     if item.code not in STORED:
         raise publish_error(item._replace(number=number, count=1), session, channel)
@@ -160,7 +159,8 @@ async def repeat(
 ) -> list[ConfirmItem]:
     """Send a publish command of an adopted session; its outcomes.
 
-    Its channel has `known` it under that generation, and `generation` was the last under which it was sent.
+    Its channel has `known` the session under that generation, and `generation` was the last under which it
+    was sent.
     """
     session = await _adopt(link, id.session, id.channel, known, generation)
     fate = Fate(link.loop)
@@ -176,7 +176,7 @@ async def _adopt(link: ClientLink, session: int, channel: str, before: int, last
     known = json.loads(answer.answer)
     if not isinstance(known, dict) or not isinstance(known.get("generation"), int):
         raise SessionClosed("the session that sent it has expired, or was closed")
-    # Whoever answered may lag behind; whether it is still the session that we knew, the channel decides.
+    # The answering replica may lag behind; the channel decides whether it is still the same session.
     generation = max(known["generation"], last) + 1
     link.core.forget_adopted(session)
     request = link.core.adopt_session(session, generation, channel, known=before)

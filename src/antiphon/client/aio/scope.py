@@ -1,4 +1,4 @@
-"""SessionScope: what a session shares with its producers and consumers."""
+"""SessionScope: the state that a session shares with its producers and consumers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import AckMode, DestinationOpened, Done, SessionOpened
 
 CLOSE_TIMEOUT_S = 60.0
-"""How long closing waits for the outcomes of what was sent: as long as a send would."""
+"""How long closing waits for the outcomes of commands: as long as a send would."""
 
 CLOSE_BLOCKED_S = 1.0
-"""How long closing waits for a channel of which the server has said that it takes nothing."""
+"""How long closing waits for a channel that takes nothing, by the server's word."""
 
 
 class Receiving(Protocol):
@@ -32,13 +32,13 @@ class Receiving(Protocol):
     options: tuple[Any, ...]
 
     def is_fed_by(self, core: ConsumerCore) -> bool:
-        """Is this where its messages come from?"""
+        """Is this core the source of its messages?"""
 
     async def restart(self) -> None:
-        """Forget what was sent ahead, and have everything that is not acknowledged come again."""
+        """Drop the buffer, and have every unacknowledged message come again."""
 
     async def close(self) -> None:
-        """Give back what it has, and wait until its acknowledgements are confirmed."""
+        """Give back its messages, and wait until its acknowledgements are confirmed."""
 
 
 class SessionScope:
@@ -49,10 +49,10 @@ class SessionScope:
         self.timeout = timeout
         self.is_closed = False
         self.consumers: dict[Receiving, None] = {}  # a dict for its order
-        # Those that the application dropped, and nobody has taken over yet.
+        # Dropped consumers that no call has taken over yet.
         self.dropped: dict[Receiving, None] = {}
         self.transactions = SessionTransactions(self) if ack_mode is AckMode.TRANSACTED else None
-        # While it is set, whoever takes messages waits for it first.
+        # While it is set, receivers wait for it first.
         self.hindrance: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._lanes: dict[tuple[str, int], SendLane] = {}  # ids are a channel's own
         self._link = link
@@ -74,17 +74,15 @@ class SessionScope:
 
     @property
     def opened_core(self) -> SessionCore | None:
-        """The session, if it was ever opened."""
         return self._opening.result
 
     @property
     def is_over(self) -> bool:
-        """Was it closed, or can it not go on?"""
         core = self._opening.result
         return self.is_closed or (core is not None and core.error is not None)
 
     async def open_destination(self, name: str, *, create: bool = True) -> DestinationOpened:
-        """Find a destination, or make it if that is wanted, and have its channel know the session."""
+        """Find a destination, or make it if wanted, and have its channel know the session."""
         core = await self.core()
         link = self.link
         request = link.core.open_destination(name, create=create, session=core.session)
@@ -112,7 +110,7 @@ class SessionScope:
             raise self.link.late(self.timeout) from None
 
     def leave(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Have this done without anybody waiting for it. What goes wrong with it ends with the session."""
+        """Run a coroutine that is not waited for. Its failure ends with the session."""
 
         async def ended() -> None:
             try:
@@ -128,14 +126,14 @@ class SessionScope:
         return Fate(self.link.loop)
 
     async def outcome(self, fate: Fate) -> ConfirmItem:
-        """What became of a command that was just ordered, however long there is no connection meanwhile."""
+        """The outcome of a command that was just ordered, however long there is no connection meanwhile."""
         link = self.link
         link.flush_soon()
         with link.waiting():
             return (await fate.outcomes)[0]
 
     async def open_lane(self, name: str) -> SendLane:
-        """The way to a destination, which is made if it does not exist."""
+        """The lane to a destination, which is made if it does not exist."""
         core = await self.core()
         opened = await self.open_destination(name)
         place = (opened.channel, opened.destination)
@@ -149,14 +147,11 @@ class SessionScope:
         return lane
 
     def submit_gathered(self) -> None:
-        """Hand over what all producers have gathered."""
         for lane in self._lanes.values():
             lane.submit_gathered()
 
-    # -- giving back -----------------------------------------------------------
-
     async def recover(self) -> None:
-        """Give back all that was taken and not acknowledged."""
+        """Give back all messages that were taken and not acknowledged."""
         if self.hindrance is not None:
             raise LocalError("the session is being recovered already")
         core = await self.core()
@@ -173,7 +168,7 @@ class SessionScope:
             recovered.set()
 
     async def give_back(self, core: SessionCore, taken: list[TakenMessages]) -> None:
-        """Return what was taken; then have its consumers begin anew, so that it comes in its order."""
+        """Return taken messages; then have their consumers begin anew, so that they come in order."""
         fates = []
         for channel, payload in core.give_back(taken):
             fates.append(self.new_fate())
@@ -204,15 +199,16 @@ class SessionScope:
             link = self.link
             core.check()
             if link.is_up:
-                # Without a connection there is nothing left to say: the server will see that we are gone.
+                # Without a connection there is nothing left to send: the server will see that the client is
+                # gone.
                 await self._say_closed(link, core)
         except (NotConnected, SessionClosed):
-            # Whoever waited for a send was told its fate. Of acknowledgements only we know.
+            # Senders were told their outcomes. Of automatic acknowledgements only the session knows.
             if core.owes_word():
                 raise
 
     async def _say_closed(self, link: ClientLink, core: SessionCore) -> None:
-        """Have the session end. A channel that nobody serves hears of it later, and is not waited for."""
+        """Have the session end. A channel without a primary hears of it later, and is not waited for."""
         request = link.core.close_session(core.session)
         limit = min(self.timeout, CLOSE_BLOCKED_S) if core.why_blocked() else self.timeout
         try:

@@ -38,14 +38,14 @@ from antiphon.wire.commands import ConfirmItem
 from antiphon.wire.frames import DestinationOpened
 
 AGE_SHARE = 16
-"""What travels together expires together. So messages join others only while those are young: no older
-than a sixteenth of the time they have."""
+"""Messages that travel together expire together. So messages join others only while those are young: no older
+than a sixteenth of their time."""
 
 
 class SendLane:
     """The way of one session's messages to one destination.
 
-    All its producers for a destination share one, so that what they send stays in order.
+    All producers of a session for a destination share one, so that their messages stay in order.
     """
 
     def __init__(self, link: ClientLink, core: SessionCore, opened: DestinationOpened) -> None:
@@ -58,10 +58,9 @@ class SendLane:
         self._sends: Sends | None = None
 
     def gather(self, timeout_s: float) -> Sends:
-        """Where the next message goes: to those that have not left yet, or to new ones."""
+        """The publication for the next message: one that has not left yet, or a new one."""
         sends = self._sends
         if sends is not None and not sends.first_number:
-            # It has not left.
             if sends.timeout_s == timeout_s and self._may_grow(sends):
                 return sends
             self.submit_gathered()
@@ -75,13 +74,12 @@ class SendLane:
             return False
         if not sends.is_submitted:
             return True
-        # It waits for room. What is added to it must not come before what waits behind it.
+        # The publication waits for room. An added message must not come before those that wait behind it.
         age_ns = clock.now_ns() - sends.opened_ns
         is_last = self.core.outbox(self.channel).last_waiting is sends
         return is_last and age_ns * AGE_SHARE < sends.timeout_s * 1e9
 
     def submit_gathered(self) -> None:
-        """Hand over what was gathered."""
         sends = self._sends
         if sends is None or sends.is_submitted:
             return
@@ -93,7 +91,7 @@ class SendLane:
         elif sends.count:
             self.submit(sends)
         else:
-            # The only message for it was refused when it was looked at.
+            # The only message for it was refused by its check.
             sends.is_settled = True
 
     @property
@@ -104,7 +102,6 @@ class SendLane:
         return not self.core.outbox(self.channel).has_room(gathered + 1)
 
     def failure(self, sends: Sends, ticket: asyncio.Future[Outcome], outcome: Outcome) -> AntiphonError:
-        """Why one message was not stored, or may not have been."""
         if not isinstance(outcome, AntiphonError):
             return publish_error(outcome[0], self.core.session, self.channel)
         if isinstance(outcome, PublishUncertain):
@@ -126,12 +123,12 @@ class SendLane:
 
 
 Outcome: TypeAlias = list[ConfirmItem] | AntiphonError
-"""What became of messages that share a ticket: their outcomes, or why these will never be known."""
+"""The outcome of messages that share a ticket: their items, or why these will never be known."""
 
 
 class Sends(Publication):
-    """Messages that travel together, and the futures of those who wait for them: one for all of them, or one
-    for each. The result of a future is never an exception: nobody may be left to look at it."""
+    """Messages that travel together, and the futures of their senders: one for all, or one for each. The
+    result of a future is never an exception: no sender may be left to look at it."""
 
     __slots__ = ("_lane", "is_submitted", "opened_ns", "timeout_s")
 
@@ -159,12 +156,11 @@ class Sends(Publication):
 
     @property
     def outcome(self) -> asyncio.Future[Outcome]:
-        """The one future of all its messages."""
         outcome: asyncio.Future[Outcome] = self.tickets[0]
         return outcome
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
-        """Tell everybody what became of their messages."""
+        """Tell all senders the outcome of their messages."""
         if self.waiting:
             self.tell()
         tickets: list[asyncio.Future[Outcome]] = self.tickets
@@ -179,7 +175,7 @@ class Sends(Publication):
                     ticket.set_result([ConfirmItem(first + past, 1, code, sequence + past, text)])
 
     def lose(self, error: AntiphonError) -> None:
-        """The outcome will not be known in time: tell everybody whether their messages had left."""
+        """The outcome will not be known in time: tell all senders whether their messages had left."""
         self.tell()
         session, channel = self._lane.core.session, self._lane.channel
         count = self.count if len(self.tickets) == 1 else 1
@@ -193,12 +189,12 @@ class Sends(Publication):
 
 
 ROWS_FIRST = 64
-"""Bodies taken from an iterator before anything is known about their size. They may be of 1 MiB each."""
+"""Bodies taken from an iterator while their size is unknown. They may be of 1 MiB each."""
 
 ROWS_AT_ONCE_MAX = 8_192
 
 Part: TypeAlias = tuple[Bodies, int]
-"""What a chunk is made of, and about how many bytes it takes."""
+"""The contents of a chunk, and their size, about."""
 
 
 class _SourceFailed(Exception):
@@ -229,14 +225,14 @@ class Sending:
         return await self._send(self._send_each(bodies))
 
     async def send_batches(self, batches: AsyncIterable[Batch]) -> Receipts:
-        """Send columns that are there; return when all is stored, raise when not."""
+        """Send columns; return when all is stored, raise when not."""
         return await self._send(self._send_columns(batches))
 
     async def _send(self, submitting: Awaitable[None]) -> Receipts:
         try:
             await submitting
         except (LocalError, _SourceFailed) as error:
-            # One body may not be sent, or the iterable failed. What came before may be on its way.
+            # A body may not be sent, or the iterable failed. Earlier bodies may be on their way.
             await self._drain()
             if self.failure is None and (self.receipts or isinstance(error, _SourceFailed)):
                 stored = len(self.receipts)
@@ -253,8 +249,6 @@ class Sending:
         if self.failure is not None:
             raise self.failure
         return self.receipts
-
-    # -- taking bodies ---------------------------------------------------------
 
     async def _send_each(self, bodies: Iterable[Any] | AsyncIterable[Any]) -> None:
         if isinstance(bodies, AsyncIterable):
@@ -283,7 +277,7 @@ class Sending:
             rows = min(ROWS_AT_ONCE_MAX, 8 * rows, max(ROWS_FIRST, self._chunk_bytes // average))
 
     async def _send_async(self, bodies: AsyncIterable[Any]) -> None:
-        """What a source gives without pausing travels together; when it pauses, what is there leaves."""
+        """Bodies that a source gives without pausing travel together; when it pauses, they leave."""
         refused: list[LocalError] = []
 
         def submit_pending() -> None:
@@ -322,10 +316,8 @@ class Sending:
             for part in self._parts(pending):
                 self._submit(part)
 
-    # -- chunks ----------------------------------------------------------------
-
     def _parts(self, bodies: list[Any]) -> list[Part]:
-        """The bodies as chunks will have them; raises if there is one that may not be sent."""
+        """The bodies as chunks; raises if one may not be sent."""
         if _are_bytes(bodies):
             return _cut(bodies, self._chunk_bytes)
         return [(builder, builder.byte_size) for builder in _build(bodies, self._chunk_bytes)]
@@ -342,18 +334,17 @@ class Sending:
 
     @property
     def _is_held_up(self) -> bool:
-        """Does something that was submitted wait for room?"""
+        """Does a submitted chunk wait for room?"""
         return bool(self._chunks) and not self._chunks[-1].has_left
 
     async def _wait_for_room(self) -> None:
-        """Wait until all chunks have left, or something went wrong."""
         self._harvest()
         while self._chunks and not self._chunks[-1].has_left and self.failure is None:
             await self._chunks[0].outcome
             self._harvest()
 
     async def _drain(self) -> None:
-        """Wait for the fate of everything that was submitted."""
+        """Wait for the outcome of all submitted chunks."""
         while self._chunks:
             await self._chunks[0].outcome
             self._harvest()
@@ -377,7 +368,7 @@ class Sending:
                 self.receipts._add(item.number, item.sequence, item.count)
 
     def _fail(self, error: AntiphonError) -> None:
-        """Something was not stored, or may not have been. The first such error is the one that is told."""
+        """A chunk was not stored, or may not have been. The first error is the one that is raised."""
         if self.failure is None:
             self.failure = error
             if isinstance(error, PublishError):
@@ -387,7 +378,6 @@ class Sending:
             self.failure.message_ids += error.message_ids
 
     def _call_back(self) -> None:
-        """What has not left is not to leave."""
         self._pending.clear()
         for chunk in self._chunks:
             if not chunk.has_left and not chunk.outcome.done():
@@ -407,7 +397,7 @@ def _are_bytes(bodies: Iterable[Any]) -> bool:
 
 
 def check_plain(bodies: Iterable[Any] | AsyncIterable[Any]) -> None:
-    """Of bodies that are all there already, refuse one that is too large before any is sent."""
+    """Refuse a list with a body that is too large before any is sent."""
     if isinstance(bodies, list | tuple) and _are_bytes(bodies):
         _check_lengths(list(map(len, bodies)))
 

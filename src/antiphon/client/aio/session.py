@@ -43,7 +43,7 @@ class Session(Block):
 
     @property
     def closed(self) -> bool:
-        """Was it closed, or can it not go on? One that was away for minutes expires."""
+        """Was the session closed, or can it not go on? A session that was away for minutes expires."""
         return self._scope.is_over
 
     def producer(self, destination: str) -> Producer:
@@ -64,22 +64,22 @@ class Session(Block):
     ) -> Consumer:
         """A consumer of the messages of a destination.
 
-        At most `prefetch` messages, and about 1 MiB, are sent ahead of what the application has taken.
-        If it is not given, that is 32 at first and up to 1,000 as the application takes them, so that
-        workers which start one after the other share a backlog. With 0 nothing is sent ahead: each call
-        asks for what it returns, and other consumers get the rest. A call that ends without a message
-        leaves nothing behind: what was on its way goes back to its queue as if it had not been delivered.
+        At most `prefetch` messages, and about 1 MiB, are sent ahead of those that the application has taken.
+        By default that is 32 at first and up to 1,000 as the application takes them, so that workers which
+        start one after the other share a backlog. With 0 nothing is sent ahead: each call asks for the
+        messages it returns, and other consumers get the rest. A call that ends without a message leaves
+        nothing behind: messages on their way go back to their queue as if they had not been delivered.
 
         A consumer of a topic has a subscription, which ends when the consumer is closed. A `durable`
-        one has a name, unique for the connection's client id, and stays: messages wait in it until
-        somebody consumes it again or `unsubscribe` ends it. A new subscription begins with what is
-        published from now on, or where `start` says: "earliest" is the first message that is kept,
-        a number is a sequence number. A durable subscription that exists goes on where it stands.
+        subscription has a name, unique for the connection's client id, and stays: messages wait in it until
+        it is consumed again or `unsubscribe` ends it. A new subscription begins with the next published
+        message, or where `start` says: "earliest" is the first message that is kept, a number is a sequence
+        number. A durable subscription that exists goes on where it stands.
 
         A destination that does not exist is made, unless `create` is False: then DestinationError.
 
-        A consumer that is dropped without being closed gives back what it has not handed out, after a moment.
-        Whoever asks for the same in that moment goes on where it was, so that calls like
+        A consumer that is dropped without being closed gives back the messages it has not handed out, after a
+        moment. A call for the same consumer in that moment goes on where it was, so that calls like
         `session.consumer("queue:orders").receive()` may follow each other.
 
         >>> async with session.consumer("queue:orders", prefetch=100) as consumer:
@@ -93,11 +93,11 @@ class Session(Block):
         return Consumer(intake)
 
     def browse(self, destination: str, *, create: bool = True) -> AsyncIterator[Message]:
-        """The messages of a queue, or what a topic keeps, without consuming them.
+        """The messages of a queue, or those that a topic keeps, without consuming them.
 
-        They come in their order, those in the hands of consumers too. What is acknowledged
-        meanwhile is left out, what is sent meanwhile comes at the end. A destination that does not
-        exist is made, unless `create` is False: then DestinationError.
+        They come in their order, also those that consumers have. Messages acknowledged meanwhile are left
+        out, messages sent meanwhile come at the end. A destination that does not exist is made, unless
+        `create` is False: then DestinationError.
 
         >>> async for message in session.browse("queue:orders"):
         ...     print(message.sequence, message.body)
@@ -106,7 +106,7 @@ class Session(Block):
         return browse(self._scope, destination, create=create)
 
     async def unsubscribe(self, name: str) -> None:
-        """End a durable subscription; what waits in it is lost to it.
+        """End a durable subscription; messages that wait in it are lost to it.
 
         Refused (SubscriptionInUse) while another session consumes it.
 
@@ -123,14 +123,12 @@ class Session(Block):
         if error is not None:
             raise error
 
-    # -- transactions ----------------------------------------------------------
-
     async def commit(self, timeout: Duration | None = None) -> None:
-        """Make all that was sent since the last commit visible, and acknowledge all that was received.
+        """Make all messages sent since the last commit visible, and acknowledge all that were received.
 
-        All of it, wherever it is; or nothing, and TransactionRolledBack says why: then what was received
-        comes again. When it is not known after `timeout` (60 s if not given) this raises CommitUncertain;
-        it goes on meanwhile, and `commit` again waits for it.
+        All of it, in every channel; or nothing, and TransactionRolledBack says why: then the received
+        messages come again. When the outcome is not known after `timeout` (60 s if not given) this raises
+        CommitUncertain; the commit goes on meanwhile, and `commit` again waits for it.
 
         >>> async with connection.session(transacted=True) as session:
         ...     message = await session.consumer("queue:orders").receive()
@@ -140,17 +138,18 @@ class Session(Block):
         await self._transactions("committed").commit(timeout_s(timeout))
 
     async def rollback(self) -> None:
-        """Forget all that was sent since the last commit, and give back all that was received.
+        """Forget all messages sent since the last commit, and give back all that were received.
 
-        It comes again, in its order, and its `delivery_count` is one more. After a CommitUncertain this
-        waits for the outcome of that commit; if it was committed after all, LocalError says so.
+        The received messages come again, in their order, and their `delivery_count` is one more. After a
+        CommitUncertain this waits for the outcome of that commit; if it was committed after all, LocalError
+        says so.
 
         >>> await session.rollback()
         """
         await self._transactions("rolled back").rollback(timeout_s(None))
 
     async def recover(self) -> None:
-        """Give back all that was received and not acknowledged: it comes again, in its order.
+        """Give back all messages that were received and not acknowledged: they come again, in their order.
 
         For sessions that are not transacted.
 
@@ -191,11 +190,10 @@ class Session(Block):
         return await run(transactions, lambda: function(self), attempts, timeout_s(timeout))
 
     async def _give_up(self, timeout: Duration | None = None) -> None:
-        """What `transaction` does when an exception leaves its block."""
+        """Called by `transaction` when an exception leaves its block."""
         await self._transactions("rolled back").give_up(timeout_s(timeout))
 
     def _check_transacted(self, done: str) -> None:
-        """Raise LocalError unless it is a transacted session."""
         self._transactions(done)
 
     def _transactions(self, done: str) -> SessionTransactions:
@@ -210,8 +208,8 @@ class Session(Block):
     async def close(self) -> None:
         """Wait until everything is confirmed, then end the session.
 
-        Messages that were received and not acknowledged will be delivered again. What was sent in a
-        transaction and not committed is forgotten.
+        Messages that were received and not acknowledged will be delivered again. Messages of a transaction
+        that was not committed are forgotten.
 
         >>> await session.close()
         """

@@ -1,8 +1,8 @@
-"""Staging: messages that writers elsewhere store, and one word makes visible, all at once and once only.
+"""Staging: messages that several writers store, and one commit makes visible, all at once and once only.
 
 Made for applications whose writers are many processes and come and go, such as a Spark sink. Each writer
-stages a part and hands over what it got for it; one of them commits all parts under a version. What is staged
-belongs to no session: it waits for its commit until its time is over, whoever dies meanwhile. A version that
+stages a part and hands it over; one of them commits all parts under a version. Staged messages belong to no
+session: they wait for their commit until their time is over, whichever process dies meanwhile. A version that
 was committed before is not committed again.
 """
 
@@ -47,7 +47,7 @@ from antiphon.wire.transactions import STAGED_SECONDS_MAX, DropStaged
 
 
 class StagedPiece(NamedTuple):
-    """What a part has in one channel, which is found by one of its destinations."""
+    """The contents of a part in one channel, which is found by one of its destinations."""
 
     channel: str
     destination: str
@@ -57,7 +57,7 @@ class StagedPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What a writer has staged. It can be pickled, and is all that whoever commits needs.
+    """A writer's staged messages. It can be pickled, and is all that a commit needs.
 
     >>> part = await staging.stage("queue:alerts", [b"a", b"b"])
     >>> part.messages, part.channels
@@ -87,8 +87,6 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class _Channel:
-    """What of a part goes to one channel."""
-
     before: StagedPiece
     core: StagedPartCore
     writing: Writing
@@ -102,8 +100,8 @@ class _Channel:
 class PartWriter(Block):
     """Stages one part, batch by batch, for as many destinations as need be; `staging.writer` makes them.
 
-    A batch is handed over when `write` returns, and stored when `seal` does. What was not sealed when the
-    block ends is dropped.
+    A batch is handed over when `write` returns, and stored when `seal` does. Without a `seal` the part is
+    dropped at the end of the block.
 
     >>> async with staging.writer() as writer:
     ...     await writer.write("queue:alerts", batch)
@@ -125,8 +123,8 @@ class PartWriter(Block):
     async def write(self, destination: str, batch: Batch) -> None:
         """Have the rows of a batch stored without showing them; return when there is room for more.
 
-        Whose they are and how they are numbered is said here, whatever the batch says. If this
-        raises, nothing of the part can be committed.
+        The writer gives the rows their producer and numbers, whatever the batch says. If this raises, nothing
+        of the part can be committed.
 
         >>> await writer.write("queue:alerts", batch)
         """
@@ -134,7 +132,6 @@ class PartWriter(Block):
         await sending.send_batch(batch)
 
     async def _open(self, destination: str) -> UncommittedSending:
-        """The way to a destination."""
         if self._is_sealed:
             raise LocalError("the part is sealed")
         if parse_destination(destination).is_reserved:
@@ -169,7 +166,7 @@ class PartWriter(Block):
         return self._part
 
     async def close(self) -> None:
-        """Drop what was not sealed; it is not waited for.
+        """Drop an unsealed part, without waiting.
 
         >>> await writer.close()
         """
@@ -177,7 +174,7 @@ class PartWriter(Block):
             self._drop()
 
     def _drop(self) -> None:
-        """Give up everything. What nobody hears of goes when its time is over."""
+        """Drop everything. Parts that no commit names go when their time is over."""
         self._is_sealed = True
         for name, channel in self._channels.items():
             channel.core.is_over = True
@@ -195,7 +192,7 @@ class PartWriter(Block):
 
 
 class Writing:
-    """One `stage` on its way: it is done when all its batches have their outcome."""
+    """One `stage` on its way: done when all its batches have their outcome."""
 
     def __init__(self, link: ClientLink, session: int, rows: RowNumbers, part: StagedPartCore) -> None:
         self.rows = rows
@@ -235,7 +232,6 @@ class Writing:
         return self._error is not None or self._outcomes == self._part.batches_new
 
     async def stored(self, timeout_s: float) -> None:
-        """Wait until everything is stored."""
         if not self._is_done:
             self._told = self.link.loop.create_future()
             try:
@@ -248,7 +244,7 @@ class Writing:
 
 
 TIME_LIMIT_S = 3_600
-"""How long a part waits for its commit, if not told otherwise."""
+"""How long a part waits for its commit, by default."""
 
 APPLICATION_BYTES_MAX = 255
 
@@ -256,7 +252,7 @@ Committed = Literal["committed", "committed before"]
 
 
 class Staging(Block):
-    """What one application stages, commits and gives up; `connection.staging` makes them.
+    """Stages, commits and aborts parts of one application; `connection.staging` makes them.
 
     >>> async with connection.staging("nightly-report") as staging:
     ...     part = await staging.stage("queue:alerts", [b"a", b"b"])
@@ -347,7 +343,7 @@ class Staging(Block):
         try:
             async with asyncio.timeout(limit_s):
                 while self._deciding is not None and not self._deciding.done():
-                    # One at a time. What became of that one, this one will tell.
+                    # Commits go one at a time; this one will tell the outcome of the one before.
                     await asyncio.wait((self._deciding,))
                 deciding = self._deciding = asyncio.create_task(self._commit(version, parts))
                 deciding.add_done_callback(look_at)
@@ -378,7 +374,7 @@ class Staging(Block):
             decided = await link.call(request, TransactionDecided, None)
         except AntiphonError as error:
             if isinstance(error, NotConnected | SessionClosed) or core.generation != generation:
-                # On another connection it was asked what became of it, and nobody could tell.
+                # On another connection the outcome was asked for, and not known.
                 raise self._uncertain(version, error.text) from error
             raise
         if decided.fate is TransactionFate.ROLLED_BACK:
@@ -393,7 +389,7 @@ class Staging(Block):
         return "committed before"
 
     async def abort(self, parts: Iterable[StagedPart]) -> None:
-        """Drop what was staged. What is committed stays, so this never does harm.
+        """Drop staged parts. Committed ones stay, so this never does harm.
 
         >>> await staging.abort([part])
         """
@@ -408,12 +404,12 @@ class Staging(Block):
             except DestinationUnavailable:
                 raise
             except DestinationError:
-                # With the destination all that was staged for it has lost its meaning.
+                # With the destination everything staged for it has lost its meaning.
                 continue
             await self._scope.order(channel, DropStaged(parts=ids))
 
     def _by_channel(self, parts: Iterable[StagedPart]) -> tuple[TransactionPart, ...]:
-        """What stands in each channel, in the order of the parts."""
+        """The contents of each channel, in the order of the parts."""
         found: dict[str, TransactionPart] = {}
         for part in parts:
             if not isinstance(part, StagedPart) or part.application != self.application:
@@ -426,7 +422,7 @@ class Staging(Block):
         return tuple(found[channel] for channel in sorted(found))
 
     async def close(self) -> None:
-        """End its session. What is staged stays.
+        """End its session. Staged parts stay.
 
         >>> await staging.close()
         """

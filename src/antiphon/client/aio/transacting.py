@@ -1,7 +1,7 @@
 """Transacting: the way of a transacted session's messages to one destination.
 
-A send is done when its message is gathered and there was room for it. Nobody waits for its outcome: if it
-is refused its transaction is doomed, and `commit` says so.
+A send is done when its message is gathered and there was room for it. The outcome is not awaited: a refusal
+dooms the transaction, and `commit` says so.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from antiphon.client.aio.transactions import SessionTransactions
 
 FOREVER_S = 1e9
-"""Its commit has a time limit, a transacted send has none."""
+"""A transacted send has no time limit; its commit has one."""
 
 ADMITTED_AT_ONCE = 256
-"""Sends that may go on when there is room again: about what then fits a batch of small messages."""
+"""Sends that may go on when there is room again: about a batch of small messages."""
 
 
 PACK_MESSAGES = 256
 PACK_BYTES = 64 * 1024
-"""What a thread may gather by itself before it asks the loop again."""
+"""The bytes that a thread may gather by itself before it asks the loop again."""
 
 PACK_SECONDS = 0.01
-"""After this time what a thread has gathered leaves, however little it is."""
+"""After this time a thread's gathered messages leave, however few."""
 
 
 class Pack:
     """Messages of a transaction that a thread gathers without asking the loop for each.
 
-    They have their numbers, and there is room for them. The loop sends them on before it does anything else
-    that this thread asks for.
+    They have their numbers, and there is room for them. The loop sends them on before any other call of this
+    thread.
     """
 
     __slots__ = (
@@ -85,7 +85,6 @@ class Pack:
         return Receipt(self._session, self._channel, number, None)
 
     def end(self) -> tuple[list[bytes], int]:
-        """What was gathered; there will be no more."""
         with self._guard:
             self._is_over = True
         return self._bodies, self._size
@@ -108,7 +107,7 @@ class TransactedLane(SendLane):
         self._pack: Pack | None = None
 
     def join(self, body: bytes) -> Receipt | None:
-        """Add a plain body to what was gathered in this turn of the loop; None if it is not that simple."""
+        """Add a plain body to those of this turn of the loop; None if that is not possible."""
         sends = self._sends
         if type(sends) is not UncommittedSends or sends.is_submitted or sends.is_full or self._queue:
             return None
@@ -156,8 +155,6 @@ class TransactedLane(SendLane):
         self.link.at_tick(self.submit_gathered)
         return sends
 
-    # -- what a thread gathers -------------------------------------------------
-
     def lend(self) -> Pack | None:
         """Let a thread gather messages by itself; None if there is no room for many."""
         if self._pack is not None or self._queue or self.is_blocked or self.transactions.is_ending:
@@ -178,7 +175,7 @@ class TransactedLane(SendLane):
             self.recall()
 
     def recall(self) -> None:
-        """Send on what a thread has gathered by itself; from now on it gathers no more."""
+        """Send on a thread's gathered messages; from now on the thread gathers no more."""
         pack, self._pack = self._pack, None
         if pack is None:
             return
@@ -196,8 +193,6 @@ class TransactedLane(SendLane):
             self.submit(chunk)
             self.link.flush_soon()
 
-    # -- room ------------------------------------------------------------------
-
     async def turn(self, timeout_s: float) -> None:
         """Wait until there is room and no commit under way, in the order of asking."""
         if not self._queue and not self.is_blocked and not self.transactions.is_ending:
@@ -210,18 +205,18 @@ class TransactedLane(SendLane):
             async with asyncio.timeout(timeout_s):
                 with self.link.waiting():
                     await mine
-                # Since it was let in, somebody may have begun to commit.
+                # A commit may have begun since this send was let in.
                 await self.transactions.quiet()
         except TimeoutError:
             why = self.core.why_blocked(self.channel) or ", or a commit under way"
             raise Timeout(f"the message was not sent: for {timeout_s:g} s there was no room{why}") from None
         finally:
-            # Whoever is let in and cancelled in the same turn of the loop is not in the queue any more.
+            # A send that is let in and cancelled in the same turn of the loop is not in the queue any more.
             if (not mine.done() or mine.cancelled()) and mine in self._queue:
                 self._queue.remove(mine)
 
     async def _admit(self) -> None:
-        """Let them go on, some at a time: whoever they find no room for would only have to wait anew."""
+        """Let senders go on, some at a time: more would find no room and wait anew."""
         try:
             while self._queue:
                 while self.link.error is None and self.core.error is None and self.is_blocked:
@@ -238,7 +233,7 @@ class TransactedLane(SendLane):
 
 
 class PartOwner(Protocol):
-    """Whoever the parts belong to: a session's transactions, or somebody who stages."""
+    """The owner of parts: a session's transactions, or a staging."""
 
     rows: RowNumbers
 
@@ -246,17 +241,17 @@ class PartOwner(Protocol):
         """A batch of the part has its outcome."""
 
     def lost(self, part: PartCore, error: AntiphonError) -> None:
-        """It will not have one."""
+        """A batch of the part will have no outcome."""
 
     def doom(self, part: PartCore, error: AntiphonError) -> None:
-        """Something of it cannot be sent, so that nothing of it may be committed."""
+        """A message of the part cannot be sent, so that nothing of the part may be committed."""
 
     def check(self, part: PartCore) -> None:
         """Raise if nothing can come of the part any more."""
 
 
 class UncommittedSends(Sends):
-    """Messages that their part counts when they leave; its owner hears what became of them."""
+    """Messages that their part counts when they leave; its owner hears their outcome."""
 
     __slots__ = ("_owner", "_rows", "first_row", "part", "room")
 
@@ -272,10 +267,10 @@ class UncommittedSends(Sends):
         super().__init__(lane, FOREVER_S, bodies, size)
         self.part = part
         self._owner = owner
-        # Those that gather take as many numbers as they may need, and give back the rest.
+        # A gathering publication takes as many numbers as it may need, and gives back the rest.
         self._rows = ROWS_MAX if bodies is None else self.count
         self.first_row = owner.rows.take(part.channel, self._rows) if first_row is None else first_row
-        # As it was when they began to gather; what others send in the same turn is left out of account.
+        # As it was when gathering began; sends of others in the same turn are left out of account.
         self.room = lane.core.outbox(lane.channel).room if bodies is None else 0
 
     @property
@@ -319,8 +314,8 @@ class UncommittedSending(Sending):
         return self.receipts
 
     async def send_batch(self, batch: Batch) -> None:
-        """Send columns that are there; return when there is room for more. If this raises, nothing of the
-        part may be committed."""
+        """Send columns; return when there is room for more. If this raises, nothing of the part may be
+        committed."""
         self._submit((batch, batch.byte_size))
         await self._wait_for_room()
 

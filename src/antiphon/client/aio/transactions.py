@@ -1,18 +1,18 @@
-"""SessionTransactions: commit and rollback of a session, as asyncio sees them.
+"""SessionTransactions: commit and rollback of a session, under asyncio.
 
 Where it sits
-    session.commit, rollback  ->  TRANSACTIONS  ->  a command, or a request to the client manager;
-    lanes and consumers wait meanwhile
+    session.commit, rollback  ->  TRANSACTIONS  ->  a command, or a request to the client manager; lanes and
+    consumers wait meanwhile
 
 What it promises
-    X1  A commit that returned is committed; one that raised TransactionRolledBack has left nothing
-        behind, and what was received comes again, in its order.
-    X2  One whose outcome is not known goes on in the background. Nothing new begins before the
-        application has heard of it: by `commit` again, or by `rollback`.
-    X3  Whoever sends or receives while it is under way waits; it belongs to the next one.
+    TXN1  A commit that returned is committed; one that raised TransactionRolledBack has left nothing behind,
+          and the received messages come again, in their order.
+    TXN2  A commit without a known outcome goes on in the background. Nothing new begins before the
+          application has heard of it: by `commit` again, or by `rollback`.
+    TXN3  Sends and receives during a commit wait, and belong to the next transaction.
 
 What it leaves to others
-    What is in a transaction: core/transaction. How its messages leave: transacting.
+    core/transaction has the contents of a transaction, transacting the way of its messages.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Asked: TypeAlias = Fate | int
-"""A commit that was asked for: by a command, or by a request."""
+"""A requested commit: by a command, or by a request."""
 
 ATTEMPTS = 10
 """How often `run_transaction` begins."""
 
 REMEMBERED_S = 3_600.0
-"""So long the channels remember what was decided for a session that has ended."""
+"""How long the channels remember the decisions of a session that has ended."""
 
 ASK_AGAIN_S = 0.5
 
@@ -72,13 +72,13 @@ _UNKNOWN = frozenset((int(OutcomeCode.STALE), int(OutcomeCode.SESSION_UNKNOWN), 
 
 
 def look_at(task: asyncio.Task[Any]) -> None:
-    """Perhaps nobody will ask for its result. Then it is not to be reported either."""
+    """The task's result may never be asked for. Then its exception is not to be reported either."""
     if not task.cancelled():
         task.exception()
 
 
 def pauses(attempts: int) -> Iterator[float]:
-    """How long to wait before each attempt but the first: longer each time, and never the same."""
+    """The pauses before each attempt but the first: longer each time, and drawn."""
     if not (isinstance(attempts, int) and attempts > 0):
         raise LocalError(f"attempts is a number from 1 on; it was {attempts!r}")
     pause = PAUSE_S
@@ -88,24 +88,22 @@ def pauses(attempts: int) -> Iterator[float]:
 
 
 class SessionTransactions:
-    """The transactions of one session, one after the other."""
-
     def __init__(self, scope: SessionScope) -> None:
         self._scope = scope
         self.rows = RowNumbers()
         self._open = TransactionCore(1)
-        # The session is over, and so nobody will ever tell.
+        # The session is over, and so the outcome will never be known.
         self._unknown: CommitUncertain | None = None
-        # What ends the open one: it was begun, and the application has not heard its result (X2).
+        # The task that ends the open transaction, until the application has heard its result (TXN2).
         self._ending: asyncio.Task[None] | None = None
         self._is_commit = False
-        # It still waits for its messages to leave; or for a decision, in the channel that is its home.
+        # Does the commit still wait for its messages to leave; or for a decision, in its home channel?
         self._is_waiting = False
         self._is_sent = False
         self._home = ""
         self._listeners = 0
         self._hindered: list[asyncio.Future[None]] = []
-        # Rolled back already, in these channels; and consumers that were closed, and wait for the end.
+        # Rolled back already, in these channels; and closed consumers that wait for the end.
         self._drops: dict[str, Fate] = {}
         self._closings: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
@@ -116,20 +114,19 @@ class SessionTransactions:
         return self._ending is not None
 
     async def ended(self) -> None:
-        """Wait until what is under way has ended, and the application has heard of it (X3)."""
+        """Wait until the commit or rollback has ended, and the application has heard of it (TXN3)."""
         await self.quiet()
         if self._ending is not None:
             raise self._unheard()
 
     async def quiet(self) -> None:
-        """Wait as long as somebody waits for what is under way."""
+        """Wait as long as a caller waits for the commit or rollback."""
         while self._ending is not None and self._listeners:
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._hindered.append(mine)
             await mine
 
     def part(self, channel: str) -> TransactedPart:
-        """Where messages for this channel are counted."""
         part = self._open.part(channel)
         self.check(part)
         return part
@@ -142,7 +139,7 @@ class SessionTransactions:
         if self._open.fault is not None:
             raise _rolled_back(self._open.fault)
         if part.is_over:
-            # Somebody else ended it meanwhile, with what was there of this.
+            # Another task ended the transaction meanwhile, with a part of this.
             raise LocalError("its transaction was ended before everything was sent")
 
     def _unheard(self) -> LocalError:
@@ -164,14 +161,14 @@ class SessionTransactions:
             self._open.doom(error)
 
     def doom(self, part: PartCore, error: AntiphonError) -> None:
-        """It cannot be committed any more: whatever was stored of it may go now."""
+        """The transaction cannot be committed any more: its stored messages may go now."""
         if self._open.fault is None and self._open.parts.get(part.channel) is part:
             self._open.doom(error)
             if not self._is_sent:
                 self._drop()
 
     def _drop(self) -> None:
-        """Have what was stored of it forgotten."""
+        """Have its stored messages forgotten."""
         core = self._scope.opened_core
         for channel, part in self._open.parts.items():
             if core is not None and part.batches and channel not in self._drops:
@@ -180,7 +177,7 @@ class SessionTransactions:
                 self._scope.link.flush_soon()
 
     def close_later(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A consumer was closed, and the transaction is to acknowledge what it gave."""
+        """A consumer was closed, and the transaction is to acknowledge its messages."""
         self._closings.append(closing)
 
     # -- ending one ------------------------------------------------------------
@@ -210,25 +207,25 @@ class SessionTransactions:
         await self._hear(timeout_s)
 
     async def give_up(self, timeout_s: float) -> None:
-        """Something went wrong: roll back, if that is still to be decided.
+        """Roll back after a failure, if that is still to be decided.
 
-        Of a commit that is under way this would only hear the outcome, and keep it from the application (X2).
+        Of a commit under way this would only hear the outcome, and keep it from the application (TXN2).
         """
         if self._ending is not None and self._is_commit:
             return
         try:
             await self.rollback(timeout_s)
         except AntiphonError:
-            # What went wrong before says more than that the rollback went wrong too.
+            # The earlier failure says more than that of the rollback.
             pass
 
     async def close(self, timeout_s: float) -> None:
-        """The session ends: what is open is not committed any more."""
+        """The session ends: an open transaction is not committed any more."""
         try:
             if self._ending is not None:
                 await self._hear(timeout_s)
         except AntiphonError:
-            # Whoever waited for it was told.
+            # The waiter was told.
             pass
         self._open.doom(SessionClosed("the session is closed"))
         await self._close_consumers()
@@ -256,7 +253,7 @@ class SessionTransactions:
         self._scope.hindrance = self.ended
 
     async def _hear(self, timeout_s: float) -> None:
-        """Wait for what is under way; its result is the application's then."""
+        """Wait for the commit or rollback; its result is the application's then."""
         task = self._ending
         assert task is not None, "there is nothing to wait for"
         self._listeners += 1
@@ -310,7 +307,7 @@ class SessionTransactions:
     # -- commit ----------------------------------------------------------------
 
     def _begin_commit(self) -> None:
-        """If everything has left, or leaves with this turn of the loop, so does the word to commit it."""
+        """Commit at once if everything has left, or leaves with this turn of the loop."""
         core = self._scope.opened_core
         assert core is not None, "a transaction without a session"
         transaction = self._open
@@ -358,7 +355,7 @@ class SessionTransactions:
         )
 
     async def _departed(self, core: SessionCore, transaction: TransactionCore) -> None:
-        """Wait until everything of it has left, on the connection that there is."""
+        """Wait until everything of it has left, on the present connection."""
         link = self._scope.link
         self._is_waiting = True
         try:
@@ -373,7 +370,7 @@ class SessionTransactions:
     def _ask(self, core: SessionCore, transaction: TransactionCore) -> tuple[Asked, list[TakenMessages]]:
         """Ask for the commit: one channel by a command, several by a request to the client manager.
 
-        And what it acknowledges: all that was taken, as it is now.
+        Returns also the taken messages that it acknowledges.
         """
         taken = core.take_consumed()
         try:
@@ -396,7 +393,7 @@ class SessionTransactions:
         else:
             asked = link.core.commit_transaction(core, transaction.number, parts)
         link.flush_soon()
-        # What somebody still sends belongs to no transaction.
+        # Later sends belong to no transaction.
         transaction.end()
         self._home = parts[0].channel
         self._is_sent = True
@@ -413,7 +410,7 @@ class SessionTransactions:
         except (NotConnected, SessionClosed, Timeout) as error:
             raise self._uncertain(error.text) from error
         except AntiphonError as error:
-            # It was refused before it was begun.
+            # The commit was refused before it was begun.
             self._is_sent = False
             return error.text
         if item.code in _UNKNOWN:
@@ -421,7 +418,7 @@ class SessionTransactions:
         return None if item.code in STORED else item.text or "the channel could not commit it"
 
     async def _answer(self, core: SessionCore, asked: int) -> TransactionDecided:
-        """What was decided; on another connection, this is asked until somebody can tell."""
+        """The decision; on another connection, this is asked until a server knows."""
         link, generation, begun_s = self._scope.link, core.generation, self._scope.link.loop.time()
         while True:
             try:
@@ -439,7 +436,7 @@ class SessionTransactions:
             asked = link.core.ask_transaction(core.session, self._open.number, self._home)
 
     async def _answer_to_another(self, core: SessionCore) -> TransactionDecided:
-        """What was decided for a session that has expired meanwhile."""
+        """The decision for a session that has expired meanwhile."""
         link = self._scope.link
         request = link.core.adopt_session(core.session, core.generation + 1)
         await link.call(request, SessionOpened, self._scope.timeout)
@@ -460,7 +457,7 @@ class SessionTransactions:
         await self._abort(core, core.take_consumed(), is_wanted=True)
 
     async def _abort(self, core: SessionCore, taken: list[TakenMessages], *, is_wanted: bool = False) -> None:
-        """Have it forgotten, and give back what it consumed. Whoever wants just this is told of a failure."""
+        """Have it forgotten, and give back the consumed messages; raises a failure only if `is_wanted`."""
         self._open.end()
         try:
             core.check()
@@ -487,7 +484,7 @@ class SessionTransactions:
             try:
                 await closing()
             except AntiphonError:
-                # The transaction has ended all the same; the server will see that nobody listens.
+                # The transaction has ended all the same; the server will see that the client is gone.
                 pass
 
 
@@ -497,7 +494,6 @@ def _rolled_back(fault: AntiphonError) -> TransactionRolledBack:
 
 @asynccontextmanager
 async def transaction(transactions: SessionTransactions, timeout_s: float) -> AsyncIterator[None]:
-    """Commit at the end, roll back on an exception."""
     try:
         yield
     except BaseException:

@@ -4,21 +4,20 @@ Where it sits
     application  ->  face (aio)  ->  CLIENT CORE  ->  frames  ->  client manager
 
 What it promises
-    K1  Nothing but the greeting is sent before the server has let us in.
-    K2  Every request has one answer: what the server said, or that it will never come.
-    K3  A frame that does not fit what was said before raises ProtocolError; after that, or
-        after `Ended`, the socket is of no more use.
-    K4  A server that is silent for three heartbeats is reported as gone.
-    K5  A lost socket loses nothing else: after `lose`, `greet` begins anew on another, where each
-        session is resumed, then sends what has no outcome again, then attaches its consumers with
-        what they hold, then repeats its requests; of a commit, it asks what became of it.
+    CLI1  Nothing but the greeting is sent before the server has admitted the client.
+    CLI2  Every request has one answer: the server's, or that it will never come.
+    CLI3  A frame that contradicts earlier ones raises ProtocolError; after that, or after `Ended`, the socket
+          is of no more use.
+    CLI4  A server that is silent for three heartbeats is reported as gone.
+    CLI5  A lost socket loses nothing else: after `lose`, `greet` begins anew on another, where each session
+          is resumed, then sends commands without an outcome again, then attaches its consumers with the
+          messages they have, then repeats its requests; instead of a commit it asks for its outcome.
 
 What it leaves to others
-    The face moves `take_output()` to the socket, hands in whole frames, calls `on_time` no
-    later than `wake_ns`, and turns events into what the application waits for. Numbers,
-    windows and outcomes are the outbox's, buffers and credit the consumer's; which server to try, and when,
-    is the route's; whether buffered messages are still the consumer's, and credit on demand, are
-    consumer_requests'.
+    The face moves `take_output()` to the socket, hands in whole frames, calls `on_time` no later than
+    `wake_ns`, and turns events into the application's results. The outbox has numbers, windows and outcomes,
+    the consumer has buffers and credit, the route chooses servers, and consumer_requests has sureness and
+    credit on demand.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ NEVER_NS = 1 << 63
 SILENT_BEATS_MAX = 6  # half heartbeats
 
 CLOSED_REMEMBERED = 256
-"""Sessions closed last: the server may still have sent something to them."""
+"""The last closed sessions: the server may still have sent frames for them."""
 
 
 class ClientCore:
@@ -87,11 +86,10 @@ class ClientCore:
 
     @property
     def frame_limit(self) -> int:
-        """How large a frame of the server may be, at this moment."""
+        """The largest frame that the server may send at this moment."""
         return HANDSHAKE_FRAME_BYTES_MAX if self.welcome is None else FRAME_BYTES_MAX
 
     def take_output(self) -> list[Buffer]:
-        """What is to be sent, in order."""
         output = self._output[:]
         self._output.clear()  # the list itself is shared by all outboxes
         return output
@@ -102,12 +100,12 @@ class ClientCore:
     # -- one socket after the other --------------------------------------------
 
     def greet(self) -> None:
-        """There is a new socket: the first word on it."""
+        """Begin on a new socket with Hello."""
         self._output.clear()
         self._send(self._hello)
 
     def lose(self) -> None:
-        """The socket is gone. Whatever waits goes on waiting (K5)."""
+        """The socket is gone. Waiting requests and commands go on waiting (CLI5)."""
         self.welcome = None
         self._output.clear()
         self._beat_ns = NEVER_NS
@@ -120,7 +118,7 @@ class ClientCore:
             session.suspend()
 
     def _undo(self, session: SessionCore, request: Request) -> None:
-        """Nobody waits for this, and with the socket it is undone already."""
+        """The request is abandoned, and with the socket it is undone already."""
         if isinstance(request.frame, frames.SessionClose):
             self._forget_session(session)
         elif isinstance(request.frame, frames.ConsumerOpen | frames.ConsumerResume):
@@ -154,7 +152,7 @@ class ClientCore:
                 self._send(request.frame)
 
     def _attach_again(self, session: SessionCore, consumer: ConsumerCore, waiting: list[Request]) -> None:
-        """With what it holds. Somebody may still wait for it to be opened at all."""
+        """Attach a consumer with the messages it has; its opening may still be awaited."""
         for request in waiting:
             if request.consumer == consumer.consumer:
                 request.frame = consumer.resumption(request.frame.request, session.session)
@@ -170,9 +168,10 @@ class ClientCore:
         )
 
     def adopt_session(self, session: int, generation: int, channel: str = "", known: int = 0) -> int:
-        """Go on with a session that another process began, or we on a connection that is over.
+        """Go on with a session of another process, or of a connection that is over.
 
-        Without a channel, only to ask what became of it. The channel has `known` it under that generation.
+        Without a channel, only to ask for its state. The channel has `known` the session under that
+        generation.
         """
         return self._ask(
             frames.SessionOpen(
@@ -186,7 +185,7 @@ class ClientCore:
         )
 
     def forget_adopted(self, session: int) -> None:
-        """It will be adopted anew, for other numbers."""
+        """The session will be adopted anew, for other numbers."""
         known = self.sessions.get(session)
         if known is not None and known.is_adopted:
             self._forget_session(known)
@@ -195,7 +194,7 @@ class ClientCore:
         return self._ask(frames.SessionClose(request=self._next_number(), session=session))
 
     def open_destination(self, name: str, *, create: bool, session: int = 0) -> int:
-        """Where a destination is; to send commands there, the session that will."""
+        """Find a destination; with `session`, for a session that will send commands there."""
         return self._ask(
             frames.DestinationOpen(request=self._next_number(), name=name, create=create, session=session)
         )
@@ -209,7 +208,7 @@ class ClientCore:
         )
 
     def ask_range(self, channel: str, question: dict[str, Any], floor: int, wait_ms: int) -> int:
-        """A question about what a channel keeps; without a channel, about all of them."""
+        """A question about the stored messages of a channel; without a channel, of all channels."""
         text = json.dumps(question, separators=(",", ":"))
         return self._ask(
             frames.RangeAsk(
@@ -231,7 +230,7 @@ class ClientCore:
         acks: bool,
         live: bool,
     ) -> int:
-        """A page of a range; `span` is where it begins and has to end, and where all of them end."""
+        """A page of a range; `span` has its beginning, its end, and the end of all pages."""
         start, stop, goal = span
         return self._ask(
             frames.RangeRead(
@@ -252,7 +251,7 @@ class ClientCore:
         )
 
     def browse(self, opened: frames.DestinationOpened, start: int, page_bytes: int) -> int:
-        """A page of what a queue holds, or a topic keeps, from number `start` on.
+        """A page of a queue's messages, or of a topic's, from number `start` on.
 
         The next page begins behind the last number of this one, as long as this one names an end of it.
         """
@@ -285,7 +284,7 @@ class ClientCore:
         )
 
     def close_consumer(self, session: SessionCore, consumer: ConsumerCore) -> int:
-        """End the deliveries. What was buffered and not taken, the server gives to others."""
+        """End the deliveries. Buffered messages that were not taken go to other consumers."""
         consumer.is_closing = True
         return self._ask(
             frames.ConsumerClose(
@@ -304,8 +303,8 @@ class ClientCore:
         application: str = "",
         version: int = 0,
     ) -> int:
-        """Commit parts in several channels. To be said only while the session is on a connection, and
-        everything of these parts has left on it: on another one, it is only asked what became of it."""
+        """Commit parts in several channels. Allowed only while the session is on a connection, and everything
+        of these parts has left on it: on another connection the core only asks for the outcome."""
         assert session.is_open, "a commit was to be asked for without a connection"
         return self._ask(
             frames.TransactionCommit(
@@ -319,7 +318,7 @@ class ClientCore:
         )
 
     def ask_transaction(self, session: int, transaction: int, home: str) -> int:
-        """What became of a commit? One that was not decided is rolled back by this."""
+        """Ask for the outcome of a commit. An undecided commit is rolled back by this."""
         return self._ask(
             frames.TransactionAsk(
                 request=self._next_number(), session=session, transaction=transaction, home=home
@@ -330,7 +329,7 @@ class ClientCore:
         return self._ask(frames.Ask(request=self._next_number(), question=json.dumps(question)))
 
     def abandon_request(self, request: int) -> None:
-        """Nobody waits for the answer any more. When it comes it is undone, as far as that is possible."""
+        """The answer is not awaited any more. When it comes it is undone, as far as that is possible."""
         self._requests.abandon(request)
 
     def _ask(self, frame: RequestFrame, *, is_own: bool = False) -> int:
@@ -344,7 +343,7 @@ class ClientCore:
     # -- frames ----------------------------------------------------------------
 
     def receive(self, now_ns: int, frame: frames.ServerFrame) -> list[Event]:
-        """Take one frame of the server; return what it means, in order."""
+        """Take one frame of the server; returns its events, in order."""
         self._silent_beats = 0
         if self.welcome is None and not isinstance(frame, frames.Welcome | frames.Goodbye):
             raise ProtocolError(f"the server's first word was {type(frame).__name__}, not Welcome")
@@ -378,8 +377,8 @@ class ClientCore:
         return []
 
     def settle_lone(self, payload: Buffer) -> Any:
-        """Take a Confirm if it says what became of one publication, which was the next to be told of: then
-        that one has its outcomes. Of any other nothing is taken; it is for `receive`."""
+        """Settle the oldest publication, if this Confirm is about it alone; otherwise take nothing: the frame
+        is for `receive`."""
         lone = read_lone_confirm(payload)
         if lone is None or self.welcome is None:
             return None
@@ -450,7 +449,7 @@ class ClientCore:
             raise ProtocolError(f"session {frame.session:032x} was opened twice")
         session = SessionCore(frame, asked.ack_mode, output=self._output, wake=self._wake, pace=self._pace)
         for channel in asked.channels:
-            # It is the only one, so it has just said so.
+            # The only channel has just said so.
             session.note_known(channel)
         session.is_adopted = bool(asked.session)
         self.sessions[frame.session] = session
@@ -460,7 +459,7 @@ class ClientCore:
     def _note_done(self, session: SessionCore, request: Request) -> None:
         match request.frame:
             case frames.ConsumerClose(consumer=number):
-                # What the application still holds of it may yet be acknowledged.
+                # The application may still acknowledge messages that it has of it.
                 if not session.consumers[number].held:
                     session.forget_consumer(number)
             case frames.ConsumerOpen(consumer=number) | frames.ConsumerResume(consumer=number):
@@ -529,7 +528,7 @@ class ClientCore:
         return [] if session is None else self._end_session(session, SessionClosed(frame.text))
 
     def _end_session(self, session: SessionCore, error: AntiphonError) -> list[Event]:
-        """It expired, or goes on elsewhere. Whoever waits for something in it waits in vain (K2)."""
+        """The session expired, or goes on elsewhere: its requests have no other answer (CLI2)."""
         events: list[Event] = []
         for number in list(session.consumers):
             events += self._end_consumer(session, number, error)
@@ -567,11 +566,10 @@ class ClientCore:
 
     @property
     def is_awaited(self) -> bool:
-        """Does anybody wait for the outcome of a publication?"""
         return self._deadlines.is_awaited
 
     def on_time(self, now_ns: int) -> list[Event]:
-        """Do what is due; `wake_ns` says when there will be more."""
+        """Do the due work; `wake_ns` says when there will be more."""
         self.wake_ns = NEVER_NS
         events: list[Event] = []
         for session in self.sessions.values():
@@ -597,7 +595,7 @@ class ClientCore:
         return self.welcome.heartbeat_ms * 500_000
 
     def _beat(self, now_ns: int, events: list[Event]) -> None:
-        # Twice a heartbeat, so that the server hears us within every one.
+        # Twice a heartbeat, so that the server hears the client within every one.
         self._silent_beats += 1
         self._beat_ns = now_ns + self._half_beat_ns
         if self._silent_beats > SILENT_BEATS_MAX:

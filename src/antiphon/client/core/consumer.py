@@ -1,22 +1,21 @@
-"""ConsumerCore: what was delivered to one consumer, and how far the application came with it.
+"""ConsumerCore: the messages delivered to one consumer, and the application's progress with them.
 
     delivered  ->  buffered  ->  taken  ->  (held  ->)  gathered  ->  acknowledged
 
 What it promises
-    C1  Messages are taken in the order they were delivered, each once.
-    C2  Credit counts what the application took, not what arrived: no more than
-        `prefetch_messages` messages are ever buffered, and hardly more than
-        `prefetch_bytes` of bodies. A consumer may begin with credit for fewer, which grows as it
-        takes them: one that has taken little does not keep many from others.
-    C7  Without a prefetch it has credit for what somebody wants, and no more (`consumer_requests`).
-    C3  Nothing is acknowledged that the application did not take.
-    C4  What was delivered and is not known to be acknowledged is still ours on another connection,
-        and is not delivered to us again. What was given to others meanwhile, and the application has
-        not taken, it will not get from us; what it has taken, it cannot acknowledge any more.
-    C5  No number is here twice: of what comes again only the later copy is kept.
-    C6  Whether what is buffered is still ours is known for a while: from the moment we asked, and from each
-        delivery that came in that time, since a server that passes it on is sure itself. Whoever slept, or
-        heard nothing for long, asks (`consumer_requests`).
+    CNS1  Messages are taken in the order they were delivered, each once.
+    CNS2  Credit counts the messages that the application took: no more than `prefetch_messages` are ever
+          buffered, and hardly more than `prefetch_bytes` of bodies. A consumer may begin with credit for
+          fewer, which grows as the application takes them: a slow consumer does not keep many from others.
+    CNS3  Only messages that the application took are acknowledged.
+    CNS4  A delivered message whose acknowledgement is not known stays the consumer's on another connection,
+          and is not delivered to it again. If others got the message meanwhile, the application does not get
+          it, or cannot acknowledge it any more.
+    CNS5  No number is here twice: the later copy is kept.
+    CNS6  The buffer is sure to be the consumer's for a while: from the moment of asking, and from each
+          delivery within that time, since a server passes on only sure messages. After a sleep or a long
+          silence the client asks (`consumer_requests`).
+    CNS7  Without a prefetch a consumer has credit for the wanted messages, and no more (`consumer_requests`).
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ PREFETCH_MESSAGES = 1_000
 PREFETCH_BYTES = 1024 * 1024
 
 FIRST_MESSAGES = 32
-"""How many messages a consumer that was not told how many to prefetch has credit for at first."""
+"""The first credit of a consumer without a given prefetch."""
 
 _GROWTH = 4
-"""So many times what was taken since the last credit, it then has credit for."""
+"""The next credit is so many times the messages taken since the last."""
 
 HELD_RANGES_MAX = 65_536
-"""What of it is claimed on another connection: a megabyte of ranges. What is beyond may come twice."""
+"""Ranges claimed on another connection: a megabyte of them. Messages beyond may come twice."""
 
 
 class Span(NamedTuple):
-    """The rows `[start, stop)` of a delivered batch; `offsets` say where the bodies of its rows lie."""
+    """The rows `[start, stop)` of a delivered batch; `offsets` are those of the bodies."""
 
     batch: Batch
     delivery: Handover
@@ -57,18 +56,16 @@ class Span(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Their sequence numbers, as a range."""
         first = self.delivery.first_sequence
         return first + self.start, first + self.stop
 
     @property
     def body_bytes(self) -> int:
-        """The size of the bodies alone: what byte credit counts, on both sides."""
+        """The size of the bodies alone, which byte credit counts on both sides."""
         size: int = self.offsets[self.stop] - self.offsets[self.start]
         return size
 
     def message(self) -> Message:
-        """The first of the messages."""
         return Message(self.batch, self.start, self.delivery)
 
     def messages(self) -> list[Message]:
@@ -78,7 +75,7 @@ class Span(NamedTuple):
 class ConsumerCore:
     """One consumer: its buffer, its credit, and the acknowledgements it gathers.
 
-    `acknowledge` is what `message.ack()` will call: the messages are given it, nothing else is done with it.
+    Messages get `acknowledge`, which `message.ack()` will call.
     """
 
     def __init__(
@@ -104,42 +101,44 @@ class ConsumerCore:
         self._acknowledge = acknowledge
         self.prefetch_messages = prefetch_messages
         self.prefetch_bytes = prefetch_bytes
-        # How many it has credit for at a time; it grows up to `prefetch_messages` (C2).
+        # The credit at a time; it grows up to `prefetch_messages` (CNS2).
         self.window = min(first_messages or prefetch_messages, prefetch_messages)
         self._taken_then = 0
-        # Who waits for how many, and whose time is up: those take what comes, and want no more (C7).
+        # The receivers with their counts, and those whose time is up: they take what comes, and want no more
+        # (CNS7).
         self.wants: dict[object, int] = {}
         self.late: set[object] = set()
-        # Was the server asked to use up its credit, and has not answered?
+        # Was the server asked to use up the credit, and has not answered?
         self.is_draining = False
         self.buffered = 0
         self.is_closing = False
         self.recall: Callable[[], None] | None = None
-        """Called before anything happens to what is buffered: a thread may be handing it out."""
-        # Until when what is buffered is ours; when that was asked, and is not answered yet (C6).
+        """Called before the buffer changes: a thread may be handing out its messages."""
+        # Until when the buffer is sure; when the server was asked, if it has not answered yet (CNS6).
         self.sure_until_ns = 0
         self.asked_ns: int | None = None
         self._was_slow = False
-        # Delivered, and no acknowledgement of it confirmed (C4).
+        # Delivered, and no acknowledgement confirmed (CNS4).
         self.unconfirmed = Ranges()
-        # Taken, but neither acknowledged nor on the way to be: what the application is to acknowledge,
-        # and what an `async for` will when it goes on.
+        # Taken, but neither acknowledged nor on the way to be: by the application, or by an `async for` that
+        # goes on.
         self.held = Ranges()
-        # Was held until others got it: the application is told when it acknowledges or commits it.
+        # Held until others got them: the application is told when it acknowledges or commits.
         self.forfeited = Ranges()
-        # What loops over the consumer work on, by number.
+        # The messages that loops work on, by number.
         self.in_hand: dict[int, Span] = {}
-        # Delivered and not taken; and what somebody took who waits for more before the application sees any.
+        # Delivered and not taken; and taken by a receiver that waits for more before the application sees
+        # any.
         self.spans: deque[Span] = deque()
         self.in_transit: list[list[Span]] = []
-        # Others got these while an acknowledgement of ours was on its way. If that counts they are done with,
-        # though they may have come again.
+        # Others got these while an acknowledgement was on its way. If that counts they are done with, though
+        # they may have come again.
         self._in_doubt = Ranges()
         self._arrived_through = 0
         self._arrived_bytes = 0
         self._taken_bytes = 0
         self.granted = (self.window, prefetch_bytes)
-        # Numbers to be acknowledged; the last run of them, which mostly just grows, for itself.
+        # Numbers to be acknowledged; the last run, which mostly just grows, apart.
         self._gathered = Ranges()
         self._gathered_run = (0, 0)
         self._gathered_bytes = 0
@@ -147,13 +146,12 @@ class ConsumerCore:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Where its messages come from."""
         return self.channel, self.destination, self.subscription
 
     # -- from the server -------------------------------------------------------
 
     def arrive(self, frame: Deliver) -> list[Span]:
-        """Buffer what the server sent, if it keeps to the numbering and the credit (C2)."""
+        """Buffer a delivery, if it keeps to the numbering and the credit (CNS2)."""
         if frame.first_delivery != self._arrived_through + 1:
             raise ProtocolError(
                 f"delivery {frame.first_delivery} for consumer {self.consumer} came after delivery "
@@ -174,8 +172,8 @@ class ConsumerCore:
             self._arrived_through += batch.count
             self._arrived_bytes += span.body_bytes
         messages, size = self.granted
-        # A message that begins within the byte credit may end beyond it; and a new primary, which cannot
-        # know the bytes its forerunner delivered, begins the byte credit anew.
+        # A message that begins within the byte credit may end beyond it; and a new primary, which does not
+        # know the bytes delivered before, begins the byte credit anew.
         if (
             self._arrived_through > messages
             or self._arrived_bytes > size + self.prefetch_bytes + BODY_BYTES_MAX
@@ -187,14 +185,14 @@ class ConsumerCore:
         return arrived
 
     def _came_again(self, span: Span) -> None:
-        """Some of this was here: others had it meanwhile, and the word about that was lost (C5)."""
+        """Some messages were here: others had them meanwhile, and the frame about that was lost (CNS5)."""
         self._recall()
         again = Ranges([span.numbers])
         again.remove_all(self._discard(again))
         self._in_doubt.add_all(again)
 
     def heard(self, now_ns: int, sure_ns: int) -> None:
-        """A delivery came. One that comes after a long silence may have been on its way all the time (C6)."""
+        """A delivery came. After a long silence it may have been on its way all the time (CNS6)."""
         if now_ns < self.sure_until_ns:
             self.sure_until_ns = now_ns + sure_ns
 
@@ -205,9 +203,9 @@ class ConsumerCore:
         self.is_draining = False
 
     def answered(self, now_ns: int, sure_ns: int) -> None:
-        """The server said that what is buffered is ours, since we asked.
+        """The server said that the buffer is the consumer's, since the time of asking.
 
-        If that took long, perhaps because we slept, we ask once more; if it does again, it has to do.
+        If the answer took long, the core asks once more; a second slow answer has to do.
         """
         assert self.asked_ns is not None, "nobody asked whose the messages are"
         took_ns, self.asked_ns = now_ns - self.asked_ns, None
@@ -221,9 +219,9 @@ class ConsumerCore:
     # -- on another connection -------------------------------------------------
 
     def resumption(self, request: int, session: int) -> ConsumerResume:
-        """The wish to go on there from where we are."""
+        """The request to go on with another server."""
         if not self.prefetch_messages:
-            # What a lost connection had credit for, and nobody wants any more, is not asked for again.
+            # Credit of the lost connection that is not wanted any more is not asked for again.
             self.granted = (max(self._arrived_through, self._wanted_through), self.granted[1])
         messages, size = self.granted
         held = self.unconfirmed
@@ -244,7 +242,7 @@ class ConsumerCore:
         )
 
     def drop(self, lost: Ranges) -> None:
-        """These are not ours any more: those the application has not taken, it will not see (C4)."""
+        """The consumer has lost these: the application does not see those it has not taken (CNS4)."""
         self._recall()
         doubtful = self.unconfirmed.intersection(lost)
         self.unconfirmed.remove_all(lost)
@@ -252,7 +250,7 @@ class ConsumerCore:
         self._in_doubt.add_all(doubtful)
 
     def release(self, numbers: Ranges) -> None:
-        """The server knows that these are acknowledged: nothing of them is ours to claim any more."""
+        """These are known to be acknowledged, and are not claimed any more."""
         self.unconfirmed.remove_all(numbers)
         if self._in_doubt and (done := self._in_doubt.intersection(numbers)):
             self._in_doubt.remove_all(done)
@@ -264,7 +262,7 @@ class ConsumerCore:
             self.recall()
 
     def _discard(self, lost: Ranges) -> Ranges:
-        """Nobody is to work on these copies, nor to acknowledge them; which of them were here."""
+        """Drop these copies, also from the acknowledgements; returns those that were here."""
         here = Ranges()
         for spans in (self.spans, *self.in_transit):
             for span in spans:
@@ -301,11 +299,10 @@ class ConsumerCore:
 
     @property
     def taken_through(self) -> int:
-        """The delivery number of the last message taken."""
         return self._arrived_through - self.buffered
 
     def take(self, count: int) -> list[Span]:
-        """Up to `count` messages, in order (C1)."""
+        """Up to `count` messages, in order (CNS1)."""
         taken = []
         spans = self.spans
         while count and spans:
@@ -324,7 +321,7 @@ class ConsumerCore:
         return taken
 
     def first(self, count: int, size: int) -> tuple[list[Span], int]:
-        """The first of what is buffered, at most so many and of about that size: rows, and how many."""
+        """The first buffered messages, at most so many and of about that size: rows, and their count."""
         spans: list[Span] = []
         found = 0
         for span in self.spans:
@@ -371,19 +368,19 @@ class ConsumerCore:
 
     @property
     def _wanted_through(self) -> int:
-        """The delivery number of the last message that somebody wants (C7)."""
+        """The delivery number of the last wanted message (CNS7)."""
         return self.taken_through + sum(
             [count for asker, count in self.wants.items() if asker not in self.late]
         )
 
     @property
     def has_idle_credit(self) -> bool:
-        """May the server send what nobody wants?"""
+        """May the server send unwanted messages?"""
         used = max(self._arrived_through, self._wanted_through)
         return not self.prefetch_messages and self.granted[0] > used
 
     def take_unwanted(self) -> Ranges:
-        """What has come, and nobody waits for; the last ones first. It is not ours any more."""
+        """Give up the unwanted messages, the last ones first."""
         unwanted = Ranges()
         count = self.buffered - sum(self.wants.values())
         for span in reversed(self.spans):
@@ -398,7 +395,7 @@ class ConsumerCore:
         return unwanted
 
     def drained(self) -> None:
-        """The server has used up the credit: what has arrived is all that there was."""
+        """The server has used up the credit: everything it sent has arrived."""
         self.is_draining = False
         self.granted = (self._arrived_through, self.granted[1])
 
@@ -419,34 +416,34 @@ class ConsumerCore:
         return held
 
     def hold_in_hand(self) -> None:
-        """Nothing that the application works on will be acknowledged by itself."""
+        """No message in hand will be acknowledged without the application."""
         for sequence in self.in_hand:
             self.held.add(sequence, sequence + 1)
         self.in_hand.clear()
 
     def put_in_hand(self, span: Span) -> None:
-        """The application works on this message, and is done with it when it asks for another."""
+        """The application works on this message until it asks for another."""
         self.in_hand[span.numbers[0]] = span
 
     def take_from_hand(self, sequence: int) -> bool:
-        """The application is done with this message now; False when that is not news."""
+        """The application is done with this message now; False when it was before."""
         if self.in_hand.pop(sequence, None) is not None:
             return True
         self.take_forfeited(sequence)
         return False
 
     def empty_hand(self) -> list[Span]:
-        """The application is done with all that its loops worked on."""
+        """The application is done with all messages in hand."""
         spans = list(self.in_hand.values())
         self.in_hand.clear()
         return spans
 
     def take_forfeited(self, sequence: int) -> bool:
-        """Was this one given to others? That is told once."""
+        """Was this message given to others? That is told once."""
         return bool(self.forfeited.remove(sequence, sequence + 1))
 
     def gather(self, now_ns: int, taken: Iterable[Span]) -> bool:
-        """The application is done with these; say whether it is time to tell the server."""
+        """The application is done with these; returns whether it is time to tell the server."""
         first, stop = self._gathered_run
         if first == stop:
             self.gathered_since_ns = now_ns
@@ -467,7 +464,6 @@ class ConsumerCore:
         return first < stop
 
     def take_gathered(self) -> Ranges:
-        """What is to be acknowledged now."""
         gathered = self._gathered
         gathered.add(*self._gathered_run)
         self._gathered, self._gathered_run, self._gathered_bytes = Ranges(), (0, 0), 0
@@ -475,7 +471,6 @@ class ConsumerCore:
 
 
 def _without(spans: Iterable[Span], lost: Ranges) -> list[Span]:
-    """The same rows but for these."""
     left = []
     for span in spans:
         kept = Ranges([span.numbers]).difference(lost)

@@ -1,24 +1,25 @@
-"""Requests about a consumer that the core makes by itself: is the buffer still its own, and credit on demand.
+"""The core's own requests about a consumer: is the buffer still its own, and credit on demand.
 
 Where it sits
     face  ->  SURENESS, CREDIT ON DEMAND  ->  ConsumerCheck, Credit, ConsumerDrain  ->  client manager
 
 What it promises
-    S1  A buffered message is sure to be the consumer's for as long as the server's word holds: from the
-        moment of asking, and from each delivery within that time, since a server passes on only what is sure.
-    S2  A client that slept, or heard nothing for long, or lost the connection, asks. A receiver that wants to
-        take messages is told when the answer has come, as if a message had arrived.
-    A1  A consumer with a prefetch of 0 has credit for the messages that receivers wait for, and for no more.
-    A2  Acknowledgements that wait leave before the next message is asked for, unless the session is lazy.
-    A3  When a server answers that it has drained a consumer, all that it sent is here, and nothing is on its
-        way. Until then the consumer gets no new credit.
-    A4  Credit of a receiver that stops waiting is taken back. Messages that are still sent on it go to other
-        receivers; if there is none, they go back to their queue, uncounted.
+    CRQ1  A buffered message is sure to be the consumer's for as long as the server's answer holds: from the
+          moment of asking, and from each delivery within that time, since a server passes on only sure
+          messages.
+    CRQ2  A client that slept, or heard nothing for long, or lost the connection, asks. A receiver that wants
+          to take messages is woken by the answer, as by a delivery.
+    CRQ3  A consumer with a prefetch of 0 has credit for the messages that receivers wait for, and for no
+          more.
+    CRQ4  Acknowledgements that wait leave before the next message is asked for, unless the session is lazy.
+    CRQ5  When a server answers that it has drained a consumer, all that it sent is here, and nothing is on
+          its way. Until then the consumer gets no new credit.
+    CRQ6  Credit of a receiver that stops waiting is taken back. Messages that are still sent on it go to
+          other receivers; if there is none, they go back to their queue, uncounted.
 
 What it leaves to others
-    A process whose clock stood still cannot know that it slept. Messages that others got meanwhile the server
-    tells before it answers (`ConsumerLost`). Which messages were delivered and taken, and what credit that
-    makes, is the consumer's.
+    A process whose clock stood still cannot know that it slept. The server tells of lost messages before it
+    answers (`ConsumerLost`). The consumer has the messages and counts the credit.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from antiphon.wire.frames import AckMode, ConsumerCheck, ConsumerDrain
 
 
 class CreditOnDemand:
-    """Asks for the consumers of one client; `request` is the core's way to make a request of its own."""
+    """Credit for the receivers of one client; `request` makes a request of the core's own."""
 
     def __init__(self, request: Callable[..., int], next_number: Callable[[], int]) -> None:
         self._request = request
         self._next_number = next_number
 
     def ask(self, session: SessionCore, consumer: ConsumerCore, asker: object, count: int) -> None:
-        """Somebody waits for so many messages; a consumer that has a prefetch has credit for them (A1)."""
+        """A receiver waits for so many messages; with a prefetch the consumer has credit for them (CRQ3)."""
         if consumer.prefetch_messages:
             return
         if session.ack_mode is not AckMode.DUPS_OK:
@@ -49,11 +50,11 @@ class CreditOnDemand:
         session.grant(consumer)
 
     def stop(self, consumer: ConsumerCore, asker: object) -> None:
-        """The asker takes what comes until the server has answered, and waits for no more."""
+        """The receiver takes messages until the server has answered, and waits for no more."""
         consumer.late.add(asker)
 
     def drain(self, session: SessionCore, consumer: ConsumerCore) -> None:
-        """Have the server send what is there now, and take back the rest of the credit (A3)."""
+        """Have the server send the messages of now, and take back the rest of the credit (CRQ5)."""
         if consumer.is_draining or consumer.is_closing or not session.is_open:
             return
         consumer.is_draining = True
@@ -68,7 +69,7 @@ class CreditOnDemand:
         self._request(drain, is_own=True)
 
     def leave(self, session: SessionCore, consumer: ConsumerCore, asker: object) -> None:
-        """The asker has got what it waited for, or waits no more (A4)."""
+        """The receiver has its messages, or waits no more (CRQ6)."""
         consumer.late.discard(asker)
         if consumer.wants.pop(asker, None) is not None:
             self.look(session, consumer)
@@ -76,12 +77,12 @@ class CreditOnDemand:
                 self.drain(session, consumer)
 
     def look(self, session: SessionCore, consumer: ConsumerCore) -> None:
-        """Messages came, or were put back: what nobody waits for goes back to its queue (A4)."""
+        """Messages came, or were put back: unwanted ones go back to their queue (CRQ6)."""
         if not consumer.prefetch_messages and not consumer.is_closing and session.error is None:
             session.return_unseen(consumer, consumer.take_unwanted())
 
     def answered(self, session: SessionCore | None, number: int) -> list[Event]:
-        """The server has answered a drain, or cannot: the credit is as good as none (A3)."""
+        """The server has answered a drain, or cannot: there is no credit left (CRQ5)."""
         consumer = session.consumers.get(number) if session is not None else None
         if session is None or consumer is None:
             return []
@@ -91,16 +92,16 @@ class CreditOnDemand:
 
 
 class Sureness:
-    """Asks for the consumers of one client; `request` is the core's way to make a request of its own."""
+    """Sureness of the buffers of one client; `request` makes a request of the core's own."""
 
     def __init__(self, request: Callable[..., int], next_number: Callable[[], int]) -> None:
         self._request = request
         self._next_number = next_number
-        # How long a word of the server holds; 0: for ever.
+        # How long an answer of the server holds; 0: for ever.
         self.sure_ns = 0
 
     def is_sure(self, now_ns: int, session: SessionCore, consumer: ConsumerCore) -> bool:
-        """Is what this consumer has buffered still its own? If nobody can say, the server is asked (S2)."""
+        """Is the buffer sure to be the consumer's? If not, the server is asked (CRQ2)."""
         if not self.sure_ns or (session.is_open and now_ns < consumer.sure_until_ns):
             return True
         if consumer.asked_ns is None and session.is_open and not consumer.is_closing:
@@ -111,7 +112,6 @@ class Sureness:
         return False
 
     def checked(self, now_ns: int, session: SessionCore | None, number: int) -> list[Event]:
-        """The server has answered."""
         consumer = session.consumers.get(number) if session is not None else None
         if session is None or consumer is None:
             return []
@@ -119,5 +119,5 @@ class Sureness:
         return self.told(session, consumer)
 
     def told(self, session: SessionCore, consumer: ConsumerCore) -> list[Event]:
-        """It is answered, or there is another server to ask: whoever wants to take may look again."""
+        """The answer is here, or another server is to be asked: receivers look again."""
         return [Arrived(session=session.session, consumer=consumer.consumer)] if consumer.buffered else []

@@ -1,4 +1,4 @@
-"""What the client's core reports to its face."""
+"""Events of the client's core for its face."""
 
 from __future__ import annotations
 
@@ -36,29 +36,25 @@ Reply: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcomed:
-    """The server has let us in: sessions may be opened."""
+    """The server has admitted the client: sessions may be opened."""
 
     welcome: Welcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAnswered:
-    """A request was carried out."""
-
     request: int
     reply: Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A request was not carried out."""
-
     request: int
     error: AntiphonError
 
 
 class Settled(NamedTuple):
-    """All outcomes of one command are known; `tag` is what it was sent with."""
+    """All outcomes of one command are known, the one sent with `tag`."""
 
     tag: object
     outcomes: list[ConfirmItem]
@@ -74,7 +70,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditReturned:
-    """A consumer has been drained: what it was sent has arrived."""
+    """A consumer has been drained: everything it was sent has arrived."""
 
     session: int
     consumer: int
@@ -109,7 +105,7 @@ class Expired:
 class Ended:
     """The connection is over: the server said so, or has been silent for too long.
 
-    Another one would not go better if `is_final`.
+    If `is_final`, another connection would end alike.
     """
 
     error: AntiphonError
@@ -132,9 +128,9 @@ Event: TypeAlias = (
 
 
 def parting(frame: Goodbye) -> Ended:
-    """What the server's last word means."""
+    """The event of a server's Goodbye."""
     if not frame.code:
         return Ended(error=NotConnected(frame.text or "the server closed the connection"))
     error = error_from_code(frame.code, frame.text)
-    # Whoever is told that it broke the protocol, or that it may not be here, would be told so again.
+    # After a breach of the protocol, or a refused login, another attempt would end alike.
     return Ended(error=error, is_final=isinstance(error, RemoteError | AccessDenied))

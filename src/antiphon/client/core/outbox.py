@@ -1,16 +1,16 @@
 """CommandOutbox: the commands of one session to one channel, from the application's hand to their outcome.
 
 What it promises
-    O1  Numbers are given without gaps in the order of sending, and a command keeps its
-        number and its bytes until its outcome is known.
-    O2  Publications leave in the order they were handed over. Acknowledgements may
-        overtake publications that wait for room: a full queue may need them to get room.
-    O3  A publication leaves when at most `window_bytes` are unconfirmed with it; or when
-        nothing is, whatever its size.
-    O4  Every number has one outcome. What a peer confirms twice counts once, and what it
-        confirms although it was never sent is a ProtocolError.
-    O5  On another connection everything without an outcome is sent again, in order, under the
-        same numbers and before anything new. Only the 48 bytes of the header differ.
+    OBX1  Numbers are given without gaps in the order of sending, and a command keeps its number and its bytes
+          until its outcome is known.
+    OBX2  Publications leave in the order they were handed over. Acknowledgements may overtake publications
+          that wait for room: a full queue may need them to get room.
+    OBX3  A publication leaves when at most `window_bytes` are unconfirmed with it; or when nothing is,
+          whatever its size.
+    OBX4  Every number has one outcome. A repeated confirmation counts once, and one of a number that was
+          never sent is a ProtocolError.
+    OBX5  On another connection everything without an outcome is sent again, in order, under the same numbers
+          and before anything new. Only the 48 bytes of the header differ.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ Order: TypeAlias = (
 
 
 _NONE = Ranges()
-"""No numbers. What has none left is not changed again."""
+"""No numbers. A set that has become empty is not changed again."""
 
 
 ROOM_MAX = 1 << 62
-"""Room for anything: when nothing is unconfirmed, a publication leaves whatever its size (O3)."""
+"""Room for anything: when nothing is unconfirmed, a publication leaves whatever its size (OBX3)."""
 
 
 @dataclass(slots=True)
 class UnconfirmedCommand:
-    """A command that was sent and has no outcome yet: all that sending it again would take."""
+    """A sent command without an outcome, with all that sending it again takes."""
 
     number: int
     count: int
@@ -80,11 +80,11 @@ class UnconfirmedCommand:
 
     @property
     def is_wanted(self) -> bool:
-        """Does its outcome still matter? Whoever published may have been told that it is uncertain."""
+        """Does the outcome still matter? The sender may have been told that it is uncertain."""
         return not self.is_settled and not (isinstance(self.tag, Publication) and not self.tag.is_wanted)
 
     def note(self, item: ConfirmItem) -> None:
-        """Take what the item says about numbers of ours that have no outcome yet (O4)."""
+        """Note the item's outcome for the numbers that have none yet (OBX4)."""
         stop = self.number + self.count
         if item.number == self.number and item.count == self.count and self.open is None:
             self.outcomes.append(item)
@@ -101,7 +101,7 @@ class UnconfirmedCommand:
 class CommandOutbox:
     """The commands of one session to one channel.
 
-    What is to be sent is appended to `output`, which all outboxes of a connection share.
+    Buffers to send are appended to `output`, which all outboxes of a connection share.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class CommandOutbox:
         self._output = output
         self._unconfirmed: deque[UnconfirmedCommand] = deque()
         self._unconfirmed_bytes = 0
-        # The last of them, which have not been sent on this connection.
+        # The last commands, which have not been sent on this connection.
         self._unsent: deque[UnconfirmedCommand] = deque()
         self._unsent_bytes = 0
         self._waiting: deque[Publication] = deque()
@@ -136,14 +136,14 @@ class CommandOutbox:
 
     @property
     def confirmed_through(self) -> int:
-        """Every number up to here has its outcome; of an adopted session we do not know of any."""
+        """Every number up to here has its outcome; 0 for an adopted session."""
         if self._is_adopted:
             return 0
         return (self._unconfirmed[0].number if self._unconfirmed else self.next_number) - 1
 
     @property
     def is_idle(self) -> bool:
-        """Has everything that anybody wants to know the outcome of left, and its outcome come?"""
+        """Have all awaited commands left, and their outcomes come?"""
         self._drop_unwanted()
         return not self._waiting and not any(kept.is_wanted for kept in self._unconfirmed)
 
@@ -158,10 +158,8 @@ class CommandOutbox:
         """The publication that will leave last of all."""
         return self._waiting[-1] if self._waiting else None
 
-    # -- sending ---------------------------------------------------------------
-
     def submit(self, publication: Publication) -> None:
-        """Send a publication, or let it wait behind those that wait already (O2)."""
+        """Send a publication, or let it wait behind those that wait already (OBX2)."""
         if not self._waiting and self._has_room(publication.size):
             self._publish(publication)
             return
@@ -170,19 +168,18 @@ class CommandOutbox:
         self.pump()
 
     def pump(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting publications, as far as there is room."""
         if self._unsent:
             self._send_again()
         while self._waiting and self._has_room(self._waiting[0].size):
             self._publish(self._waiting.popleft())
 
     def has_room(self, size: int) -> bool:
-        """Would so many bytes leave about now? If not, flow control says no."""
+        """Would so many bytes leave about now?"""
         return size <= self.room
 
     @property
     def room(self) -> int:
-        """How many bytes would leave about now."""
         if not self.is_open or self.is_blocked or self._unsent:
             return 0
         waiting = sum(publication.size for publication in self._waiting)
@@ -191,12 +188,12 @@ class CommandOutbox:
         return max(0, self.window_bytes - self._unconfirmed_bytes - waiting)
 
     def _drop_unwanted(self) -> None:
-        """What nobody waits for any more, and would not leave, need not wait for room either."""
+        """Drop abandoned publications that wait for room."""
         while self._waiting and not self._waiting[0].is_wanted:
             self._waiting.popleft().is_settled = True
 
     def acknowledge(self, payload: Acknowledge, tag: object) -> None:
-        """Send an acknowledgement. It waits for nothing (O2)."""
+        """Send an acknowledgement, at once (OBX2)."""
         number = self.next_number
         command = encode_command(
             CommandKind.ACK, self.session, self.generation, number, self.confirmed_through, payload.encode()
@@ -204,7 +201,7 @@ class CommandOutbox:
         self._send(UnconfirmedCommand(number, 1, len(command), [command], tag))
 
     def order(self, payload: Order, tag: object, count: int = 1) -> None:
-        """Send any other command, which takes `count` numbers. It waits for nothing either."""
+        """Send any other command, which takes `count` numbers, at once."""
         number = self.next_number
         command = encode_command(
             kind_of(payload), self.session, self.generation, number, self.confirmed_through, payload.encode(),
@@ -241,15 +238,13 @@ class CommandOutbox:
             self._unsent.append(kept)
             self._unsent_bytes += kept.size
 
-    # -- another connection ----------------------------------------------------
-
     def suspend(self) -> None:
         """The connection is gone: numbers are still given, but nothing leaves."""
         self.is_open = False
         self.is_blocked = False
 
     def resume(self, generation: int, window_bytes: int) -> None:
-        """The session goes on here: send everything without an outcome again (O5)."""
+        """The session goes on here: send everything without an outcome again (OBX5)."""
         self.generation = generation
         self.window_bytes = window_bytes
         self.is_open = True
@@ -265,7 +260,7 @@ class CommandOutbox:
         self._send(UnconfirmedCommand(number, count, sum(map(len, buffers)), renewed, tag))
 
     def _send_again(self) -> None:
-        """In the same windows as before: the server counts anew, and may have another measure."""
+        """Send again in the same windows as before: the server counts anew, and may have another measure."""
         while self._unsent and self.is_open:
             kept = self._unsent[0]
             on_the_way = self._unconfirmed_bytes - self._unsent_bytes
@@ -276,11 +271,9 @@ class CommandOutbox:
             kept.buffers[0] = renew_header(kept.buffers[0], self.generation, self.confirmed_through)
             self._output.extend(command_buffers(self.channel, kept.buffers))
 
-    # -- outcomes --------------------------------------------------------------
-
     def confirm_oldest(self, item: ConfirmItem) -> Publication | None:
-        """The publication that was sent first, if the item is about it and nothing else: what `confirm` does
-        with nearly all there are. None if not, and nothing has changed."""
+        """The oldest publication, if the item settles it and nothing else, which is the usual case; else
+        None, and nothing has changed."""
         unconfirmed = self._unconfirmed
         if not unconfirmed or self._unsent:
             return None
@@ -334,9 +327,10 @@ class CommandOutbox:
             self._unconfirmed_bytes -= unconfirmed.popleft().size
 
     def abandon(self) -> list[object]:
-        """Forget everything; the tags of what was sent without an outcome, and of what never left.
+        """Forget everything; the tags of commands that were sent without an outcome, and of those that never
+        left.
 
-        A publication that has left keeps its bytes: they are what sending it again elsewhere takes.
+        A publication that has left keeps its bytes, to be sent again elsewhere.
         """
         unsettled = [kept for kept in self._unconfirmed if not kept.is_settled]
         for kept in unsettled:

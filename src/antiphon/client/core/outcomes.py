@@ -46,7 +46,7 @@ def publish_error(item: ConfirmItem, session: int, channel: str) -> AntiphonErro
 def lost_error(
     error: AntiphonError, session: int, channel: str, first_number: int, count: int
 ) -> PublishError:
-    """What became of messages whose connection was lost; `first_number` is 0 if they never left."""
+    """The outcome of messages whose connection was lost; `first_number` is 0 if they never left."""
     if not first_number:
         return PublishRefused(f"the message was never sent: {error}")
     return PublishUncertain(

@@ -1,9 +1,8 @@
 """Publication: messages on their way to one destination, until they leave as a batch.
 
-A batch is built when it leaves, because only then the number of its first message is known.
-A publication nobody waits for any more does not leave: whoever was told that it never
-left was told the truth. One that has left cannot be called back, nor a single message of
-many; cancelling a send therefore says nothing about its fate.
+A batch is built when it leaves, because only then the number of its first message is known. An abandoned
+publication does not leave: its sender was told that it never left. A publication that has left cannot be
+called back, nor a single message of many; cancelling a send therefore says nothing about its outcome.
 """
 
 from __future__ import annotations
@@ -25,32 +24,31 @@ GATHERED_BYTES_MAX = 256 * 1024
 """A batch of this size costs little more per message than a larger one, and is sooner on its way."""
 
 ROW_BYTES = 8
-"""What a plain body takes besides its own bytes, about."""
+"""The bytes that a plain body takes besides its own, about."""
 
 HEAD_BYTES = 192
-"""What stands around a batch in a command, about."""
+"""The bytes around a batch in a command, about."""
 
 
 Bodies: TypeAlias = list[bytes] | BatchBuilder | Batch
-"""What travels together: plain bodies, messages of any kind, or columns that lack only their numbers."""
+"""Bodies that travel together: plain ones, messages of any kind, or columns that lack only their numbers."""
 
 
 class SendTicket(Protocol):
-    """Whoever waits for the fate of a message. An asyncio Future is one."""
+    """A sender that waits for the outcome of a message. An asyncio Future is one."""
 
     def done(self) -> bool:
-        """Does nobody wait any more?"""
+        """Does the sender wait no more?"""
 
 
 class FateTicket(SendTicket, Protocol):
-    """Whoever waits until something is settled. An asyncio Future is one."""
+    """A waiter for an outcome. An asyncio Future is one."""
 
     def set_result(self, result: None, /) -> None:
-        """It is."""
+        """The outcome is known."""
 
 
 def wake(waiting: Iterable[FateTicket]) -> None:
-    """Tell those who still wait."""
     for ticket in waiting:
         if not ticket.done():
             ticket.set_result(None)
@@ -69,7 +67,6 @@ class Row(NamedTuple):
     persistent: bool = True
 
     def _add_to(self, builder: BatchBuilder, timestamp_ms: int) -> None:
-        """Check the message and put it in."""
         builder.add(
             self.body,
             self.properties,
@@ -84,7 +81,7 @@ class Row(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """A publication as it leaves: the buffers of its command, the numbers it takes, its size."""
+    """A publication as it leaves: the buffers of its command, its count of numbers, its size."""
 
     buffers: list[Buffer]
     count: int  # type: ignore[assignment]  # a tuple has a method of that name
@@ -92,10 +89,9 @@ class Departure(NamedTuple):
 
 
 class Publication:
-    """Messages that leave as one command: one ticket stands for all of them, or each has its own.
+    """Messages that leave as one command, with one ticket for all of them, or one for each.
 
-    Bodies that are bytes without anything else are only listed; the first other message that is added brings
-    a builder.
+    Plain bodies are only listed; the first other message brings a builder.
     """
 
     __slots__ = (
@@ -135,7 +131,7 @@ class Publication:
         self._columns: BatchBuilder | Batch | None = None
         self.count = 0
         self.size = size
-        """About how many bytes it takes."""
+        """Its bytes, about."""
         self.tickets: list[Any] = [] if ticket is None else [ticket]
         if bodies is None:
             pass  # they are added one by one
@@ -147,9 +143,9 @@ class Publication:
         self.first_number = 0  # until it has left
         self.is_settled = False
         self.outcomes: list[ConfirmItem] | None = None
-        # What it left as, once its connection or its session is over without an outcome.
+        # The sent command, once its connection or its session is over without an outcome.
         self.command: list[Buffer] | None = None
-        # Whoever wants to know when it has the one or the other.
+        # Waiters for the outcome, or for that.
         self.waiting: list[FateTicket] = []
 
     @property
@@ -158,7 +154,7 @@ class Publication:
 
     @property
     def is_wanted(self) -> bool:
-        """Does anybody wait for it?"""
+        """Does a sender wait for it?"""
         tickets = self.tickets
         if len(tickets) == 1:
             return not tickets[0].done()
@@ -166,7 +162,7 @@ class Publication:
 
     @property
     def is_full(self) -> bool:
-        """Must the next message go into another one?"""
+        """Must the next message go into another publication?"""
         return self._is_built or self.size >= GATHERED_BYTES_MAX or self.count >= ROWS_MAX
 
     def add_plain(self, body: bytes, ticket: SendTicket | None = None) -> None:
@@ -185,7 +181,7 @@ class Publication:
             self.tickets.append(ticket)
 
     def add(self, row: Row, ticket: SendTicket | None = None) -> None:
-        """Add any message; if it may not be sent, this raises and nothing has changed."""
+        """Add any message; raises, with nothing changed, if the message may not be sent."""
         builder = self._columns
         if builder is None:
             builder = BatchBuilder()
@@ -200,12 +196,12 @@ class Publication:
             self.tickets.append(ticket)
 
     def tell(self) -> None:
-        """Its outcomes are known, or never will be."""
+        """The outcomes are known, or never will be."""
         waiting, self.waiting = self.waiting, []
         wake(waiting)
 
     def build(self, session: int, first_number: int) -> Batch | None:
-        """Its batch, now that the first number is known; None when nobody waits for it any more."""
+        """The batch, now that the first number is known; None for an abandoned publication."""
         columns, plain = self._columns, self._plain
         self._columns, self._plain = None, []
         self._is_built = True
@@ -218,7 +214,7 @@ class Publication:
         return columns.build(session, first_number)
 
     def leave(self, session: int, generation: int, number: int, confirmed_through: int) -> Departure | None:
-        """Its command, now that it leaves under this number; None when nobody waits for it any more."""
+        """The command, now that it leaves under this number; None for an abandoned publication."""
         if self.count == 1 and self._plain:
             return self._leave_alone(session, generation, number, confirmed_through)
         return self._leave_together(session, generation, number, confirmed_through)
@@ -238,7 +234,7 @@ class Publication:
     def _leave_alone(
         self, session: int, generation: int, number: int, confirmed_through: int
     ) -> Departure | None:
-        """The same for a single body, in one go: the way of those who send one message at a time."""
+        """The command of a single body, in one go: the way of lone messages."""
         (body,), self._plain = self._plain, []
         self._is_built = True
         if not self.is_wanted:
@@ -251,7 +247,7 @@ class Publication:
 
 
 class Deadlines:
-    """Publications by the time they were given, in the order of sending: the heads expire first."""
+    """Publications by their time limit, in the order of sending: the heads expire first."""
 
     __slots__ = ("_watched",)
 
@@ -268,11 +264,10 @@ class Deadlines:
 
     @property
     def is_awaited(self) -> bool:
-        """Does anybody wait for the outcome of a publication?"""
         return any(not p.is_settled for watched in self._watched.values() for p in watched)
 
     def expire(self, now_ns: int) -> tuple[list[Publication], int | None]:
-        """Those whose time is over without an outcome, and when the next time is over."""
+        """The publications whose time is over without an outcome, and the next such time."""
         expired: list[Publication] = []
         next_ns: int | None = None
         for timeout_ns, watched in list(self._watched.items()):

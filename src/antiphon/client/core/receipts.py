@@ -1,7 +1,7 @@
-"""Receipts: where confirmed messages stand.
+"""Receipts: the places of confirmed messages.
 
-A producer's numbers and the channel's both count on, so a million receipts are a few
-spans; a `Receipt` is made when one is looked at.
+A producer's numbers and the channel's both count on, so a million receipts are a few spans; a `Receipt` is
+made when it is looked at.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Receipt:
         self._number = number
         self.channel = channel
         self.sequence = sequence
-        """Its place in the order of the channel. In a transaction it is None: the commit gives it one."""
+        """The message's place in the channel's order; None in a transaction, until its commit."""
 
     @property
     def message_id(self) -> str:
@@ -77,7 +77,7 @@ class Receipts(Sequence[Receipt]):
         self._length = 0
 
     def _add(self, number: int, sequence: int | None, count: int) -> None:
-        """The next `count` messages are stored from `sequence` on; or it is None, in a transaction."""
+        """The next `count` messages are stored from `sequence` on, which is None in a transaction."""
         last = self._spans[-1] if self._spans else None
         if (
             last is not None

@@ -1,6 +1,6 @@
-"""RequestTable: what was asked of the server and has no answer yet.
+"""RequestTable: the requests without an answer yet.
 
-A request that somebody waits for is asked again on another connection, under the same number.
+An awaited request is asked again on another connection, under the same number.
 """
 
 from __future__ import annotations
@@ -49,23 +49,21 @@ ANSWERS: Final[dict[type[RequestFrame], type]] = {
     frames.RangeRead: frames.RangePage,
     frames.Ask: frames.Answer,
 }
-"""What each request is answered by, unless it fails."""
+"""The answer to each kind of request, unless it fails."""
 
 VOID_REMEMBERED = 1_024
-"""Requests that ended last with their session: the server may still answer them."""
+"""The last requests that ended with their session: the server may still answer them."""
 
 
 @dataclass(slots=True)
 class Request:
-    """One question, and who waits for its answer."""
-
     frame: RequestFrame
     is_own: bool = False  # the core asks, and on another connection would ask something else
-    is_abandoned: bool = False  # whoever asked does not wait any more
+    is_abandoned: bool = False  # the answer is not awaited any more
 
     @property
     def session(self) -> int:
-        """The session that must be on the connection when this is asked; 0: at any time."""
+        """The session that must be on the connection when this is asked; 0: none."""
         match self.frame:
             case (
                 frames.SessionOpen()
@@ -79,7 +77,6 @@ class Request:
 
     @property
     def consumer(self) -> int:
-        """The consumer it is about, if it is about one."""
         match self.frame:
             case frames.ConsumerOpen() | frames.ConsumerResume() | frames.ConsumerClose():
                 return self.frame.consumer
@@ -91,13 +88,11 @@ class RequestTable:
 
     def __init__(self) -> None:
         self._waiting: dict[int, Request] = {}
-        # Those that ended with their session, on this connection: the server may have answered them before it
-        # knew, or afterwards.
+        # Requests that ended with their session, on this connection: the server may still answer them.
         self._void: deque[int] = deque(maxlen=VOID_REMEMBERED)
         self._last = 0
 
     def next_number(self) -> int:
-        """The number of the next request."""
         self._last = self._last % REQUEST_MAX + 1
         assert self._last not in self._waiting, "four thousand million requests wait for their answer"
         return self._last
@@ -107,7 +102,7 @@ class RequestTable:
         return request
 
     def take(self, number: int) -> Request | None:
-        """The request that was answered; None if nobody waits for it because its session has ended."""
+        """The request of an answer; None if the request ended with its session."""
         request = self._waiting.pop(number, None)
         if request is None and number in self._void:
             self._void.remove(number)
@@ -117,21 +112,20 @@ class RequestTable:
         return request
 
     def abandon(self, number: int) -> None:
-        """Nobody waits for the answer any more."""
         if number in self._waiting:
             self._waiting[number].is_abandoned = True
 
     def end(self, request: Request) -> None:
-        """Its session is over: whatever is still answered is nothing to us."""
+        """The session of the request is over: its answer is ignored."""
         del self._waiting[request.frame.request]
         self._void.append(request.frame.request)
 
     def of_session(self, session: int) -> list[Request]:
-        """Those that are asked within a session; with 0, those that are not asked within any."""
+        """The requests within a session; with 0, those within none."""
         return [request for request in self._waiting.values() if request.session == session]
 
     def take_unneeded(self) -> list[Request]:
-        """Those that need no answer when the connection is gone: our own, and those nobody waits for."""
+        """Requests that need no answer when the connection is gone: the core's own, and abandoned ones."""
         self._void.clear()
         unneeded = [r for r in self._waiting.values() if r.is_own or r.is_abandoned]
         for request in unneeded:
@@ -144,7 +138,8 @@ class RequestTable:
 
 
 def question_about(commit: frames.TransactionCommit) -> frames.TransactionAsk:
-    """What became of it? An application's is decided in the system channel, whose name we do not know."""
+    """The question for the outcome of a commit. An application's is decided in the system channel, whose name
+    the client does not know."""
     home = "" if commit.application else min(part.channel for part in commit.parts)
     return frames.TransactionAsk(
         request=commit.request, session=commit.session, transaction=commit.transaction, home=home

@@ -1,12 +1,11 @@
-"""Route: which server to try next, and when.
+"""Route: the server to try next, and when.
 
-The servers are tried in their order, over and over, beginning with the one that was lost: most often
-only the connection is gone, or the server is back in a moment. One that fell silent is tried last: it
-would most likely be silent again. The first round is tried at once, then there are pauses, each longer
-than the one before, up to a limit, and none exactly as long as another client's: those that lost the same
-server do not all come back in the same instant.
+The servers are tried in their order, over and over, beginning with the lost one: most often only the
+connection is gone, or the server is back in a moment. A server that fell silent is tried last. The first
+round is tried at once, then there are pauses, each longer than the one before, up to a limit, and drawn, so
+that the clients of a lost server do not all come back in the same instant.
 
-The servers are those that the application named, and those that the system told of when it last let us in.
+The servers are those that the application named, and those that the system told of at the last login.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SERVER = re.compile(r"(?:\[(?P<bracketed>[^][/@\s]+)\]|(?P<host>[^][:/@\s]+))(?
 
 
 class Server(NamedTuple):
-    """Where a client manager listens."""
+    """The address of a client manager."""
 
     host: str
     port: int
@@ -45,7 +44,7 @@ def parse_url(url: str) -> list[Server]:
 
 
 def read_servers(texts: Iterable[str]) -> list[Server]:
-    """What a server tells of the others; what is no address is passed over."""
+    """The addresses that a server tells; unreadable ones are passed over."""
     servers = []
     for text in texts:
         try:
@@ -71,15 +70,13 @@ PAUSE_NS_MAX = 2_000_000_000
 PAUSE_GROWTH = 1.5
 AWAY_SHARE = 20
 """Pauses grow to a fifth of a second, and then only with a twentieth of the time that the server has been
-away: one that was quick to come back is quickly found, before it gives what we hold to others."""
+away: a quick server is quickly found, before it gives the client's messages to others."""
 
 STEADY_NS = 5_000_000_000
-"""A connection that held so long was a good one: after it the pauses begin anew."""
+"""After a connection of this length the pauses begin anew."""
 
 
 class ServerAttempt(NamedTuple):
-    """Try this server, at this time."""
-
     server: Server
     at_ns: int
 
@@ -98,11 +95,10 @@ class Route:
         self.current = servers[0]
         self.lost_ns = 0
         self.failures: dict[str, str] = {}
-        """Who was tried since the connection was lost, and why that went wrong."""
+        """The servers tried since the connection was lost, and why each failed."""
 
     @property
     def servers(self) -> list[Server]:
-        """All that are known."""
         return list(self._servers)
 
     def refresh(self, servers: Iterable[Server]) -> None:
@@ -110,7 +106,7 @@ class Route:
         self._servers = list(dict.fromkeys([*self._named, *servers]))
 
     def reached(self, now_ns: int, server: Server) -> None:
-        """This server has let us in."""
+        """This server has admitted the client."""
         self.current = server
         self._reached_ns = now_ns
         self.failures.clear()
@@ -125,11 +121,9 @@ class Route:
             self._round.append(self._round.pop(0))
 
     def next(self) -> ServerAttempt:
-        """Whom to try now."""
         return ServerAttempt(self._round[0], self._next_ns)
 
     def failed(self, now_ns: int, why: str) -> None:
-        """The last attempt went wrong."""
         self.failures[str(self._round.pop(0))] = why
         if not self._round:
             longest_ns = max(PAUSE_NS_SHORT, min(PAUSE_NS_MAX, (now_ns - self.lost_ns) // AWAY_SHARE))
@@ -144,5 +138,4 @@ class Route:
 
     @property
     def reasons(self) -> str:
-        """Who was tried and why it failed, in words."""
         return "; ".join(f"{server}: {reason}" for server, reason in self.failures.items())

@@ -27,7 +27,7 @@ RANGES_MAX = 16_384
 
 
 class Acknowledgement:
-    """The tag of an acknowledgement that was sent. Whoever waits for its outcome asks `is_settled` first."""
+    """The tag of a sent acknowledgement. A waiter for its outcome asks `is_settled` first."""
 
     __slots__ = ("_consumer", "_numbers", "is_lost", "outcomes", "waiting")
 
@@ -40,11 +40,11 @@ class Acknowledgement:
 
     @property
     def is_settled(self) -> bool:
-        """Is its outcome known, or known never to come?"""
+        """Is the outcome known, or known never to come?"""
         return self.is_lost or bool(self.outcomes)
 
     def release(self) -> None:
-        """The server knows it now: nothing of it is ours to claim any more."""
+        """The server knows the acknowledgement: its messages are not claimed any more."""
         self._consumer.release(self._numbers)
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
@@ -58,15 +58,15 @@ class Acknowledgement:
 
 
 class ReturnedUnseen:
-    """The tag of messages that went back: nobody waits for the outcome."""
+    """The tag of returned messages, whose outcome is not awaited."""
 
     __slots__ = ()
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
-        """They are in their queue again."""
+        """The messages are in their queue again."""
 
     def lose(self, error: AntiphonError) -> None:
-        """They go back with the session."""
+        """The messages go back with the session."""
 
 
 class SessionCore:
@@ -89,23 +89,23 @@ class SessionCore:
         self.window_bytes = opened.window_bytes
         self.ack_mode = ack_mode
         self.is_automatic = ack_mode in (AckMode.AUTO, AckMode.DUPS_OK)
-        """Are messages acknowledged without the application saying so?"""
+        """Are messages acknowledged without a call of the application?"""
         self.is_open = True
-        """Is it on a connection at this moment?"""
+        """Is the session on a connection at this moment?"""
         self.is_adopted = False
-        """Did another client begin it?"""
+        """Did another client begin the session?"""
         self.error: AntiphonError | None = None
-        """Why it cannot go on, on whatever connection."""
-        # The channels that know it, see DestinationOpen, and under which generation they were first heard to.
-        # No opening of the session that comes late to a channel is of that generation or a higher one.
+        """Why the session cannot go on, on any connection."""
+        # The channels that know the session, see DestinationOpen, and the generation under which they were
+        # first heard to. A late opening of the session in a channel has a lower generation.
         self.channels: dict[str, int] = {}
-        # Why, as the server says, a channel takes nothing at the moment.
+        # The server's reason why a channel takes nothing at the moment.
         self._blocked: dict[str, str] = {}
         self._pace = pace
         self._ack_delay_ns = pace.ack_delay_lazy_ns if ack_mode is AckMode.DUPS_OK else pace.ack_delay_ns
         self.outboxes: dict[str, CommandOutbox] = {}
         self.consumers: dict[int, ConsumerCore] = {}
-        # Those that get messages from the same place.
+        # Consumers of the same source.
         self._rivals: dict[tuple[str, int, int], list[ConsumerCore]] = {}
         self.consumers_opened = 0
         self._output = output
@@ -131,7 +131,7 @@ class SessionCore:
         return outbox
 
     def submit(self, channel: str, publication: Publication) -> None:
-        """Send a publication as soon as there is room; acknowledgements that wait ride ahead of it."""
+        """Send a publication as soon as there is room; waiting acknowledgements go ahead of it."""
         if self._gathering:
             for consumer in list(self._gathering.values()):
                 if consumer.channel == channel:
@@ -150,7 +150,6 @@ class SessionCore:
         return settled
 
     def check(self) -> None:
-        """Raise SessionClosed if the session cannot go on."""
         if self.error is not None:
             raise SessionClosed(str(self.error)) from self.error
 
@@ -185,11 +184,10 @@ class SessionCore:
         return consumer
 
     def note_known(self, channel: str) -> None:
-        """The channel is heard to know the session."""
         self.channels.setdefault(channel, self.generation)
 
     def forget_consumer(self, number: int) -> None:
-        """Nothing more will come for it, and the application holds nothing of it."""
+        """No delivery will come for the consumer, and the application has no message of it."""
         consumer = self.consumers.pop(number, None)
         self._last_sent.pop(number, None)
         if consumer is not None:
@@ -201,7 +199,6 @@ class SessionCore:
     # -- another connection ----------------------------------------------------
 
     def recall(self) -> None:
-        """From now on no thread hands out what consumers have buffered."""
         for consumer in self.consumers.values():
             if consumer.recall is not None:
                 consumer.recall()
@@ -216,7 +213,7 @@ class SessionCore:
             outbox.suspend()
 
     def resume(self, opened: SessionOpened) -> None:
-        """It goes on: first of all, everything without an outcome is sent again."""
+        """The session goes on: first of all, everything without an outcome is sent again."""
         self.generation = opened.generation
         self.window_bytes = opened.window_bytes
         self.is_open = True
@@ -224,7 +221,7 @@ class SessionCore:
             outbox.resume(opened.generation, opened.window_bytes)
 
     def end(self, error: AntiphonError) -> list[object]:
-        """It cannot go on: the tags of all commands that will get no outcome any more."""
+        """The session cannot go on: the tags of all commands that will get no outcome any more."""
         self.error = error
         self.is_open = False
         self._gathering.clear()
@@ -235,12 +232,12 @@ class SessionCore:
         return tags
 
     def why_blocked(self, channel: str = "") -> str:
-        """Behind a colon why the channel, or any, takes nothing; empty if the server did not say so."""
+        """Behind a colon the reason why the channel, or any, takes nothing; empty if the server gave none."""
         reasons = list(self._blocked.values()) if not channel else [self._blocked.get(channel, "")]
         return f": {'; '.join(reasons)}" if any(reasons) else ""
 
     def set_blocked(self, channel: str, is_blocked: bool, reason: str = "") -> None:
-        """May publications to this channel leave?"""
+        """Let publications to this channel leave, or wait."""
         if is_blocked:
             self._blocked[channel] = reason
         else:
@@ -253,7 +250,7 @@ class SessionCore:
     # -- taking messages -------------------------------------------------------
 
     def arrive(self, consumer: ConsumerCore, frame: Deliver) -> None:
-        """Messages came for a consumer. What another of the session still has of them, it has lost."""
+        """Messages came for a consumer; another consumer of the session has lost its copies of them."""
         arrived = consumer.arrive(frame)
         rivals = self._rivals[consumer.place]
         if len(rivals) > 1:
@@ -270,7 +267,7 @@ class SessionCore:
         return spans
 
     def drop(self, consumer: ConsumerCore, lost: Ranges) -> None:
-        """Of what was buffered this is another's; the server may send more in its place."""
+        """The consumer has lost these buffered messages; the server may send more in their place."""
         consumer.drop(lost)
         if not consumer.is_closing:
             self.grant(consumer)
@@ -284,7 +281,7 @@ class SessionCore:
             self._output.append(encode_frame(frame))
 
     def return_unseen(self, consumer: ConsumerCore, numbers: Ranges) -> None:
-        """Nobody has seen these: they go back as if they had not been delivered."""
+        """Return messages that the application has not seen, uncounted."""
         for part in _parts(numbers):
             returned = Return(
                 destination=consumer.destination,
@@ -305,13 +302,12 @@ class SessionCore:
             self._wake(now_ns + self._ack_delay_ns)
 
     def send_gathered(self, consumer: ConsumerCore) -> None:
-        """Send what acknowledgements a consumer has gathered."""
         self._gathering.pop(consumer.consumer, None)
         if consumer.has_gathered:
             self.acknowledge(consumer, consumer.take_gathered())
 
     def on_time(self, now_ns: int) -> int | None:
-        """Send the acknowledgements that have waited long enough; when the next ones have."""
+        """Send the acknowledgements that have waited long enough; returns the next such time."""
         for consumer in list(self._gathering.values()):
             if consumer.gathered_since_ns + self._ack_delay_ns <= now_ns:
                 self.send_gathered(consumer)
@@ -319,7 +315,6 @@ class SessionCore:
         return min(waiting) + self._ack_delay_ns if waiting else None
 
     def acknowledge(self, consumer: ConsumerCore, numbers: Ranges) -> list[Acknowledgement]:
-        """Acknowledge these sequence numbers now."""
         sent = []
         outbox = self.outbox(consumer.channel)
         for part in _parts(numbers):
@@ -334,7 +329,7 @@ class SessionCore:
         return sent
 
     def acknowledge_one(self, consumer: ConsumerCore, sequence: int) -> list[Acknowledgement]:
-        """Acknowledge one message now; nothing happens when that was done before."""
+        """Acknowledge one message now, unless that was done before."""
         if consumer.take_forfeited(sequence):
             raise _refused(sequence)
         if not consumer.held.remove(sequence, sequence + 1) and not consumer.take_from_hand(sequence):
@@ -342,7 +337,7 @@ class SessionCore:
         return self.acknowledge(consumer, Ranges([(sequence, sequence + 1)]))
 
     def acknowledge_held(self) -> list[Acknowledgement]:
-        """Acknowledge all that the session was given so far, but for what others have got meanwhile."""
+        """Acknowledge all messages that the session was given so far, except those that others have got."""
         sent: list[Acknowledgement] = []
         for consumer in self.consumers.values():
             if consumer.held:
@@ -350,7 +345,7 @@ class SessionCore:
         return sent
 
     def take_refusal(self) -> AcknowledgeRefused | None:
-        """Why not all that the session was given can be acknowledged. That is told once."""
+        """Why not all given messages can be acknowledged; told once."""
         refusal = None
         for consumer in self.consumers.values():
             if consumer.forfeited:
@@ -361,8 +356,8 @@ class SessionCore:
     # -- transactions ----------------------------------------------------------
 
     def take_consumed(self) -> list[TakenMessages]:
-        """What the application took, and nobody has acknowledged or given back; also from whom it took what
-        others have got."""
+        """The messages that the application took and did not acknowledge or return; also the consumers of
+        lost ones."""
         for consumer in self.consumers.values():
             consumer.hold_in_hand()
         return [
@@ -372,19 +367,19 @@ class SessionCore:
         ]
 
     def hold_again(self, taken: Iterable[TakenMessages]) -> None:
-        """Nothing came of it."""
+        """The commit came to nothing: the application holds these again."""
         for consumer, numbers in taken:
             consumer.held.add_all(numbers)
 
     def release(self, taken: Iterable[TakenMessages]) -> None:
-        """These are acknowledged: nothing of them is ours to claim any more."""
+        """These are acknowledged, and are not claimed any more."""
         for consumer, numbers in taken:
             consumer.release(numbers)
 
     def give_back(self, taken: Iterable[TakenMessages]) -> list[tuple[str, Return]]:
-        """The commands, with their channels, that return what was taken; it counts as delivered.
+        """The commands, with their channels, that return taken messages, counted as delivered.
 
-        What others were given meanwhile is not ours to return.
+        Messages that others were given meanwhile are left out.
         """
         return [
             (
@@ -401,9 +396,9 @@ class SessionCore:
         ]
 
     def owes_word(self) -> bool:
-        """Must the application be told that acknowledgements are not confirmed? Once it must.
+        """Must the application be told, once, that acknowledgements are not confirmed?
 
-        Only of those it did not ask for: of its own it hears from `message.ack()`.
+        Only of automatic ones: of its own it hears from `message.ack()`.
         """
         if not self.is_automatic or self._has_kept_word:
             return False
@@ -423,7 +418,6 @@ def _refused(sequence: int) -> AcknowledgeRefused:
 
 
 def _parts(numbers: Ranges) -> Iterator[Ranges]:
-    """The same numbers in pieces that fit a command."""
     if len(numbers) <= RANGES_MAX:
         if numbers:
             yield numbers

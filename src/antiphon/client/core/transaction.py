@@ -1,19 +1,19 @@
-"""TransactionCore: what a session's open transaction has, channel by channel.
+"""TransactionCore: the open transaction of a session, channel by channel.
 
 Where it sits
     producers  ->  batches of a PART  ->  outbox;   commit  ->  one command, or one request for all parts
 
 What it promises
-    T1  Every batch that leaves is counted, so that a commit names them all. What has not left when its
-        transaction is over does not leave.
-    T2  A message's number is its own within its session and channel, whatever became of it.
-    T3  What is larger than a transaction may be is refused before it leaves.
-    T4  After its first fault nothing of a transaction can be committed.
-    T5  What others got after the transaction had taken it cannot be committed, even if it came back since.
+    CTX1  Every batch that leaves is counted, so that a commit names them all. A batch that has not left when
+          its transaction is over does not leave.
+    CTX2  A message's number is its own within its session and channel, whatever its outcome.
+    CTX3  A message beyond the largest transaction is refused before it leaves.
+    CTX4  After its first fault nothing of a transaction can be committed.
+    CTX5  A taken message that others got since cannot be committed, even if it came back.
 
 What it leaves to others
-    Whether a part is whole, and what is committed, the channel says. When to commit, and whom to tell, is
-    the face's. What is staged outside of sessions has parts of the same kind.
+    The channel knows whether a part is whole, and commits. The face decides when, and tells the application.
+    Staged messages outside of sessions have parts of the same kind.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from antiphon.wire.transactions import (
 
 
 class RowNumbers:
-    """The numbers of messages that no plain publish carried; counted in each channel (T2)."""
+    """The numbers of messages outside of plain publishes; counted in each channel (CTX2)."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def take(self, channel: str, count: int) -> int:
-        """The first of so many that nobody else gets."""
+        """The first of so many unused numbers."""
         first = self._next.get(channel, TRANSACTED_NUMBER | 1)
         self._next[channel] = first + count
         return first
 
     def give_back(self, channel: str, first: int, taken: int, used: int) -> None:
-        """Not all were needed. If others were taken since, the gap stays: nothing depends on it."""
+        """Give back unused numbers. If others were taken since, the gap stays: nothing depends on it."""
         if self._next[channel] == first + taken:
             self._next[channel] = first + used
 
 
 class PartCore:
-    """What one channel is sent to store, and not to show yet."""
+    """The uncommitted messages for one channel."""
 
     kind = CommandKind.TX_PUBLISH
     bytes_max = TRANSACTION_BYTES_MAX
@@ -74,11 +74,11 @@ class PartCore:
         self.is_over = False
 
     def has_room(self, rows: int, size: int) -> bool:
-        """May there be so many more messages, of `size` bytes that have not left?"""
+        """Is there room for so many more messages, of `size` bytes that have not left?"""
         return self.rows + rows <= self.messages_max and self.bytes + size <= self.bytes_max
 
     def add(self, rows: int, size: int) -> None:
-        """There are so many more messages now; or there may not be (T3)."""
+        """Count so many more messages; raises if there is no room (CTX3)."""
         if not self.has_room(rows, size):
             is_many = self.rows + rows > self.messages_max
             limit = f"{self.messages_max:,} messages" if is_many else f"{self.bytes_max:,} bytes"
@@ -86,7 +86,7 @@ class PartCore:
         self.rows += rows
 
     def head(self, publication: Publication, rows: int) -> bytes:
-        """What stands before the batch, in the payload of its command."""
+        """The bytes before the batch, in the payload of its command."""
         raise NotImplementedError
 
     def enclose(
@@ -98,7 +98,7 @@ class PartCore:
         number: int,
         confirmed_through: int,
     ) -> Departure:
-        """The command of a batch that leaves now: one number, whatever it holds (T1)."""
+        """The command of a batch that leaves now, with one number (CTX1)."""
         head = self.head(publication, batch.count)
         length = len(head) + batch.byte_size
         header = encode_header(self.kind, session, generation, number, confirmed_through, length)
@@ -109,8 +109,6 @@ class PartCore:
 
 
 class TransactedPart(PartCore):
-    """The part of a session's transaction."""
-
     def __init__(self, channel: str, transaction: int) -> None:
         super().__init__(channel)
         self._transaction = transaction
@@ -128,7 +126,7 @@ class TransactedPart(PartCore):
 
 
 class StagedPartCore(PartCore):
-    """What is staged under an id of its own."""
+    """A part that is staged under an id of its own."""
 
     kind = CommandKind.STAGE
     bytes_max = STAGED_BYTES_MAX
@@ -143,7 +141,7 @@ class StagedPartCore(PartCore):
 
     @property
     def batches_new(self) -> int:
-        """How many have left since."""
+        """The batches that have left since."""
         return self.batches - self._batches_before
 
     def head(self, publication: Publication, rows: int) -> bytes:
@@ -161,15 +159,13 @@ class StagedPartCore(PartCore):
 
 
 class TakenMessages(NamedTuple):
-    """What the application took from a consumer, and the transaction is to acknowledge."""
+    """Messages that the application took from a consumer, for the transaction to acknowledge."""
 
     consumer: ConsumerCore
     numbers: Ranges
 
 
 class TransactionCore:
-    """One transaction of a session."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.parts: dict[str, TransactedPart] = {}
@@ -187,20 +183,20 @@ class TransactionCore:
         return any(part.rows for part in self.parts.values())
 
     def doom(self, error: AntiphonError) -> None:
-        """It cannot be committed any more, for this reason. The first one counts (T4)."""
+        """The transaction cannot be committed any more; the first reason counts (CTX4)."""
         if self.fault is None:
             self.fault = error
             self.end()
 
     def end(self) -> None:
-        """What has not left does not leave (T1)."""
+        """Batches that have not left do not leave (CTX1)."""
         for part in self.parts.values():
             part.is_over = True
 
     def commitment(self, taken: Iterable[TakenMessages]) -> tuple[TransactionPart, ...]:
-        """All its parts, in the order of their channels: the first one is where it is decided.
+        """All parts, in the order of their channels: the first channel is the home.
 
-        Raises if something that it took was given to others: whoever gets that may commit it too (T5).
+        Raises if others got a taken message: they may commit it too (CTX5).
         """
         taken = list(taken)
         for consumer, _ in taken:

@@ -31,7 +31,7 @@ SAMPLE_ONE_IN: Final = 24
 
 Restore = Callable[[bytes], ChannelState]
 
-# Of one life only: a new one counts anew, and receives the same wrong commands again.
+# A count of one life: each life begins it anew.
 _PASSING: Final = {(Uncommitted, "generation")}
 # Dicts whose order is that of the log.
 _ORDERED: Final = {

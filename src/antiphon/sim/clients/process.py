@@ -56,7 +56,7 @@ class ClientHall:
     world: World
     network: Network
     watch: Watch
-    # The client port at one of the addresses that clients know, if somebody listens there.
+    # The client port at one of the addresses that clients know, if a node listens there.
     find_port: Callable[[int], ClientPort | None]
 
 

@@ -29,7 +29,7 @@ _SUBSCRIBED = (OutcomeCode.APPLIED, OutcomeCode.DUPLICATE, OutcomeCode.EXISTS)
 
 
 class Publishing:
-    """A share of bodies that nobody else publishes, and when they are sent."""
+    """A share of bodies that no other client publishes, and when they are sent."""
 
     def __init__(self, client: ClientProcess, name: str, share: int) -> None:
         self.left = share

@@ -105,7 +105,7 @@ class RudeClient(ClientProcess):
         return self._last_request
 
     def drop_requests(self, session: RudeSession) -> None:
-        """Answers to what a session had asked for concern nobody any more."""
+        """Drop the requests of a session: their answers are not awaited any more."""
         self._requests = {key: one for key, one in self._requests.items() if one[0] is not session}
 
     def on_frame(self, frame: ServerFrame) -> None:
@@ -174,7 +174,7 @@ class ChannelNumbers:
         )
 
     def note(self, item: ConfirmItem) -> None:
-        """These have their outcome, and whoever waits for it is told."""
+        """These commands have their outcome, and the waiting client is told."""
         numbers = range(item.number, item.number + item.count)
         for number, kept in list(self.unconfirmed.items()):
             kept.open.difference_update(numbers)
