@@ -1,4 +1,4 @@
-"""The laws of batches: B1 to B3, D1, and what accepted bytes promise."""
+"""The laws of batches: BAT1 to BAT3, DEC1, and what accepted bytes promise."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_batch_cut_anywhere_is_refused(messages: list[dict[str, Any]]) -> None
 def test_a_batch_with_changed_bytes_can_be_read_or_is_refused(
     messages: list[dict[str, Any]], data: Any
 ) -> None:
-    """D1, and what decode accepts can be read by every accessor."""
+    """DEC1, and what decode accepts can be read by every accessor."""
     encoded = bytearray(build(messages).encode())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(encoded) - 1))

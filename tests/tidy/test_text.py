@@ -36,6 +36,9 @@ MACHINE_PATH = re.compile(
 # In the docstring of its module, and where a comment or a docstring refers to it.
 PROMISE = re.compile(r"^ *([A-Z]{3}\d+)  ", re.MULTILINE)
 PROMISES_NAMED = re.compile(r"\(((?:[A-Z]{3}\d+(?:, )?)+)\)")
+# A label without the prefix of its module. The checkers number the invariants of the design: I17, Q1.
+SHORT_LABEL = re.compile(r"^ *[A-Z]\d+  |\((?:[A-Z]\d+(?:, )?)+\)", re.MULTILINE)
+CHECKERS = "src/antiphon/sim/checkers/"
 
 # Bytes from a peer or a disk must never be able to run as code.
 CODE_FROM_BYTES_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
@@ -98,6 +101,12 @@ def classes_of_one_name(some: Iterable[Module]) -> dict[str, list[str]]:
 def promises(module: Module) -> list[str]:
     """The promises that a module numbers in its docstring: `SEQ3`."""
     return PROMISE.findall(ast.get_docstring(module.tree) or "")
+
+
+def short_labels(module: Module) -> Iterator[str]:
+    """Promises, and references to promises, that do not say whose they are."""
+    if not module.path.startswith(CHECKERS):
+        yield from matches(SHORT_LABEL, module.path, module.text)
 
 
 def _are_pair(places: list[str]) -> bool:
@@ -203,6 +212,16 @@ def test_a_promise_has_a_name_of_its_own_and_a_named_promise_exists() -> None:
         for name in names.split(", ")
     }
     assert_none(sorted(named - set(made)))
+
+
+def test_a_promise_says_whose_it_is() -> None:
+    assert_none([c for module in modules("src") for c in short_labels(module)])
+
+
+@pytest.mark.parametrize("text", ['"""A.\n\n    S1  One.\n"""', "# Not twice (S1, S2).\n"])
+def test_a_short_label_is_seen(text: str) -> None:
+    assert len(list(short_labels(Module.parse("src/antiphon/a.py", text)))) == 1
+    assert not list(short_labels(Module.parse(f"{CHECKERS}a.py", text)))
 
 
 def test_promises_are_found() -> None:
