@@ -57,6 +57,8 @@ class FileDisk:
         self.distrusted = ""
         # Notes for the operator about the opening.
         self.notes: list[str] = []
+        # Set by the thread in which a sync failed.
+        self.has_failed_sync = False
         self._files: dict[str, int] = {}
         self._views: dict[str, tuple[mmap.mmap, memoryview]] = {}
         self._guard = threading.Lock()
@@ -307,12 +309,14 @@ class FileDisk:
                 os.fdatasync(self._file(name))
             except OSError as error:
                 # Even a full disk is a failed sync here: written bytes may be gone already.
+                self.has_failed_sync = True
                 raise StorageFailed(f"{name} could not be synced: {error.strerror}") from error
 
     def sync_directory(self) -> None:
         try:
             os.fsync(self._directory)
         except OSError as error:
+            self.has_failed_sync = True
             raise StorageFailed(f"{self.path} could not be synced: {error.strerror}") from error
 
     def _file(self, name: str) -> int:

@@ -77,6 +77,7 @@ class ChannelStorage:
 
     def _on_sync(self, end: SyncEnd) -> None:
         if end.failure is not None:
+            self._disk.mark_poisoned(end.failure.text)
             self._give_up(end.failure)
         else:
             self._do(self.keeper.synced(clock.now_ns(), end.ticket, end.took_ns))
@@ -89,7 +90,12 @@ class ChannelStorage:
         # A failed write is as final as a failed sync: the thread's error is raised here.
         if future.cancelled():
             return
-        future.result()
+        error = future.exception()
+        if error is not None:
+            if self._disk.has_failed_sync:
+                # Until the next boot the system's memory may show names of files that no disk holds.
+                self._disk.mark_poisoned(str(error))
+            raise error
         self._do(self.keeper.done(clock.now_ns(), work))
         if isinstance(work, CheckpointFile):
             # Behind everything that still refers to the checkpoint's bytes.
@@ -119,9 +125,6 @@ class ChannelStorage:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        if isinstance(error, StorageFailed):
-            # Until the next boot the system's memory may show files, and names of files, that no disk holds.
-            self._disk.mark_poisoned(error.text)
         self._end(str(error))
         self._fail(error)
 

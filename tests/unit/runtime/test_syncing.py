@@ -228,7 +228,28 @@ def test_an_error_in_the_worker_thread_ends_the_node(
         cellar.storage.flush()
         await cellar.until(lambda: cellar.failures)
         assert cellar.failures == [error] and not cellar.written
-        assert (tmp_path / POISONED).exists() == isinstance(error, StorageFailed)
+        assert not (tmp_path / POISONED).exists(), "no sync has failed"
+
+    play(story, tmp_path, monkeypatch)
+
+
+def test_a_sync_of_the_worker_that_fails_is_as_final_as_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    async def story(cellar: Cellar) -> None:
+        def fail(descriptor: int) -> None:
+            if descriptor == cellar.disk._directory and threading.current_thread().name != "MainThread":
+                raise OSError(5, "the directory could not be written")
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fail)
+        cellar.storage.carry_out(bus.WriteCheckpoint(7, b"d" * 16, b"the state", ()))
+        cellar.storage.flush()
+        await cellar.until(lambda: cellar.failures)
+        assert not cellar.written
+        assert (tmp_path / POISONED).exists(), "the name of the file may be known to the memory alone"
 
     play(story, tmp_path, monkeypatch)
 
