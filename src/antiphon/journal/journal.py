@@ -539,6 +539,10 @@ class Journal:
     def verify(self, location: Location) -> None:
         self._reader.verify(self._known(location))
 
+    def read_anew(self) -> None:
+        """Every record is read from the disk and verified again when it is next asked for."""
+        self._reader.forget_all()
+
     def _known(self, location: Location) -> Location:
         if location.segment not in self._tail and location.segment not in self._kept:
             raise Damaged(segment_name(location.segment), location.offset, "there is no such segment")

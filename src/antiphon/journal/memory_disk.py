@@ -162,6 +162,11 @@ class MemoryDisk:
         """Rot: change bits on the durable medium."""
         self._files[name].now[offset] ^= mask
 
+    def part_from_views(self) -> None:
+        """Views that were taken so far keep their bytes: a process has those pages in its memory."""
+        for file in self._files.values():
+            file.now = bytearray(file.now)
+
     def truncate(self, name: str, size: int) -> None:
         file = self._files[name]
         file.now = bytearray(bytes(file.now[:size]).ljust(size, b"\0"))

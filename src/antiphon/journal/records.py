@@ -53,6 +53,10 @@ class RecordReader:
             raise Damaged(segment_name(segment), offset, f"the data record of {header.mid} does not verify")
         return header, payload
 
+    def forget_all(self) -> None:
+        self._views.clear()
+        self._verified.clear()
+
     def forget(self, segment: int) -> None:
         self._views.pop(segment, None)
         self._verified = {at: view for at, view in self._verified.items() if at.segment != segment}

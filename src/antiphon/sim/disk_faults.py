@@ -151,9 +151,7 @@ class DiskFaults(FaultTable):
         if journal is None or self._chance.random() < 0.5:
             is_rotten = False
         else:
-            # A former segment was synced beyond doubt: its damage cannot be taken for a torn write.
-            before = journal.end_position.segment - 1
-            is_rotten = bool(rot_envelopes(victim.disk, held, self._chance, before))
+            is_rotten = bool(rot_envelopes(victim.disk, held, self._chance, journal))
         if not is_rotten:
             kind = "missing"
             victim.crash()

@@ -61,24 +61,28 @@ def rot_checkpoints(disk: MemoryDisk, newest: int | None) -> int:
 
 
 def rot_envelopes(
-    disk: MemoryDisk, mids: Iterable[Mid], chance: random.Random, before: int | None = None
+    disk: MemoryDisk, mids: Iterable[Mid], chance: random.Random, journal: Journal | None = None
 ) -> set[Mid]:
-    """Change a bit of some of these envelopes, in segments below `before` if given; returns the changed ones.
+    """Change a bit of some of these envelopes; returns the changed ones.
 
     An envelope stays as it is where damage would be taken for a torn write, and all that follows would be cut
-    off.
+    off. With the `journal` of a living node the bits change under it: in former segments only, which were
+    synced beyond doubt; and pages that the node holds in its memory stay as they were read.
     """
     if not Journal.is_formatted(disk):
         return set()
     wanted = set(mids)
     found = Opening(disk, has_peers=True).found
     held = [one for one in found.data if one.mid in wanted]
-    if before is not None:
-        held = [one for one in held if one.location.segment < before]
+    if journal is not None:
+        former = journal.end_position.segment - 1
+        held = [one for one in held if one.location.segment < former]
+        disk.part_from_views()
+        journal.read_anew()
     rotten: set[Mid] = set()
     for one in chance.sample(held, min(len(held), chance.randint(1, 5))):
         _flip(disk, one.location)
-        if before is None and not _loses(disk, {one.mid for one in found.data}, {*rotten, one.mid}):
+        if journal is None and not _loses(disk, {one.mid for one in found.data}, {*rotten, one.mid}):
             _flip(disk, one.location)
         else:
             rotten.add(one.mid)

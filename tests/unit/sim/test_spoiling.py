@@ -57,6 +57,30 @@ def test_an_envelope_stays_whole_where_rot_would_be_taken_for_a_torn_write() -> 
     assert found(disk) == set(_MIDS)
 
 
+def test_rot_under_a_living_node_spares_what_the_node_has_read() -> None:
+    disk = MemoryDisk()
+    Journal.format(disk, _SETTINGS, bytes(range(16)), 1, "test")
+    journal, _ = Journal.open(disk, _SETTINGS)
+    payload = b"x" * 60_000
+    places = []
+    for index, mid in enumerate(_MIDS, 1):
+        digest = payload_digest(mid, 0, 1, payload)
+        places.append(journal.append_data(index, mid, 0, 1, digest, payload))
+        ticket = journal.flush()
+        assert ticket is not None
+        disk.sync(ticket.files)
+        journal.synced(ticket)
+    assert journal.end_position.segment == len(_MIDS), "each envelope lies in a segment of its own"
+    kept = journal.read(places[0])
+
+    assert rot_envelopes(disk, {_MIDS[0], _MIDS[-1]}, random.Random(1), journal) == {_MIDS[0]}
+
+    assert kept == payload
+    with pytest.raises(Damaged):
+        journal.read(places[0])
+    assert journal.read(places[-1]) == payload
+
+
 def test_a_rotten_superblock_makes_the_disk_unusable() -> None:
     disk = written(is_closed=True)
 

@@ -61,15 +61,13 @@ class Losses:
             return
         durable = self._hall.images[victim.node].mids if victim.node in self._hall.images else set()
         mids = self._atlas.elsewhere(victim) & durable
-        before: int | None = None
-        if victim.journal is not None and self._chance.random() < 0.5:
-            # A former segment was synced beyond doubt: its damage cannot be taken for a torn write.
-            before = victim.journal.end_position.segment - 1
-        else:
+        journal = victim.journal
+        if journal is None or self._chance.random() >= 0.5:
             victim.crash()
-        rotten = rot_envelopes(disk, mids, self._chance, before)
+            journal = None
+        rotten = rot_envelopes(disk, mids, self._chance, journal)
         if rotten:
-            kind = "missing" if before is None else "unreadable"
+            kind = "missing" if journal is None else "unreadable"
             self._hall.world.probe(f"disk.envelopes_{kind}")
             victim.unreadable |= rotten
             self._hall.watch.on_damaged(victim.node)
