@@ -387,7 +387,7 @@ class Node:
                 parts.for_replica.append(bus.StateCaptured(n, *manager.move_state(dict(moved))))
             case bus.InstallState(n=n):
                 term_served = replica.term if replica.is_serving else 0
-                manager.install_state(self._now_ns, n, term_served)
+                manager.install_state(self._now_ns, n, term_served, replica.claimed_after)
                 if self.observer is not None:
                     self.observer.installed(parts.name, n)
                 parts.manager_heard = True

@@ -161,7 +161,9 @@ class Reign:
         self._node = node
         self._config_id = config.config_id
         self.epoch = epoch
-        self._adopted_epoch, self._adopted_last = adopted_epoch, log.last
+        self._adopted_epoch = adopted_epoch
+        # The claim of this node follows the adopted log.
+        self.adopted_last = log.last
         self._began_at = now_ns
         self._presence = presence
         self._laggards = Laggards(node, presence, now_ns)
@@ -630,7 +632,7 @@ class Reign:
     def on_start_need(self, now_ns: int, server: int, need: m.StartNeed, out: list[RoleEffect]) -> None:
         """Send our log to a commit server whose log is of another epoch, from where its own may be kept."""
         # Of an epoch before ours only the adopted entries are the same.
-        kept = kept_through(self._adopted_last, self._adopted_epoch, need)
+        kept = kept_through(self.adopted_last, self._adopted_epoch, need)
         if now_ns - self._started.get((server, kept), -1 << 62) < self._config.heartbeat_ms * MS:
             # A network that doubles messages would otherwise double every question and every answer.
             return

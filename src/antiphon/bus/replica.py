@@ -404,6 +404,12 @@ class Replica:
         return reign is not None and self._member.term == reign.epoch
 
     @property
+    def claimed_after(self) -> int:
+        """The last number before the claim of this node; 0 if the node does not lead."""
+        reign = self._sequencer.reign
+        return reign.adopted_last if reign is not None else 0
+
+    @property
     def epoch_led(self) -> int:
         """The epoch that this run of the node leads; 0 if it leads none."""
         reign = self._sequencer.reign

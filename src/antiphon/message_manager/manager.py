@@ -201,13 +201,13 @@ class MessageManager:
         state.primary = entry.mid.pid
         # An open part ends with the term of the primary that took it.
         state.transactions.end_all_open()
-        self._channel.primary = self._begin_term() if state.primary == self.node else None
+        self._channel.primary = self._begin_term(state.applied) if state.primary == self.node else None
 
     def step_down(self) -> None:
         """Stop being the primary: a former life of this node made the claim."""
         self._channel.primary = None
 
-    def _begin_term(self) -> Primary:
+    def _begin_term(self, claimed_after: int) -> Primary:
         state, settings, now_ns = self.state, self.settings, self._now_ns
         if state.log_time_ms != self._log_clock.told_ms:
             # The log time of a checkpoint that no entry has followed yet.
@@ -216,7 +216,7 @@ class MessageManager:
         self._announcements = []
         delivery = Delivery(
             term=state.term,
-            claimed_after=state.applied,
+            claimed_after=claimed_after,
             reader=self._reader,
             directory=state.directory,
             settings=settings,
@@ -396,20 +396,23 @@ class MessageManager:
         digest, data = self._opened.capture()
         return digest, data, tuple(self._opened.directory.use.by_segment())
 
-    def install_state(self, now_ns: int, n: int, term_served: int = 0) -> None:
+    def install_state(self, now_ns: int, n: int, term_served: int = 0, claimed_after: int = 0) -> None:
         """Replace the state by the opened one. Consumers are gone, and clocks begin anew.
 
-        This node's claim may lie before n: then the node serves in the term of this state.
+        This node's claim may lie before n: then the node serves in the term of this state. Its claim follows
+        number `claimed_after`.
         """
         opened, self._opened = self._opened, None
         assert opened is not None and opened.applied == n, f"the state after {n} is not the one that is open"
         assert n > self.state.applied, f"a state after {n} takes the place of one after {self.state.applied}"
+        # A primary may have given out messages of the state that is replaced, in the same term.
+        given_through = max(claimed_after, self.state.applied)
         self._now_ns = now_ns
         self._reader.let_go()
         self._mender.forget()
         self._referrers = {}
         self._channel.state = opened
-        self._channel.primary = self._begin_term() if term_served == opened.term else None
+        self._channel.primary = self._begin_term(given_through) if term_served == opened.term else None
         self._range_reads.mended()
 
     def drop_state(self) -> None:

@@ -375,6 +375,7 @@ def test_a_crash_loses_nothing_that_was_confirmed(envelopes: int) -> None:
     again = [entry for entry in before.applied if entry.last > start]
     assert after.applied[: len(again)] == again, "what was applied is applied again, the same"
     assert after.replica.is_serving
+    assert after.replica.claimed_after == before.replica.last
     after.step(envelope(1_000))
     after.settle()
     assert after.confirmed == [1_000]

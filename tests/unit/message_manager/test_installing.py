@@ -28,7 +28,9 @@ class Newcomer:
         self.payloads.keep(b"something that was here before")
         self.manager = MessageManager("main", node, self.payloads, AT_ONCE)
 
-    def join(self, channel: Channel, n: int, term_served: int = 0) -> tuple[bytes, tuple[int, ...]]:
+    def join(
+        self, channel: Channel, n: int, term_served: int = 0, claimed_after: int = 0
+    ) -> tuple[bytes, tuple[int, ...]]:
         """Take over the state after number n; returns what its own checkpoint would be."""
         digest, state, _ = channel.manager.capture(n)
         opened, places = self.manager.open_state(state)
@@ -36,7 +38,7 @@ class Newcomer:
         moved = {place: self.payloads.keep(bytes(channel.payloads.read(place))) for place in places}
         again, data, segments = self.manager.move_state(moved)
         assert again == digest, "places are no part of what is agreed on"
-        self.manager.install_state(0, n, term_served)
+        self.manager.install_state(0, n, term_served, claimed_after)
         return data, segments
 
 
@@ -167,3 +169,38 @@ def test_a_backup_serves_nobody_and_a_node_whose_claim_lies_before_serves(
     leader.manager.announced(0, term)
     channel.register(1, queue)
     assert len(delivered(leader.manager.flush(0, 0))) == 10, "all that wait in the queue"
+
+
+def counts_told(channel: Channel, leader: Newcomer, queue: int) -> list[int]:
+    """The redelivery counts of everything that the leader gives to a consumer, in the order of numbers."""
+    leader.manager.announced(0, leader.manager.term)
+    backup, channel.manager = channel.manager, leader.manager
+    channel.register(1, queue)
+    channel.manager = backup
+    return [count for _, _, _, count in delivered(leader.manager.flush(0, 0))]
+
+
+def test_only_messages_of_before_the_claim_are_told_as_redelivered(channel: Channel, client: Client) -> None:
+    queue = channel.create("orders")
+    channel.order(client.publish(queue, bodies(2)))
+    claimed_after = channel.mark()
+    term = channel.claim(2)
+    channel.order(client.publish(queue, bodies(3)))
+    leader = Newcomer()
+    leader.join(channel, channel.mark(), term, claimed_after)
+    assert counts_told(channel, leader, queue) == [1, 1, 0, 0, 0]
+
+
+def test_a_primary_whose_state_is_replaced_may_have_given_out_all_of_the_former(
+    channel: Channel, client: Client
+) -> None:
+    queue = channel.create("orders")
+    claimed_after = channel.mark()
+    term = channel.claim(2)
+    channel.order(client.publish(queue, bodies(2)))
+    leader = Newcomer()
+    leader.join(channel, channel.mark(), term, claimed_after)
+    assert counts_told(channel, leader, queue) == [0, 0]
+    channel.order(client.publish(queue, bodies(3)))
+    leader.join(channel, channel.mark(), term, claimed_after)
+    assert counts_told(channel, leader, queue) == [1, 1, 0, 0, 0]

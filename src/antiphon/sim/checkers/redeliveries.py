@@ -2,7 +2,8 @@
 
     counts  after every entry every replica counts the counted returns of each message that is still there
     told    a primary tells that count. A message without returns is told as redelivered if it was published
-            before the primary's term or delivered in it; no other is
+            before the primary's term or delivered in it; no other is. A primary whose state is replaced
+            tells all messages of the former state as redelivered
     shown   an application is shown the counts told to its consumer, in that order
     place   a primary delivers nothing while a returned message with a lower number waits
 
@@ -60,7 +61,7 @@ class Redeliveries(Checker):
         self._folded = 0
         self._applied: dict[int, int] = {}
         self._states: dict[int, ChannelState] = {}
-        # By term: the node that claimed it, and the number before the claim.
+        # By term: the node that claimed it, and through which number everything is told as redelivered.
         self._claims: dict[int, tuple[int, int]] = {}
         # Counted returns of messages that are still there: now, after each folded entry, and for each message
         # by the numbers of the entries that changed its count.
@@ -88,6 +89,10 @@ class Redeliveries(Checker):
         self._highest.pop(node, None)
 
     def on_restored(self, node: int, n: int) -> None:
+        for term, (primary, claimed_after) in self._claims.items():
+            if primary == node:
+                # The node forgets what it gave out of the state that is replaced.
+                self._claims[term] = node, max(claimed_after, self._applied[node])
         self._applied[node] = n
 
     def on_applied(self, node: int, entry: Entry, payload: memoryview | None) -> None:

@@ -139,6 +139,15 @@ def test_no_mark_on_what_an_earlier_term_may_have_given_out_is_seen() -> None:
         log.tell(recounted(said, 0))
 
 
+def test_a_primary_whose_state_is_replaced_tells_what_the_former_state_had_as_redelivered() -> None:
+    log = Log()
+    said = log.give_out(credit=4)
+    log.checker.on_restored(NODE, log.last)
+    with pytest.raises(Violation, match="1 to 1 is right"):
+        log.tell(*said)
+    log.tell(*[recounted(one, 1) for one in said])
+
+
 def test_a_replica_that_counts_otherwise_is_seen() -> None:
     log = Log()
     log.tell(*log.give_out())
