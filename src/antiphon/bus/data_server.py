@@ -467,6 +467,8 @@ class DataServer:
         if self._held:
             if self._node not in self._config.data_servers:
                 self._on_synced(synced)
+                # Nobody asks this node for reports.
+                self._due.clear()
             self._give_up_decided(Ledger.decode(base_ledger))
 
     def _give_up_decided(self, ledger: Ledger) -> None:

@@ -15,6 +15,7 @@ from antiphon.bus.recovery import RecoveredReplica
 from antiphon.bus.replica import Replica
 from antiphon.ids import Mid, make_epoch
 from antiphon.journal.recovery import DataAt
+from antiphon.sim.checkers.bounds import containers
 from tests.stage import MemoryPayloads, data_of, entry_of
 
 EPOCH = make_epoch(1, 1)
@@ -182,3 +183,4 @@ def test_a_data_server_that_becomes_a_witness_gives_up_also_what_was_not_durable
     assert follow(backup, (entry_of(ONE, 4), entry_of(TWO, 5), *marked(6))) == []
     assert follow(backup, marked(8)) == [6]
     assert backup.payloads.unplaced.keys() == set()
+    assert [one for one in containers(backup.replica) if one.name == "DataServer._due" and one.size] == []
