@@ -341,6 +341,7 @@ class SessionTransactions:
         reason = await self._decided(core, asked)
         if reason is None:
             core.release(taken)
+            self._scope.link.flush_soon()
             await self._next()
             return
         text = transaction.fault.text if transaction.fault is not None else reason

@@ -7,6 +7,7 @@ What it promises
     CNS2  Credit counts the messages that the application took: no more than `prefetch_messages` are ever
           buffered, and hardly more than `prefetch_bytes` of bodies. A consumer may begin with credit for
           fewer, which grows as the application takes them: a slow consumer does not keep many from others.
+          A message that leaves the buffer untaken counts as taken.
     CNS3  Only messages that the application took are acknowledged.
     CNS4  A delivered message whose acknowledgement is not known stays the consumer's on another connection,
           and is not delivered to it again. If others got the message meanwhile, the application does not get
@@ -249,13 +250,16 @@ class ConsumerCore:
         doubtful.remove_all(self._discard(lost))
         self._in_doubt.add_all(doubtful)
 
-    def release(self, numbers: Ranges) -> None:
-        """These are known to be acknowledged, and are not claimed any more."""
+    def release(self, numbers: Ranges) -> bool:
+        """These are known to be acknowledged, and are not claimed any more; did copies leave the buffer?"""
         self.unconfirmed.remove_all(numbers)
-        if self._in_doubt and (done := self._in_doubt.intersection(numbers)):
-            self._in_doubt.remove_all(done)
-            self._recall()
-            self._discard(done)
+        if not self._in_doubt or not (done := self._in_doubt.intersection(numbers)):
+            return False
+        self._in_doubt.remove_all(done)
+        self._recall()
+        before = self.buffered
+        self._discard(done)
+        return self.buffered < before
 
     def _recall(self) -> None:
         if self.recall is not None:

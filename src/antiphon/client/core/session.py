@@ -29,11 +29,11 @@ RANGES_MAX = 16_384
 class Acknowledgement:
     """The tag of a sent acknowledgement. A waiter for its outcome asks `is_settled` first."""
 
-    __slots__ = ("_consumer", "_numbers", "is_lost", "outcomes", "waiting")
+    __slots__ = ("consumer", "is_lost", "numbers", "outcomes", "waiting")
 
     def __init__(self, consumer: ConsumerCore, numbers: Ranges) -> None:
-        self._consumer = consumer
-        self._numbers = numbers
+        self.consumer = consumer
+        self.numbers = numbers
         self.outcomes: list[ConfirmItem] = []
         self.is_lost = False
         self.waiting: list[FateTicket] = []
@@ -42,10 +42,6 @@ class Acknowledgement:
     def is_settled(self) -> bool:
         """Is the outcome known, or known never to come?"""
         return self.is_lost or bool(self.outcomes)
-
-    def release(self) -> None:
-        """The server knows the acknowledgement: its messages are not claimed any more."""
-        self._consumer.release(self._numbers)
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         self.outcomes = outcomes
@@ -146,7 +142,7 @@ class SessionCore:
         settled = outbox.confirm(items)
         for command in settled:
             if isinstance(command.tag, Acknowledgement):
-                command.tag.release()
+                self._release(command.tag.consumer, command.tag.numbers)
         return settled
 
     def check(self) -> None:
@@ -267,9 +263,18 @@ class SessionCore:
         return spans
 
     def drop(self, consumer: ConsumerCore, lost: Ranges) -> None:
-        """The consumer has lost these buffered messages; the server may send more in their place."""
+        """The consumer has lost these messages."""
         consumer.drop(lost)
-        if not consumer.is_closing:
+        self._refill(consumer)
+
+    def _release(self, consumer: ConsumerCore, numbers: Ranges) -> None:
+        """These are acknowledged, and are not claimed any more."""
+        if consumer.release(numbers):
+            self._refill(consumer)
+
+    def _refill(self, consumer: ConsumerCore) -> None:
+        """Messages have left the buffer untaken: the server may send more in their place."""
+        if consumer.consumer in self.consumers and not consumer.is_closing:
             self.grant(consumer)
 
     def grant(self, consumer: ConsumerCore) -> None:
@@ -374,7 +379,7 @@ class SessionCore:
     def release(self, taken: Iterable[TakenMessages]) -> None:
         """These are acknowledged, and are not claimed any more."""
         for consumer, numbers in taken:
-            consumer.release(numbers)
+            self._release(consumer, numbers)
 
     def give_back(self, taken: Iterable[TakenMessages]) -> list[tuple[str, Return]]:
         """The commands, with their channels, that return taken messages, counted as delivered.

@@ -43,6 +43,7 @@ from antiphon.wire.frames import (
     Confirm,
     ConsumerClose,
     ConsumerGone,
+    ConsumerLost,
     ConsumerOpen,
     Credit,
     Deliver,
@@ -525,6 +526,23 @@ def test_the_outcome_of_an_acknowledgement_wakes_those_who_wait() -> None:
     assert sent.outcomes[0].code == OutcomeCode.ACK_LOST
     assert session.last_sent(consumer) is None
     assert not session.owes_word()
+
+
+def test_a_copy_of_an_acknowledged_message_leaves_its_place_in_the_buffer_to_the_next() -> None:
+    core = welcome_core()
+    session = open_session(core)
+    consumer = open_consumer(core, session, prefetch_messages=1)
+    core.receive(0, deliver(1, 10))
+    session.take(consumer, 1)
+    session.acknowledge(consumer, Ranges([(10, 11)]))
+    core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(10, 11)])))
+    core.receive(0, deliver(2, 10))
+    said(core)
+
+    core.receive(0, confirm(1))
+
+    assert not consumer.buffered
+    assert [frame.messages for frame in said(core) if isinstance(frame, Credit)] == [3]
 
 
 def test_a_loss_of_acknowledgements_is_to_be_told_once() -> None:

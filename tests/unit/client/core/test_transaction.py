@@ -32,6 +32,7 @@ from antiphon.ranges import Ranges
 from antiphon.wire.commands import RANGES_MAX, CommandKind, ConfirmItem, OutcomeCode
 from antiphon.wire.frames import (
     ConsumerLost,
+    Credit,
     Failed,
     SessionOpened,
     TransactionAsk,
@@ -314,6 +315,23 @@ def taken_and_lost() -> tuple[ClientCore, SessionCore, ConsumerCore]:
     consumer.hold(session.take(consumer, 1))
     core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(40, 41)])))
     return core, session, consumer
+
+
+def test_a_copy_of_a_committed_message_leaves_its_place_in_the_buffer_to_the_next() -> None:
+    core = welcome_core()
+    session = known_session(core)
+    consumer = open_consumer(core, session, prefetch_messages=1)
+    core.receive(0, deliver(1, 40))
+    consumer.hold(session.take(consumer, 1))
+    taken = session.take_consumed()
+    core.receive(0, ConsumerLost(session=SESSION, consumer=1, lost=Ranges([(40, 41)])))
+    core.receive(0, deliver(2, 40))
+    said(core)
+
+    session.release(taken)
+
+    assert not consumer.buffered
+    assert [frame.messages for frame in said(core) if isinstance(frame, Credit)] == [3]
 
 
 def test_what_was_given_to_others_and_came_back_cannot_be_committed_as_if_it_had_been_taken_once() -> None:
