@@ -398,6 +398,14 @@ class ConsumerCore:
             self._discard(unwanted)
         return unwanted
 
+    def credit_to_drain(self) -> tuple[int, int]:
+        """The credit that is to be used up, with what late receivers want and could not be granted before."""
+        messages, size = self.granted
+        wanted = self.taken_through + sum(self.wants.values())
+        if wanted > messages:
+            self.granted = (wanted, max(size, self._taken_bytes + self.prefetch_bytes))
+        return self.granted
+
     def drained(self) -> None:
         """The server has used up the credit: everything it sent has arrived."""
         self.is_draining = False

@@ -58,7 +58,7 @@ class CreditOnDemand:
         if consumer.is_draining or consumer.is_closing or not session.is_open:
             return
         consumer.is_draining = True
-        messages, size = consumer.granted
+        messages, size = consumer.credit_to_drain()
         drain = ConsumerDrain(
             request=self._next_number(),
             session=session.session,

@@ -136,6 +136,18 @@ def test_a_message_that_was_put_back_and_nobody_wants_goes_back_to_its_queue() -
     assert isinstance(back, Return) and not back.counted
 
 
+def test_who_asks_while_the_server_is_asked_is_in_the_next_question() -> None:
+    core, session, consumer = without_prefetch()
+    core.asking.ask(session, consumer, "me", 1)
+    core.asking.leave(session, consumer, "me")
+    first = drain_of(core)
+    core.asking.ask(session, consumer, "you", 1)
+    core.asking.stop(consumer, "you")
+    core.receive(0, Done(request=first.request))
+    core.asking.drain(session, consumer)
+    assert drain_of(core).messages == 1
+
+
 def test_a_delivery_behind_the_answer_is_a_breach() -> None:
     core, session, consumer = without_prefetch()
     core.asking.ask(session, consumer, "me", 1)
