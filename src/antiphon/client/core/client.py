@@ -44,7 +44,7 @@ from antiphon.client.core.events import (
 from antiphon.client.core.pace import USUAL, Pace
 from antiphon.client.core.publication import Deadlines, Publication
 from antiphon.client.core.requests import ANSWERS, Request, RequestFrame, RequestTable, question_about
-from antiphon.client.core.session import SessionCore
+from antiphon.client.core.session import ReturnedUnseen, SessionCore
 from antiphon.errors import AntiphonError, NotConnected, ProtocolError, SessionClosed, error_from_code
 from antiphon.wire import frames
 from antiphon.wire.buffer import FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX
@@ -352,7 +352,12 @@ class ClientCore:
                 return self._on_deliver(now_ns, frame)
             case frames.Confirm():
                 session = self._session(frame.session)
-                return [] if session is None else list(session.confirm(frame.channel, frame.items))
+                if session is None:
+                    return []
+                settled = session.confirm(frame.channel, frame.items)
+                for tag in [one.tag for one in settled if isinstance(one.tag, ReturnedUnseen)]:
+                    self.asking.returned(session, tag)
+                return list(settled)
             case frames.Failed():
                 return self._on_failed(frame)
             case frames.ConsumerLost():

@@ -17,6 +17,8 @@ What it promises
           delivery within that time, since a server passes on only sure messages. After a sleep or a long
           silence the client asks (`consumer_requests`).
     CNS7  Without a prefetch a consumer has credit for the wanted messages, and no more (`consumer_requests`).
+    CNS8  Until unwanted messages are known to be back in their queue, the consumer grants no credit, and
+          keeps no message behind them: the application sees them first.
 """
 
 from __future__ import annotations
@@ -111,6 +113,10 @@ class ConsumerCore:
         self.late: set[object] = set()
         # Was the server asked to use up the credit, and has not answered?
         self.is_draining = False
+        # Is the server still to be asked, when the unwanted messages are back?
+        self.is_drain_due = False
+        # Unwanted messages on their way back, by command (CNS8).
+        self.returning: list[Ranges] = []
         self.buffered = 0
         self.is_closing = False
         self.recall: Callable[[], None] | None = None
@@ -201,7 +207,7 @@ class ConsumerCore:
         """The connection is gone: another server will be asked."""
         self.sure_until_ns = 0
         self.asked_ns = None
-        self.is_draining = False
+        self.is_draining = self.is_drain_due = False
 
     def answered(self, now_ns: int, sure_ns: int) -> None:
         """The server said that the buffer is the consumer's, since the time of asking.
@@ -223,7 +229,8 @@ class ConsumerCore:
         """The request to go on with another server."""
         if not self.prefetch_messages:
             # Credit of the lost connection that is not wanted any more is not asked for again.
-            self.granted = (max(self._arrived_through, self._wanted_through), self.granted[1])
+            wanted = 0 if self.returning else self._wanted_through
+            self.granted = (max(self._arrived_through, wanted), self.granted[1])
         messages, size = self.granted
         held = self.unconfirmed
         if len(held) > HELD_RANGES_MAX:
@@ -347,7 +354,7 @@ class ConsumerCore:
 
     def new_credit(self) -> tuple[int, int] | None:
         """Credit to grant (messages, bytes, both absolute) once half of the last is used up; else None."""
-        if self.is_draining:
+        if self.is_draining or self.returning:
             return None
         messages, size = self.granted
         taken = self.taken_through
@@ -384,15 +391,16 @@ class ConsumerCore:
         return not self.prefetch_messages and self.granted[0] > used
 
     def take_unwanted(self) -> Ranges:
-        """Give up the unwanted messages, the last ones first."""
+        """Give up the unwanted messages, the last ones first, and those behind messages on their way back."""
         unwanted = Ranges()
         count = self.buffered - sum(self.wants.values())
-        for span in reversed(self.spans):
-            if count <= 0:
-                break
-            first, stop = span.numbers
-            unwanted.add(max(first, stop - count), stop)
-            count -= stop - first
+        for first, stop in [span.numbers for span in reversed(self.spans)]:
+            if count > 0:
+                unwanted.add(max(first, stop - count), stop)
+                count -= stop - first
+            for part in self.returning:
+                if part.first + 1 < stop:
+                    unwanted.add(max(first, part.first + 1), stop)
         if unwanted:
             self.unconfirmed.remove_all(unwanted)
             self._discard(unwanted)

@@ -16,6 +16,8 @@ What it promises
           its way. Until then the consumer gets no new credit.
     CRQ6  Credit of a receiver that stops waiting is taken back. Messages that are still sent on it go to
           other receivers; if there is none, they go back to their queue, uncounted.
+    CRQ7  Messages that go back come again before later ones: until the server has confirmed that they are
+          back, receivers get neither credit nor an answer.
 
 What it leaves to others
     A process whose clock stood still cannot know that it slept. The server tells of lost messages before it
@@ -28,7 +30,7 @@ from collections.abc import Callable
 
 from antiphon.client.core.consumer import ConsumerCore
 from antiphon.client.core.events import Arrived, CreditReturned, Event
-from antiphon.client.core.session import SessionCore
+from antiphon.client.core.session import ReturnedUnseen, SessionCore
 from antiphon.wire.frames import AckMode, ConsumerCheck, ConsumerDrain
 
 
@@ -54,10 +56,18 @@ class CreditOnDemand:
         consumer.late.add(asker)
 
     def drain(self, session: SessionCore, consumer: ConsumerCore) -> None:
-        """Have the server send the messages of now, and take back the rest of the credit (CRQ5)."""
+        """Have the server send the messages of now, and take back the rest of the credit (CRQ5).
+
+        A receiver that waits for the answer wants to hear of messages on their way back, too (CRQ7).
+        """
         if consumer.is_draining or consumer.is_closing or not session.is_open:
             return
         consumer.is_draining = True
+        consumer.is_drain_due = bool(consumer.returning and consumer.wants)
+        if not consumer.is_drain_due:
+            self._use_up(session, consumer)
+
+    def _use_up(self, session: SessionCore, consumer: ConsumerCore) -> None:
         messages, size = consumer.credit_to_drain()
         drain = ConsumerDrain(
             request=self._next_number(),
@@ -80,6 +90,18 @@ class CreditOnDemand:
         """Messages came, or were put back: unwanted ones go back to their queue (CRQ6)."""
         if not consumer.prefetch_messages and not consumer.is_closing and session.error is None:
             session.return_unseen(consumer, consumer.take_unwanted())
+
+    def returned(self, session: SessionCore, tag: ReturnedUnseen) -> None:
+        """The server has confirmed that unwanted messages are back in their queue (CRQ7)."""
+        consumer = tag.consumer
+        consumer.returning.remove(tag.numbers)
+        if consumer.returning or consumer.is_closing or consumer.consumer not in session.consumers:
+            return
+        if consumer.is_drain_due:
+            consumer.is_drain_due = False
+            self._use_up(session, consumer)
+        else:
+            session.grant(consumer)
 
     def answered(self, session: SessionCore | None, number: int) -> list[Event]:
         """The server has answered a drain, or cannot: there is no credit left (CRQ5)."""

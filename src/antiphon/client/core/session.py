@@ -54,9 +54,13 @@ class Acknowledgement:
 
 
 class ReturnedUnseen:
-    """The tag of returned messages, whose outcome is not awaited."""
+    """The tag of returned messages that the application has not seen."""
 
-    __slots__ = ()
+    __slots__ = ("consumer", "numbers")
+
+    def __init__(self, consumer: ConsumerCore, numbers: Ranges) -> None:
+        self.consumer = consumer
+        self.numbers = numbers
 
     def settle(self, outcomes: list[ConfirmItem]) -> None:
         """The messages are in their queue again."""
@@ -294,7 +298,8 @@ class SessionCore:
                 counted=False,
                 ranges=part,
             )
-            self.outbox(consumer.channel).order(returned, ReturnedUnseen())
+            consumer.returning.append(part)
+            self.outbox(consumer.channel).order(returned, ReturnedUnseen(consumer, part))
 
     # -- acknowledging ---------------------------------------------------------
 

@@ -15,6 +15,7 @@ from antiphon.wire.frames import ConsumerDrain, ConsumerOpen, Credit, Done
 from tests.unit.client.core.test_client import (
     OPENED,
     SESSION,
+    confirm,
     deliver,
     open_consumer,
     open_session,
@@ -134,6 +135,95 @@ def test_a_message_that_was_put_back_and_nobody_wants_goes_back_to_its_queue() -
     core.asking.leave(session, consumer, "me")
     [back] = payloads(core)
     assert isinstance(back, Return) and not back.counted
+
+
+def on_its_way_back() -> tuple[ClientCore, SessionCore, ConsumerCore]:
+    """Message 50 came for nobody, and goes back by the session's first command."""
+    core, session, consumer = without_prefetch()
+    core.asking.ask(session, consumer, "me", 1)
+    core.asking.leave(session, consumer, "me")
+    drain = drain_of(core)
+    core.receive(0, deliver(1, 50))
+    core.receive(0, Done(request=drain.request))
+    said(core)
+    return core, session, consumer
+
+
+def test_the_next_message_is_asked_for_when_the_unwanted_one_is_back() -> None:
+    core, session, consumer = on_its_way_back()
+    core.asking.ask(session, consumer, "you", 1)
+    assert said(core) == [], "the server would give a later message"
+    core.receive(0, confirm(1))
+    [credit] = said(core)
+    assert isinstance(credit, Credit) and credit.messages == 2
+
+
+def test_what_comes_behind_a_message_on_its_way_back_goes_back_too() -> None:
+    core, session, consumer = without_prefetch()
+    core.asking.ask(session, consumer, "me", 2)
+    core.receive(0, deliver(1, 50))
+    core.asking.leave(session, consumer, "me")
+    core.asking.ask(session, consumer, "you", 1)
+    said(core)
+    core.receive(0, deliver(2, 51))
+    [back] = payloads(core)
+    assert isinstance(back, Return) and back.ranges == Ranges([(51, 52)])
+    core.receive(0, confirm(1))
+    core.asking.ask(session, consumer, "you", 1)
+    assert said(core) == [], "the second is still on its way"
+
+
+def test_what_comes_before_a_message_on_its_way_back_is_kept() -> None:
+    core, session, consumer = without_prefetch()
+    core.asking.ask(session, consumer, "me", 2)
+    core.receive(0, deliver(1, 50))
+    core.asking.leave(session, consumer, "me")
+    core.asking.ask(session, consumer, "you", 1)
+    said(core)
+    core.receive(0, deliver(2, 49))
+    assert payloads(core) == [] and consumer.buffered == 1
+
+
+def test_whether_there_is_a_message_is_asked_when_the_unwanted_one_is_back() -> None:
+    core, session, consumer = on_its_way_back()
+    core.asking.ask(session, consumer, "you", 1)
+    core.asking.stop(consumer, "you")
+    core.asking.drain(session, consumer)
+    assert said(core) == [] and consumer.is_draining
+    core.receive(0, confirm(1))
+    assert drain_of(core).messages == 2
+    core.receive(0, deliver(2, 50))
+    assert consumer.buffered == 1
+
+
+def test_credit_that_is_left_is_taken_back_at_once_though_messages_are_on_their_way_back() -> None:
+    core, session, consumer = without_prefetch()
+    core.asking.ask(session, consumer, "me", 5)
+    core.receive(0, deliver(1, 50, 2))
+    said(core)
+    core.asking.leave(session, consumer, "me")
+    drain = drain_of(core)
+    assert drain.messages == 5
+
+
+def test_another_server_gets_no_credit_before_the_unwanted_message_is_back() -> None:
+    core, session, consumer = on_its_way_back()
+    core.asking.ask(session, consumer, "you", 1)
+    core.lose()
+    wish = resumption(resume(core))
+    assert (wish.credit_messages, wish.held) == (1, Ranges())
+    core.receive(0, confirm(1))
+    [credit] = [frame for frame in said(core) if isinstance(frame, Credit)]
+    assert credit.messages == 2
+
+
+def test_a_closed_consumer_asks_for_nothing_when_its_message_is_back() -> None:
+    core, session, consumer = on_its_way_back()
+    core.asking.ask(session, consumer, "you", 1)
+    core.close_consumer(session, consumer)
+    said(core)
+    core.receive(0, confirm(1))
+    assert said(core) == []
 
 
 def test_who_asks_while_the_server_is_asked_is_in_the_next_question() -> None:
