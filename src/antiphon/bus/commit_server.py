@@ -315,7 +315,6 @@ class CommitServer:
         return merge_acknowledgements(out)
 
     def _on_received(self, now_ns: int, sender: int, message: m.BusMessage, out: list[RoleEffect]) -> None:
-        sealed = self.promised if self.promised > self.log_epoch else 0
         match message:
             case m.CommitSubmit():
                 self._on_submit(sender, message, out)
@@ -337,7 +336,8 @@ class CommitServer:
             case m.FetchIdReply():
                 if self._is_learner:
                     self._on_order_fetched(now_ns, message, out)
-                elif sender in (self._node, epoch_node(max(self._needed_epoch, sealed))):
+                elif sender in (self._node, epoch_node(max(self._needed_epoch, self.promised))):
+                    # Only the log of the sequencer that leads or stands is the one that we need.
                     self._on_base_elsewhere(message.base, out)
             case m.PreSeal():
                 if self._may_encourage(now_ns, message):

@@ -282,6 +282,17 @@ def test_a_witness_begins_behind_a_stable_mark_when_the_others_logs_no_longer_re
     assert (booth.server.log.base, booth.server.committed_upto) == (40, 40)
 
 
+def test_a_witness_begins_behind_a_stable_mark_when_the_log_of_its_sequencer_no_longer_reaches_it() -> None:
+    """Submits were lost, and the sequencer's base has passed them before they were sent again."""
+    booth = Booth(last=9, committed=9)
+    booth.server.reconfigure(booth.config, 0, None)
+    booth.step(learned(stable(42, 40), marks=((40, b"ledger at 40"),)))
+    assert booth.hear(m.FetchIdReply((), 50, 30), 3) == [], "the word of another server"
+    effects = booth.hear(m.FetchIdReply((), 50, 30), 1)
+    assert order_in(effects) == [BaseMoved(40, OLD, b"ledger at 40", bytes(16))]
+    assert (booth.server.log.base, booth.server.committed_upto) == (40, 40)
+
+
 def test_a_witness_that_is_not_wanted_keeps_the_ledgers_of_the_last_two_stable_marks_only() -> None:
     booth = Booth(last=9, committed=3)
     booth.server.reconfigure(booth.config, 0, None)
