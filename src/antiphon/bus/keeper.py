@@ -488,6 +488,9 @@ class Keeper:
 
     def _pulse(self) -> None:
         self._pulse_at_ns = self._now_ns + self._settings.pulse_ns
+        if self._journal.can_release(self._base):
+            self._release_again()
+            self._flush()
         self._look_for_held_space()
         self._journal.tidy()
         self._do_chore_if_room()

@@ -8,8 +8,8 @@ JNL4  `read` returns the bytes that were appended or raises `Damaged`.
 JNL5  A segment is recycled only when its order is covered by the base, no payload in it is looked up or
       referred to, and the superblock that no longer needs it is durable.
 JNL6  After a failed write nothing is accepted any more; a sync is never tried twice.
-JNL7  At rest there are two segments for the log, a spare, and those with live records: by `tidy`, and by two
-      checkpoints if `holds_space` says so.
+JNL7  At rest there are two segments for the log, a spare, and those with live records: by `tidy`, by
+      `release` if `can_release` says so, and by two checkpoints if `holds_space` says so.
 
 The keeper decides when to sync (`bus/keeper.py`). `recovery.py` reads back after a crash.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from antiphon.errors import Damaged, NoSpace, StorageFailed
@@ -588,13 +589,7 @@ class Journal:
         """
         if self._failure is not None:
             raise StorageFailed(self._failure)
-        needed = [number for _, number in self._pinned[:1]]
-        if (oldest := self.payloads.oldest_segment) is not None:
-            needed.append(oldest)
-        limit = min([self._synced.segment, *needed])
-        for number, highest in list(self._tail.items()):
-            if number >= limit or highest > base:
-                break
+        for number in self._covered(base):
             del self._tail[number]
             self._kept[number] = None
         freed = [number for number in self._kept if number not in referenced]
@@ -606,6 +601,21 @@ class Journal:
             self._superblock_is_due = True
             self._doomed += freed
         return len(freed)
+
+    def can_release(self, base: int) -> bool:
+        """Whether the log could begin in a later segment: an envelope that was in the way may be gone."""
+        return bool(self._covered(base))
+
+    def _covered(self, base: int) -> list[int]:
+        """The first segments of the log that recovery need not read if a checkpoint covers `base`."""
+        covered = list(takewhile(lambda number: self._tail[number] <= base, self._tail))
+        if not covered:
+            return []
+        needed = [number for _, number in self._pinned[:1]]
+        if (oldest := self.payloads.oldest_segment) is not None:
+            needed.append(oldest)
+        limit = min([self._synced.segment, *needed])
+        return [number for number in covered if number < limit]
 
     def holds_space(self, base: int, live: Collection[int]) -> bool:
         """Whether two checkpoints would free segments beyond those of a journal at rest.

@@ -384,6 +384,25 @@ def test_a_checkpoint_frees_what_only_older_files_need_though_the_base_stays() -
     assert segment_name(1) not in cellar.disk.list_files()
 
 
+def test_what_an_envelope_kept_goes_when_the_envelope_is_given_up_though_the_base_stays() -> None:
+    """It may be given up long after the base has passed its segment, as when its time is over."""
+    cellar = Cellar()
+    cellar.write(data(1), order(1))
+    cellar.settle()
+    for number in range(2, 60):
+        cellar.write(order(number))
+        cellar.settle()
+    cellar.ask(checkpoint(59), checkpoint(60))
+    cellar.settle()
+    cellar.ask(bus.ReleaseSpace(59))
+    cellar.wait(5 * DEFAULTS.pulse_ns)
+    assert segment_name(1) in cellar.disk.list_files() and cellar.segments > REST_SEGMENTS
+    cellar.journal.payloads.discard(Mid(1, 1, 1))
+    cellar.wait(5 * DEFAULTS.pulse_ns)
+    assert cellar.segments <= REST_SEGMENTS
+    assert not cellar.all_of(bus.SpaceHeld), "no checkpoint is needed for that"
+
+
 # --- checkpoints ---------------------------------------------------------------------------------------
 
 

@@ -484,7 +484,10 @@ def test_a_segment_is_kept_for_an_envelope_without_a_number() -> None:
         desk.journal.payloads.place(desk.data[-1][0], len(desk.data), 1)
     assert checkpoint(desk, 100) == 0
     assert stuck.segment == 1
+    assert not desk.journal.can_release(100)
     desk.journal.payloads.discard(mid_of(3))
+    assert desk.journal.can_release(100)
+    assert not desk.journal.can_release(0), "the base has not passed it"
     assert checkpoint(desk, 100) > 0
 
 
