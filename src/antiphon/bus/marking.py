@@ -27,7 +27,7 @@ RECORD_BYTES: Final = 96
 MARKS_APART_MS: Final = 1_000
 MARKS_APART_TIMES: Final = 16
 """For held space there is no mark for so long after a checkpoint became stable, and for so many times as long
-as it took to become so."""
+as a server took to write it. A wait for room, or for a server that is down, is no work and does not count."""
 
 MARK_LOST_MS: Final = 5_000
 """A mark whose checkpoint is not stable after so long is in vain: a server that passes several marks at once
@@ -39,7 +39,16 @@ many is not helped by checkpoints."""
 
 
 class Marking:
-    __slots__ = ("_apart_until", "_entries", "_for_held", "_marked_at", "_marks", "bytes", "reported")
+    __slots__ = (
+        "_apart_until",
+        "_entries",
+        "_for_held",
+        "_marked_at",
+        "_marks",
+        "_took_ms",
+        "bytes",
+        "reported",
+    )
 
     def __init__(self, checkpoint_servers: Iterable[int] = ()) -> None:
         self._entries = 0
@@ -47,6 +56,8 @@ class Marking:
         self.bytes = 0
         self._marks = (0, 0)
         self._marked_at: int | None = None
+        # How long a server took to write a checkpoint, the longest since the last mark.
+        self._took_ms = 0
         self._apart_until = 0
         # By server: behind which data, how many marks there were for the space that it holds, and when.
         self._for_held: dict[int, tuple[int, int, int]] = {}
@@ -76,16 +87,18 @@ class Marking:
     def marked(self, n: int) -> None:
         self._marks = (self._marks[1], n)
         self._marked_at = None
-        self._entries = self.bytes = 0
+        self._entries = self.bytes = self._took_ms = 0
 
     def mark_committed(self, now_ns: int) -> None:
         """Note that the last mark is committed, and the servers take their checkpoints."""
         self._marked_at = now_ns
 
+    def on_report(self, server: int, n: int, took_ms: int) -> None:
+        self.reported[server] = n
+        self._took_ms = max(self._took_ms, took_ms)
+
     def became_stable(self, now_ns: int) -> None:
-        """Note that a checkpoint is stable, and how long that took."""
-        took_ns = now_ns - (now_ns if self._marked_at is None else self._marked_at)
-        self._apart_until = now_ns + max(MARKS_APART_MS * MS, MARKS_APART_TIMES * took_ns)
+        self._apart_until = now_ns + max(MARKS_APART_MS, MARKS_APART_TIMES * self._took_ms) * MS
 
     def helps_low_space(self, now_ns: int, stable_n: int, data_last: int) -> bool:
         """Whether a mark would free room now (MRK2).

@@ -779,11 +779,14 @@ class BatchReply(BusMessage):
 @declare(25, to=SEQUENCER, lane=TO_ONE, is_vote=True)
 @dataclass(frozen=True, slots=True)
 class CheckpointReport(BusMessage):
-    """A checkpoint server: my checkpoint after number n is durable and has this digest."""
+    """A checkpoint server: my checkpoint after number n is durable and has this digest.
+
+    `took_ms` is how long its file took, without any wait for room; 0 for a file of an earlier life.
+    """
 
     seq: U64
     digest: Bytes16
-    size: U64
+    took_ms: U64
 
 
 @declare(26, to=(MEMBER, JOINER, PRESENCE, LISTENER), lane=Lane.CONTROL)

@@ -648,7 +648,7 @@ class Reign:
     def on_checkpoint_report(self, server: int, report: m.CheckpointReport, out: list[RoleEffect]) -> None:
         """A checkpoint server holds the state after `seq` durably."""
         n = report.seq
-        self._marking.reported[server] = n
+        self._marking.on_report(server, n, report.took_ms)
         if n < self._stable_numbered or n > self.committed_upto or self._has_diverged or self.is_closed:
             return
         digests = self._checkpoints.setdefault(n, {})

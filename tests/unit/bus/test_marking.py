@@ -36,8 +36,10 @@ class Sequence:
         self.marking.mark_committed(self.now_ns)
         return True
 
-    def settle(self, after_ms: int = 0) -> None:
+    def settle(self, after_ms: int = 0, took_ms: int = 0) -> None:
+        """Servers that hold no space make the checkpoint stable."""
         self.now_ns += after_ms * MS
+        self.marking.on_report(9, self.marking.newest, took_ms)
         self.stable = self.marking.newest
         self.marking.became_stable(self.now_ns)
 
@@ -94,9 +96,28 @@ def test_a_journal_that_holds_space_has_checkpoints_without_any_traffic() -> Non
 def test_checkpoints_for_held_space_take_a_small_part_of_the_time() -> None:
     sequence = Sequence()
     assert sequence.held()
-    sequence.settle(after_ms=500)
+    sequence.settle(after_ms=500, took_ms=500)
     assert not sequence.held(after_ms=500 * MARKS_APART_TIMES - 1)
     assert sequence.held(after_ms=1)
+
+
+def test_a_checkpoint_that_waited_for_room_or_for_a_server_that_was_down_has_taken_no_time() -> None:
+    sequence = Sequence()
+    assert sequence.held()
+    sequence.settle(after_ms=3_600_000, took_ms=10)
+    assert not sequence.held(after_ms=MARKS_APART_MS - 1)
+    assert sequence.held(after_ms=1)
+
+
+def test_the_slowest_server_says_how_long_a_checkpoint_takes() -> None:
+    sequence = Sequence()
+    assert sequence.held()
+    sequence.marking.on_report(2, sequence.last, 500)
+    sequence.settle(took_ms=100)
+    assert not sequence.held(after_ms=500 * MARKS_APART_TIMES - 1)
+    assert sequence.held(after_ms=1)
+    sequence.settle()
+    assert sequence.held(after_ms=MARKS_APART_MS), "that was another checkpoint"
 
 
 def test_a_journal_that_checkpoints_cannot_help_has_a_few_and_then_none_until_there_is_data() -> None:

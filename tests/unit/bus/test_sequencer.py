@@ -291,7 +291,7 @@ def test_who_is_below_the_base_gets_one_checkpoint_not_one_after_the_other() -> 
     for server in (1, 2):
         chair.acknowledge(3, server)
     for server in (1, 2):
-        chair.hear(m.CheckpointReport(3, b"d" * 16, 9), server)
+        chair.hear(m.CheckpointReport(3, b"d" * 16, 0), server)
     for server in (1, 2):
         chair.acknowledge(4, server)
     assert reign.stable_checkpoint == 3

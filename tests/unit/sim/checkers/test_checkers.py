@@ -348,10 +348,10 @@ def test_an_epoch_that_begins_without_what_was_committed_is_seen() -> None:
 
 def test_two_states_after_one_number_are_seen() -> None:
     checker = Checkpoints(World(1))
-    checker.on_sent(NODE, CheckpointReport(seq=9, digest=b"a", size=1))
-    checker.on_sent(NODE, CheckpointReport(seq=9, digest=b"a", size=1))
+    checker.on_sent(NODE, CheckpointReport(seq=9, digest=b"a", took_ms=1))
+    checker.on_sent(NODE, CheckpointReport(seq=9, digest=b"a", took_ms=1))
     with pytest.raises(Violation, match="another state after 9"):
-        checker.on_sent(NODE, CheckpointReport(seq=9, digest=b"b", size=1))
+        checker.on_sent(NODE, CheckpointReport(seq=9, digest=b"b", took_ms=1))
 
 
 # The history of a queue.
