@@ -51,7 +51,9 @@ class LogTimePace(Checker):
     def __init__(self, world: World, interval_ms: int) -> None:
         super().__init__(world)
         self._slack_ms = interval_ms / SLACK_SHARE + _ROUNDING_MS
-        # The log time that each node has applied in its present life, and when it heard of that.
+        # The log time after each number, which a checkpoint brings to a node without its entries.
+        self._times_ms = {0: 0}
+        # The log time that each node has applied or taken over in its present life, and since when.
         self._applied_ms: dict[int, int] = {}
         self._since_ns: dict[int, int] = {}
         # By node and term: the last mark, and whether it met the wall clock.
@@ -60,15 +62,19 @@ class LogTimePace(Checker):
 
     def on_started(self, node: int, found: Image, checkpoint: int) -> None:
         self._applied_ms.pop(node, None)
-        self._since_ns[node] = self.world.now_ns
+        self._know(node, self._times_ms[checkpoint])
+
+    def on_restored(self, node: int, n: int) -> None:
+        self._know(node, self._times_ms[n])
 
     def on_folded(self, node: int, entry: Entry, state: ChannelState) -> None:
-        # A node may have known the mark of a restored checkpoint before: the earlier moment counts.
-        known = self._applied_ms.get(node)
-        if known != state.log_time_ms:
-            self._applied_ms[node] = state.log_time_ms
-            if known is not None:
-                self._since_ns[node] = self.world.now_ns
+        self._times_ms[entry.last] = state.log_time_ms
+        self._know(node, state.log_time_ms)
+
+    def _know(self, node: int, time_ms: int) -> None:
+        """The time since a mark counts from the moment at which the node knew it first."""
+        if time_ms != self._applied_ms.get(node):
+            self._applied_ms[node], self._since_ns[node] = time_ms, self.world.now_ns
 
     def on_proposed(self, node: int, now_ns: int, wall_ms: int, command: bytes) -> None:
         header, body = read_command(command)

@@ -39,10 +39,10 @@ class Telling:
     def pass_ms(self, ms: int) -> None:
         self.world.now_ns += ms * MILLISECOND_NS
 
-    def apply(self, time_ms: int) -> None:
+    def apply(self, time_ms: int, node: int = NODE, number: int = 1) -> None:
         channel = Channel()
         channel.manager.state.log_time_ms = time_ms
-        self.checker.on_folded(NODE, channel.log[-1][0], channel.manager.state)
+        self.checker.on_folded(node, channel.log[-1][0]._replace(first=number), channel.manager.state)
 
     def tell(self, time_ms: int, wall_ms: int | None = None, term: int = TERM) -> None:
         wall_ms = START_MS + self.world.now_ns // MILLISECOND_NS if wall_ms is None else wall_ms
@@ -95,6 +95,36 @@ def test_a_first_mark_behind_what_was_applied_is_seen() -> None:
     telling.apply(START_MS)
     with pytest.raises(Violation, match="go back"):
         telling.tell(START_MS - 1)
+
+
+def test_the_time_since_a_checkpoint_was_taken_over_counts() -> None:
+    telling = Telling()
+    telling.apply(START_MS)
+    telling.pass_ms(50)
+    telling.apply(START_MS + 50, node=NODE + 1, number=7)
+    telling.checker.on_restored(NODE, 7)
+    telling.pass_ms(100)
+    telling.apply(START_MS + 50, number=8)
+    telling.tell(START_MS + 150)
+
+
+def test_a_step_after_a_checkpoint_was_taken_over_is_seen() -> None:
+    telling = Telling()
+    telling.apply(START_MS)
+    telling.pass_ms(50)
+    telling.apply(START_MS + 50, node=NODE + 1, number=7)
+    telling.checker.on_restored(NODE, 7)
+    with pytest.raises(Violation, match="by 100 ms, where 4 ms"):
+        telling.tell(START_MS + 150)
+
+
+def test_a_mark_that_a_checkpoint_brings_once_more_is_no_younger() -> None:
+    telling = Telling()
+    telling.apply(START_MS)
+    telling.apply(START_MS, node=NODE + 1, number=7)
+    telling.pass_ms(100)
+    telling.checker.on_restored(NODE, 7)
+    telling.tell(START_MS + 100)
 
 
 # -- topics, holds and parts ----------------------------------------------------------------------------
