@@ -9,7 +9,8 @@ What it promises
           node voids that of an earlier one. Messages of a void stream are not taken.
     STM3  Received messages are acknowledged soon: when they are many, or a little later together; at once
           when the primary does not seem to know.
-    STM4  A gap is named after a short while, because the network reorders; and again until it is closed.
+    STM4  A gap is named after a short while, because the network reorders; and again, more rarely, until its
+          first number has come. Then what is still missing has a short while again.
     STM5  The messages kept because they came too early are bounded; the others count as missing.
     STM6  A delivery, or the message that there is none, is taken only while the stream is sure to be this
           node's: a message of this node, sent no longer ago than `sure_ms`, has been answered by a primary
@@ -50,8 +51,9 @@ _FOR_SURE: Final = frozenset[type[Numbered]]((Deliver, Drained))
 
 class Inflow:
     __slots__ = (
-        *("acknowledge_at_ns", "channel", "early", "early_bytes", "is_held", "is_owed", "is_urgent"),
-        *("is_void", "name_at_ns", "next", "owed_bytes", "stream", "sure_until_ns", "term", "told"),
+        *("acknowledge_at_ns", "channel", "early", "early_bytes", "gap_at", "is_held", "is_owed"),
+        *("is_urgent", "is_void", "name_at_ns", "next", "owed_bytes", "stream", "sure_until_ns"),
+        *("term", "told"),
     )
 
     def __init__(self, channel: str) -> None:
@@ -76,7 +78,8 @@ class Inflow:
         self.is_urgent = False
         self.owed_bytes = 0
         self.acknowledge_at_ns: int | None = None
-        # When a gap is to be named.
+        # The number at which a gap begins, and when it is to be named.
+        self.gap_at = 0
         self.name_at_ns: int | None = None
 
     @property
@@ -276,7 +279,8 @@ class Streams:
         missing = None
         if not inflow.has_gap:
             inflow.name_at_ns = None
-        elif inflow.name_at_ns is None:
+        elif inflow.name_at_ns is None or inflow.gap_at != inflow.next:
+            inflow.gap_at = inflow.next
             inflow.name_at_ns = now_ns + self._delay_ns
         elif inflow.name_at_ns <= now_ns:
             inflow.name_at_ns = now_ns + self._interval_ns
