@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.bus.checkpoint_server import CheckpointServer
 from antiphon.bus.replica import Replica
 from antiphon.node import Node
 from antiphon.sim import runs
@@ -44,3 +45,9 @@ def test_deadlines_are_up_to_date_after_every_step(
     monkeypatch.setattr(Replica, "step", watched_replica)
     assert runs.run(workload, seed).violation == ""
     assert compared > 100
+
+
+@pytest.mark.parametrize("workload", ["bus", "node"])
+def test_a_deadline_that_is_never_moved_is_seen(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CheckpointServer, "next_deadline_ns", lambda self: 1)
+    assert "steps without a pause" in runs.run(workload, 1).violation

@@ -689,7 +689,8 @@ class SimNode:
             self._frozen_ns = None
         if self._port is not None:
             self._port.before_step(events)
-        for effect in machines.step(self.clock.now_ns(), self.clock.wall_ms(), events):
+        effects = machines.step(self.clock.now_ns(), self.clock.wall_ms(), events)
+        for effect in effects:
             self._carry_out(effect)
             if self.life != life or not self.is_up:
                 return
@@ -705,7 +706,7 @@ class SimNode:
             return
         if self._port is not None and not self._port.is_listening and machines.is_serving:
             self._port.is_listening = True
-        self._arm(machines)
+        self._arm(machines, is_idle=not events and not effects)
 
     def _carry_out(self, effect: NodeEffect) -> None:
         if not isinstance(effect, InChannel):
@@ -743,8 +744,9 @@ class SimNode:
         if replica is not None and config.config_id > newest.config_id:
             self.town.newest[channel] = config, replica.last
 
-    def _arm(self, machines: Node) -> None:
+    def _arm(self, machines: Node, *, is_idle: bool) -> None:
         deadline_ns = machines.next_deadline_ns()
+        self.clock.look_at(self.name, deadline_ns, is_idle=is_idle)
         if self._deadline_timer is not None:
             if deadline_ns == self._deadline_at_ns:
                 return

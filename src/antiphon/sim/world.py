@@ -20,8 +20,15 @@ MICROSECOND_NS = 1_000
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 
-_EVENTS_MAX = 300_000
-"""A run has a few thousand events; one that idles through all of its time has some ten thousand."""
+_EVENTS_MAX = 50_000
+_EVENTS_NS = 500 * MILLISECOND_NS
+"""So many events do not happen within so short a time, however many clients ask. A whole run may have many
+more: clients that ask for one message at a time go on asking while disks come to rest."""
+
+_DUE_STEPS_MAX = 1_000
+_IDLE_STEP = 100
+"""After so many steps in a row no deadline has passed already: a machine does what is due, and waits. A step
+may leave some work to the next one, but a step that did nothing counts as so many."""
 
 CLOCK_RATE_MAX = 1.2
 """No clock goes faster than that, by the time of the world, unless it is set."""
@@ -62,6 +69,9 @@ class World:
         self.trace = trace or Trace()
         self.probes: Counter[str] = Counter()
         self.events = 0
+        # When the last `_EVENTS_MAX` events began, and the event at which the next ones begin.
+        self._looked_ns = -_EVENTS_NS
+        self._look_at = 0
         self._heap: list[tuple[int, int, Timer]] = []
         self._order = 0
 
@@ -96,15 +106,23 @@ class World:
                 continue
             self.now_ns = at_ns
             self.events += 1
-            if self.events > _EVENTS_MAX:
-                raise Violation(
-                    f"I17 liveness: {self.events:,} events, and no end: something goes in circles"
-                )
+            if self.events > self._look_at:
+                self._look_for_circles()
             action()
         if done is not None and done():
             return True
         self.now_ns = max(self.now_ns, until_ns)
         return False
+
+    def _look_for_circles(self) -> None:
+        passed_ns = self.now_ns - self._looked_ns
+        if passed_ns < _EVENTS_NS:
+            raise Violation(
+                f"I17 liveness: {_EVENTS_MAX:,} events within {passed_ns / MILLISECOND_NS:.3f} ms: something"
+                f" goes in circles"
+            )
+        self._looked_ns = self.now_ns
+        self._look_at += _EVENTS_MAX
 
 
 class NodeClock:
@@ -119,6 +137,7 @@ class NodeClock:
         self.rate = 1.0
         self._offset_ns = chance.randrange(SECOND_NS, 1_000 * SECOND_NS)
         self._wall_offset_ms = 0
+        self._due_steps = 0
 
     def make_unsteady(self) -> None:
         """Go up to 20 % too fast or too slow."""
@@ -149,6 +168,15 @@ class NodeClock:
     def delay_until(self, deadline_ns: int) -> int:
         """How long the world has to wait until this node's clock shows `deadline_ns`, rounded up."""
         return max(0, int((deadline_ns - self._offset_ns) / self.rate) + 1 - self._world.now_ns)
+
+    def look_at(self, name: str, deadline_ns: int | None, *, is_idle: bool) -> None:
+        """After a step of a node: a deadline that has always passed already keeps a processor busy."""
+        if deadline_ns is None or deadline_ns > self.now_ns():
+            self._due_steps = 0
+            return
+        self._due_steps += _IDLE_STEP if is_idle else 1
+        if self._due_steps > _DUE_STEPS_MAX:
+            raise Violation(f"I17 liveness: {name} steps without a pause, its deadline has always passed")
 
 
 class ClockSteps:

@@ -419,7 +419,8 @@ class BusRunner:
         if self._frozen_ns is not None:
             self.clock.stand_still(self.hall.world.now_ns - self._frozen_ns)
             self._frozen_ns = None
-        for effect in machines.step(self.clock.now_ns(), events):
+        effects = machines.step(self.clock.now_ns(), events)
+        for effect in effects:
             self._carry_out(effect)
             if self.machines is not machines:
                 return
@@ -430,7 +431,7 @@ class BusRunner:
             world.probe("node.began_anew")
             self._end("it has to start again")
             return
-        self._arm()
+        self._arm(is_idle=not events and not effects)
 
     def _carry_out(self, effect: bus.Effect) -> None:
         outlet, kind = self._outlet, type(effect)
@@ -528,10 +529,11 @@ class BusRunner:
             )
         self.open_tags.pop(confirmed.tag)
 
-    def _arm(self) -> None:
+    def _arm(self, *, is_idle: bool) -> None:
         machines = self.machines
         assert machines is not None, "a node that is down set its timer"
         deadline_ns = machines.next_deadline_ns()
+        self.clock.look_at(self._name, deadline_ns, is_idle=is_idle)
         if deadline_ns is None:
             if self._deadline_timer is not None:
                 self._deadline_timer.cancel()
