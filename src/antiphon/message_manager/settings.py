@@ -33,7 +33,7 @@ class MessageManagerSettings:
     """Decoded batches kept for consumers that take a batch in several steps."""
 
     stream_window_bytes: int = 4 * 1024 * 1024
-    """Unacknowledged bytes at a client manager, beyond which its consumers are given no more."""
+    """Unacknowledged bytes of deliveries to a client manager, beyond which its consumers get no more."""
 
     stream_probe_ms: int = 100
     """The first wait for an acknowledgement before a client manager is sent the head of its stream."""

@@ -3,7 +3,8 @@
 STR1  Each client manager has one stream in a term, numbered 1, 2, 3 … The stream is named after the run of
       the client manager; another run has another stream, which begins with 1 again.
 STR2  The content of a number is kept until it is acknowledged; of deliveries only which rows they were.
-STR3  A client manager that acknowledges nothing gets no more than its window. Only its own consumers stop.
+STR3  A client manager that acknowledges nothing gets no more deliveries than its window. Only its own
+      consumers stop. Answers take no room: they do not wait for it, and clients wait for each of them.
 STR4  A client manager that has not acknowledged the end of its stream is sent the head, ever more rarely.
 STR5  `Credits` are answered, at most once for each flush.
 STR6  A client manager learns which of its `Credits` came before a heartbeat that a quorum has answered: when
@@ -35,7 +36,7 @@ from antiphon.message_manager.settings import MessageManagerSettings
 _NS_PER_MS: Final = 1_000_000
 
 _WEIGHT_MIN: Final = 1_280
-"""The least weight of a message, as the transport counts."""
+"""The least weight of a delivery, as the transport counts."""
 
 
 class Rows(NamedTuple):
@@ -51,7 +52,7 @@ class Rows(NamedTuple):
 class Sent:
     """The content of a number (STR2): a message of few bytes, or rows of a destination for takers."""
 
-    weight: int
+    weight: int = 0
     message: Registered | ConsumerEnded | Drained | None = None
     destination: int = 0
     takers: tuple[Taker, ...] = ()
@@ -110,7 +111,7 @@ class Stream:
 
     @property
     def room(self) -> int:
-        """The bytes that may be sent now (STR3). A message that begins within them may end beyond."""
+        """The bytes that may be delivered now (STR3). A delivery that begins within them may end beyond."""
         return self._window_bytes - self._sent_bytes - self.given_bytes
 
     @property
@@ -251,7 +252,7 @@ class DeliveryStreams:
     # -- flushing ----------------------------------------------------------------
 
     def number(self, stream: Stream, message: Registered | ConsumerEnded | Drained) -> Send:
-        sent = Sent(_WEIGHT_MIN, message)
+        sent = Sent(message=message)
         number = stream.put(sent)
         sent.message = replace(message, stream=stream.run, number=number)
         return Send(stream.node, sent.message)

@@ -115,8 +115,6 @@ def test_a_consumer_whose_client_manager_has_no_room_is_answered_when_it_was_giv
     queue = channel.create("orders")
     channel.order(client.publish(queue, bodies(2)))
     channel.register(1, queue, credit=1)
-    channel.flush()
-    channel.acknowledge(1)
     assert len(numbers_to(channel.flush(), 1)) == 1
     channel.credit(1, 2, drains=True)
     assert drained(channel.flush()) == []

@@ -21,6 +21,7 @@ from antiphon.bus.messages import (
 )
 from antiphon.errors import ConsumerClosed
 from antiphon.message_manager.delivery.consumers import ConsumerKey
+from antiphon.message_manager.delivery.streams import Stream
 from antiphon.message_manager.effects import Effect, Propose
 from antiphon.message_manager.manager import MessageManagerSettings
 from antiphon.ranges import Ranges
@@ -88,11 +89,15 @@ def heads(effects: Iterable[Effect]) -> list[DeliverHead]:
     return [message for message in sent(effects) if isinstance(message, DeliverHead)]
 
 
-def said_to(channel: Channel, node: int) -> int:
-    """The last number in the stream of a client manager."""
+def stream_to(channel: Channel, node: int) -> Stream:
     assert channel.manager.primary is not None
     [stream] = [one for one in channel.manager.primary.delivery._streams if one.node == node]
-    return stream.number
+    return stream
+
+
+def said_to(channel: Channel, node: int) -> int:
+    """The last number in the stream of a client manager."""
+    return stream_to(channel, node).number
 
 
 def attached(channel: Channel) -> list[ConsumerKey]:
@@ -337,6 +342,30 @@ def test_who_leaves_while_it_is_stopped_is_forgotten(channel: Channel, client: C
     channel.flush()
     channel.acknowledge(upto)
     assert len(numbers_to(channel.flush(), 2)) > 5
+
+
+def test_answers_to_drains_take_no_room_from_deliveries(client: Client) -> None:
+    """Applications that ask empty queues for messages, one after the other, must not starve a third."""
+    channel = Channel(MessageManagerSettings(registration_wait_ms=0, stream_window_bytes=1))
+    channel.order(client.open())
+    full = channel.create("full")
+    for consumer, name in enumerate(("empty", "bare", "void"), start=1):
+        channel.register(consumer, channel.create(name), credit=0)
+    channel.register(9, full, credit=0)
+    channel.flush()
+    first = channel.order(client.publish(full, bodies(1)))
+    channel.credit(1, 1, drains=True)
+    channel.flush()
+    # The stream has a number that is not acknowledged, and always will have.
+    channel.credit(9, 1)
+    got: list[int] = []
+    for round_ in range(2, 20):
+        upto = said_to(channel, CM)
+        channel.credit(round_ % 3 + 1, round_, drains=True)
+        got += numbers_to(channel.flush(), 9)
+        channel.acknowledge(upto)
+        got += numbers_to(channel.flush(), 9)
+    assert got == [first]
 
 
 # -- asking twice ------------------------------------------------------------------------------------
