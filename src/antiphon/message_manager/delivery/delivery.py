@@ -353,10 +353,13 @@ class Delivery:
         if stream is None:
             return
         stopped, stream.stopped = stream.stopped, {}
+        others, self._stirred = self._stirred, {}
         for consumer in stopped.values():
             dispatcher = self._dispatchers[consumer.source]
             dispatcher.look_at_credit(consumer)
             self._stir(dispatcher)
+        # The room is for those that waited for it, before all others (DSP5).
+        self._stirred |= others
 
     def unregister(self, sender: int, message: Unregister) -> None:
         if message.term != self._term:

@@ -5,7 +5,8 @@ DSP1  pending = ready + in flight + returning + withheld + not looked at yet, wi
 DSP2  Ready messages go out in the order of their numbers, also those that came back.
 DSP3  Consumers with credit take turns, and none takes more than an equal part of the ready messages.
 DSP4  Only a part of the backlog is looked at, and kept here, at a time.
-DSP5  A consumer whose client manager does not keep up is passed over, and the others go on.
+DSP5  A consumer whose client manager does not keep up is passed over, and those of others go on. While one
+      consumer waits for room, no source gives more to its client manager; then the first to wait goes first.
 DSP6  A drain ends only when nothing could be given to the consumer now; then its credit is used up.
 
 The primary's term ends all of this: acknowledgements and counted returns are ordered, the rest is forgotten.
@@ -267,7 +268,7 @@ class Dispatcher:
             for _ in range(turns):
                 consumer = able.pop(next(iter(able)))
                 stream = consumer.stream
-                if stream is not None and stream.room <= 0:
+                if stream is not None and (stream.room <= 0 or stream.stopped):
                     # The consumer's turn comes again when its client manager has room (DSP5).
                     stream.stopped[consumer.key] = consumer
                     continue

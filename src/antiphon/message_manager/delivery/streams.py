@@ -99,7 +99,7 @@ class Stream:
         self._asked_later = 0
         # Numbers to be sent again; a dict for its order.
         self.again: dict[int, None] = {}
-        # Consumers with credit that wait for room.
+        # Consumers with credit that wait for room, in the order of their turns.
         self.stopped: dict[ConsumerKey, Consumer] = {}
         # Bytes given in this flush that are not in a message yet.
         self.given_bytes = 0

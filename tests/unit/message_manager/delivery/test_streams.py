@@ -368,6 +368,43 @@ def test_answers_to_drains_take_no_room_from_deliveries(client: Client) -> None:
     assert got == [first]
 
 
+def test_a_consumer_that_was_stopped_is_not_overtaken_by_one_of_the_same_client_manager(
+    channel: Channel, client: Client, queue: int
+) -> None:
+    second = channel.create("others")
+    channel.register(1, queue)
+    channel.register(2, second)
+    channel.flush()
+    channel.acknowledge(2)
+    while stream_to(channel, CM).room > 0:
+        channel.order(client.publish(queue, bodies(1)))
+        channel.flush()
+    waiting = channel.order(client.publish(second, bodies(1)))
+    assert delivered(channel.flush()) == []
+    # There is a little room, again and again, and the other consumer has a use for it each time.
+    got: list[int] = []
+    for upto in range(3, 30):
+        channel.order(client.publish(queue, bodies(1)))
+        channel.acknowledge(upto)
+        got += numbers_to(channel.flush(), 2)
+    assert got == [waiting]
+
+
+def test_a_consumer_that_was_stopped_goes_first_when_there_is_room(client: Client) -> None:
+    channel = Channel(MessageManagerSettings(registration_wait_ms=0, stream_window_bytes=1))
+    channel.order(client.open())
+    queue, second = channel.create("orders"), channel.create("others")
+    channel.register(1, queue)
+    channel.register(2, second)
+    channel.order(client.publish(queue, bodies(1)))
+    channel.flush()
+    waiting = channel.order(client.publish(second, bodies(1)))
+    assert delivered(channel.flush()) == []
+    channel.order(client.publish(queue, bodies(1)))
+    channel.acknowledge(said_to(channel, CM))
+    assert [(who, number) for who, number, _, _ in delivered(channel.flush())] == [(2, waiting)]
+
+
 # -- asking twice ------------------------------------------------------------------------------------
 
 
