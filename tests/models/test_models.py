@@ -39,6 +39,7 @@ SAFE = [
     ("suffixes", "EPOCHS=3 SLOTS=1"),
     ("reports", ONE_MESSAGE),
     ("reports", f"{ONE_MESSAGE} CHANGES=2"),
+    ("one_round", "EPOCHS=2 SLOTS=1"),
     ("configuration", "EPOCHS=3 SLOTS=2"),
     ("configuration", f"{TURN_BY_TURN} SLOTS=2"),
     ("configuration", f"EPOCHS=4 SLOTS=2 {FROM_ONE_TO_THREE}"),
@@ -55,6 +56,8 @@ SAFE_LONG = [
 AGREEMENT = "committed[k]=="
 TRUTH = ".committed_upto]==server["
 DEFINITE_FAILURE = "told_failed"
+PRESENCE = ".data[replica["
+COPIES = ".data[next]"
 PAYLOAD = "].copy[i]!=0)"
 NOTHING_IS_FORGOTTEN = "(last+1)>(message[i].ts+"
 
@@ -74,6 +77,12 @@ PLANTED = [
     ("reports", "NO_REREPORT", ONE_MESSAGE, NOTHING_IS_FORGOTTEN),
     ("reports", "SETTLE_ON_SUBMIT", ONE_MESSAGE, NOTHING_IS_FORGOTTEN),
     ("reports", "EXPIRED_BY_SEQUENCER", ONE_MESSAGE, DEFINITE_FAILURE),
+    ("one_round", "ACK_WITHOUT_DATA", "EPOCHS=2 SLOTS=1", PRESENCE),
+    ("one_round", "RECOVER_WITHOUT_DATA", "EPOCHS=2 SLOTS=1", PRESENCE),
+    ("one_round", "COVERED_BEYOND_LOG", "EPOCHS=2 SLOTS=1", PRESENCE),
+    ("one_round", "COVERED_ACROSS_EPOCHS", "EPOCHS=3 SLOTS=1", PRESENCE),
+    ("one_round", "COMMIT_WITHOUT_OWN", "EPOCHS=2 SLOTS=1", COPIES),
+    ("one_round", "START_BEFORE_SYNC", "EPOCHS=3 SLOTS=1", AGREEMENT),
     ("configuration", "APPLY_EARLY", "EPOCHS=3 SLOTS=2", AGREEMENT),
     ("configuration", "CONFIG_BY_NUMBER", "EPOCHS=3 SLOTS=2", AGREEMENT),
     ("configuration", "TWO_CHANGES", "EPOCHS=3 SLOTS=2", AGREEMENT),
@@ -86,6 +95,7 @@ HIDDEN = [
     ("sequencer_change", "ADOPT_LONGEST", "EPOCHS=2 SLOTS=2"),
     ("sequencer_change", "NO_RESUBMIT", "EPOCHS=3 SLOTS=1"),
     ("suffixes", "KEEP_OWN_ENTRIES", "EPOCHS=2 SLOTS=2"),
+    ("one_round", "START_BEFORE_SYNC", "EPOCHS=2 SLOTS=1"),
 ]
 
 
