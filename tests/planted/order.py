@@ -8,12 +8,13 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from antiphon.bus import candidacy
+from antiphon.bus import candidacy, recovery
 from antiphon.bus.candidacy import Candidacy
 from antiphon.bus.commit_server import CommitServer
 from antiphon.bus.data_server import DataServer
 from antiphon.bus.marking import Marking
 from antiphon.bus.messages import NO_DIGEST, EntryKind, SealNack, ServerStatus
+from antiphon.bus.ports import CopyState
 from antiphon.bus.producer import BusProducer
 from antiphon.bus.reign import Reign
 
@@ -288,6 +289,27 @@ def garbage_before_stable(patch: MonkeyPatch) -> None:
     patch.setattr(CommitServer, "_on_learned", content_with_a_mark)
 
 
+def acknowledge_without_envelope(patch: MonkeyPatch) -> None:
+    """A commit server appends entries whose envelopes its node has not, or not yet."""
+    patch.setattr(DataServer, "stored", lambda self, entry: CopyState.DURABLE)
+
+
+def commit_without_own(patch: MonkeyPatch) -> None:
+    """A sequencer calls an entry committed that its own node does not hold."""
+    patch.setattr(Reign, "_held_here", lambda self, upto: upto)
+
+
+def start_without_envelopes(patch: MonkeyPatch) -> None:
+    """A commit server takes the start of an epoch whose envelopes its node lacks."""
+    patch.setattr(CommitServer, "_waits_for_start", lambda self, sender, start, pages, out: False)
+    patch.setattr(Candidacy, "_lacks_envelopes", lambda self, out: False)
+
+
+def embedded_envelopes_forgotten(patch: MonkeyPatch) -> None:
+    """A node that starts does not look for envelopes in the records of the order."""
+    patch.setattr(recovery, "_embedded", lambda replay, log, applied, payloads: ())
+
+
 BUGS = (
     acknowledge_before_fsync,
     release_by_earlier_sync,
@@ -311,4 +333,8 @@ BUGS = (
     vote_after_damage,
     negative_after_damage,
     garbage_before_stable,
+    acknowledge_without_envelope,
+    commit_without_own,
+    start_without_envelopes,
+    embedded_envelopes_forgotten,
 )

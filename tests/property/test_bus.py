@@ -207,9 +207,20 @@ def test_who_remembers_headers_decodes_the_same(
 # -- records ----------------------------------------------------------------------------------------
 
 prevs = st.integers(0, 2**62)
+
+
+@st.composite
+def appended(draw: st.DrawFn, prev: int) -> EntriesAppended:
+    """Entries, some of them with their envelopes."""
+    entries = draw(entry_lists(prev + 1))
+    indexes = st.integers(0, max(0, len(entries) - 1))
+    envelopes = draw(st.lists(st.tuples(indexes, st.binary(max_size=40)), max_size=min(len(entries), 3)))
+    return EntriesAppended(draw(u64), prev, entries, tuple(envelopes))
+
+
 order_bodies = prevs.flatmap(
     lambda prev: st.one_of(
-        st.builds(EntriesAppended, u64, st.just(prev), entry_lists(prev + 1)),
+        appended(prev),
         st.builds(EntriesStaged, u64, st.just(prev), entry_lists(prev + 1)),
         st.builds(EpochStarted, u64, st.just(prev), entry_lists(prev + 1)),
         st.builds(BaseMoved, u64, u64, st.binary(max_size=40), ids),

@@ -44,6 +44,7 @@ HUNTS = [
     Hunt("node", "fifo-off", "numbering-out-of-order", 8, ("behind number", FOLD)),
     Hunt("node", "checkpoint-before-records", "moved-records", 30, ("I22",)),
     Hunt("node", "fallback-segments-freed", "fallbacks", 8, ("I22",)),
+    Hunt("node", "embedded-envelopes-forgotten", "order-without-data", 6, ("I17",)),
     # A checkpoint may refer to a record that never reached the disk: then the next life calls it damage. And
     # what was promised may be forgotten before anything that was committed is missed.
     Hunt("node", "acknowledge-before-fsync", "acknowledging-early", 8, ("I4", "I8", "Damaged"), (I15,)),
@@ -63,6 +64,9 @@ HUNTS = [
     Hunt("bus", "raise-committed-from-any-epoch", "muted-sequencers", 12, ("I10", "I9", FOLD, LOG)),
     Hunt("bus", "keep-own-suffix", "muted-sequencers", 24, ("I10", FOLD, LOG)),
     Hunt("bus", "own-report-not-required", "lost-envelopes", 8, ("Q1",)),
+    Hunt("bus", "acknowledge-without-envelope", "entries-before-envelopes", 14, ("Q1",)),
+    Hunt("bus", "commit-without-own", "entries-before-envelopes", 30, ("Q1",)),
+    Hunt("bus", "start-without-envelopes", "entries-before-envelopes", 40, ("Q1",)),
     Hunt("bus", "garbage-before-stable", "checkpoints", 6, ("I12",)),
     Hunt("bus", "vote-after-damage", "damaged-logs", 6, ("I18",)),
     Hunt("bus", "negative-after-damage", "damaged-logs", 9, ("I18",)),

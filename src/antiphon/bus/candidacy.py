@@ -26,7 +26,8 @@ from antiphon.bus.effects import RoleEffect, Send
 from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import CommitLog
-from antiphon.bus.messages import Entry
+from antiphon.bus.messages import Entry, EntryKind
+from antiphon.bus.ports import CopyState
 
 
 class Candidacy:
@@ -55,6 +56,7 @@ class Candidacy:
         self._replies: dict[int, m.SealOk] = {}
         self._best: tuple[int, m.SealOk] | None = None
         self._fetched: list[Entry] = []
+        self._asked = 0
         self._low = 0
         # Behind which number each server must be sent the adopted log.
         self._needs: dict[int, int] = {}
@@ -77,8 +79,9 @@ class Candidacy:
     def is_won(self) -> bool:
         if self.log is None:
             return False
-        held = [last for last in self.match.values() if last >= self.log.last]
-        return len(held) >= self._config.commit_quantity
+        held = [server for server, last in self.match.items() if last >= self.log.last]
+        has_own = self._node in held or not self._config.numbers_on_arrival
+        return has_own and len(held) >= self._config.commit_quantity
 
     @property
     def newly_committed(self) -> tuple[Entry, ...]:
@@ -163,7 +166,28 @@ class Candidacy:
             self._fetched.extend(page.entries)
             self._fetch(out)
 
+    def _lacks_envelopes(self, out: list[RoleEffect]) -> bool:
+        """Ask for envelopes of the adopted log that nobody called committed: nobody else may have them.
+
+        The server whose log is adopted has those that were never committed; the others are held by as many
+        data servers as copies are wanted.
+        """
+        stock = self._own.stock
+        if stock is None or self._best is None:
+            return False
+        data = [one for one in self._fetched if one.kind is EntryKind.DATA and one.last > self._low]
+        missing = [one for one in data if stock.stored(one) is CopyState.MISSING]
+        servers = [one for one in (self._best[0], *self._config.data_servers) if one != self._node]
+        if missing and servers:
+            missing = missing[: self._config.fetch_mids_max]
+            mids, firsts = zip(*[(one.mid, one.first) for one in missing], strict=True)
+            out.append(Send(servers[self._asked % len(servers)], m.FetchData(mids, firsts)))
+            self._asked += 1
+        return bool(missing and servers)
+
     def _adopt(self, out: list[RoleEffect]) -> None:
+        if self._lacks_envelopes(out):
+            return
         own = self._own
         base = own.log.base
         # R8: our own entries count only as far as we knew them committed when we asked (CAN3).

@@ -41,7 +41,7 @@ Learners, and logs of epoch 0 (see docs/design/configuration.md)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from antiphon.bus import messages as m
@@ -67,7 +67,7 @@ from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.log import CommitLog
 from antiphon.bus.membership import tells
 from antiphon.bus.messages import NO_DIGEST, Entry, EntryKind, ServerStatus
-from antiphon.bus.ports import JournalCounter
+from antiphon.bus.ports import CopyState, JournalCounter, Stock
 from antiphon.bus.presence import PresenceKeeper
 from antiphon.bus.records import (
     LEARNED,
@@ -79,8 +79,11 @@ from antiphon.bus.records import (
 )
 from antiphon.bus.schema import Machine, not_for
 from antiphon.ids import epoch_node
+from antiphon.wire.primitives import Buffer
 
 _NEVER: Final = -1 << 62
+# A record of the order takes a block of 4 KiB with every sync; small envelopes find room there.
+_EMBEDDED_BYTES_MAX: Final = 3_072
 _NO_VOTE: Final = (ServerStatus.DAMAGED, ServerStatus.AMNESIA)
 
 
@@ -215,6 +218,14 @@ class CommitServer:
         self._began_at: int | None = None
         # The pages of an incomplete start, and when we last asked for a page.
         self._pages: Pages | None = None
+        # The start that waits for its envelopes.
+        self._waiting_start: tuple[int, m.EpochStart] | None = None
+        # Submitted entries behind our log that wait for their envelopes.
+        self._pending: list[Entry] = []
+        # Through which number the envelopes of our entries may have been lost since, with a part of the disk.
+        self._unsure_through = self.log.last
+        # None where a submitted entry may be written without its envelope.
+        self.stock: Stock | None = None
         self._needed_at = _NEVER
         self._needed_epoch = self._asked = self._install_index = 0
         # Ledgers at the marks above the base, and the newest checkpoint known to be stable.
@@ -236,6 +247,10 @@ class CommitServer:
         """Has our log a base, and this node no stable checkpoint from there on for another node?"""
         server = self._checkpoint_server
         return server is not None and self.log.base > (0 if server.stable is None else server.stable.n)
+
+    @property
+    def waits_for_envelopes(self) -> bool:
+        return bool(self._pending) or self._waiting_start is not None
 
     def is_recorded(self, synced: int) -> bool:
         """Do our records tell a later run, from this index on, which configuration is in force?"""
@@ -269,6 +284,7 @@ class CommitServer:
         # No sequencer leads in the new configuration yet, and a candidate need not wait.
         self._heard_at = _NEVER
         self._pages = None
+        self._give_up_pending()
         if self.status is ServerStatus.AMNESIA:
             # The caller tells again whether our disk is listed.
             self.status = ServerStatus.OK
@@ -281,6 +297,12 @@ class CommitServer:
         if status is ServerStatus.DAMAGED:
             # The held replies describe a log that is gone, or would let others delete what may be needed.
             self.held.clear()
+            self._give_up_pending()
+
+    def _give_up_pending(self) -> None:
+        self._pending.clear()
+        self._waiting_start = None
+        self._unsure_through = min(self._unsure_through, self.log.last)
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
         out: list[RoleEffect] = []
@@ -302,6 +324,10 @@ class CommitServer:
                 self.set_status(ServerStatus.NO_SPACE if is_full else ServerStatus.OK)
             elif type(event) is SpaceHeld:
                 self._holds_space = event.is_held
+        if self._waiting_start is not None:
+            self._on_epoch_start(*self._waiting_start, out)
+        if self._pending:
+            self._append_pending(out)
         # The base may have waited for a checkpoint of this node, or for another node's transfer to end.
         target, is_whole = self._base_target, self.status is not ServerStatus.DAMAGED
         if target is not None and is_whole and self.log.base < target[0] <= self._base_max():
@@ -381,7 +407,10 @@ class CommitServer:
         if self.log_epoch != epoch:
             out.append(Send(sender, self._start_need(epoch)))
             return
-        if submit.prev > log.last or log.base > max(self._committed_told, submit.committed_upto):
+        through = self._pending[-1].last if self._pending else log.last
+        if self._unsure_through and self._lost_envelopes(sender, submit.committed_upto, out):
+            return
+        if submit.prev > through or log.base > max(self._committed_told, submit.committed_upto):
             # An earlier submit was lost, or our base is beyond what this epoch has: say how far the log goes.
             out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
             return
@@ -395,14 +424,83 @@ class CommitServer:
                 f"epoch {epoch:#x} submitted two different entries behind {prev}"
             )
             entries, prev = entries[len(known) :], log.last
-        if entries:
-            log.extend(entries)
-            body = encode_appended(epoch, prev, entries)
-            index = self._append(OrderRecord(body, log.last), out)
-            self._reply_after(index, sender, m.CommitAcknowledge(epoch, log.last), out)
+        self._learn_committed(epoch, submit.committed_upto)
+        if entries and self.stock is not None:
+            is_repeated = bool(self._pending) and prev < self._pending[0].first
+            # The end of the step appends what need not wait: as much as finds room in one record.
+            self._pending += [entry for entry in entries if entry.first > through]
+            if is_repeated:
+                unsure = [entry for entry in self._pending if entry.last > self._committed_told]
+                self._fetch_envelopes(sender, unsure, out)
+        elif entries:
+            self._append_entries(entries, (), out)
         else:
             out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
-        self._learn_committed(epoch, submit.committed_upto)
+
+    def _append_entries(
+        self, entries: tuple[Entry, ...], envelopes: Sequence[tuple[int, Buffer]], out: list[RoleEffect]
+    ) -> None:
+        log, epoch = self.log, self.log_epoch
+        body = encode_appended(epoch, log.last, entries, envelopes)
+        log.extend(entries)
+        index = self._append(OrderRecord(body, log.last), out)
+        self._reply_after(index, epoch_node(epoch), m.CommitAcknowledge(epoch, log.last), out)
+        self.committed_upto = max(self.committed_upto, min(self._committed_told, log.last))
+
+    def _append_pending(self, out: list[RoleEffect]) -> None:
+        """Append the entries whose envelopes are here: durable, or small enough to be part of the record."""
+        assert self.stock is not None, "nothing waits for an envelope"
+        taken: list[Entry] = []
+        envelopes: list[tuple[int, Buffer]] = []
+        room = _EMBEDDED_BYTES_MAX
+        for entry in self._pending:
+            if entry.kind is EntryKind.DATA and entry.last > self._committed_told:
+                stored = self.stock.stored(entry)
+                if stored is CopyState.WRITTEN:
+                    payload = self.stock.in_hand(entry.mid)
+                    if payload is None or len(payload) > room:
+                        break
+                    room -= len(payload)
+                    envelopes.append((len(taken), payload))
+                elif stored is CopyState.MISSING:
+                    break
+            taken.append(entry)
+        if taken:
+            del self._pending[: len(taken)]
+            self._append_entries(tuple(taken), envelopes, out)
+
+    def _lost_envelopes(self, sender: int, committed_upto: int, out: list[RoleEffect]) -> bool:
+        """Did this node lose envelopes since it wrote their entries? Then it does not acknowledge yet."""
+        lacking = self._lacking(committed_upto, self._unsure_through)
+        if lacking:
+            self._fetch_envelopes(sender, lacking, out)
+        else:
+            self._unsure_through = 0
+        return bool(lacking)
+
+    def _lacking(self, committed_upto: int, through: int) -> list[Entry]:
+        """The entries of our log through this number whose envelopes are not durable on this node.
+
+        Those at or below `committed_upto` do not count: others hold their envelopes.
+        """
+        if self.stock is None:
+            return []
+        base = self.log.base
+        data = [one for one in self.log.between(base, through) if one.kind is EntryKind.DATA]
+        return [
+            one
+            for one in data
+            if one.last > committed_upto and self.stock.stored(one) is not CopyState.DURABLE
+        ]
+
+    def _fetch_envelopes(self, server: int, entries: Iterable[Entry], out: list[RoleEffect]) -> None:
+        assert self.stock is not None, "nothing waits for an envelope"
+        data = [entry for entry in entries if entry.kind is EntryKind.DATA]
+        missing = [entry for entry in data if self.stock.stored(entry) is CopyState.MISSING]
+        missing = missing[: self._config.fetch_mids_max]
+        if missing and server != self._node:
+            mids, firsts = zip(*[(entry.mid, entry.first) for entry in missing], strict=True)
+            out.append(Send(server, m.FetchData(mids, firsts)))
 
     def _learn_committed(self, epoch: int, committed_upto: int) -> None:
         # R7: only the epoch that wrote our log knows which of our entries are committed (COM4).
@@ -478,6 +576,8 @@ class CommitServer:
             # An entry that our log lacks may be in no other log of this configuration.
             pass
         elif epoch > self.promised:
+            # The answer tells where our log ends, and nothing of a lower epoch may follow.
+            self._give_up_pending()
             append = self._epochs.promise(epoch)
             out.append(append)
             self._promise_index = append.index
@@ -515,7 +615,8 @@ class CommitServer:
         if not self._may_write(sender, epoch, out):
             return
         if self.log_epoch == epoch:
-            out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
+            if not self._unsure_through or not self._lost_envelopes(sender, start.committed_upto, out):
+                out.append(Send(sender, m.CommitAcknowledge(epoch, self._durable_last)))
             return
         if start.config_id != self._config.config_id or sender not in self._config.candidates:
             self._refuse_config(sender, start.config_id, out)
@@ -524,6 +625,8 @@ class CommitServer:
         if pages is None or pages.last < start.through:
             self._pages = pages or self._pages
             out.append(Send(sender, self._start_need(epoch)))
+            return
+        if self._waits_for_start(sender, start, pages, out):
             return
         self._pages = None
         if pages.last < self.committed_upto:
@@ -534,6 +637,26 @@ class CommitServer:
         self._start(epoch, pages, sender, out)
         self._learn_committed(epoch, start.committed_upto)
 
+    def _waits_for_start(self, sender: int, start: m.EpochStart, pages: Pages, out: list[RoleEffect]) -> bool:
+        """Must the start wait until the envelopes that it names and nobody called committed are durable?
+
+        A log that was cut after a crash, since it lacked them, would still count as a log of this epoch.
+        """
+        if self.stock is None:
+            return False
+        kept = self.log.common_through(pages.after, pages.entries)
+        data = [entry for entry in pages.entries if entry.kind is EntryKind.DATA]
+        data = [entry for entry in data if entry.last > max(kept, start.committed_upto)]
+        lacking = [entry for entry in data if self.stock.stored(entry) is not CopyState.DURABLE]
+        lacking += self._lacking(start.committed_upto, kept)
+        if not lacking:
+            self._waiting_start = None
+            return False
+        if self._waiting_start is None or self._waiting_start[1] is not start:
+            self._fetch_envelopes(sender, lacking, out)
+        self._pages, self._waiting_start = pages, (sender, start)
+        return True
+
     def _start(self, epoch: int, pages: Pages, sender: int, out: list[RoleEffect]) -> None:
         log = self.log
         keep_through = log.common_through(pages.after, pages.entries)
@@ -541,6 +664,10 @@ class CommitServer:
             f"epoch {epoch:#x} would give up committed entries behind {keep_through}"
         )
         log.truncate(keep_through)
+        self._give_up_pending()
+        if self.stock is not None:
+            # The start has waited for what this node lacked.
+            self._unsure_through = 0
         differing = [entry for entry in pages.entries if entry.first > keep_through]
         log.extend(differing)
         # Replies held for an earlier sequencer describe a log that is gone.
@@ -578,6 +705,7 @@ class CommitServer:
         else:
             # The entries behind it date from when this node voted, and were never committed.
             log.truncate(keep_through)
+            self._give_up_pending()
             self._pages = None
             self.log_epoch, self._log_config = 0, LEARNED
             self._durable_last = self._committed_told = self._base_unsaid = 0
@@ -700,6 +828,7 @@ class CommitServer:
     def _say_base(self, out: list[RoleEffect]) -> None:
         """Tell the sequencer a base that came from another node, once it has that base committed."""
         is_sayable = 0 < self._base_unsaid <= self._committed_told and self._install_index <= self._synced
+        is_sayable = is_sayable and (self.stock is None or not self._unsure_through)
         if is_sayable and self.log_epoch == self.promised and self.status is ServerStatus.OK:
             self._durable_last, self._base_unsaid = max(self._durable_last, self._base_unsaid), 0
             said = m.CommitAcknowledge(self.log_epoch, self._durable_last)
@@ -757,6 +886,7 @@ class CommitServer:
         self.base_ledger = ledger
         self.committed_upto = max(self.committed_upto, n)
         self._pages = None
+        self._give_up_pending()
         self._base_target = None
         if n > self._stable[0]:
             self._stable = (n, digest)

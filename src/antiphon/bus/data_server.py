@@ -32,6 +32,7 @@ from antiphon.bus.effects import (
     Append,
     Apply,
     DataRecord,
+    EnvelopesArrived,
     Installed,
     Learned,
     Received,
@@ -45,7 +46,7 @@ from antiphon.bus.group import MS, GroupConfig
 from antiphon.bus.ledger import Ledger
 from antiphon.bus.log import Prefix
 from antiphon.bus.messages import COUNT_MAX, Entry, EntryKind, NackReason, ReportItem, digest_of_parts
-from antiphon.bus.ports import CommittedOrder, JournalCounter, Payloads
+from antiphon.bus.ports import CommittedOrder, CopyState, JournalCounter, Payloads
 from antiphon.bus.schema import Machine, not_for
 from antiphon.errors import Damaged, ProtocolError
 from antiphon.ids import Mid, epoch_node
@@ -130,6 +131,7 @@ class DataServer:
         order: CommittedOrder,
         *,
         recovered: Sequence[DataAt] = (),
+        embedded: Sequence[m.Data] = (),
     ) -> None:
         self._config = config
         self._node = node
@@ -143,12 +145,14 @@ class DataServer:
         self._held: dict[Mid, _HeldEnvelope] = {}
         # Committed, but never arrived here, or arrived and cannot be read; in the order of their numbers.
         self._wanted: dict[Mid, Entry] = {}
-        # Arrived, and not durable yet.
+        # EnvelopesArrived, and not durable yet.
         self.writing: deque[tuple[int, _HeldEnvelope]] = deque()
         self._unsettled = 0
         self._weights: dict[int, int] = {}
         self._cached_bytes = 0
         self._due: list[_HeldEnvelope] = []
+        # Envelopes that only a record of the order has kept: the first step writes them.
+        self._embedded = embedded
         # How many rounds of reports each envelope without a number has seen.
         self._rounds: dict[Mid, int] = {}
         # For each producer, through which envelope of which run a sequencer called it committed.
@@ -186,6 +190,8 @@ class DataServer:
 
     def step(self, now_ns: int, events: list[RoleEvent]) -> list[RoleEffect]:
         out: list[RoleEffect] = []
+        if self._embedded:
+            self._write_embedded(out)
         for event in events:
             if type(event) is Received:
                 self._on_received(event.sender, event.message, out)
@@ -232,6 +238,8 @@ class DataServer:
         quota, lifetime, cached_max = config.producer_quota_bytes, config.lifetime, config.cached_bytes_max
         bytes_max = config.envelope_bytes_max
         held_by_mid, rows, weights, upto = self._held, self._ledger.rows, self._weights, self._known.upto
+        is_numbered_here = config.numbers_on_arrival and epoch_node(self._epoch) == self._node
+        arrived: list[ReportItem] = []
         for data in datas:
             mid, ts, count, digest, payload = data
             held = held_by_mid.get(mid)
@@ -275,10 +283,37 @@ class DataServer:
                 # The envelope came after its numbers. It needs no report, but the member waits for it.
                 del self._wanted[mid]
                 self._settle(held)
+            elif is_numbered_here:
+                arrived.append(held.item)
+                held.reported_at = _LONG_AGO
             index = counter.last = counter.last + 1
             # Not made of `data` itself: taking apart a named tuple costs more than making a new one.
             out.append(_new(Append, (index, _new(DataRecord, (mid, ts, count, digest, payload)))))
             writing.append((index, held))
+        if arrived:
+            out.append(EnvelopesArrived(tuple(arrived)))
+
+    def _write_embedded(self, out: list[RoleEffect]) -> None:
+        embedded, self._embedded = self._embedded, ()
+        for mid, ts, count, digest, payload in embedded:
+            held = self._hold(_new(ReportItem, (mid, ts, count, digest, len(payload))), None)
+            index = self._counter.next()
+            out.append(Append(index, DataRecord(mid, ts, count, digest, payload)))
+            self.writing.append((index, held))
+
+    def stored(self, entry: Entry) -> CopyState:
+        """Whether the envelope of an entry is here (`Stock`)."""
+        held = self._held.get(entry.mid)
+        if held is None:
+            is_past = entry.last <= self._known.upto or self._payloads.location_of(entry.first) is not None
+            return CopyState.DURABLE if is_past else CopyState.MISSING
+        if held.item.digest != entry.digest:
+            return CopyState.MISSING
+        return CopyState.DURABLE if held.is_durable else CopyState.WRITTEN
+
+    def in_hand(self, mid: Mid) -> bytes | memoryview | None:
+        """The payload of an envelope that is being written, if it is in memory (`Stock`)."""
+        return self._held[mid].payload
 
     def _on_held(
         self, held: _HeldEnvelope, digest: bytes, out: list[RoleEffect], *, is_first_hand: bool

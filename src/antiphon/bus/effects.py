@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from antiphon.bus.group import GroupConfig
-from antiphon.bus.messages import BusMessage, Entry
+from antiphon.bus.messages import BusMessage, Entry, ReportItem
 from antiphon.errors import Damaged
 from antiphon.ids import Mid
 from antiphon.journal.ports import Location
@@ -125,6 +125,16 @@ class ReadCheckpoint:
     offset: int
     length: int
     to: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataWaits:
+    """Whether envelopes are to wait, for as long as a sync takes, so that one sync serves their entries, too.
+
+    Of a replica that follows a sequencer which numbers envelopes when they arrive.
+    """
+
+    is_so: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +274,7 @@ Effect = (
     | TakeCheckpoint
     | WriteCheckpoint
     | ReadCheckpoint
+    | DataWaits
     | HoldCheckpoints
     | OpenState
     | MoveState
@@ -413,6 +424,16 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvelopesArrived:
+    """Envelopes that the data server of a node that leads has written, and that are not durable yet.
+
+    For the sequencer of the node, which may number them at once (`GroupConfig.numbers_on_arrival`).
+    """
+
+    items: tuple[ReportItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Installed:
     """This node begins again behind number n, with a checkpoint of another node, as if it had just started.
 
@@ -440,8 +461,8 @@ Event = (
     | LogDamaged
 )
 
-RoleEvent = Event | Learned | Installed
+RoleEvent = Event | Learned | EnvelopesArrived | Installed
 """The events of a role of a replica."""
 
-RoleEffect = Effect | Learned | Installed
+RoleEffect = Effect | Learned | EnvelopesArrived | Installed
 """The effects of a role of a replica."""

@@ -100,6 +100,8 @@ class GroupConfig:
     envelope_bytes_max: int = 2 * MIB
     # Payloads kept in memory between arrival and delivery. Beyond that they are read from the journal.
     cached_bytes_max: int = 32 * MIB
+    # 1: an envelope is numbered when it arrives, and not first when enough data servers hold it durably.
+    one_round: int = 0
 
     @classmethod
     def of(cls, group: str, nodes: tuple[int, ...], **settings: Any) -> GroupConfig:
@@ -128,6 +130,16 @@ class GroupConfig:
             return b""
         disk_id = self.disk_ids[self.nodes.index(node)]
         return disk_id if any(disk_id) else b""
+
+    @property
+    def numbers_on_arrival(self) -> bool:
+        """May a sequencer number what is not durable yet?
+
+        Then an acknowledgement of a commit server says that its node holds the envelope, too: every commit
+        server is a data server, and as many acknowledge as copies are wanted.
+        """
+        is_both = set(self.commit_servers) <= set(self.data_servers)
+        return bool(self.one_round) and is_both and self.data_quantity <= self.commit_quantity
 
     @property
     def unserved_ms(self) -> int:

@@ -193,6 +193,9 @@ class Keeper:
         self._syncs_under_way: deque[SyncTicket] = deque()
         self._is_quick = False
         self._slow_syncs = 0
+        # Whether envelopes wait for their entries, and how long a sync takes on the average.
+        self._data_waits = False
+        self._sync_ns = 0
         self._checkpoints: CheckpointLine[bus.WriteCheckpoint] = CheckpointLine(found.checkpoint_segments)
         self._base = 0
         self._base_to_release: int | None = None
@@ -234,6 +237,8 @@ class Keeper:
                 self._look_again()
             case bus.ReadCheckpoint():
                 self._out.append(Do(CheckpointPiece(self._journal, effect, self._opened)))
+            case bus.DataWaits(is_so):
+                self._data_waits = is_so
             case bus.HoldCheckpoints(n=n):
                 self._hold(n)
             case bus.Mend():
@@ -423,14 +428,20 @@ class Keeper:
 
     def _flush(self) -> None:
         self.is_asked = False
+        is_data = self._data_waits and bool(self._gathered)
         if self._gathered:
+            is_data = is_data and all(type(one.record) is bus.DataRecord for one in self._gathered)
             self._append_gathered()
         if self._base_to_release is not None:
             base, self._base_to_release = self._base_to_release, None
             self._release(base)
         if self._mends:
             self._mend()
-        self._flush_journal()
+        if is_data and self._low is None and self._is_quick:
+            if self._slow_flush_at_ns is None:
+                self._slow_flush_at_ns = self._now_ns + self._sync_ns
+        else:
+            self._flush_journal()
         if self._low is None:
             if self._journal.needs_spare():
                 self._do_chore()
@@ -440,6 +451,7 @@ class Keeper:
     def _flush_journal(self) -> None:
         """Flush at once; or seldom when room is low, for every flush takes a page of the order."""
         if self._low is None:
+            self._slow_flush_at_ns = None
             ticket = self._journal.flush()
             if ticket is not None:
                 self._request(ticket)
@@ -457,6 +469,7 @@ class Keeper:
 
     def _judge_disk(self, took_ns: int) -> None:
         settings = self._settings
+        self._sync_ns += (took_ns - self._sync_ns) // 8
         if took_ns < settings.quick_ns:
             self._slow_syncs, self._is_quick = 0, True
         else:

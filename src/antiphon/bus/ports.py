@@ -5,12 +5,14 @@ Writing is an effect (`Append`), durability an event (`Synced`); looking up chan
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Protocol
 
 from antiphon.bus.log import CommitLog
-from antiphon.bus.messages import FetchIdReply
+from antiphon.bus.messages import Entry, FetchIdReply
 from antiphon.ids import Mid
 from antiphon.journal.ports import Location, Record, identity_of
+from antiphon.wire.primitives import Buffer
 
 __all__ = ["CommittedOrder", "JournalCounter", "Location", "Payloads", "Record", "identity_of"]
 
@@ -55,6 +57,23 @@ class CommittedOrder(Protocol):
 
     def committed_from(self, first: int, most: int) -> FetchIdReply | None:
         """The committed entries from number `first` on; None while the log cannot answer."""
+
+
+class CopyState(Enum):
+    MISSING = 0
+    # In the journal, and not durable yet.
+    WRITTEN = 1
+    DURABLE = 2
+
+
+class Stock(Protocol):
+    """The envelopes that this node's data server has."""
+
+    def stored(self, entry: Entry) -> CopyState:
+        """Whether the envelope of an entry is here; what is known to be committed counts as durable."""
+
+    def in_hand(self, mid: Mid) -> Buffer | None:
+        """The payload of a written envelope, if it is in memory."""
 
 
 class JournalCounter:

@@ -257,6 +257,11 @@ class BusProducer:
             if self._is_opening:
                 # The sequencer before may never have received our OPEN, or its log with the OPEN is given up.
                 self._start_opening()
+            if self._config.numbers_on_arrival:
+                # The sequencer before may have been the only node that an envelope reached.
+                for one in self._sent.values():
+                    one.sent_at = one.pause = 0
+                self._retry_at = 0 if self._sent else None
 
     # -- opening -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ record of the epoch follows them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
@@ -20,6 +21,7 @@ _ENTRIES_APPENDED: Final = 1
 _EPOCH_STARTED: Final = 2
 _BASE_MOVED: Final = 3
 _ENTRIES_STAGED: Final = 4
+_ENTRIES_WITH_ENVELOPES: Final = 5
 # Head of the records with entries: kind, epoch, the number before the first, how many entries follow.
 _HEAD = Struct("<BQQI")
 # Head of a start: the same, with the id of the configuration before the number of entries.
@@ -37,6 +39,8 @@ class EntriesAppended:
     log_epoch: int
     prev: int
     entries: tuple[Entry, ...]
+    # Payloads of entries, by the index of the entry.
+    envelopes: tuple[tuple[int, Buffer], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ OrderBody: TypeAlias = EntriesAppended | EntriesStaged | EpochStarted | BaseMove
 
 def encode_order(body: OrderBody) -> bytes:
     match body:
-        case EntriesAppended(log_epoch, prev, entries):
-            return encode_appended(log_epoch, prev, entries)
+        case EntriesAppended(log_epoch, prev, entries, envelopes):
+            return encode_appended(log_epoch, prev, entries, envelopes)
         case EntriesStaged(epoch, prev, entries):
             return pack(_HEAD, _ENTRIES_STAGED, epoch, prev, len(entries)) + encode_entries(entries)
         case EpochStarted(epoch, keep_through, entries, config_id):
@@ -99,8 +103,19 @@ def encode_order(body: OrderBody) -> bytes:
             return writer.join()
 
 
-def encode_appended(log_epoch: int, prev: int, entries: tuple[Entry, ...]) -> bytes:
+def encode_appended(
+    log_epoch: int, prev: int, entries: tuple[Entry, ...], envelopes: Sequence[tuple[int, Buffer]] = ()
+) -> bytes:
     """An `EntriesAppended` for every commit, without making the object."""
+    if envelopes:
+        writer = Writer()
+        writer.raw(pack(_HEAD, _ENTRIES_WITH_ENVELOPES, log_epoch, prev, len(entries)))
+        writer.raw(encode_entries(entries))
+        writer.count(len(envelopes))
+        for at, payload in envelopes:
+            writer.u32(at)
+            writer.bytes_(payload)
+        return writer.join()
     return pack(_HEAD, _ENTRIES_APPENDED, log_epoch, prev, len(entries)) + encode_entries(entries)
 
 
@@ -110,6 +125,12 @@ def decode_order(data: Buffer) -> OrderBody:
     body: OrderBody
     if kind == _ENTRIES_APPENDED:
         body = EntriesAppended(reader.u64(), reader.u64(), read_entries(reader))
+    elif kind == _ENTRIES_WITH_ENVELOPES:
+        epoch, prev, entries = reader.u64(), reader.u64(), read_entries(reader)
+        envelopes = [(reader.u32(), reader.bytes_()) for _ in range(reader.count(8))]
+        if any(at >= len(entries) for at, _ in envelopes):
+            raise ProtocolError("an envelope without its entry")
+        body = EntriesAppended(epoch, prev, entries, tuple(envelopes))
     elif kind == _ENTRIES_STAGED:
         body = EntriesStaged(reader.u64(), reader.u64(), read_entries(reader))
     elif kind == _EPOCH_STARTED:

@@ -32,10 +32,11 @@ from antiphon.bus.group import GroupConfig
 from antiphon.bus.ledger import Ledger, folded
 from antiphon.bus.log import CommitLog
 from antiphon.bus.membership import in_force
-from antiphon.bus.messages import Entry, EntryKind
+from antiphon.bus.messages import Data, Entry, EntryKind
 from antiphon.bus.ports import Payloads
 from antiphon.bus.records import LEARNED, BaseMoved, EntriesAppended, EntriesStaged, decode_order
 from antiphon.errors import Damaged, ProtocolError, Unreadable
+from antiphon.ids import Mid
 from antiphon.journal.checkpoints import Checkpoint
 from antiphon.journal.recovery import DataAt, Recovered
 from antiphon.wire.primitives import Buffer
@@ -69,6 +70,8 @@ class RecoveredReplica:
     marks: Mapping[int, bytes]
     # Envelopes without a number, or with one that the checkpoint does not cover.
     envelopes: tuple[DataAt, ...]
+    # Envelopes of entries that only the order records have kept.
+    embedded: tuple[Data, ...] = ()
 
     @property
     def base(self) -> int:
@@ -106,6 +109,7 @@ class OrderReplay:
         self._entries: list[Entry] = []
         self._staged: tuple[int, list[Entry]] = (0, [])
         self._gaps: list[int] = []
+        self.envelopes: dict[Mid, bytes] = {}
         for record in records:
             try:
                 self._take(record)
@@ -132,6 +136,8 @@ class OrderReplay:
         entries = body.entries
         if isinstance(body, EntriesAppended):
             prev, epoch = body.prev, body.log_epoch
+            for at, payload in body.envelopes:
+                self.envelopes[entries[at].mid] = bytes(payload)
         else:
             prev, epoch = body.keep_through, body.epoch
             self.log_config = body.config_id
@@ -258,6 +264,7 @@ def recover(
         stable_n=_stable_n(kept, log.base, covered),
         marks={**_older_mark(found.older_checkpoint), applied: ledger.encode()},
         envelopes=_sort_envelopes(found.data, payloads, covered, ledger, is_named),
+        embedded=_embedded(replay, log, applied, payloads),
     )
 
 
@@ -302,6 +309,18 @@ def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -
         return ()
     entries = log.between(log.base, applied)
     return entries if folded(base_ledger, entries) == ledger.encode() else ()
+
+
+def _embedded(replay: OrderReplay, log: CommitLog, applied: int, payloads: Payloads) -> tuple[Data, ...]:
+    """Envelopes of entries behind the checkpoint that only a record of the order has kept."""
+    entries = log.between(max(log.base, applied), log.last) if applied < log.last and replay.envelopes else ()
+    return tuple(
+        [
+            Data(entry.mid, entry.ts, entry.count, entry.digest, replay.envelopes[entry.mid])
+            for entry in entries
+            if entry.mid in replay.envelopes and not payloads.has(entry.mid)
+        ]
+    )
 
 
 def _kept(found: Recovered, base: int) -> tuple[KeptCheckpoint, ...]:

@@ -244,8 +244,8 @@ class Reign:
         elif row.pe <= self.committed_upto:
             out.append(Send(opening.pid, m.ProducerOpened(opening.pid, row.run_id, row.pe)))
 
-    def on_report(self, now_ns: int, server: int, report: m.DataReport, out: list[RoleEffect]) -> None:
-        """A data server holds these envelopes durably."""
+    def on_report(self, now_ns: int, server: int, items: Sequence[ReportItem], out: list[RoleEffect]) -> None:
+        """A data server holds these envelopes durably, or our own has written them (`EnvelopesArrived`)."""
         if self.is_closed:
             # The data server will report them to the next sequencer.
             return
@@ -255,7 +255,7 @@ class Reign:
         fetch_at = 0 if is_ours else now_ns + self._fetch_delay()
         reported: dict[int, ProducerRow] = {}
         duplicates: dict[int, Mid] = {}
-        for item in report.items:
+        for item in items:
             mid, ts, _, digest, _ = item
             pid, pe, pseq = mid
             row = rows.get(pid)
@@ -324,7 +324,8 @@ class Reign:
 
     def _assign(self, row: ProducerRow, waiting: dict[int, _ReportedEnvelope], out: list[RoleEffect]) -> None:
         """Number the ready envelopes of this producer's run, in its order (REI2)."""
-        quantity = self._data_quantity
+        # Else the acknowledgements of commit servers tell of the copies.
+        quantity = 1 if self._config.numbers_on_arrival else self._data_quantity
         while waiting and not self.is_closed:
             pseq = row.last_pseq + 1
             report = waiting.get(pseq)
@@ -433,9 +434,13 @@ class Reign:
         quantity = self._config.commit_quantity
         if len(match) < quantity:
             return
-        committed = sorted(match.values(), reverse=True)[quantity - 1]
+        committed = self._held_here(sorted(match.values(), reverse=True)[quantity - 1])
         if committed > self.committed_upto:
             self._commit(now_ns, committed, out)
+
+    def _held_here(self, upto: int) -> int:
+        """How far of that our own commit server has acknowledged, where this tells of our own copies."""
+        return min(upto, self._match.get(self._node, 0)) if self._config.numbers_on_arrival else upto
 
     def _commit(self, now_ns: int, upto: int, out: list[RoleEffect]) -> None:
         entries = self.log.between(self.committed_upto, upto)

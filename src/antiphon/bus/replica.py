@@ -49,7 +49,9 @@ from antiphon.bus.effects import (
     CheckpointRead,
     CheckpointWritten,
     ConfigProposed,
+    DataWaits,
     Effect,
+    EnvelopesArrived,
     Event,
     Installed,
     Learned,
@@ -150,6 +152,8 @@ class Replica:
         self.beats = NO_BEATS
         # The checkpoint server's `needed_n` at the end of the last step.
         self._needed_n = 0
+        self._numbers_on_arrival = config.numbers_on_arrival
+        self._data_waits = False
         # The first step is due at once.
         self._deadline: int | None = 0
         chance = Chance.of(b"replica", config.group.encode(), run_id)
@@ -197,7 +201,9 @@ class Replica:
             ledger,
             self._commit_server,
             recovered=found.envelopes,
+            embedded=found.embedded,
         )
+        self._commit_server.stock = self._data_server if config.numbers_on_arrival else None
         self._member = Member(config, node, known, ledger, self._data_server, checkpoint_server, chance)
         self._sequencer = Sequencer(
             config,
@@ -239,6 +245,7 @@ class Replica:
         )
         self._events: dict[type[Any], _Seats] = {
             Learned: (*stores, self._commit_seat, *folds),
+            EnvelopesArrived: (self._sequencer_seat,),
             Installed: (self._member_seat, *stores, self._commit_seat),
             StateCaptured: folds,
             StateOpened: self._join_seats,
@@ -323,6 +330,8 @@ class Replica:
         checkpoint_server = self._checkpoint_server if self.node in config.checkpoint_servers else None
         self._member.reconfigure(config, checkpoint_server)
         # A node that passed over payloads has no state, and in this run no more use for one than a witness.
+        self._numbers_on_arrival = config.numbers_on_arrival
+        self._commit_server.stock = self._data_server if config.numbers_on_arrival else None
         self._commit_server.reconfigure(config, at, checkpoint_server if self._member.delivers else None)
         if self._presence is None and len(config.nodes) > 1:
             self._presence = PresenceKeeper(config, self.node, self._name)
@@ -493,6 +502,10 @@ class Replica:
                 self._run(seat, now_ns, out)
             self._settle(now_ns, out)
         reign = self._sequencer.reign
+        waits = self._numbers_on_arrival and reign is None and self._sequencer.is_led
+        if waits != self._data_waits:
+            self._data_waits = waits
+            out.append(DataWaits(waits))
         self.beats = reign.beats if reign is not None else NO_BEATS
         if self._presence_seat is not None:
             self._tell_standing(self._presence_seat)
@@ -595,7 +608,8 @@ class Replica:
         self._synced = synced.index  # type: ignore[assignment, union-attr]
         if self._stores and (self._data_server.writing or self._data_seat.inbox):
             self._data_seat.inbox.append(synced)
-        if self._commit_server.held or self._commit_seat.inbox:
+        commit_server = self._commit_server
+        if commit_server.held or self._commit_seat.inbox:
             self._commit_seat.inbox.append(synced)
         candidacy = self._sequencer.candidacy
         if candidacy is not None and not candidacy.has_claimed and self._sequencer_seat in self._seats:
@@ -624,6 +638,8 @@ class Replica:
                     told.inbox.insert(0, effect)
                 if effect.notable:
                     self._note_config(effect)
+            elif isinstance(effect, EnvelopesArrived):
+                self._take(effect)
             elif isinstance(effect, Installed):
                 self._take_installed(effect)
             else:
@@ -635,6 +651,8 @@ class Replica:
             if self._member.waiting and not self._member_seat.inbox:
                 # A payload may have become durable for which the member waits.
                 self._run(self._member_seat, now_ns, out)
+            if self._commit_server.waits_for_envelopes and not self._commit_seat.inbox:
+                self._run(self._commit_seat, now_ns, out)
         elif seat is self._member_seat:
             # An envelope that the member took need not be reported again.
             self._data_seat.deadline = self._data_server.next_deadline_ns()

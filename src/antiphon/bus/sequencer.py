@@ -33,6 +33,7 @@ from antiphon.bus.chance import Chance
 from antiphon.bus.commit_server import CommitServer, DurableEpochs
 from antiphon.bus.effects import (
     ConfigProposed,
+    EnvelopesArrived,
     Received,
     RoleEffect,
     RoleEvent,
@@ -156,6 +157,9 @@ class Sequencer:
                 and not self.candidacy.has_claimed
             ):
                 self.candidacy.on_claim_durable(now_ns, out)
+            elif type(event) is EnvelopesArrived:
+                if self.reign is not None:
+                    self.reign.on_report(now_ns, self._node, event.items, out)
             elif type(event) is SpaceChanged:
                 self._note_space(now_ns, event)
             elif type(event) is ConfigProposed and self.reign is not None:
@@ -180,7 +184,7 @@ class Sequencer:
         match message:
             case m.DataReport():
                 if self.reign is not None and sender in self._config.data_servers:
-                    self.reign.on_report(now_ns, sender, message, out)
+                    self.reign.on_report(now_ns, sender, message.items, out)
             case m.CommitAcknowledge(epoch, last, status):
                 if sender not in self._config.commit_servers:
                     return

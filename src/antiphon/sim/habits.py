@@ -26,6 +26,7 @@ class NodeHabits:
     trouble_probability: float = 0.0
     loss_probability: float = 0.0
     rereport_ms: int = 200
+    one_round: int = 1
     checkpoint_entries: int = 40
     window_entries: int = 1_024
     envelope_bytes: int = 32 * 1024
@@ -91,6 +92,7 @@ class NodeHabits:
             CHANNEL,
             (node,),
             rereport_ms=self.rereport_ms,
+            one_round=self.one_round,
             checkpoint_entries=self.checkpoint_entries,
             window_entries=self.window_entries,
         )

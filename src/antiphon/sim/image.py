@@ -76,8 +76,9 @@ class Image:
 
     def add_order(self, body: bytes) -> None:
         match decode_order(body):
-            case EntriesAppended(log_epoch=epoch, prev=prev, entries=entries):
+            case EntriesAppended(log_epoch=epoch, prev=prev, entries=entries, envelopes=envelopes):
                 self._put(epoch, prev, entries)
+                self.mids.update([entries[at].mid for at, _ in envelopes])
             case EntriesStaged(epoch=epoch, prev=prev, entries=entries):
                 if epoch != self.staged_epoch or not self.staged or self.staged[-1].last != prev:
                     self.staged, self.staged_epoch = [], epoch

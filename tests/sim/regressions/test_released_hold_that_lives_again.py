@@ -21,9 +21,8 @@ from antiphon.sim.runs import run
 from tests.planted.catalogue import planted
 
 
-# 700071 shows it no more since clocks may stand still while somebody sleeps, and 900000574 not since replicas
-# hear late what they do not wait for: 900000575 stands for it.
-@pytest.mark.parametrize("seed", [900000575, 900001025, 700150])
+# The seeds that found it run otherwise since more is drawn; these stand for them.
+@pytest.mark.parametrize("seed", [900000575, 700151, 700154])
 def test_what_is_released_stays_released(seed: int) -> None:
     report = run("holds", seed, without=("Waits",))
 

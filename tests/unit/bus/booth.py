@@ -37,11 +37,13 @@ def ticks(first: int, last: int, epoch: int = OLD) -> tuple[Entry, ...]:
 
 
 class Booth:
-    """A commit server of node 2 whose log holds 1 … `last` of epoch OLD, durably."""
+    """A commit server of node 2 whose log holds 1 … `last` of epoch OLD, and `entries` behind, durably."""
 
-    def __init__(self, last: int = 0, committed: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, last: int = 0, committed: int = 0, entries: tuple[Entry, ...] = (), **settings: Any
+    ) -> None:
         self.config = GroupConfig.of("main", (1, 2, 3), **settings)
-        counter = JournalCounter()
+        self.counter = counter = JournalCounter()
         self.epochs = DurableEpochs(counter, OLD if last else 0)
         self.presence = PresenceKeeper(self.config, 2)
         self.checkpoints = CheckpointServer(self.config, 2)
@@ -52,7 +54,7 @@ class Booth:
             2,
             counter,
             self.epochs,
-            log=CommitLog(0, ticks(1, last)),
+            log=CommitLog(0, (*ticks(1, last), *entries)),
             log_epoch=OLD if last else 0,
             checkpoint_server=self.checkpoints,
             presence=self.presence,

@@ -61,8 +61,11 @@ class Chair:
         self.commit_server = CommitServer(self.config, 1, counter, self.epochs, log=log, log_epoch=log_epoch)
         self.commit_server.committed_upto = committed
         known, ledger = Prefix(), Ledger()
-        data_server = DataServer(self.config, 1, MemoryPayloads(), counter, known, ledger, self.commit_server)
-        self.member = Member(self.config, 1, known, ledger, data_server, None, Chance(1))
+        self.data_server = DataServer(
+            self.config, 1, MemoryPayloads(), counter, known, ledger, self.commit_server
+        )
+        self.commit_server.stock = self.data_server if self.config.numbers_on_arrival else None
+        self.member = Member(self.config, 1, known, ledger, self.data_server, None, Chance(1))
         self.sequencer = Sequencer(
             self.config,
             1,

@@ -237,6 +237,71 @@ def test_a_disk_is_quick_when_its_last_syncs_were() -> None:
     assert is_quick_after(QUICK) == [True]
 
 
+def waiting_for_entries() -> Cellar:
+    """A keeper with a quick disk, whose envelopes are to wait for their entries."""
+    cellar = Cellar()
+    for number in range(1, 20):
+        cellar.write(order(number))
+        cellar.settle()
+    cellar.ask(bus.DataWaits(True))
+    return cellar
+
+
+def test_envelopes_wait_for_their_entries_as_long_as_a_sync_takes() -> None:
+    cellar = waiting_for_entries()
+    began = cellar.now_ns
+    cellar.write(data(1))
+    assert not cellar.syncs
+    due = cellar.keeper.next_deadline_ns()
+    assert QUICK * 3 // 4 < due - began <= QUICK
+    cellar.now_ns = due - 1
+    last = cellar.write(data(2))
+    assert cellar.keeper.next_deadline_ns() == due, "the first does not wait longer for the second"
+    cellar.do(cellar.keeper.tick(due - 1))
+    assert not cellar.syncs
+    cellar.do(cellar.keeper.tick(due))
+    assert [one.ticket.upto_index for one in cellar.syncs] == [last]
+
+
+@pytest.mark.parametrize("is_together", [False, True])
+def test_an_entry_takes_the_envelopes_that_wait_into_its_sync(is_together: bool) -> None:
+    cellar = waiting_for_entries()
+    if is_together:
+        last = cellar.write(data(1), order(20))
+    else:
+        cellar.write(data(1))
+        last = cellar.write(order(20))
+    assert [one.ticket.upto_index for one in cellar.syncs] == [last]
+    cellar.settle()
+    cellar.now_ns += QUICK // 2
+    cellar.write(data(2))
+    assert not cellar.syncs
+    assert cellar.keeper.next_deadline_ns() > cellar.now_ns + QUICK * 3 // 4, "the next one waits anew"
+
+
+def test_envelopes_do_not_wait_unless_they_are_to_and_the_disk_is_quick() -> None:
+    cellar = waiting_for_entries()
+    cellar.ask(bus.DataWaits(False))
+    last = cellar.write(data(1))
+    assert [one.ticket.upto_index for one in cellar.syncs] == [last]
+    cellar.sync(DEFAULTS.stall_ns)
+    cellar.settle()
+    cellar.ask(bus.DataWaits(True))
+    cellar.write(order(20))
+    cellar.sync(DEFAULTS.stall_ns)
+    last = cellar.write(data(2))
+    assert [one.ticket.upto_index for one in cellar.syncs] == [last], "a slow disk gathers by itself"
+
+
+def test_the_end_of_a_sync_takes_the_envelopes_that_came_meanwhile_into_the_next() -> None:
+    cellar = waiting_for_entries()
+    cellar.write(order(20))
+    last = cellar.write(data(1))
+    assert len(cellar.syncs) == 1
+    cellar.sync()
+    assert [one.ticket.upto_index for one in cellar.syncs] == [last]
+
+
 def test_a_flush_that_nobody_asked_anything_of_does_nothing() -> None:
     cellar = Cellar()
     cellar.write(order(1))

@@ -45,6 +45,7 @@ SETTINGS: dict[str, tuple[int, ...]] = {
     "window_entries": (1, 5, 1_024),
     "producer_window_bytes": (1, 6_000, 1 << 20),
     "cached_bytes_max": (0, 1 << 20),
+    "one_round": (0, 1, 1),
 }
 # Checkpoints of every few entries, or none within a run.
 CHECKPOINT_ENTRIES = (10, 40, 100_000, 100_000)
@@ -287,6 +288,14 @@ def _for_lost_envelopes(chance: random.Random, profile: BusProfile) -> None:
     profile.producers = 2
 
 
+def _for_entries_before_envelopes(chance: random.Random, profile: BusProfile) -> None:
+    """Envelopes are numbered when they arrive, and often the entry is where the envelope is not."""
+    _for_muted_sequencers(chance, profile)
+    profile.links.drop_probability = 0.2
+    profile.disk.stall_probability = 0.2
+    profile.settings["one_round"] = 1
+
+
 def _for_slow_members(chance: random.Random, profile: BusProfile) -> None:
     """Disks stall: members hear that something is committed before their own copy is durable."""
     _quiet(profile)
@@ -371,6 +380,7 @@ PROFILES: dict[str, Callable[[random.Random, BusProfile], None]] = {
     "muted-sequencers": _for_muted_sequencers,
     "late-words": _for_late_words,
     "lost-envelopes": _for_lost_envelopes,
+    "entries-before-envelopes": _for_entries_before_envelopes,
     "changes": _for_changes,
     "damaged-logs": _for_damaged_logs,
     "checkpoints": _for_checkpoints,

@@ -29,14 +29,22 @@ from antiphon.sim.world import World
 
 
 class Copies(Checker):
-    """Counts the reports of an envelope when it is first submitted with a number; their truth is I15."""
+    """Counts the reports of an envelope when it is first submitted with a number; their truth is I15.
+
+    Where envelopes are numbered when they arrive, a server that acknowledges an entry which is not committed
+    yet must hold its envelope, and the sequencer an envelope that it calls committed.
+    """
 
     promise = "Q1 copies"
-    hears = (CommitSubmit, DataReport)
+    hears = (CommitSubmit, DataReport, m.CommitAcknowledge, m.Commit)
 
-    def __init__(self, world: World, memberships: Memberships) -> None:
+    def __init__(self, world: World, disks: WriteBeforeSend, committed: Committed) -> None:
         super().__init__(world)
-        self._memberships = memberships
+        self._disks = disks
+        self._committed = committed
+        self._memberships = committed.memberships
+        self._acknowledged: dict[tuple[int, int], int] = {}
+        self._told: set[Mid] = set()
         self._holders: dict[Mid, set[int]] = {}
         self.numbered: set[Mid] = set()
         self._seen: BusMessage | None = None
@@ -50,7 +58,32 @@ class Copies(Checker):
             for entry in message.entries:
                 if entry.kind is EntryKind.DATA and entry.mid not in self.numbered:
                     self.numbered.add(entry.mid)
-                    self._count(node, message.epoch, entry.mid)
+                    if not self._memberships.of_epoch(message.epoch).numbers_on_arrival:
+                        self._count(node, message.epoch, entry.mid)
+        elif isinstance(message, m.CommitAcknowledge) and message.status is ServerStatus.OK:
+            if self._memberships.of_epoch(message.epoch).numbers_on_arrival:
+                self._look_at_acknowledged(node, message)
+        elif isinstance(message, m.Commit) and self._memberships.of_epoch(message.epoch).numbers_on_arrival:
+            self._look_at_committed(node, message)
+
+    def _look_at_committed(self, node: int, commit: m.Commit) -> None:
+        mids = self._disks.images[node].mids
+        for entry in commit.entries:
+            if entry.kind is EntryKind.DATA and entry.mid not in self._told:
+                self._told.add(entry.mid)
+                if entry.mid not in mids:
+                    self.fail(f"node {node} calls {tuple(entry.mid)} committed, and does not hold it")
+
+    def _look_at_acknowledged(self, node: int, message: m.CommitAcknowledge) -> None:
+        image = self._disks.images[node]
+        key = node, message.epoch
+        before = self._acknowledged.get(key, 0)
+        self._acknowledged[key] = max(before, message.last)
+        for entry in image.log:
+            if entry.kind is not EntryKind.DATA or not before < entry.last <= message.last:
+                continue
+            if entry.last > self._committed.upto and entry.mid not in image.mids:
+                self.fail(f"node {node} acknowledges number {entry.first}, and lacks {tuple(entry.mid)}")
 
     def _count(self, node: int, epoch: int, mid: Mid) -> None:
         config = self._memberships.of_epoch(epoch)
@@ -213,7 +246,7 @@ def cluster_checkers(world: World, config: GroupConfig) -> tuple[Checker, ...]:
         reigns,
         committed,
         Order(world),
-        Copies(world, memberships),
+        Copies(world, disks, committed),
         failures,
         SubmittedEnvelopes(world, committed),
         Deletions(world, disks, committed, failures),

@@ -36,6 +36,7 @@ SETTINGS: dict[str, tuple[int, ...]] = {
     "leaderless_ms": (500, 2_000),
     "checkpoint_entries": (15, 60, 100_000),
     "producer_window_bytes": (6_000, 1 << 20),
+    "one_round": (0, 1, 1),
 }
 SHAPES = ("three", "one", "witness")
 _FIRST_DOOR = 11

@@ -93,6 +93,7 @@ def _draw_habits(chance: random.Random, profile: Profile) -> None:
     node.loss_probability = chance.choice((0.0, 0.0, 0.0, 0.05))
     node.checkpoint_entries = chance.choice((10, 40, 1_000))
     node.rereport_ms = chance.choice((1, 5, 200))
+    node.one_round = chance.choice((0, 1, 1))
     node.envelope_bytes = chance.choice((1_500, 32 * 1024))
     node.connection_bytes = chance.choice((2_000, 256 * 1024))
     node.session_expiry_ms = chance.choice((20, 300_000))
@@ -163,10 +164,20 @@ def _for_fallbacks(chance: random.Random, profile: Profile) -> None:
     profile.clients.publish_pause_ns = MILLISECOND_NS
 
 
+def _for_order_without_data(chance: random.Random, profile: Profile) -> None:
+    """Crashes within slow syncs of small envelopes, after which a page of the order may be there alone."""
+    profile.crashes = max(profile.crashes, 4)
+    profile.disk.sync_ns = 5 * MILLISECOND_NS
+    profile.disk.styles = ("some",)
+    profile.node.one_round = 1
+    profile.clients.body_bytes_max = 300
+
+
 PROFILES: dict[str, Callable[[random.Random, Profile], None]] = {
     "acknowledging-early": _for_acknowledging_early,
     "numbering-twice": _for_numbering_twice,
     "numbering-out-of-order": _for_numbering_out_of_order,
     "moved-records": _for_moved_records,
     "fallbacks": _for_fallbacks,
+    "order-without-data": _for_order_without_data,
 }
