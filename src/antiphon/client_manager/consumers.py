@@ -10,7 +10,8 @@ What it promises
     CON2  A consumer is detached only when all acknowledgements received before are confirmed, so that no
           other consumer gets an acknowledged message.
     CON3  A new primary hears which messages each consumer has, so a failover does not deliver them again. So
-          does a primary that took this node for dead.
+          does a primary that took this node for dead. A message whose acknowledgement is on its way counts as
+          had; if that turns out to be refused, the primary hears again, and gives the message to others.
     CON4  A peer that does not read gets no further credit: its credit bounds the primary's deliveries.
     CON5  A consumer that the primary has and this node does not, because messages crossed, is detached there.
     CON6  No delivery is passed on, and no client is told that its buffer is still its own, unless the primary
@@ -334,6 +335,8 @@ class Consumers:
             consumer.request = None
             resumed = ConsumerResumed(request=request, lost=lost) if consumer.is_resumed else None
             self._outbox.answer(connection, request, resumed)
+        if consumer.is_said_wrong and consumer.state == ConsumerState.ATTACHED:
+            self._attach_anew(consumer)
         self._assure(channel)
 
     def _tell_lost(self, consumer: Consumer, lost: Ranges) -> None:
@@ -453,19 +456,30 @@ class Consumers:
         """
         consumers = self._by_channel[channel]
         for consumer in list(consumers.values()):
-            if consumer.state != ConsumerState.ATTACHED or consumer.stream > void:
-                continue
-            del consumers[consumer.key]
-            self.credits.forget(consumer)
-            connection = consumer.session.connection
-            held = connection.credits_held.pop(consumer.key, None) if connection is not None else None
-            consumer.key = self._new_key()
-            consumers[consumer.key] = consumer
-            if connection is not None and held is not None:
-                connection.credits_held[consumer.key] = held
-            consumer.resumes = True
-            self._begin_count(consumer)
-            self._register(consumer)
+            if consumer.state == ConsumerState.ATTACHED and consumer.stream <= void:
+                self._attach_anew(consumer)
+
+    def said_wrong(self, consumer: Consumer) -> None:
+        """The primary believes that the consumer has messages of which its client has let go (CON3)."""
+        if consumer.state == ConsumerState.ATTACHED:
+            self._attach_anew(consumer)
+        else:
+            consumer.is_said_wrong = True
+
+    def _attach_anew(self, consumer: Consumer) -> None:
+        """Register an attached consumer under another key, which takes over from the former one."""
+        consumers = self._by_channel[consumer.lane.channel]
+        del consumers[consumer.key]
+        self.credits.forget(consumer)
+        connection = consumer.session.connection
+        held = connection.credits_held.pop(consumer.key, None) if connection is not None else None
+        consumer.key = self._new_key()
+        consumers[consumer.key] = consumer
+        if connection is not None and held is not None:
+            connection.credits_held[consumer.key] = held
+        consumer.resumes = True
+        self._begin_count(consumer)
+        self._register(consumer)
 
     def _begin_count(self, consumer: Consumer) -> None:
         """The primary will count from the coming registration on."""
@@ -483,6 +497,7 @@ class Consumers:
             return
         consumer.stream = 0
         consumer.awaits_answer = True
+        consumer.said_held, consumer.is_said_wrong = consumer.held.copy(), False
         consumer.said_credit = messages, size = (0, 0) if is_closing else consumer.credit_left
         self._requests.register(
             channel,

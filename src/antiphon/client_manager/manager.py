@@ -64,7 +64,7 @@ from antiphon.client_manager.flow import Flow
 from antiphon.client_manager.ordering import Ordering
 from antiphon.client_manager.range_service import RangeService, Wish
 from antiphon.client_manager.requests import Requests
-from antiphon.client_manager.session import ConsumerState, Creation, LaneState, Ordered, SessionLane
+from antiphon.client_manager.session import Consumer, ConsumerState, Creation, LaneState, Ordered, SessionLane
 from antiphon.client_manager.session_service import SessionService
 from antiphon.client_manager.settings import LIMIT, ClientManagerSettings
 from antiphon.client_manager.subscription_finder import Hunt, SubscriptionFinder
@@ -120,7 +120,13 @@ class ClientManager:
         self._connections: dict[int, Connection] = {}
         self._requests = Requests(settings, self._outbox)
         self._ordering = Ordering(
-            channels, settings, self._outbox, self._on_own_settled, self._retire, self._go_on
+            channels,
+            settings,
+            self._outbox,
+            self._on_own_settled,
+            self._retire,
+            self._go_on,
+            self._on_said_wrong,
         )
         floors = self._ordering.confirmed_through
         self._asking = Asking(settings, self._outbox, floors, ids.first_number, self._on_told)
@@ -575,6 +581,9 @@ class ClientManager:
 
     def _retire(self, channel: str, destination: int) -> None:
         self._destinations.retire(channel, destination)
+
+    def _on_said_wrong(self, consumer: Consumer) -> None:
+        self._consumers.said_wrong(consumer)
 
     # -- what the channels say -------------------------------------------------
 

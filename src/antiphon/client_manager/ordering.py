@@ -27,7 +27,7 @@ from antiphon.client_manager.awaited import Awaited
 from antiphon.client_manager.connection import Connection, Outbox
 from antiphon.client_manager.effects import PauseReading, ResumeReading
 from antiphon.client_manager.envelopes import Gatherer, items_of, outcomes_by_command
-from antiphon.client_manager.session import Creation, LaneState, Ordered, Session, SessionLane
+from antiphon.client_manager.session import Consumer, Creation, LaneState, Ordered, Session, SessionLane
 from antiphon.client_manager.settings import ClientManagerSettings
 from antiphon.errors import ProtocolError
 from antiphon.ranges import Ranges
@@ -75,12 +75,14 @@ class Ordering:
         own_settled: OwnSettled,
         destination_gone: DestinationGone,
         go_on: Callable[[Awaited], None],
+        said_wrong: Callable[[Consumer], None],
     ) -> None:
         self._settings = settings
         self._outbox = outbox
         self._own_settled = own_settled
         self._destination_gone = destination_gone
         self._go_on = go_on
+        self._said_wrong = said_wrong
         self._gatherers = {channel: Gatherer(channel, settings) for channel in channels}
         # The highest number confirmed in each channel.
         self.confirmed_through = dict.fromkeys(channels, 0)
@@ -243,7 +245,11 @@ class Ordering:
         """A command without messages is confirmed: no consumer here has the acknowledged messages."""
         lane, kind, detail = ordered.lane, ordered.kind, ordered.detail
         if isinstance(detail, Ranges) and kind != _RETURN:
-            session.release(lane.channel, ordered.destination, ordered.subscription, detail)
+            told = session.release(lane.channel, ordered.destination, ordered.subscription, detail)
+            for consumer in told if outcomes else ():
+                # The acknowledgement was refused, perhaps before the primary that was told led.
+                self.has_stirred = True
+                self._said_wrong(consumer)
         elif kind == _TX_COMMIT and _is_done(outcomes):
             # The client still has the messages of a rollback, and returns them.
             assert isinstance(detail, tuple) and not isinstance(detail, Creation), "a commit consumes"

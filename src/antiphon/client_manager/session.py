@@ -214,6 +214,10 @@ class Consumer:
     """The stream in which the consumer was attached."""
     said_credit: tuple[int, int] = (0, 0)
     """The credit in the registration."""
+    said_held: Ranges = field(default_factory=Ranges)
+    """The messages that the registration named."""
+    is_said_wrong: bool = False
+    """Did the client have fewer messages than a registration that is not answered yet named?"""
     request: int | None = None
     credit_messages: int = 0
     credit_bytes: int = 0
@@ -268,11 +272,18 @@ class Session:
             lane = self.lanes[channel] = SessionLane(channel, self)
         return lane
 
-    def release(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:
-        """An acknowledgement of these is confirmed: no consumer here has them (SSN3)."""
+    def release(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> list[Consumer]:
+        """An acknowledgement of these is confirmed: no consumer here has them (SSN3).
+
+        Returns the consumers of which the primary was told that they have some.
+        """
+        told = []
         for consumer in self._consumers_of(channel, destination, subscription):
             if consumer.held:
                 consumer.held.remove_all(ranges)
+            if consumer.said_held and consumer.said_held.remove_all(ranges):
+                told.append(consumer)
+        return told
 
     def give_back(self, channel: str, destination: int, subscription: int, ranges: Ranges) -> None:
         """A return of these was received: no consumer here has them (SSN3)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from antiphon.batch import Batch
 from antiphon.bus.effects import Received
 from antiphon.bus.messages import (
@@ -417,6 +419,49 @@ def test_a_closing_consumer_keeps_what_it_holds_until_its_acknowledgements_are_c
     assert (register.held, register.credit_messages) == (Ranges([(40, 50)]), 0)
     stage.confirm()
     assert stage.to_primary(Unregister) == [Unregister(key, 0, term=2)]
+
+
+def test_a_primary_that_was_told_of_messages_whose_acknowledgement_was_refused_hears_that_they_are_free() -> (
+    None
+):
+    """The acknowledgement was refused before this primary led: it does not know who let go of what."""
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.say(1, acknowledge(session, 1, (40, 44)))
+    stage.new_term(2)
+    assert stage.to_primary(Register)[-1].held == Ranges([(40, 50)])
+    stage.tell(Registered(consumer=key, term=2, stream=RUN))
+
+    stage.confirm(Outcome(0, 1, OutcomeCode.ACK_LOST, 40))
+
+    again = stage.to_primary(Register)[-1]
+    assert again.consumer != key and again.resumes and again.number == 1
+    assert again.held == Ranges([(44, 50)])
+
+
+def test_a_registration_that_turns_out_wrong_is_followed_by_another_when_it_is_answered() -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    stage.say(1, acknowledge(session, 1, (40, 44)))
+    stage.new_term(2)
+    stage.confirm(Outcome(0, 1, OutcomeCode.ACK_LOST, 40))
+    assert [one.consumer for one in stage.to_primary(Register)] == [key, key]
+    stage.tell(Registered(consumer=key, term=2, stream=RUN))
+    assert stage.to_primary(Register)[-1].held == Ranges([(44, 50)])
+    assert stage.to_primary(Register)[-1].consumer != key
+
+
+@pytest.mark.parametrize("outcomes", [(), (Outcome(0, 1, OutcomeCode.ACK_LOST, 40),)])
+def test_no_primary_hears_again_that_was_told_nothing_wrong(outcomes: tuple[Outcome, ...]) -> None:
+    stage, session, key = attached()
+    stage.tell(deliver(key, 1, piece(40, [b"a"] * 10)))
+    if not outcomes:
+        stage.new_term(2)
+        stage.tell(Registered(consumer=key, term=2, stream=RUN))
+    registrations = len(stage.to_primary(Register))
+    stage.say(1, acknowledge(session, 1, (40, 44)))
+    stage.confirm(*outcomes)
+    assert len(stage.to_primary(Register)) == registrations
 
 
 # -- what others have got meanwhile ----------------------------------------------------------------
