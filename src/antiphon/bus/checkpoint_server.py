@@ -127,8 +127,8 @@ class CheckpointServer:
         self._told_early: dict[int, bytes] = {}
         self._writing: WriteCheckpoint | None = None
         self._write_at: int | None = None
-        # When its file was begun, and how long the last file took.
-        self._begun_at = self._took_ms = 0
+        # How long the last file took.
+        self._took_ms = 0
         if stable_n in self._kept:
             self._stand_at(self._kept[stable_n])
 
@@ -158,9 +158,9 @@ class CheckpointServer:
                 case Received(_, m.Commit(epoch=epoch)):
                     self._on_epoch(epoch, False, out)
                 case StateCaptured():
-                    self._on_captured(now_ns, event, out)
-                case CheckpointWritten(n):
-                    self._on_written(now_ns, n, out)
+                    self._on_captured(event, out)
+                case CheckpointWritten(n, took_ms):
+                    self._on_written(n, took_ms, out)
                 case CheckpointFailed(n):
                     self._check_writing(n)
                     self._write_at = now_ns + WRITE_AGAIN_MS * MS
@@ -171,7 +171,7 @@ class CheckpointServer:
                 case _:
                     pass
         if self._write_at is not None and now_ns >= self._write_at and self._writing is not None:
-            self._write_at, self._begun_at = None, now_ns
+            self._write_at = None
             out.append(self._writing)
         return out
 
@@ -182,22 +182,21 @@ class CheckpointServer:
         if is_due:
             self._report(out)
 
-    def _on_captured(self, now_ns: int, captured: StateCaptured, out: list[RoleEffect]) -> None:
+    def _on_captured(self, captured: StateCaptured, out: list[RoleEffect]) -> None:
         assert self._under_way is not None and self._under_way[0] == captured.n, (
             f"the state after {captured.n} was captured, and nobody asked for it"
         )
         state = CheckpointState(captured.n, self._under_way[1], captured.digest, captured.state)
         self._writing = WriteCheckpoint(captured.n, state.digest, state.encode(), captured.segments)
-        self._begun_at = now_ns
         out.append(self._writing)
 
     def _check_writing(self, n: int) -> WriteCheckpoint:
         assert self._writing is not None and self._writing.n == n, f"checkpoint {n} was not being written"
         return self._writing
 
-    def _on_written(self, now_ns: int, n: int, out: list[RoleEffect]) -> None:
+    def _on_written(self, n: int, took_ms: int, out: list[RoleEffect]) -> None:
         writing = self._check_writing(n)
-        self._took_ms = (now_ns - self._begun_at) // MS
+        self._took_ms = took_ms
         self._kept[n] = self._written = KeptCheckpoint(n, writing.digest, len(writing.state))
         self._writing = self._under_way = self._write_at = None
         self.fallback_n = self.newest_n

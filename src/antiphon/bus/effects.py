@@ -356,9 +356,10 @@ class StateCaptured:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """The checkpoint after number n is durable on this node."""
+    """The checkpoint after number n is durable on this node; its file took so long, once it was begun."""
 
     n: int
+    took_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,10 @@ class KeeperSettings:
 
 
 class CheckpointFile:
-    def __init__(self, journal: Journal, wanted: bus.WriteCheckpoint) -> None:
+    def __init__(self, journal: Journal, wanted: bus.WriteCheckpoint, begun_ns: int) -> None:
         self._journal = journal
         self.wanted = wanted
+        self.begun_ns = begun_ns
         self.is_written = False
 
     def run(self) -> None:
@@ -233,7 +234,6 @@ class Keeper:
         match effect:
             case bus.WriteCheckpoint():
                 self._checkpoints.ask(effect, self._counter.last)
-                self._begin_checkpoints()
                 self._look_again()
             case bus.ReadCheckpoint():
                 self._out.append(Do(CheckpointPiece(self._journal, effect, self._opened)))
@@ -294,12 +294,14 @@ class Keeper:
                 if work.no_space is None:
                     # Segments freed meanwhile.
                     self._do_chore()
-            case CheckpointFile(wanted=wanted, is_written=True):
+            case CheckpointFile(wanted=wanted, begun_ns=begun_ns, is_written=True):
                 self._checkpoints.written(wanted.n)
                 if self._checkpoints.has_outdated(self._base):
                     # The base may stay: a node that joined began behind the files of its former life.
                     self._release_again()
-                self._out.append(Tell(bus.CheckpointWritten(wanted.n)))
+                # Neither the wait for the records before it nor one for room: only work counts.
+                took_ms = (now_ns - begun_ns) // _MS_NS
+                self._out.append(Tell(bus.CheckpointWritten(wanted.n, took_ms)))
             case CheckpointFile(wanted=wanted):
                 # Nothing is lost without it. The bus tries again, for the space it would free is needed.
                 self._out.append(Tell(bus.CheckpointFailed(wanted.n)))
@@ -428,6 +430,8 @@ class Keeper:
 
     def _flush(self) -> None:
         self.is_asked = False
+        if self._checkpoints.waiting:
+            self._begin_checkpoints()
         is_data = self._data_waits and bool(self._gathered)
         if self._gathered:
             is_data = is_data and all(type(one.record) is bus.DataRecord for one in self._gathered)
@@ -526,7 +530,7 @@ class Keeper:
 
     def _begin_checkpoints(self) -> None:
         for wanted in self._checkpoints.due(self._durable_index):
-            self._out.append(Do(CheckpointFile(self._journal, wanted)))
+            self._out.append(Do(CheckpointFile(self._journal, wanted, self._now_ns)))
 
     def _hold(self, n: int) -> None:
         self._held_from = n

@@ -127,7 +127,7 @@ def test_one_for_which_there_was_no_room_is_written_again_after_a_while() -> Non
     assert server.next_deadline_ns() == 1_005 * MS
     assert server.step(1_005 * MS, []) == [write]
     report = Send(1, m.CheckpointReport(8, STATE.digest, 20))
-    assert server.step(1_025 * MS, [CheckpointWritten(8)]) == [report], "20 ms is how long its file took"
+    assert server.step(1_025 * MS, [CheckpointWritten(8, 20)]) == [report]
     assert server.begin(9, LEDGER) and server.next_deadline_ns() is None
 
 

@@ -485,6 +485,25 @@ def test_the_file_of_a_checkpoint_is_begun_when_what_was_written_before_it_is_du
     assert checkpoint_numbers(cellar.disk.list_files()) == [7]
 
 
+def test_how_long_a_checkpoint_took_is_told_without_its_wait_for_the_records_before_it() -> None:
+    cellar = Cellar()
+    cellar.now_ns = 5 * MS
+    cellar.append(order(1))
+    cellar.ask(checkpoint(7, 1))
+    cellar.now_ns += 3_600_000 * MS
+    cellar.sync()
+    cellar.now_ns += 20 * MS
+    cellar.settle()
+    cellar.now_ns += 1_000 * MS
+    cellar.ask(checkpoint(8, 1))
+    cellar.now_ns += 30 * MS
+    cellar.settle()
+    assert cellar.all_of(bus.CheckpointWritten) == [
+        bus.CheckpointWritten(7, 20),
+        bus.CheckpointWritten(8, 30),
+    ]
+
+
 def test_a_checkpoint_for_which_there_is_no_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cellar = Cellar()
 

@@ -187,6 +187,7 @@ class Run:
                 if chance.random() < 0.5:
                     # What was moved just now is on its way to the disk.
                     self.take_checkpoint()
+                    self.storage.flush()
             if self._asked and chance.random() < 0.8:
                 await self.until(lambda: self._asked in self.checkpoints)
         await self.until(lambda: self.durable == self.counter.last)
