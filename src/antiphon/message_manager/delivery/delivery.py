@@ -93,7 +93,6 @@ class Delivery:
         "_consumers",
         "_directory",
         "_dispatchers",
-        "_done_with",
         "_draining",
         "_gone",
         "_locks",
@@ -138,8 +137,6 @@ class Delivery:
         self._by_session: dict[int, dict[ConsumerKey, Consumer]] = {}
         # By session and client's number: the consumer that was attached last.
         self._by_number: dict[tuple[int, int], Consumer] = {}
-        # Messages that sessions let go of before their consumers were attached, by session and source.
-        self._done_with: dict[int, dict[int, Ranges]] = {}
         # By source, and by destination and source.
         self._dispatchers: dict[int, Dispatcher] = {}
         self._by_destination: dict[int, dict[int, Dispatcher]] = {}
@@ -289,12 +286,11 @@ class Delivery:
                 stream=stream,
             )
             consumer.grant(message.credit_messages, message.credit_bytes)
-            held = self._still_held(message, source)
             if former is not None and former.source == source.id:
                 self._forget(former)
-                dispatcher.come_back(former, consumer, held)
+                dispatcher.come_back(former, consumer, message.held)
             else:
-                dispatcher.attach(consumer, held)
+                dispatcher.attach(consumer, message.held)
             self._consumers[key] = consumer
             self._by_session.setdefault(message.session, {})[key] = consumer
             self._by_number[message.session, message.number] = consumer
@@ -307,15 +303,6 @@ class Delivery:
             answer = replace(answer, lost=self._lost(message, consumer))
             self.answer(key.node, answer)
         self._stir(dispatcher)
-
-    def _still_held(self, message: Register, source: Source) -> Ranges:
-        """The messages held, less those that the session has let go of meanwhile."""
-        done_with = self._done_with.get(message.session, {}).get(source.id)
-        if not done_with:
-            return message.held
-        gone = message.held.intersection(done_with)
-        done_with.remove_all(gone)
-        return message.held.difference(gone)
 
     def _lost(self, message: Register, consumer: Consumer) -> Ranges:
         return message.held.difference(consumer.in_flight)
@@ -407,13 +394,12 @@ class Delivery:
     def let_go(self, source: int, numbers: Ranges, session: int) -> None:
         """Take messages from a session's consumers that it acknowledged, and that are locked.
 
-        The client manager may attach consumers with these messages afterwards: it has not heard yet.
+        A client manager that attaches consumers with these messages afterwards has not heard yet. When it
+        has, it attaches them anew.
         """
-        dispatcher, holders = self._dispatchers.get(source), self._holders(source, session)
-        if dispatcher is not None and holders:
-            dispatcher.let_go(numbers, holders)
-        else:
-            self._done_with.setdefault(session, {}).setdefault(source, Ranges()).add_all(numbers)
+        dispatcher = self._dispatchers.get(source)
+        if dispatcher is not None:
+            dispatcher.let_go(numbers, self._holders(source, session))
 
     def locked(self, source: int, numbers: Ranges) -> None:
         dispatcher = self._dispatchers.get(source)
@@ -443,7 +429,6 @@ class Delivery:
 
     def session_ended(self, session: int) -> None:
         self.awaited.pop(session, None)
-        self._done_with.pop(session, None)
         for consumer in list(self._by_session.get(session, {}).values()):
             self._drop(consumer, None)
             if not consumer.is_away:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.bus.effects import Multicast
-from antiphon.bus.messages import InDoubt, Unfinished
+from antiphon.bus.messages import InDoubt, Register, Unfinished
 from antiphon.message_manager.effects import Effect
 from antiphon.message_manager.manager import MessageManager
 from antiphon.message_manager.state import transactions
@@ -317,8 +317,8 @@ def test_in_a_new_term_whoever_held_what_is_locked_holds_it_again() -> None:
     assert sorted(number for _, number, _, _ in delivered(two.channel.flush())) == [two.got, two.got + 1]
 
 
-def test_what_a_session_let_go_of_before_its_consumer_was_attached_again_is_not_kept_for_it() -> None:
-    """Its client manager has not heard of the refusal when it says what the consumer holds.
+def test_what_a_session_let_go_of_before_its_consumer_was_attached_is_free_when_it_is_attached_anew() -> None:
+    """Its client manager has not heard of the refusal when it says what the consumer holds, and then has.
 
     Found by: antiphon sim holds --seed 700150, without the waits that are drawn.
     """
@@ -330,6 +330,9 @@ def test_what_a_session_let_go_of_before_its_consumer_was_attached_again_is_not_
     two.channel.register(7, two.orders, held=Ranges([two.received]), credit=0)
     two.channel.register(8, two.orders, session=two.other.session)
     two.channel.flush()
+    term = two.channel.manager.term
+    anew = Register(9, SESSION, 1, two.orders, 0, "", 0, 0, number=7, resumes=True, term=term)
+    two.channel.say(anew)
     two.channel.order(finish(two.other.session, 1, commits=False))
     assert numbers_to(two.channel.flush(), 8) == [two.got, two.got + 1]
 
