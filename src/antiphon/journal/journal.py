@@ -602,6 +602,11 @@ class Journal:
             self._doomed += freed
         return len(freed)
 
+    @property
+    def highest_number(self) -> int:
+        """The highest number of the kept order records, also of entries that were cut off later."""
+        return max(self._tail.values())
+
     def can_release(self, base: int) -> bool:
         """Whether the log could begin in a later segment: an envelope that was in the way may be gone."""
         return bool(self._covered(base))

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from antiphon import retries
 from antiphon.bus.messages import Entry, EntryKind
+from antiphon.bus.replica import Replica
 from antiphon.journal import records
 from antiphon.journal.format import segment_name, segment_numbers, spare_name, spare_numbers
-from antiphon.journal.journal import REST_SEGMENTS
+from antiphon.journal.journal import REST_SEGMENTS, Journal
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state import log_times, outcomes, sessions
 from antiphon.message_manager.state.channel_state import ChannelState
@@ -173,6 +174,11 @@ class Repetitions(Checker):
                 f"the log has {self._ordered} commands, and {len(self._sent)} were sent; {most!r:.40} of kind"
                 f" {kind} stands there {times} times"
             )
+
+
+def is_cut(replica: Replica | None, journal: Journal | None) -> bool:
+    """Does a journal hold order records of entries behind the end of the log, which was cut?"""
+    return replica is not None and journal is not None and journal.highest_number > replica.last
 
 
 class Space(Checker):

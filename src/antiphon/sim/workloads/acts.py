@@ -87,7 +87,11 @@ class WorkloadRun(Generic[DrawnProfile]):
         raise NotImplementedError
 
     def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
-        """The name and disk of each voting node that is up, and the state with its live messages, if any."""
+        """The name and disk of each voting node that is up, and the state with its live messages, if any.
+
+        A log that was cut keeps the segments of the entries until its base has passed their numbers, and a
+        run at rest has no data for that: such a node is left out (`is_cut`).
+        """
         raise NotImplementedError
 
     def _rest(self) -> None:

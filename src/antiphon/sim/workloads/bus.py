@@ -19,6 +19,7 @@ from antiphon.sim import limits
 from antiphon.sim.bus.faults import BusFaults
 from antiphon.sim.bus.profile import PROFILES, SHAPE_OF_NODES, BusProfile, draw
 from antiphon.sim.bus.runner import BusRunner, Hall
+from antiphon.sim.checkers.bounds import is_cut
 from antiphon.sim.checkers.committed import Committed
 from antiphon.sim.checkers.group import Copies, Liveness, cluster_checkers
 from antiphon.sim.checkers.watch import NodeFacts
@@ -163,7 +164,7 @@ class BusRun(WorkloadRun[BusProfile]):
             replica, disk = one.replica, one.disk
             if replica is None or disk is None or one.is_damaged or replica.is_amnesiac:
                 continue
-            if node in replica.config.commit_servers:
+            if node in replica.config.commit_servers and not is_cut(replica, one.journal):
                 yield f"node {node}", disk, None
 
     def _facts(self) -> dict[int, NodeFacts]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from antiphon.journal.memory_disk import MemoryDisk
 from antiphon.message_manager.state.channel_state import ChannelState
 from antiphon.sim.checkers.attachments import Attachments, Expiries
+from antiphon.sim.checkers.bounds import is_cut
 from antiphon.sim.checkers.cluster import Convergence
 from antiphon.sim.checkers.model import Topics
 from antiphon.sim.checkers.true_time import Lifetimes, LogTimePace
@@ -117,7 +118,8 @@ class TownRun(WorkloadRun[TownProfile]):
     def _disks_at_rest(self) -> Iterator[tuple[str, MemoryDisk, ChannelState | None]]:
         for quarter in self.town.quarters:
             for one in self.town.managers_of(quarter):
-                yield one.name, one.disk, None if one.manager is None else one.manager.state
+                if not is_cut(one.replica, one.journal):
+                    yield one.name, one.disk, None if one.manager is None else one.manager.state
 
     def _replicas(self, channel: str) -> list[SimNode]:
         return [one for one in self.town.managers_of(channel) if one.has_messages]
