@@ -127,6 +127,10 @@ class _Stored:
 class _TopicAges:
     rows: dict[int, _Stored] = field(default_factory=dict)
     bytes: int = 0
+    # How many ranges the topic had after the last entry, and whether it had many when something was last
+    # published: then the topic drops several messages at once, and only when the next one comes.
+    ranges: int = 0
+    is_coarse: bool = False
 
 
 class _Lasting(NamedTuple):
@@ -189,10 +193,12 @@ class Lifetimes(Checker):
         assert self._model is not None, "topics are looked at with a model of them"
         known = self._topics.setdefault(topic.id, _TopicAges())
         now_ns = self.world.now_ns
+        former, known.ranges = known.ranges, len(topic.live)
         for number, size in self._model.sizes[topic.id].items():
             if number not in known.rows:
                 known.rows[number] = _Stored(now_ns, known.bytes)
                 known.bytes += size
+                known.is_coarse = max(former, known.ranges) > topics.RANGES_FEW
         proposed_ns = self._proposed_ns.get((state.term, self._log_ms), now_ns)
         for number, row in known.rows.items():
             if row.is_gone:
@@ -229,9 +235,7 @@ class Lifetimes(Checker):
     def _check_kept(self, topic: Topic, state: ChannelState, number: int, known: _TopicAges) -> None:
         age_ms, most_bytes = topic.retention
         row = known.rows[number]
-        # With many ranges a topic drops several messages at once.
-        is_coarse = len(topic.live) > topics.RANGES_FEW
-        spare_bytes = topic.fresh_bytes // topics.TRIM_SHARE if is_coarse else 0
+        spare_bytes = topic.fresh_bytes // topics.TRIM_SHARE if known.is_coarse else 0
         too_much = known.bytes - row.before_bytes > most_bytes + spare_bytes
         # A mark of a topic may move on with those that follow it, for a while.
         late_ms = age_ms // topics.MARKS_MAX + self._step_ms_max + _ROUNDING_MS

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.bus.messages import Entry
+from antiphon.message_manager.state.destinations import topic
 from antiphon.message_manager.state.destinations.topic import Topic
 from antiphon.message_manager.state.sessions import NOBODY, Session
 from antiphon.sim.checkers.attachments import Attachments, Expiries
@@ -244,6 +245,23 @@ def test_one_message_too_few_by_bytes_is_seen() -> None:
     log.topic.retention = log.topic.retention._replace(bytes=1_000)
     with pytest.raises(Violation, match="is kept"):
         log.pass_ms(1)
+
+
+def test_a_topic_that_had_many_ranges_may_keep_a_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic, "RANGES_FEW", 1)
+    log = Log('{"retention_bytes":9000}')
+    log.channel.order(log.client.hold("archive", 1, log.id, limit_ms=10 * DAY_MS))
+    log.show()
+    first = log.publish(bytes(4_000))
+    log.pass_ms(1)
+    for _ in range(2):
+        log.publish(bytes(4_000))
+    assert log.topic.horizon == first and len(log.topic.live) == 2, "the hold keeps the first message"
+    log.publish(bytes(9_050 - log.topic.fresh_bytes - (log.topic.fresh_bytes // 2 - 4_000)))
+    assert 9_000 < log.topic.fresh_bytes < 9_100
+    log.channel.order(log.client.release("archive"))
+    log.show()
+    assert len(log.topic.live) == 1 and log.topic.live.count == 3
 
 
 def test_what_a_hold_or_a_subscription_needs_may_be_as_old_as_it_is() -> None:
