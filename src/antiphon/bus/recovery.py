@@ -312,13 +312,16 @@ def _covered(log: CommitLog, base_ledger: bytes, applied: int, ledger: Ledger) -
 
 
 def _embedded(replay: OrderReplay, log: CommitLog, applied: int, payloads: Payloads) -> tuple[Data, ...]:
-    """Envelopes of entries behind the checkpoint that only a record of the order has kept."""
-    entries = log.between(max(log.base, applied), log.last) if applied < log.last and replay.envelopes else ()
+    """Envelopes of entries behind the checkpoint that only a record of the order has kept.
+
+    The checkpoint of another node may end inside one of our entries, which then was never committed.
+    """
+    entries = log.between(log.base, log.last) if replay.envelopes else ()
     return tuple(
         [
             Data(entry.mid, entry.ts, entry.count, entry.digest, replay.envelopes[entry.mid])
             for entry in entries
-            if entry.mid in replay.envelopes and not payloads.has(entry.mid)
+            if entry.last > applied and entry.mid in replay.envelopes and not payloads.has(entry.mid)
         ]
     )
 

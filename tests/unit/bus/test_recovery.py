@@ -342,6 +342,15 @@ def test_a_log_of_another_order_below_the_checkpoint_proves_nothing() -> None:
     assert (recovered.applied, recovered.log.last) == (5, 9)
 
 
+def test_a_checkpoint_of_another_node_may_end_inside_an_entry_with_its_envelope() -> None:
+    data = data_of(Mid(1, 2, 1), commands=3)
+    entry = entry_of(data, 2)
+    record = EntriesAppended(OLD, 0, (tick(1), entry), ((1, data.payload),))
+    recovered = recover(found(record, checkpoint=at(3)), MemoryPayloads())
+    assert log_of(recovered) == (tick(1), entry)
+    assert recovered.embedded == (data,)
+
+
 @pytest.mark.parametrize(
     ("base", "left"),
     [
